@@ -1,0 +1,31 @@
+"""Training of graph neural networks and sparse Transformers on native Tensor Core kernels.
+
+    A = gnnsparse.prepare(edge_index, num_nodes=n, values="gcn", precision="fp16")
+    y = A @ x
+"""
+
+import torch as _torch  # noqa: F401  (first: the native module shares its OpenMP runtime)
+
+from gnnsparse.api import prepare
+from gnnsparse.graph import SparseGraph
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops import edge_softmax, sddmm, spmm
+from gnnsparse.plan import Plan
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.cache import CacheWarning
+from gnnsparse.preprocess.reorder import reorder
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CacheWarning",
+    "Plan",
+    "Precision",
+    "SparseGraph",
+    "SparseOperand",
+    "edge_softmax",
+    "prepare",
+    "reorder",
+    "sddmm",
+    "spmm",
+]

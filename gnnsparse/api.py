@@ -1,0 +1,115 @@
+"""`prepare`: from a graph in any form to an operand."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value, check_choice
+from gnnsparse.formats import FORMAT_NAMES, format_spec
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.cache import GraphCache
+from gnnsparse.preprocess.normalize import NORMALIZATIONS
+from gnnsparse.preprocess.prepare import Recipe, prepare_arrays
+from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.preprocess.source import read_source
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    graph: Any,
+    *,
+    num_nodes: int | tuple[int, int] | None = None,
+    num_cols: int | None = None,
+    values: Any = None,
+    edge_weight: Any = None,
+    self_loop_weight: float = 1.0,
+    precision: Precision | str = "fp32",
+    reorder: str = "none",
+    reorder_options: dict[str, Any] | None = None,
+    format: str = "auto",
+    panel: int | None = None,
+    cache: bool | str | os.PathLike[str] = True,
+) -> SparseOperand:
+    """Does the one-time work on a graph: validation, weights, row order, transpose, format.
+
+    Args:
+        graph: PyG's `edge_index` (int [2, edges], source over target, any order: A[target, source]);
+            or a matrix, taken as it is: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
+            values, a scipy.sparse matrix, or a torch sparse tensor. Tensors may be on a GPU. Repeated
+            edges are merged and their values summed.
+        num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: as many as
+            the largest index asks for.
+        num_cols: with a CSR pair: the number of columns; None: square.
+        values: None (1 for each edge, or what the matrix brings); a tensor [edges] in the order of
+            the edges given; "gcn" for D^-1/2 (A + I) D^-1/2; "mean" for D^-1 A.
+        edge_weight: with values="gcn" or "mean": weights [edges] to normalise; None: 1 each.
+        self_loop_weight: with values="gcn": of the self-loops that are added.
+        precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32.
+        reorder: row order: "none", "degree", "rcm" or "metis". Results stay in the caller's order.
+        reorder_options: of the method: {"part_size": 128} for "metis".
+        format: "auto" (CSR on the CPU, the window format beside it on a GPU), "csr", "window", or a
+            published format: "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile".
+        panel: with format="hrpb": rows of a panel, 16 (default) or 32.
+        cache: True keeps the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR),
+            a path in that folder, False nowhere.
+
+    Returns:
+        The operand, on the device of the input.
+
+    Raises:
+        TypeError: an argument is of a type or dtype that is not accepted.
+        ValueError: an argument is out of range, not finite, or does not suit another one.
+        ImportError: the reordering needs a package that is not installed.
+    """
+    precision = Precision.parse(precision)
+    check_choice("reorder", reorder, REORDERINGS)
+    check_choice("format", format, FORMAT_NAMES)
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        bad_type("cache", cache, "True, False or a folder")
+    if panel is not None:
+        format_spec(format, precision, panel=panel)  # complains where they do not go together
+    kind, weights = _read_values(values, edge_weight)
+    if isinstance(self_loop_weight, bool) or not isinstance(self_loop_weight, (int, float)):
+        bad_type("self_loop_weight", self_loop_weight, "a number")
+    recipe = Recipe(
+        normalization=kind,
+        self_loop_weight=float(self_loop_weight),
+        reorder=reorder,
+        reorder_options=_read_options(reorder_options),
+        format="csr" if format == "auto" else format,
+        panel=panel,
+        precision=precision,
+    )
+    source = read_source(graph, num_nodes, num_cols, weights)
+    folder = None if isinstance(cache, bool) else cache
+    store = None if cache is False else GraphCache(folder)
+    prepared, hit = prepare_arrays(source, recipe, store)
+    return SparseOperand.from_prepared(
+        prepared, precision, _device_of(source.arrays), auto_format=format == "auto", cache_hit=hit
+    )
+
+
+def _device_of(arrays: list[torch.Tensor | None]) -> torch.device:
+    return next((a.device for a in arrays if a is not None), torch.device("cpu"))
+
+
+def _read_options(options: Any) -> tuple[tuple[str, Any], ...]:
+    if options is None:
+        return ()
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        bad_type("reorder_options", options, "a dict of option names and values")
+    return tuple(sorted(options.items()))
+
+
+def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:
+    """(normalization, edge values) of the two arguments."""
+    if isinstance(values, str):
+        return check_choice("values", values, NORMALIZATIONS), edge_weight
+    if edge_weight is not None:
+        bad_value("edge_weight", "goes with values='gcn' or 'mean'; plain weights go into values=")
+    return None, values

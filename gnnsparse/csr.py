@@ -1,0 +1,208 @@
+"""CSR arrays on one device, and the native operations on them.
+
+This is the one module that hands CSR arrays to the native code: everything above it works with
+`Csr` objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from gnnsparse import _native
+
+__all__ = ["Csr", "address", "coo_to_csr", "run_cuda", "slot_dtype", "stream_of"]
+
+_MAX_INT32 = 2**31 - 1
+
+
+def address(tensor: torch.Tensor | None) -> int:
+    """The address of a tensor's data, 0 for None."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def slot_dtype(count: int) -> torch.dtype:
+    """The dtype of positions below `count`."""
+    return torch.int32 if count <= _MAX_INT32 else torch.int64
+
+
+def stream_of(device: torch.device) -> int:
+    """The handle of the caller's current CUDA stream."""
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def _threads() -> int:
+    return torch.get_num_threads()
+
+
+@dataclass(frozen=True, eq=False)
+class Csr:
+    """A sparse matrix in CSR form whose rows have ascending columns without repeats.
+
+    Attributes:
+        indptr: int64 [rows + 1].
+        indices: int32 [nnz].
+        cols: number of columns.
+    """
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    cols: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.indptr.numel() - 1
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzeros."""
+        return self.indices.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays are."""
+        return self.indptr.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.indptr.nbytes + self.indices.nbytes
+
+    @cached_property
+    def view(self) -> _native.Csr:
+        """The native handle."""
+        return _native.Csr(address(self.indptr), address(self.indices), self.rows, self.cols, self.nnz)
+
+    @cached_property
+    def degrees(self) -> torch.Tensor:
+        """Nonzeros of each row, int64 [rows]."""
+        return self.indptr.diff()
+
+    def to(self, device: torch.device) -> Csr:
+        """The same matrix on `device`."""
+        if device == self.device:
+            return self
+        return Csr(self.indptr.to(device), self.indices.to(device), self.cols)
+
+    def row_index(self) -> torch.Tensor:
+        """The row of each nonzero, int64 [nnz]."""
+        rows = torch.arange(self.rows, device=self.device)
+        return torch.repeat_interleave(rows, self.degrees, output_size=self.nnz)
+
+    def _empty_like(self, rows: int, nnz: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        indptr = torch.empty(rows + 1, dtype=torch.int64, device=self.device)
+        indices = torch.empty(nnz, dtype=torch.int32, device=self.device)
+        source = torch.empty(nnz, dtype=slot_dtype(self.nnz), device=self.device)
+        return indptr, indices, source
+
+    def transpose(self) -> tuple[Csr, torch.Tensor]:
+        """The transpose, and for each of its slots the slot of the same nonzero here."""
+        indptr, indices, source = self._empty_like(self.cols, self.nnz)
+        wide = source.dtype == torch.int64
+        out = (address(indptr), address(indices), address(source), wide)
+        if self.device.type == "cpu":
+            _native.transpose(self.view, *out, _threads())
+        else:
+            run_cuda(self.device, lambda *ws: _native.cuda_transpose(self.view, *out, *ws))
+        return Csr(indptr, indices, self.rows), source
+
+    def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
+        """Row i of the result is row `order[i]`; also the slot that each nonzero came from."""
+        order = order.to(device=self.device, dtype=torch.int32)
+        indptr, indices, source = self._empty_like(self.rows, self.nnz)
+        if self.device.type == "cpu":
+            wide = source.dtype == torch.int64
+            _native.permute_rows(
+                self.view, address(order), address(indptr), address(indices), address(source), wide, _threads()
+            )
+            return Csr(indptr, indices, self.cols), source
+        degrees = self.degrees[order.long()]
+        indptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
+        start = self.indptr[:-1][order.long()] - indptr[:-1]
+        source = torch.arange(self.nnz, device=self.device)
+        source += torch.repeat_interleave(start, degrees, output_size=self.nnz)
+        return Csr(indptr, self.indices[source], self.cols), source.to(slot_dtype(self.nnz))
+
+    def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
+        """Adds the diagonal elements that are missing; also the slot each nonzero came from, or -1."""
+        if self.device.type != "cpu":
+            return self._add_self_loops_by_sorting()
+        indptr = torch.empty(self.rows + 1, dtype=torch.int64)
+        _native.add_self_loops(self.view, address(indptr), 0, 0, False, 0, _threads())
+        nnz = int(indptr[-1])
+        indices = torch.empty(nnz, dtype=torch.int32)
+        source = torch.empty(nnz, dtype=slot_dtype(self.nnz))
+        if nnz:
+            wide = source.dtype == torch.int64
+            _native.add_self_loops(
+                self.view, address(indptr), address(indices), address(source), wide, nnz, _threads()
+            )
+        return Csr(indptr, indices, self.cols), source
+
+    def _add_self_loops_by_sorting(self) -> tuple[Csr, torch.Tensor]:
+        rows = self.row_index()
+        lacks = torch.ones(self.rows, dtype=torch.bool, device=self.device)
+        lacks[rows[rows == self.indices]] = False
+        loops = lacks.nonzero().flatten()
+        csr, slots = coo_to_csr(torch.cat([rows, loops]), torch.cat([self.indices.long(), loops]), self.rows, self.cols)
+        source = torch.full((csr.nnz,), -1, dtype=slot_dtype(self.nnz), device=self.device)
+        source[slots[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
+        return csr, source
+
+    def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
+        """Distinct columns in groups of `height` consecutive rows of `order`, int64 [groups]."""
+        host = self.to(torch.device("cpu"))
+        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64)
+        if order is not None:
+            order = order.to(device="cpu", dtype=torch.int32).contiguous()
+        _native.count_columns(host.view, address(order), height, address(counts), _threads())
+        return counts
+
+
+def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
+    """Runs a native CUDA function that first tells how much scratch memory it needs."""
+    if not _native.has_cuda:
+        raise RuntimeError(
+            "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on"
+        )
+    with torch.cuda.device(device):
+        stream = stream_of(device)
+        nbytes = call(0, 0, stream)
+        scratch = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        call(address(scratch), nbytes, stream)
+
+
+def coo_to_csr(
+    row: torch.Tensor, col: torch.Tensor, rows: int, cols: int
+) -> tuple[Csr, torch.Tensor]:
+    """Sorts edges by (row, column) and merges repeats.
+
+    Args:
+        row, col: int32 or int64 [edges], of one dtype, contiguous and in range.
+
+    Returns:
+        The matrix, and the slot of each edge, int32 or int64 [edges].
+
+    Raises:
+        ValueError: there are 2^32 or more edges.
+    """
+    edges, device = row.numel(), row.device
+    indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
+    indices = torch.empty(edges, dtype=torch.int32, device=device)
+    slots = torch.empty(edges, dtype=slot_dtype(edges), device=device)
+    wide, wide_slot = row.dtype == torch.int64, slots.dtype == torch.int64
+    arrays = (address(row), address(col), wide, edges, rows)
+    out = (address(indptr), address(indices), address(slots), wide_slot)
+    if edges == 0:
+        nnz = 0
+    elif device.type == "cpu":
+        nnz = _native.coo_to_csr(*arrays, *out, _threads())
+    else:
+        run_cuda(device, lambda *ws: _native.cuda_coo_to_csr(*arrays, cols, *out, *ws))
+        nnz = int(indptr[-1])
+    if nnz < edges:
+        indices = indices[:nnz].clone()
+    return Csr(indptr, indices, cols), slots

@@ -1,0 +1,64 @@
+"""Checks on arguments: every failed one names the argument, what was wrong and what is accepted."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+__all__ = ["bad_type", "bad_value", "check_choice", "check_flag", "check_tensor"]
+
+
+def bad_value(name: str, problem: str) -> NoReturn:
+    """Raise a ValueError about the argument `name`."""
+    raise ValueError(f"{name}: {problem}")
+
+
+def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
+    """Raise a TypeError about the argument `name`."""
+    kind = f"a tensor of dtype {got.dtype}" if isinstance(got, torch.Tensor) else type(got).__name__
+    raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """Return `value` if it is one of `choices`, else raise."""
+    if not isinstance(value, str):
+        bad_type(name, value, "one of " + ", ".join(choices))
+    if value not in choices:
+        bad_value(name, f"got {value!r}; accepted: {', '.join(choices)}")
+    return value
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` if it is a bool, else raise."""
+    if not isinstance(value, bool):
+        bad_type(name, value, "True or False")
+    return value
+
+
+def check_tensor(
+    name: str,
+    value: Any,
+    *,
+    dtypes: tuple[torch.dtype, ...],
+    device: torch.device | None = None,
+    shape: tuple[int | None, ...] | None = None,
+) -> torch.Tensor:
+    """Return `value` if it is a strided tensor of an accepted dtype, device and shape, else raise.
+
+    `None` in `shape` accepts any size.
+    """
+    accepted = "a dense tensor of dtype " + ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        bad_type(name, value, accepted)
+    if value.dtype not in dtypes:
+        bad_type(name, value, accepted)
+    if shape is not None and (
+        value.dim() != len(shape)
+        or any(want is not None and want != got for want, got in zip(shape, value.shape))
+    ):
+        wanted = ", ".join("any" if s is None else str(s) for s in shape)
+        bad_value(name, f"has shape {tuple(value.shape)}; accepted: ({wanted})")
+    if device is not None and value.device != device:
+        bad_value(name, f"is on {value.device}; accepted: {device}, where the operand is")
+    return value

@@ -1,0 +1,303 @@
+"""The one blocked format: its parameters, the published formats as presets of it, and its arrays.
+
+Rows are grouped into panels, columns without a nonzero in a panel are dropped, what is left is cut
+into blocks and bricks. docs/format.md draws it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr, address
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.precision import Precision
+
+__all__ = ["FORMAT_NAMES", "BlockedMatrix", "FormatSpec", "format_spec"]
+
+#: Formats that `prepare` accepts by name. "csr" has no blocked arrays; "auto" lets the plan choose.
+FORMAT_NAMES = ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
+
+
+@dataclass(frozen=True)
+class FormatSpec:
+    """Parameters of the blocked format.
+
+    Attributes:
+        name: of the preset.
+        window: rows of a brick.
+        panel: rows that share a column list, a multiple of `window`.
+        block: columns of a block.
+        brick: columns of a brick, a divisor of `block`.
+        encoding: "dense" (every value of a block is stored) or "bitmap" (one bit an element).
+        packed: bitmap only: nonzero values follow in the order of the bricks. False: values, if
+            any, stay in row order outside the format.
+        pad: slots of a panel are rounded up to a multiple of this; 1 leaves them as they are.
+        active_bricks: bitmap only: bricks without a nonzero are left out.
+        zero_index: dense only: the columns of the stored zeros of each row are listed.
+        split_short_rows: rows that would thin out a window go to a list of their own.
+    """
+
+    name: str
+    window: int
+    panel: int
+    block: int
+    brick: int
+    encoding: str
+    packed: bool = False
+    pad: int = 1
+    active_bricks: bool = False
+    zero_index: bool = False
+    split_short_rows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.panel % self.window or self.block % self.brick:
+            bad_value("format", "panel must be a multiple of window, block a multiple of brick")
+        if self.encoding not in ("dense", "bitmap"):
+            bad_value("format", f"encoding is {self.encoding!r}; accepted: dense, bitmap")
+        if self.encoding == "bitmap" and self.pad % self.block:
+            bad_value("format", "bitmaps need panels padded to whole blocks")
+        if self.encoding == "dense" and self.panel != self.window:
+            bad_value("format", "dense values need panel = window")
+        if self.packed and self.window * self.brick != 64:
+            bad_value("format", "packed values need bricks of 64 elements")
+
+    @property
+    def stores_values(self) -> bool:
+        """Whether the value of each nonzero is in the format's own arrays."""
+        return self.encoding == "dense" or self.packed
+
+
+#: The paper each preset is taken from.
+_PRESETS = {
+    # FlashSparse, section 3.5: no padding, the last block is narrower.
+    "me-bcrs": FormatSpec("me-bcrs", window=8, panel=8, block=8, brick=8, encoding="dense"),
+    # SSpMM, section V-A: each vector's values are contiguous.
+    "cvse": FormatSpec("cvse", window=8, panel=8, block=1, brick=1, encoding="dense", pad=16),
+    # Tiled-CSR, section III-A.
+    "tiled-csr": FormatSpec(
+        "tiled-csr", window=8, panel=8, block=16, brick=16, encoding="dense", pad=16, zero_index=True
+    ),
+    # cuTeSpMM, section 3.2.
+    "hrpb": FormatSpec(
+        "hrpb", window=16, panel=16, block=16, brick=4, encoding="bitmap", packed=True, pad=16,
+        active_bricks=True,
+    ),
+    # RSH-SpMM, section 3.2.
+    "rs-tile": FormatSpec(
+        "rs-tile", window=8, panel=8, block=8, brick=8, encoding="bitmap", packed=True, pad=8,
+        split_short_rows=True,
+    ),
+    # Ours, for the window kernel: bits alone; rank-1 weights go with the columns, edge values stay
+    # in row order.
+    "window": FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16),
+    # Ours, for tall panels.
+    "panel": FormatSpec("panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32),
+}  # fmt: skip
+
+
+def format_spec(
+    name: str, precision: Precision | str = Precision.FP16, density: float = 0.0, panel: int | None = None
+) -> FormatSpec:
+    """The parameters of a preset.
+
+    Args:
+        name: me-bcrs, cvse, tiled-csr, hrpb, rs-tile, window or panel.
+        precision: me-bcrs has blocks of 8 columns at 16 bits and of 4 at 32 (FlashSparse, 3.3).
+        density: nnz / (rows * columns). cvse takes vectors of 16 rows from 0.1 on and of 8 below
+            (SSpMM, section V-B).
+        panel: rows that share a column list: 16 or 32 for hrpb and for panel.
+
+    Raises:
+        ValueError: there is no such preset, or it has no such panel.
+    """
+    precision = Precision.parse(precision)
+    if name not in _PRESETS:
+        bad_value("format", f"got {name!r}; accepted: {', '.join(_PRESETS)}")
+    spec = _PRESETS[name]
+    if name == "me-bcrs" and precision.storage.itemsize == 4:
+        spec = replace(spec, block=4, brick=4)
+    if name == "cvse" and density >= 0.1:
+        spec = replace(spec, window=16, panel=16)
+    if panel is not None:
+        if name not in ("hrpb", "panel") or panel not in (16, 32):
+            bad_value("panel", f"got {panel} for {name}; accepted: 16 or 32, for hrpb and panel")
+        spec = replace(spec, panel=panel, window=16 if name == "hrpb" else panel)
+    return spec
+
+
+_ARRAYS = (
+    "panel_rows", "panel_ptr", "columns", "bitmap", "brick_ptr", "brick_rows", "value_ptr", "values",
+    "zero_ptr", "zero_cols", "residual_rows", "residual_ptr", "residual_cols", "residual_values",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class BlockedMatrix:
+    """A sparse matrix in the blocked format. An array that the format does not have is None.
+
+    Attributes:
+        spec: the parameters.
+        rows, cols, nnz: size of the matrix.
+        panel_rows: int32 [panels], first row of each panel, where it is not p * spec.panel.
+        panel_ptr: int64 [panels + 1], first column slot of each panel.
+        columns: int32 [slots]; a padded slot repeats the last column of its panel.
+        bitmap: uint8 [bricks * window * brick / 8], row-major bits in a brick.
+        brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
+        brick_rows: int32 [bricks], which window of its panel a brick is in.
+        value_ptr: int64 [slots / block + 1], first packed value of each block.
+        values: dense or packed, in the storage dtype of the precision.
+        zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
+        residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the
+            windows, as a small CSR matrix.
+    """
+
+    spec: FormatSpec
+    rows: int
+    cols: int
+    nnz: int
+    panel_ptr: torch.Tensor
+    columns: torch.Tensor
+    panel_rows: torch.Tensor | None = None
+    bitmap: torch.Tensor | None = None
+    brick_ptr: torch.Tensor | None = None
+    brick_rows: torch.Tensor | None = None
+    value_ptr: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    zero_ptr: torch.Tensor | None = None
+    zero_cols: torch.Tensor | None = None
+    residual_rows: torch.Tensor | None = None
+    residual_ptr: torch.Tensor | None = None
+    residual_cols: torch.Tensor | None = None
+    residual_values: torch.Tensor | None = None
+
+    @property
+    def panels(self) -> int:
+        """Number of panels."""
+        return self.panel_ptr.numel() - 1
+
+    @property
+    def slots(self) -> int:
+        """Stored columns of all panels, padding included."""
+        return self.columns.numel()
+
+    @cached_property
+    def arrays(self) -> dict[str, torch.Tensor]:
+        """The arrays this format has, by name."""
+        found = {name: getattr(self, name) for name in _ARRAYS}
+        return {name: array for name, array in found.items() if array is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @cached_property
+    def residual(self) -> Csr | None:
+        """The rows kept out of the windows; row i of it is row residual_rows[i] of the matrix."""
+        if self.residual_ptr is None or self.residual_cols is None:
+            return None
+        return Csr(self.residual_ptr, self.residual_cols, self.cols)
+
+    def to(self, device: torch.device) -> BlockedMatrix:
+        """The same matrix on `device`."""
+        return replace(self, **{name: array.to(device) for name, array in self.arrays.items()})
+
+    def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
+        """A native handle; `slot_scale` [slots] weighs the columns of a bitmap without values."""
+        spec = self.spec
+        view = _native.Blocked(
+            spec.window, spec.panel, spec.block, spec.brick, spec.encoding == "bitmap",
+            self.rows, self.cols, self.panels,
+        )  # fmt: skip
+        view.attach(
+            address(self.panel_rows), address(self.panel_ptr), address(self.columns),
+            address(self.bitmap), address(self.brick_ptr), address(self.brick_rows),
+            address(self.value_ptr), address(self.values), address(slot_scale),
+        )  # fmt: skip
+        return view
+
+    def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:
+        """Bytes by the formula of the format's paper, with offsets of 8 bytes instead of 4.
+
+        Args:
+            zeros: stored zeros, padding apart (tiled-csr).
+            residual_nnz: nonzeros kept out of the windows (rs-tile).
+        """
+        spec, slots, value = self.spec, self.slots, 0 if self.values is None else self.values.itemsize
+        total = 8 * (self.panels + 1) + 4 * slots
+        if spec.encoding == "dense":
+            total += value * spec.window * slots
+        if spec.encoding == "bitmap":
+            bricks = slots // spec.brick * (spec.panel // spec.window)
+            if self.brick_rows is not None:
+                bricks = self.brick_rows.numel()
+                total += 4 * bricks + 8 * (slots // spec.brick + 1)
+            total += bricks * spec.window * spec.brick // 8
+        if spec.packed:
+            total += 8 * (slots // spec.block + 1) + value * (self.nnz - residual_nnz)
+        if spec.zero_index:
+            total += 8 * (self.rows + 1) + 4 * zeros
+        if self.residual_rows is not None:
+            kept_out = self.residual_rows.numel()
+            total += 4 * self.panels + 4 * kept_out + 8 * (kept_out + 1) + (4 + value) * residual_nnz
+        return total
+
+    def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The (row, column, value) of every stored nonzero, read back from the arrays.
+
+        The readable specification of the layout; slow. Dense formats give every stored value that
+        is not zero. Values are None where the format does not store them.
+        """
+        host = self.to(torch.device("cpu"))
+        row, col, values = host._decode_dense() if self.spec.encoding == "dense" else host._decode_bits()
+        if host.residual is not None and host.residual_rows is not None:
+            row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
+            col = torch.cat([col, host.residual.indices.long()])
+            if values is not None and host.residual_values is not None:
+                values = torch.cat([values, host.residual_values])
+        return row, col, values
+
+    def _slot_facts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """For each slot its panel, its position in it and the slots of the panel."""
+        counts = self.panel_ptr.diff()
+        panel = torch.repeat_interleave(torch.arange(self.panels), counts)
+        return panel, torch.arange(self.slots) - self.panel_ptr[panel], counts[panel]
+
+    def _first_row(self, panel: torch.Tensor) -> torch.Tensor:
+        return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
+
+    def _decode_dense(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.values is None:
+            bad_type("values", None, "a dense format with values")
+        spec = self.spec
+        panel, position, count = self._slot_facts()
+        begin = position // spec.block * spec.block
+        width = torch.minimum(count - begin, torch.tensor(spec.block))
+        in_window = torch.arange(spec.window)
+        at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
+        at = at[:, None] + in_window * width[:, None]
+        values = self.values[at]
+        slot, r = values.nonzero(as_tuple=True)
+        row = self._first_row(panel[slot]) + r
+        return row, self.columns.long()[slot], values[slot, r]
+
+    def _decode_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        spec, windows = self.spec, self.spec.panel // self.spec.window
+        if self.bitmap is None:
+            bad_type("bitmap", None, "a bitmap format")
+        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        # A packed value's place is its nonzero's place in this order: brick, row, column.
+        brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
+        if self.brick_ptr is None or self.brick_rows is None:
+            column, window = brick // windows, brick % windows
+        else:
+            column = torch.searchsorted(self.brick_ptr, brick, right=True) - 1
+            window = self.brick_rows.long()[brick]
+        slot = column * spec.brick + c
+        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+        row = self._first_row(panel) + window * spec.window + r
+        return row, self.columns.long()[slot], self.values if spec.packed else None

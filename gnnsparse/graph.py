@@ -1,0 +1,324 @@
+"""SparseGraph: a validated sparse matrix, from any of the forms users have one in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr, address, coo_to_csr
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.hashing import fingerprint
+
+__all__ = ["SparseGraph"]
+
+_MAX_NODES = 2**31 - 1
+_INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
+    """A contiguous int32 or int64 tensor from a tensor, an array or a list."""
+    accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
+    if isinstance(value, torch.Tensor):
+        tensor = value.as_subclass(torch.Tensor)  # PyG's EdgeIndex is one
+    elif isinstance(value, (np.ndarray, list, tuple)):
+        array = np.asarray(value)
+        if array.size == 0 and isinstance(value, (list, tuple)):
+            array = array.astype(np.int64)
+        if array.dtype not in (np.int32, np.int64):
+            raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}")
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+    else:
+        bad_type(name, value, accepted)
+    if tensor.layout != torch.strided or tensor.dtype not in _INDEX_DTYPES:
+        bad_type(name, tensor, accepted)
+    if tensor.dim() != dim:
+        bad_value(name, f"has {tensor.dim()} dimensions; accepted: {accepted}")
+    return tensor.detach().contiguous()
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        bad_type(name, value, "an integer")
+    if not 0 <= int(value) <= _MAX_NODES:
+        bad_value(name, f"got {value}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
+    return int(value)
+
+
+def _check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
+    """Raises for the first element outside [0, limit)."""
+    if indices.numel() == 0:
+        return
+    if indices.device.type == "cpu":
+        wide = indices.dtype == torch.int64
+        at = _native.first_out_of_range(
+            address(indices), wide, indices.numel(), limit, torch.get_num_threads()
+        )
+    else:
+        bad = ((indices < 0) | (indices >= limit)).nonzero()
+        at = int(bad[0]) if bad.numel() else -1
+    if at >= 0:
+        bad_value(name, f"element {at} is {int(indices[at])}; accepted: 0 to {limit - 1}, as {of} is {limit}")
+
+
+def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Finite float32 values, one for each of `count` edges."""
+    accepted = f"{count} real numbers, one for each edge"
+    if isinstance(value, (np.ndarray, list, tuple)):
+        value = torch.as_tensor(np.asarray(value))
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_complex():
+        bad_type(name, value, accepted)
+    if value.shape != (count,):
+        bad_value(name, f"has shape {tuple(value.shape)}; accepted: ({count},), one for each edge")
+    if value.device != device:
+        bad_value(name, f"is on {value.device}; accepted: {device}, where the edges are")
+    values = value.detach().to(torch.float32).contiguous()
+    finite = torch.isfinite(values)
+    if not bool(finite.all()):
+        at = int((~finite).nonzero()[0])
+        bad_value(name, f"element {at} is {float(value[at])}; accepted: finite float32 numbers")
+    return values
+
+
+def _merge(values: torch.Tensor | None, slots: torch.Tensor, nnz: int) -> torch.Tensor | None:
+    """Sums the values of merged edges, in the order of the edges. None stands for ones."""
+    if values is None:
+        if nnz == slots.numel():
+            return None
+        return torch.bincount(slots.long(), minlength=nnz).to(torch.float32)
+    if nnz == slots.numel():
+        merged = torch.empty_like(values)
+        merged[slots.long()] = values
+        return merged
+    order = torch.argsort(slots, stable=True)
+    counts = torch.bincount(slots.long(), minlength=nnz)
+    return torch.segment_reduce(values[order], "sum", lengths=counts)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGraph:
+    """A sparse matrix in canonical CSR form: ascending columns in each row, no repeats.
+
+    As a graph, A[i, j] is the edge from node j to node i, so that `A @ x` sums over in-neighbours.
+
+    Attributes:
+        csr: offsets (int64) and columns (int32).
+        values: float32 [nnz], or None where all are 1.
+        edge_slots: for each edge of the input its nonzero, int32 or int64 [edges]; None where the
+            input had the order and number of the nonzeros already.
+    """
+
+    csr: Csr
+    values: torch.Tensor | None = None
+    edge_slots: torch.Tensor | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix: target nodes."""
+        return self.csr.rows
+
+    @property
+    def num_cols(self) -> int:
+        """Columns of the matrix: source nodes."""
+        return self.csr.cols
+
+    @property
+    def nnz(self) -> int:
+        """Stored elements."""
+        return self.csr.nnz
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the input, repeats included."""
+        return self.nnz if self.edge_slots is None else self.edge_slots.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays are."""
+        return self.csr.device
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of shape, structure and values: equal for equal matrices."""
+        return fingerprint([self.csr.indptr, self.csr.indices, self.values], self.num_cols)
+
+    @cached_property
+    def is_symmetric(self) -> bool:
+        """Whether the structure (not the values) is symmetric."""
+        if self.num_rows != self.num_cols:
+            return False
+        transposed, _ = self.csr.transpose()
+        return torch.equal(transposed.indptr, self.csr.indptr) and torch.equal(
+            transposed.indices, self.csr.indices
+        )
+
+    def to(self, device: torch.device | str) -> SparseGraph:
+        """The same graph on `device`."""
+        device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        if device == self.device:
+            return self
+        moved = [None if t is None else t.to(device) for t in (self.values, self.edge_slots)]
+        return SparseGraph(self.csr.to(device), *moved)
+
+    def to_scipy(self) -> Any:
+        """The matrix as a scipy.sparse.csr_array of float32."""
+        import scipy.sparse
+
+        values = torch.ones(self.nnz) if self.values is None else self.values.cpu()
+        host = self.csr.to(torch.device("cpu"))
+        arrays = (values.numpy(), host.indices.numpy(), host.indptr.numpy())
+        return scipy.sparse.csr_array(arrays, shape=(self.num_rows, self.num_cols))
+
+    @classmethod
+    def _from_coo(
+        cls, row: torch.Tensor, col: torch.Tensor, rows: int, cols: int, values: torch.Tensor | None
+    ) -> SparseGraph:
+        csr, slots = coo_to_csr(row, col, rows, cols)
+        return cls(csr, _merge(values, slots, csr.nnz), slots)
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Any,
+        num_nodes: int | tuple[int, int] | None = None,
+        values: Any = None,
+    ) -> SparseGraph:
+        """The graph of PyG's `edge_index`: edge e goes from node [0, e] to node [1, e].
+
+        Args:
+            edge_index: int32 or int64 [2, edges], in any order; repeats are merged, their values
+                summed.
+            num_nodes: number of nodes, or (sources, targets) of a bipartite graph. None: one more
+                than the largest index.
+            values: real [edges], finite; None: 1 each.
+
+        Raises:
+            TypeError: `edge_index` or `values` is of another type or dtype.
+            ValueError: a shape is wrong, an index is negative or not below the number of nodes, or
+                a value is not finite.
+        """
+        edges = _index_tensor("edge_index", edge_index, dim=2)
+        if edges.shape[0] != 2:
+            bad_value("edge_index", f"has shape {tuple(edges.shape)}; accepted: (2, edges)")
+        if num_nodes is None:
+            top = int(edges.max()) + 1 if edges.numel() else 0
+            sources = targets = _count("num_nodes", max(top, 0))
+        elif isinstance(num_nodes, (tuple, list)):
+            if len(num_nodes) != 2:
+                bad_value("num_nodes", "accepted: a number, or a pair (sources, targets)")
+            sources, targets = (_count("num_nodes", n) for n in num_nodes)
+        else:
+            sources = targets = _count("num_nodes", num_nodes)
+        _check_range("edge_index", edges[0], sources, "num_nodes")
+        _check_range("edge_index", edges[1], targets, "num_nodes")
+        if values is not None:
+            values = _value_tensor("values", values, edges.shape[1], edges.device)
+        return cls._from_coo(edges[1], edges[0], targets, sources, values)
+
+    @classmethod
+    def from_csr(
+        cls, indptr: Any, indices: Any, values: Any = None, num_cols: int | None = None
+    ) -> SparseGraph:
+        """The matrix of CSR arrays, taken as they are: row i holds columns indices[indptr[i] : indptr[i+1]].
+
+        Args:
+            indptr: int32 or int64 [rows + 1].
+            indices: int32 or int64 [nnz]; unsorted rows are sorted, repeats merged.
+            values: real [nnz], finite; None: 1 each.
+            num_cols: number of columns; None: that of a square matrix.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: offsets do not start at 0, decrease, or do not end at nnz; a column is out
+                of range; a value is not finite.
+        """
+        offsets = _index_tensor("indptr", indptr).to(torch.int64)
+        columns = _index_tensor("indices", indices)
+        if offsets.numel() == 0:
+            bad_value("indptr", "is empty; accepted: rows + 1 offsets")
+        if columns.device != offsets.device:
+            bad_value("indices", f"is on {columns.device}; accepted: {offsets.device}, as indptr")
+        rows = _count("indptr", offsets.numel() - 1)
+        cols = rows if num_cols is None else _count("num_cols", num_cols)
+        _check_offsets(offsets, columns.numel())
+        _check_range("indices", columns, cols, "num_cols")
+        if values is not None:
+            values = _value_tensor("values", values, columns.numel(), offsets.device)
+        csr = Csr(offsets, columns, cols)
+        if _is_canonical(csr):
+            # Copies: what the caller does to the arrays later must not reach the graph.
+            owned = Csr(offsets.clone(), columns.to(torch.int32, copy=True), cols)
+            return cls(owned, None if values is None else values.clone())
+        return cls._from_coo(csr.row_index(), columns.long(), rows, cols, values)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> SparseGraph:
+        """The matrix of any scipy.sparse matrix or array, taken as it is.
+
+        Raises:
+            TypeError: `matrix` is not a two-dimensional scipy.sparse object of real numbers.
+            ValueError: a value is not finite.
+        """
+        import scipy.sparse
+
+        if not scipy.sparse.issparse(matrix) or matrix.ndim != 2 or matrix.dtype.kind == "c":
+            bad_type("matrix", matrix, "a two-dimensional scipy.sparse matrix of real numbers")
+        matrix = matrix.tocsr()
+        return cls.from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+
+    @classmethod
+    def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
+        """The matrix of a torch sparse tensor (COO, CSR or CSC), taken as it is.
+
+        Raises:
+            TypeError: `matrix` is not a sparse tensor of such a layout and of real numbers.
+            ValueError: it is not two-dimensional, or a value is not finite.
+        """
+        layouts = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+        if not isinstance(matrix, torch.Tensor) or matrix.layout not in layouts:
+            bad_type("matrix", matrix, "a torch sparse tensor (COO, CSR or CSC)")
+        if matrix.dim() != 2 or matrix.dense_dim() != 0:
+            bad_value("matrix", f"has shape {tuple(matrix.shape)}; accepted: two sparse dimensions")
+        matrix = matrix.detach()
+        rows, cols = (_count("matrix", n) for n in matrix.shape)
+        if matrix.layout == torch.sparse_csr:
+            return cls.from_csr(matrix.crow_indices(), matrix.col_indices(), matrix.values(), cols)
+        if matrix.layout == torch.sparse_csc:
+            row = matrix.row_indices()
+            counts = matrix.ccol_indices().diff()
+            col = torch.repeat_interleave(torch.arange(cols, device=row.device), counts)
+            edge_index, values = torch.stack([col, row.long()]), matrix.values()
+        else:
+            edge_index, values = matrix._indices().flip(0), matrix._values()
+        return cls.from_edge_index(edge_index, (cols, rows), values)
+
+
+def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first != 0 or last != nnz:
+        bad_value("indptr", f"runs from {first} to {last}; accepted: 0 to nnz, here {nnz}")
+    if offsets.device.type == "cpu":
+        count, threads = offsets.numel(), torch.get_num_threads()
+        at = _native.first_decreasing(address(offsets), True, count, threads)
+    else:
+        bad = (offsets.diff() < 0).nonzero()
+        at = int(bad[0]) if bad.numel() else -1
+    if at >= 0:
+        bad_value("indptr", f"decreases after element {at}; accepted: offsets that never decrease")
+
+
+def _is_canonical(csr: Csr) -> bool:
+    if csr.device.type == "cpu":
+        wide = csr.indices.dtype == torch.int64
+        return _native.is_canonical(
+            address(csr.indptr), address(csr.indices), wide, csr.rows, csr.nnz, torch.get_num_threads()
+        )
+    if csr.nnz < 2:
+        return True
+    starts = torch.zeros(csr.nnz + 1, dtype=torch.bool, device=csr.device)
+    starts[csr.indptr] = True
+    return bool(((csr.indices.diff() > 0) | starts[1:-1]).all())

@@ -1,0 +1,32 @@
+"""Content hashes of tensors (XXH3, 128 bits)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import xxhash
+
+__all__ = ["digest", "fingerprint"]
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    host = tensor.detach().cpu().contiguous()
+    return memoryview(host.reshape(-1).view(torch.uint8).numpy())
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """A hash of a tensor's bytes."""
+    return xxhash.xxh3_128_hexdigest(_bytes(tensor))
+
+
+def fingerprint(tensors: Iterable[torch.Tensor | None], *facts: object) -> str:
+    """A hash of the contents, dtypes and shapes of tensors, and of the text of `facts`."""
+    state = xxhash.xxh3_128(repr(facts).encode())
+    for tensor in tensors:
+        if tensor is None:
+            state.update(b"none")
+            continue
+        state.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        state.update(_bytes(tensor))
+    return state.hexdigest()

@@ -1,0 +1,160 @@
+"""The operations on NVIDIA GPUs. Work is queued on the caller's current stream; nothing waits."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr, address, stream_of
+from gnnsparse.plan import Plan
+from gnnsparse.precision import DTYPE_CODES, round_operand
+from gnnsparse.preprocess.balance import Segments
+from gnnsparse.side import Side
+
+__all__ = ["edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
+
+_VECTOR = 16  # bytes a lane loads at a time
+_SOFTMAX_ROW_LIMIT = 1024
+
+
+def _dense(x: torch.Tensor) -> _native.Dense:
+    return _native.Dense(address(x), x.stride(0) if x.shape[0] > 1 else x.shape[1], DTYPE_CODES[x.dtype])
+
+
+def _vectorized(x: torch.Tensor, side: Side) -> torch.Tensor:
+    """`x` in the storage dtype, every row aligned to 16 bytes and padded to a multiple of them.
+
+    tf32 is rounded inside the kernels.
+    """
+    x = x.to(side.precision.storage)
+    per_vector = _VECTOR // x.itemsize
+    width = -(-x.shape[1] // per_vector) * per_vector
+    fits = x.stride(1) == 1 and x.stride(0) % per_vector == 0 and x.stride(0) >= width
+    if fits and x.data_ptr() % _VECTOR == 0:
+        return x
+    if width == x.shape[1]:
+        return x.clone(memory_format=torch.contiguous_format)
+    padded = torch.empty(x.shape[0], width, dtype=x.dtype, device=x.device)
+    padded[:, : x.shape[1]] = x
+    return padded[:, : x.shape[1]]
+
+
+def _aligned(values: torch.Tensor, side: Side) -> torch.Tensor:
+    """Edge values in the storage dtype, contiguous from an address that is a multiple of 16."""
+    values = round_operand(values, side.precision).contiguous()
+    return values if values.data_ptr() % _VECTOR == 0 else values.clone()
+
+
+def _partials(segments: Segments, rows: int, width: int, device: torch.device) -> torch.Tensor:
+    """Workspace for the sums of cut rows; the kernels round its width up to 64."""
+    return torch.empty(segments.partials * rows * (-(-width // 64) * 64), dtype=torch.float32, device=device)
+
+
+def _csr_spmm(
+    side: Side, csr: Csr, row_ids: torch.Tensor | None, segments: Segments, plan: Plan,
+    x: torch.Tensor, y: torch.Tensor, values: torch.Tensor | None, scaled: bool,
+) -> None:  # fmt: skip
+    partial = _partials(segments, 1, y.shape[1], y.device)
+    _native.cuda_spmm_csr(
+        csr.view, address(row_ids), address(values),
+        address(side.col_scale if scaled else None), address(side.row_scale if scaled else None),
+        segments.view, address(segments.cuts), segments.cuts.shape[0],
+        plan.row_limit, plan.lanes, plan.row_lanes, _dense(x), _dense(y), y.shape[1],
+        address(partial), side.precision.code, stream_of(y.device),
+    )  # fmt: skip
+
+
+def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None) -> torch.Tensor:
+    """See gnnsparse.spmm. Every argument has been checked."""
+    n = x.shape[1]
+    own = values is None
+    plan = plan or side.plan("spmm", n, not own)
+    rows = _vectorized(x, side)
+    weights = side.values if own else _aligned(values, side)
+    with torch.cuda.device(x.device):
+        if plan.kernel == "csr":
+            y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
+            segments = side.row_segments(plan.row_limit)
+            _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, scaled=own)
+            return y
+        return _window_spmm(side, rows, weights, plan, x.dtype, own)
+
+
+def _window_spmm(
+    side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan, dtype: torch.dtype, own: bool
+) -> torch.Tensor:
+    blocked, n = side.blocked, x.shape[1]
+    if blocked is None:
+        raise ValueError("plan: the window kernel needs an operand in a blocked format")
+    if blocked.spec.stores_values and not own:
+        raise ValueError(f"plan: {blocked.spec.name} stores no bits to place edge values by; use csr")
+    # Rows in no window and not kept out either are empty.
+    new = torch.empty if blocked.residual is None else torch.zeros
+    y = new(side.csr.rows, n, dtype=dtype, device=x.device)
+    segments = side.window_segments(plan.step_limit)
+    partial = _partials(segments, blocked.spec.window, n, x.device)
+    by_row = None if blocked.spec.stores_values else values
+    scaled = own and not blocked.spec.stores_values
+    _native.cuda_spmm_window(
+        side.blocked_view(weighted=own), segments.view, address(segments.cuts), segments.cuts.shape[0],
+        address(side.csr.indptr), address(by_row), address(side.row_ids),
+        address(side.row_scale if scaled else None), _dense(x), _dense(y), n, address(partial),
+        side.precision.code, stream_of(x.device),
+    )  # fmt: skip
+    if blocked.residual is not None:
+        kept_out = side.residual_segments(plan.row_limit)
+        _csr_spmm(
+            side, blocked.residual, side.residual_row_ids(), kept_out, plan, x, y,
+            blocked.residual_values, scaled=False,
+        )  # fmt: skip
+    return y
+
+
+def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
+    """See gnnsparse.sddmm. Every argument has been checked."""
+    d = q.shape[1]
+    plan = plan or side.plan("sddmm", d, False)
+    q_rows, k_rows = _vectorized(q, side), _vectorized(k, side)
+    out = torch.empty(side.csr.nnz, dtype=q.dtype, device=q.device)
+    with torch.cuda.device(q.device):
+        if plan.kernel == "csr":
+            segments = side.row_segments(plan.row_limit)
+            _native.cuda_sddmm_csr(
+                side.csr.view, address(side.row_ids), segments.view, plan.row_limit, plan.lanes,
+                _dense(q_rows), _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d,
+                side.precision.code, stream_of(q.device),
+            )  # fmt: skip
+        else:
+            segments = side.window_segments(plan.step_limit)
+            _native.cuda_sddmm_window(
+                side.blocked_view(weighted=False), segments.view, address(side.csr.indptr),
+                address(side.row_ids), _dense(q_rows), _dense(k_rows), address(out),
+                DTYPE_CODES[out.dtype], d, side.precision.code, stream_of(q.device),
+            )  # fmt: skip
+    return out
+
+
+def edge_softmax(side: Side, scores: torch.Tensor) -> torch.Tensor:
+    """See gnnsparse.edge_softmax. Every argument has been checked."""
+    scores32 = scores.float().contiguous()
+    out = torch.empty_like(scores32)
+    segments = side.row_segments(_SOFTMAX_ROW_LIMIT)
+    with torch.cuda.device(scores.device):
+        _native.cuda_softmax(
+            side.csr.view, address(segments.cuts), segments.cuts.shape[0], _SOFTMAX_ROW_LIMIT,
+            address(scores32), address(out), stream_of(scores.device),
+        )  # fmt: skip
+    return out.to(scores.dtype)
+
+
+def edge_softmax_grad(side: Side, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Gradient of the scores from the softmax and its gradient."""
+    weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
+    out = torch.empty_like(grad32)
+    segments = side.row_segments(_SOFTMAX_ROW_LIMIT)
+    with torch.cuda.device(grad.device):
+        _native.cuda_softmax_grad(
+            side.csr.view, address(segments.cuts), segments.cuts.shape[0], _SOFTMAX_ROW_LIMIT,
+            address(weights32), address(grad32), address(out), stream_of(grad.device),
+        )  # fmt: skip
+    return out.to(weights.dtype)

@@ -1,0 +1,102 @@
+"""The operations as torch.library operators: what torch.compile and tensor subclasses see.
+
+An operand is passed as its integer handle; whoever calls keeps the operand alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import products
+from gnnsparse.ops.backend import backend_of
+
+__all__: list[str] = []
+
+_library = torch.library.Library("gnnsparse", "DEF")
+_library.define("spmm(Tensor x, Tensor? values, int operand) -> Tensor")
+_library.define("sddmm(Tensor q, Tensor k, int operand) -> Tensor")
+_library.define("edge_softmax(Tensor scores, int operand) -> Tensor")
+_library.define("edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor")
+
+
+def _spmm(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
+    return backend_of(x.device).spmm(operand_of(operand).side, x, values, None)
+
+
+def _sddmm(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
+    return backend_of(q.device).sddmm(operand_of(operand).side, q, k, None)
+
+
+def _edge_softmax(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    return backend_of(scores.device).edge_softmax(operand_of(operand).side, scores)
+
+
+def _edge_softmax_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
+    return backend_of(grad.device).edge_softmax_grad(operand_of(operand).side, weights, grad)
+
+
+for _name, _function in (
+    ("spmm", _spmm),
+    ("sddmm", _sddmm),
+    ("edge_softmax", _edge_softmax),
+    ("edge_softmax_grad", _edge_softmax_grad),
+):
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _function, _key)
+
+
+@torch.library.register_fake("gnnsparse::spmm", lib=_library)
+def _spmm_fake(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
+    return x.new_empty(operand_of(operand).shape[0], x.shape[1])
+
+
+@torch.library.register_fake("gnnsparse::sddmm", lib=_library)
+def _sddmm_fake(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
+    return q.new_empty(operand_of(operand).nnz)
+
+
+@torch.library.register_fake("gnnsparse::edge_softmax", lib=_library)
+def _edge_softmax_fake(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    return scores.new_empty(scores.shape)
+
+
+@torch.library.register_fake("gnnsparse::edge_softmax_grad", lib=_library)
+def _edge_softmax_grad_fake(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
+    return weights.new_empty(weights.shape)
+
+
+def _spmm_op(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    return torch.ops.gnnsparse.spmm(x, values, a.handle)
+
+
+def _sddmm_op(a: SparseOperand, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return torch.ops.gnnsparse.sddmm(q, k, a.handle)
+
+
+def _softmax_grad_op(a: SparseOperand, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    return torch.ops.gnnsparse.edge_softmax_grad(weights, grad, a.handle)
+
+
+def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Any:
+    return products.spmm_grad(ctx, grad, _spmm_op, _sddmm_op)
+
+
+def _sddmm_backward(ctx: Any, grad: torch.Tensor) -> Any:
+    return products.sddmm_grad(ctx, grad, _spmm_op)
+
+
+def _softmax_backward(ctx: Any, grad: torch.Tensor) -> Any:
+    return products.softmax_grad(ctx, grad, _softmax_grad_op)
+
+
+for _name, _backward, _setup in (
+    ("spmm", _spmm_backward, products.spmm_setup),
+    ("sddmm", _sddmm_backward, products.sddmm_setup),
+    ("edge_softmax", _softmax_backward, products.softmax_setup),
+):
+    torch.library.register_autograd(
+        f"gnnsparse::{_name}", _backward, setup_context=_setup, lib=_library
+    )

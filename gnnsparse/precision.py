@@ -1,0 +1,85 @@
+"""The precisions of a sparse product, and the rounding each one applies to its operands."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.errors import bad_type, bad_value
+
+__all__ = ["DTYPE_CODES", "Precision", "round_operand"]
+
+#: How the native module numbers storage types (native/include/gnnsparse/types.h).
+DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+class Precision(str, enum.Enum):
+    """Arithmetic of a sparse product. Sums are float32 in every case.
+
+    `fp32`: float32 operands, as they are.
+    `tf32`: float32 operands rounded to 10 mantissa bits, ties away from zero, as `cvt.rna.tf32.f32`
+    and the Tensor Cores do.
+    `fp16`, `bf16`: operands rounded to nearest, ties to even.
+    """
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+    @classmethod
+    def parse(cls, value: Any, name: str = "precision") -> Precision:
+        """Accept a Precision or its name.
+
+        Raises:
+            TypeError: `value` is neither.
+            ValueError: there is no precision of that name.
+        """
+        if not isinstance(value, str):
+            bad_type(name, value, ", ".join(cls.names()))
+        try:
+            return cls(value)
+        except ValueError:
+            bad_value(name, f"got {value!r}; accepted: {', '.join(cls.names())}")
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """All names."""
+        return tuple(p.value for p in cls)
+
+    @property
+    def storage(self) -> torch.dtype:
+        """The dtype that operands are stored in."""
+        return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.value, torch.float32)
+
+    @property
+    def code(self) -> int:
+        """How the native module numbers this precision."""
+        return list(Precision).index(self)
+
+
+def _round_tf32(x: torch.Tensor) -> torch.Tensor:
+    if x.device.type == "cpu":
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        _native.cpu_round_tf32(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
+        return out
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + 0x1000) & -0x2000).view(torch.float32)
+    return torch.where(torch.isfinite(x), rounded, x)
+
+
+def round_operand(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """`x` as it enters a product of `precision`: rounded, in the storage dtype.
+
+    Args:
+        x: any floating dtype and shape.
+
+    Returns:
+        A tensor of `precision.storage`; `x` itself where nothing has to be done.
+    """
+    x = x.to(precision.storage)
+    return _round_tf32(x) if precision is Precision.TF32 else x

@@ -1,0 +1,127 @@
+"""Load balance: long rows and windows are cut into segments whose sums are added in order.
+
+A cut row's segments write float32 partial sums to a workspace and a second kernel adds them in a
+fixed order, so results do not depend on scheduling (no atomics).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr, address
+from gnnsparse.formats import BlockedMatrix
+
+__all__ = ["STEP", "Segments", "cut_rows", "cut_windows", "window_steps"]
+
+#: Column slots that a warp of the window kernels consumes at a time (native kStep).
+STEP = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """The work list of a kernel.
+
+    Attributes:
+        items: int32 [segments, 4]: row or window, first nonzero (of the row) or step, number of
+            them, place of the partial sum or -1.
+        cuts: int32 [cut rows or windows, 4]: row or window, place of its first partial sum, number
+            of them, 0.
+        partials: number of partial sums.
+        row_offsets: int32 [segments, window]: nonzeros of each row before the segment (windows
+            of plain bitmaps only).
+    """
+
+    items: torch.Tensor
+    cuts: torch.Tensor
+    partials: int
+    row_offsets: torch.Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of segments."""
+        return self.items.shape[0]
+
+    def to(self, device: torch.device) -> Segments:
+        """The same list on `device`."""
+        offsets = None if self.row_offsets is None else self.row_offsets.to(device)
+        return Segments(self.items.to(device), self.cuts.to(device), self.partials, offsets)
+
+    @cached_property
+    def view(self) -> _native.Segments:
+        """The native handle."""
+        return _native.Segments(address(self.items), self.count, address(self.row_offsets))
+
+
+def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Cuts each item's `work` into equal parts of at most `limit`; items without work keep one."""
+    device = work.device
+    parts = ((work + limit - 1) // limit).clamp(min=1)
+    length = (work + parts - 1) // parts
+    item = torch.repeat_interleave(torch.arange(work.numel(), device=device), parts)
+    first_part = parts.cumsum(0) - parts
+    begin = (torch.arange(item.numel(), device=device) - first_part[item]) * length[item]
+    count = torch.minimum(work[item] - begin, length[item]).clamp(min=0)
+    is_cut = parts[item] > 1
+    place = torch.where(is_cut, is_cut.cumsum(0) - 1, -1)
+    items = torch.stack([item, begin, count, place], dim=1).to(torch.int32)
+    cut = (parts > 1).nonzero().flatten()
+    first_place = place[first_part[cut]]
+    cuts = torch.stack([cut, first_place, parts[cut], torch.zeros_like(cut)], dim=1).to(torch.int32)
+    return items.contiguous(), cuts.contiguous(), int(is_cut.sum())
+
+
+def cut_rows(csr: Csr, limit: int) -> Segments:
+    """Segments of the rows with more than `limit` nonzeros. Shorter rows are not listed."""
+    degrees = csr.degrees
+    long = (degrees > limit).nonzero().flatten()
+    items, cuts, partials = _cut(degrees[long], limit)
+    items[:, 0] = long[items[:, 0].long()].to(torch.int32)
+    cuts[:, 0] = long[cuts[:, 0].long()].to(torch.int32)
+    return Segments(items, cuts, partials)
+
+
+def window_steps(blocked: BlockedMatrix) -> torch.Tensor:
+    """Steps of each window, int64 [windows]."""
+    per_panel = (blocked.panel_ptr.diff() + STEP - 1) // STEP
+    return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.window)
+
+
+def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
+    """Segments of every window, of at most `limit` steps each."""
+    items, cuts, partials = _cut(window_steps(blocked), limit)
+    segments = Segments(items, cuts, partials)
+    if blocked.spec.stores_values:
+        return segments
+    return replace(segments, row_offsets=_row_offsets(blocked, csr, items))
+
+
+def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor) -> torch.Tensor:
+    """How many nonzeros of each row of each segment's window come before the segment."""
+    window = blocked.spec.window
+    offsets = torch.zeros(items.shape[0], window, dtype=torch.int64, device=items.device)
+    later = (items[:, 1] > 0).nonzero().flatten()
+    if later.numel():
+        first_slot = blocked.panel_ptr[items[later, 0].long()] + STEP * items[later, 1].long()
+        column = blocked.columns[first_slot][:, None]
+        rows = items[later, 0].long()[:, None] * window + torch.arange(window, device=items.device)
+        begin = csr.indptr[rows.clamp(max=csr.rows)]
+        end = csr.indptr[(rows + 1).clamp(max=csr.rows)]
+        offsets[later] = _lower_bound(csr.indices, begin, end, column) - begin
+    return offsets.to(torch.int32)
+
+
+def _lower_bound(
+    values: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, target: torch.Tensor
+) -> torch.Tensor:
+    """First position in each sorted range [begin, end) of `values` that is not below `target`."""
+    low, high = begin.clone(), end.clone()
+    while bool((low < high).any()):
+        middle = (low + high) // 2
+        below = (values[middle.clamp(max=values.numel() - 1)] < target) & (low < high)
+        low = torch.where(below, middle + 1, low)
+        high = torch.where(below, high, torch.minimum(middle, high))
+    return low

@@ -1,0 +1,253 @@
+"""The cache of prepared graphs: one safetensors file per graph and parameters.
+
+Files are written under another name, synced and renamed, so that a reader sees a whole file or
+none. Every tensor and the facts beside them carry a checksum that is verified on load. A damaged
+file is reported and rebuilt. The least recently used files go once the folder passes its size cap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type
+from gnnsparse.hashing import digest, fingerprint
+
+__all__ = ["CACHE_VERSION", "CacheEntry", "CacheWarning", "GraphCache"]
+
+#: Part of every key: raise it when the meaning of the stored arrays changes.
+CACHE_VERSION = 1
+_DEFAULT_CAP = 20 * 2**30
+_SUFFIX = ".safetensors"
+#: After this long an unfinished file is one that its writer left behind.
+_STALE_SECONDS = 24 * 3600
+
+
+class CacheWarning(UserWarning):
+    """The cache could not be read or written; the work was done without it."""
+
+
+class _Damaged(Exception):
+    """A cache file does not hold what was written."""
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One file of the cache."""
+
+    key: str
+    path: Path
+    nbytes: int
+    used: float
+    facts: dict[str, Any] | None
+
+
+def _default_folder() -> Path:
+    if folder := os.environ.get("GNNSPARSE_CACHE_DIR"):
+        return Path(folder)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("gnnsparse")) / "graphs"
+
+
+def _size_cap() -> int:
+    text = os.environ.get("GNNSPARSE_CACHE_MAX_BYTES", "")
+    try:
+        return int(text) if text else _DEFAULT_CAP
+    except ValueError:
+        warnings.warn(
+            f"GNNSPARSE_CACHE_MAX_BYTES is {text!r}, not a number; using {_DEFAULT_CAP}",
+            CacheWarning,
+            stacklevel=2,
+        )
+        return _DEFAULT_CAP
+
+
+def _checksum(name: str, tensor: torch.Tensor) -> str:
+    return f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{digest(tensor)}"
+
+
+class GraphCache:
+    """A folder of prepared graphs.
+
+    Args:
+        folder: where the files are; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
+        max_bytes: size cap; None: $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, max_bytes: int | None = None) -> None:
+        if folder is not None and not isinstance(folder, (str, os.PathLike)):
+            bad_type("cache", folder, "True, False or a folder")
+        self.folder = _default_folder() if folder is None else Path(folder)
+        self.max_bytes = _size_cap() if max_bytes is None else max_bytes
+
+    def path(self, key: str) -> Path:
+        """The file of a key."""
+        return self.folder / (key + _SUFFIX)
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[bool]:
+        """Holds the key's lock; gives False, after a warning, where the folder can't be written."""
+        import filelock
+
+        lock = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder / (key + ".lock"))
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            lock = None
+            warnings.warn(
+                f"the cache folder {self.folder} can't be written ({error}); the prepared graph is "
+                "not kept. Set GNNSPARSE_CACHE_DIR, or cache=False to silence this",
+                CacheWarning,
+                stacklevel=3,
+            )
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def load(self, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+        """The tensors (memory-mapped) and facts of a key, or None where it has no sound file.
+
+        A damaged file is named in a CacheWarning and removed.
+        """
+        path = self.path(key)
+        if not path.exists():
+            return None
+        try:
+            found = self._read(path)
+        except _Damaged as problem:
+            warnings.warn(
+                f"the cache file {path} is damaged ({problem}); it is rebuilt", CacheWarning, stacklevel=3
+            )
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+        except OSError as error:
+            warnings.warn(f"the cache file {path} can't be read: {error}", CacheWarning, stacklevel=3)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # last use, for the size cap
+        return found
+
+    def store(self, key: str, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
+        """Writes a file, whole or not at all. A full or failing disk is a CacheWarning."""
+        from safetensors.torch import save_file
+
+        text = json.dumps(facts)
+        sums = {name: _checksum(name, tensor) for name, tensor in tensors.items()}
+        metadata = {"facts": text, "sums": json.dumps(sums), "facts_sum": fingerprint([], text)}
+        temporary = None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=key, suffix=".part")
+            os.close(descriptor)
+            save_file(tensors, temporary, metadata)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path(key))
+            self._evict(keep=key)
+        except (OSError, RuntimeError) as error:
+            if temporary is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+            warnings.warn(
+                f"the cache file {self.path(key)} can't be written: {error}", CacheWarning, stacklevel=3
+            )
+
+    def entries(self) -> list[CacheEntry]:
+        """All files, last used first. `facts` is None for a file whose header can't be read."""
+        found = []
+        for path in self.folder.glob("*" + _SUFFIX) if self.folder.is_dir() else ():
+            try:
+                status = path.stat()
+            except OSError:
+                continue  # another process removed it
+            try:
+                facts = self._facts(path)
+            except (_Damaged, OSError):
+                facts = None
+            found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, facts))
+        return sorted(found, key=lambda entry: entry.used, reverse=True)
+
+    def verify(self) -> Iterator[tuple[CacheEntry, str | None]]:
+        """Each file with what is wrong with it, or None. Changes nothing."""
+        for entry in self.entries():
+            try:
+                self._read(entry.path)
+                yield entry, None
+            except (_Damaged, OSError) as problem:
+                yield entry, str(problem)
+
+    def clear(self) -> int:
+        """Removes every file of the cache; returns how many prepared graphs there were."""
+        removed = 0
+        for pattern in ("*" + _SUFFIX, "*.part", "*.lock"):
+            for path in self.folder.glob(pattern) if self.folder.is_dir() else ():
+                path.unlink(missing_ok=True)
+                removed += pattern.endswith(_SUFFIX)
+        return removed
+
+    def _evict(self, keep: str) -> None:
+        total = 0
+        for entry in self.entries():
+            total += entry.nbytes
+            if total > self.max_bytes and entry.key != keep:
+                with contextlib.suppress(OSError):
+                    entry.path.unlink()
+        for left_over in self.folder.glob("*.part"):
+            with contextlib.suppress(OSError):
+                if time.time() - left_over.stat().st_mtime > _STALE_SECONDS:
+                    left_over.unlink()
+
+    @staticmethod
+    def _open(path: Path) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            return safe_open(path, framework="pt")
+        except (SafetensorError, UnicodeDecodeError, ValueError) as error:
+            raise _Damaged(str(error)) from error
+
+    @classmethod
+    def _facts(cls, path: Path) -> dict[str, Any]:
+        with cls._open(path) as file:
+            metadata = file.metadata() or {}
+        try:
+            text = metadata["facts"]
+            if fingerprint([], text) != metadata["facts_sum"]:
+                raise _Damaged("its facts do not match their checksum")
+            return dict(json.loads(text))
+        except (KeyError, ValueError, TypeError) as error:
+            raise _Damaged(f"its header is not ours: {error}") from error
+
+    @classmethod
+    def _read(cls, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        from safetensors import SafetensorError
+
+        facts = cls._facts(path)
+        with cls._open(path) as file:
+            try:
+                sums = json.loads((file.metadata() or {})["sums"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            except (KeyError, ValueError, SafetensorError) as error:
+                raise _Damaged(str(error)) from error
+        if not isinstance(sums, dict) or set(sums) != set(tensors):
+            raise _Damaged("its arrays are not those that were written")
+        for name, tensor in tensors.items():
+            if _checksum(name, tensor) != sums[name]:
+                raise _Damaged(f"array {name!r} does not match its checksum")
+        return tensors, facts

@@ -1,0 +1,199 @@
+"""CSR to the blocked format, on the CPU (threads) or the GPU (radix sort and scans)."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr, address, run_cuda, stream_of
+from gnnsparse.formats import BlockedMatrix, FormatSpec
+
+__all__ = ["convert", "short_row_limits"]
+
+
+def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
+    """RSH-SpMM's thresholds (algorithm 1): (nonzeros, new columns) below which a row is kept out.
+
+    The paper leaves the estimate open. Ours keeps out rows of at most a quarter of the mean length
+    (at least 2 nonzeros), unless they add more than half as many columns as they may have.
+    """
+    short = max(2, nnz // max(rows, 1) // 4)
+    return short, max(2, short // 2 + 1)
+
+
+def _split(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
+    """First rows of the windows, and the rows kept out of them. On the CPU: the scan is serial."""
+    window_rows = torch.empty(csr.rows, dtype=torch.int32)
+    residual = torch.empty(csr.rows, dtype=torch.int32)
+    limits = short_row_limits(csr.rows, csr.nnz)
+    windows, kept_out = _native.split_short_rows(
+        csr.view, spec.window, *limits, address(window_rows), address(residual)
+    )
+    return window_rows[:windows].clone(), residual[:kept_out].clone()
+
+
+def _running_sum(counts: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+
+
+def _padded(counts: torch.Tensor, pad: int) -> torch.Tensor:
+    return (counts + pad - 1) // pad * pad
+
+
+def _host_only(spec: FormatSpec) -> bool:
+    """Formats whose conversion has no GPU version: they are converted on the CPU and moved."""
+    return spec.packed or spec.panel != spec.window
+
+
+def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
+    """The blocked form of a matrix.
+
+    Args:
+        csr: the matrix, on the CPU or a GPU; the result is on the same device.
+        values: [nnz] in the storage dtype, for formats that store values; else None.
+    """
+    if csr.device.type == "cuda" and not _host_only(spec):
+        blocked = _convert_cuda(csr, spec, values)
+    elif csr.device.type == "cuda":
+        host = None if values is None else values.cpu()
+        return _convert_cpu(csr.to(torch.device("cpu")), spec, host).to(csr.device)
+    else:
+        blocked = _convert_cpu(csr, spec, values)
+    return blocked
+
+
+def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
+    threads = torch.get_num_threads()
+    window_rows, residual = _split(csr, spec) if spec.split_short_rows else (None, None)
+    panels = -(-csr.rows // spec.panel) if window_rows is None else window_rows.numel()
+    columns_of = torch.zeros(panels, dtype=torch.int64)
+    bricks_of = torch.zeros(panels, dtype=torch.int64) if spec.active_bricks else None
+    values_of = torch.zeros(panels, dtype=torch.int64) if spec.packed else None
+    empty = torch.zeros(panels + 1, dtype=torch.int64)
+    shape = BlockedMatrix(
+        spec, csr.rows, csr.cols, csr.nnz, empty, torch.empty(0, dtype=torch.int32), window_rows
+    )
+    _native.count_panels(
+        csr.view, shape.view(), address(columns_of), address(bricks_of), address(values_of), threads
+    )
+
+    panel_ptr = _running_sum(_padded(columns_of, spec.pad))
+    panel_bricks = None if bricks_of is None else _running_sum(bricks_of)
+    panel_values = None if values_of is None else _running_sum(values_of)
+    slots = int(panel_ptr[-1])
+    out = _allocate(spec, slots, panel_bricks, torch.device("cpu"))
+    value_slot = torch.empty(csr.nnz, dtype=torch.int64) if spec.stores_values else None
+    columns = torch.empty(slots, dtype=torch.int32)
+    target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
+    _native.fill_blocked(
+        csr.view, target.view(), address(panel_bricks), address(panel_values), address(columns),
+        address(target.bitmap), address(target.brick_ptr), address(target.brick_rows),
+        address(target.value_ptr), address(value_slot), threads,
+    )  # fmt: skip
+    total = 0 if panel_values is None else int(panel_values[-1])
+    return _with_values(target, csr, values, value_slot, total, residual)
+
+
+def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
+    device = csr.device
+    panels = -(-csr.rows // spec.panel)
+    columns_of = torch.zeros(panels, dtype=torch.int64, device=device)
+    # The position of each nonzero's column among those of its panel, filled by the first pass.
+    position = torch.empty(csr.nnz, dtype=torch.int32, device=device)
+    run_cuda(
+        device,
+        lambda *ws: _native.cuda_count_panels(
+            csr.view, spec.panel, address(columns_of), address(position), *ws
+        ),
+    )
+    panel_ptr = _running_sum(_padded(columns_of, spec.pad))
+    slots = int(panel_ptr[-1])
+    out = _allocate(spec, slots, None, device)
+    columns = torch.full((slots,), -1, dtype=torch.int32, device=device)
+    value_slot = torch.empty(csr.nnz, dtype=torch.int64, device=device) if spec.stores_values else None
+    target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, **out)
+    with torch.cuda.device(device):
+        _native.cuda_fill_blocked(
+            csr.view, target.view(), address(position), address(columns), address(target.bitmap),
+            address(value_slot), stream_of(device),
+        )  # fmt: skip
+    return _with_values(target, csr, values, value_slot, csr.nnz, None)
+
+
+def _allocate(
+    spec: FormatSpec, slots: int, panel_bricks: torch.Tensor | None, device: torch.device
+) -> dict[str, torch.Tensor | None]:
+    """The zeroed arrays that the native code fills."""
+    if spec.encoding == "dense":
+        return {}
+    bricks = slots // spec.brick * (spec.panel // spec.window)
+    out: dict[str, torch.Tensor | None] = {}
+    if panel_bricks is not None:
+        bricks = int(panel_bricks[-1])
+        out["brick_ptr"] = torch.zeros(slots // spec.brick + 1, dtype=torch.int64, device=device)
+        out["brick_rows"] = torch.zeros(bricks, dtype=torch.int32, device=device)
+    bitmap_bytes = bricks * spec.window * spec.brick // 8
+    out["bitmap"] = torch.zeros(bitmap_bytes, dtype=torch.uint8, device=device)
+    if spec.packed:
+        out["value_ptr"] = torch.zeros(slots // spec.block + 1, dtype=torch.int64, device=device)
+    return out
+
+
+def _with_values(
+    target: BlockedMatrix,
+    csr: Csr,
+    values: torch.Tensor | None,
+    value_slot: torch.Tensor | None,
+    packed: int,
+    residual: torch.Tensor | None,
+) -> BlockedMatrix:
+    """Puts the values, the rows kept out and the zero index into a converted structure."""
+    arrays: dict[str, torch.Tensor] = {}
+    spec = target.spec
+    if value_slot is not None and values is not None:
+        count = target.slots * spec.window if spec.encoding == "dense" else packed
+        placed = torch.zeros(count, dtype=values.dtype, device=values.device)
+        inside = value_slot >= 0
+        placed[value_slot[inside]] = values[inside]
+        arrays["values"] = placed
+    if spec.zero_index and value_slot is not None:
+        arrays["zero_ptr"], arrays["zero_cols"] = _zero_index(target, csr, value_slot)
+    if residual is not None:
+        rows = residual.long()
+        lengths = csr.degrees[rows]
+        start = _running_sum(lengths)
+        picked = torch.repeat_interleave(csr.indptr[:-1][rows] - start[:-1], lengths)
+        picked += torch.arange(int(start[-1]))
+        arrays["residual_rows"] = residual
+        arrays["residual_ptr"] = start
+        arrays["residual_cols"] = csr.indices[picked]
+        if values is not None:
+            arrays["residual_values"] = values[picked]
+    return BlockedMatrix(
+        spec, target.rows, target.cols, target.nnz, **{**target.arrays, **arrays}
+    )
+
+
+def _zero_index(
+    target: BlockedMatrix, csr: Csr, value_slot: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores."""
+    spec, device = target.spec, csr.device
+    stored = torch.zeros(target.slots * spec.window, dtype=torch.bool, device=device)
+    stored[value_slot] = True
+    # pad is a multiple of block here, so that every block is full and row-major.
+    zero = ~stored.reshape(-1, spec.window, spec.block)
+    first = torch.ones(target.slots, dtype=torch.bool, device=device)
+    first[1:] = target.columns[1:] != target.columns[:-1]
+    starts = target.panel_ptr[:-1]
+    first[starts[starts < target.slots]] = True
+    zero &= first.reshape(-1, 1, spec.block)  # a padded slot repeats the column before it
+    block, r, c = zero.nonzero(as_tuple=True)
+    slot = block * spec.block + c
+    panel = torch.searchsorted(target.panel_ptr, slot, right=True) - 1
+    row = panel * spec.panel + r
+    inside = row < target.rows
+    row, slot = row[inside], slot[inside]
+    order = torch.argsort(row, stable=True)
+    counts = torch.bincount(row, minlength=target.rows)
+    return _running_sum(counts), target.columns[slot[order]]

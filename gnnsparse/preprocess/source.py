@@ -1,0 +1,133 @@
+"""What `prepare` was given: the raw arrays, to hash, and how to make a graph of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.graph import SparseGraph
+
+__all__ = ["Source", "read_source"]
+
+_ACCEPTED = (
+    "an edge_index [2, edges], a SparseGraph, a CSR pair (indptr, indices) or triple with values, "
+    "a scipy.sparse matrix or a torch sparse tensor"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An input of `prepare`.
+
+    Attributes:
+        arrays: the input's arrays, as given; equal arrays and facts give equal graphs.
+        facts: the other things that decide the graph.
+        build: validates the input and makes the graph.
+    """
+
+    arrays: list[torch.Tensor | None]
+    facts: tuple[object, ...]
+    build: Callable[[], SparseGraph]
+
+
+def _raw(value: Any) -> torch.Tensor | None:
+    """A tensor over the same memory, for hashing; None where it is no array (build complains)."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().as_subclass(torch.Tensor)
+    if value is None:
+        return None
+    try:
+        return torch.from_numpy(np.ascontiguousarray(np.asarray(value)))
+    except TypeError:
+        return None
+
+
+def _is_index_array(data: Any) -> bool:
+    return isinstance(data, (torch.Tensor, np.ndarray)) and not (
+        isinstance(data, torch.Tensor) and data.layout != torch.strided
+    )
+
+
+def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
+    """Tells the forms of input apart.
+
+    Args:
+        data, num_nodes, num_cols: as in `gnnsparse.prepare`.
+        values: edge values in the order of the edges given, or None.
+
+    Raises:
+        TypeError: `data` has none of the accepted forms.
+        ValueError: an argument does not go with this form.
+    """
+    if _is_index_array(data):
+        if num_cols is not None:
+            bad_value("num_cols", "does not go with an edge_index: use num_nodes=(sources, targets)")
+        return Source(
+            [_raw(data), _raw(values)],
+            ("edge_index", repr(num_nodes)),
+            lambda: SparseGraph.from_edge_index(data, num_nodes, values),
+        )
+    if num_nodes is not None:
+        bad_value("num_nodes", "goes with an edge_index only; matrices and graphs have their own shape")
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3):
+        if values is not None and len(data) == 3:
+            bad_value("values", "are given twice: in the CSR triple and as values=")
+        weights = data[2] if len(data) == 3 else values
+        return Source(
+            [_raw(data[0]), _raw(data[1]), _raw(weights)],
+            ("csr", repr(num_cols)),
+            lambda: SparseGraph.from_csr(data[0], data[1], weights, num_cols),
+        )
+    if num_cols is not None:
+        bad_value("num_cols", "goes with a CSR pair only; other inputs have their own shape")
+    if isinstance(data, SparseGraph):
+        arrays = [data.csr.indptr, data.csr.indices, data.values, data.edge_slots, _raw(values)]
+        return Source(arrays, ("graph", data.num_cols), lambda: _reweighted(data, values))
+    if isinstance(data, torch.Tensor):
+        return _torch_sparse(data, values)
+    if type(data).__module__.startswith("scipy.sparse"):
+        return _scipy(data, values)
+    bad_type("graph", data, _ACCEPTED)
+
+
+def _reweighted(graph: SparseGraph, values: Any) -> SparseGraph:
+    """The graph with other values, given in the order of its nonzeros or of its input edges."""
+    if values is None:
+        return graph
+    if graph.edge_slots is None:
+        return SparseGraph.from_csr(graph.csr.indptr, graph.csr.indices, values, graph.num_cols)
+    slots = graph.edge_slots.long()
+    edge_index = torch.stack([graph.csr.indices.long()[slots], graph.csr.row_index()[slots]])
+    return SparseGraph.from_edge_index(edge_index, (graph.num_cols, graph.num_rows), values)
+
+
+def _no_values_beside(values: Any) -> None:
+    if values is not None:
+        bad_value("values", "a sparse matrix brings its own values; accepted here: None, 'gcn', 'mean'")
+
+
+def _torch_sparse(matrix: torch.Tensor, values: Any) -> Source:
+    _no_values_beside(values)
+    parts: list[torch.Tensor | None] = []
+    if matrix.layout == torch.sparse_coo:
+        parts = [matrix._indices(), matrix._values()]
+    elif matrix.layout == torch.sparse_csr:
+        parts = [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
+    elif matrix.layout == torch.sparse_csc:
+        parts = [matrix.ccol_indices(), matrix.row_indices(), matrix.values()]
+    facts = ("torch", str(matrix.layout), tuple(matrix.shape))
+    return Source(parts, facts, lambda: SparseGraph.from_torch_sparse(matrix))
+
+
+def _scipy(matrix: Any, values: Any) -> Source:
+    _no_values_beside(values)
+    if matrix.ndim != 2 or matrix.dtype.kind == "c":
+        bad_type("graph", matrix, "a two-dimensional scipy.sparse matrix of real numbers")
+    csr = matrix.tocsr()
+    parts = [_raw(csr.indptr), _raw(csr.indices), _raw(csr.data)]
+    return Source(parts, ("scipy", csr.shape), lambda: SparseGraph.from_scipy(csr))

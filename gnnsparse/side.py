@@ -1,0 +1,116 @@
+"""Side: one direction of an operand, A or its transpose, as the kernels take it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.formats import BlockedMatrix
+from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.balance import Segments, cut_rows, cut_windows
+
+__all__ = ["Side"]
+
+
+@dataclass(eq=False)
+class Side:
+    """A, or its transpose, with its weights, as the kernels take it.
+
+    Attributes:
+        csr, row_ids: structure, rows in stored order.
+        blocked: in a blocked format, or None.
+        values: [nnz] in the storage dtype, or None.
+        row_scale: float32 [rows] in stored order, or None.
+        col_scale: float32 [cols], rounded to the precision, or None.
+    """
+
+    csr: Csr
+    row_ids: torch.Tensor | None
+    blocked: BlockedMatrix | None
+    precision: Precision
+    values: torch.Tensor | None = None
+    row_scale: torch.Tensor | None = None
+    col_scale: torch.Tensor | None = None
+    _memo: dict[Any, Any] = field(default_factory=dict)
+
+    def _remember(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._memo:
+            if self.csr.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    "the plan of this product is not made yet: run it once before capturing a CUDA graph"
+                )
+            self._memo[key] = make()
+        return self._memo[key]
+
+    @property
+    def values32(self) -> torch.Tensor | None:
+        """The values as float32, for the CPU kernels."""
+        if self.values is None:
+            return None
+        values = self.values
+        return self._remember("values32", lambda: values.float())
+
+    def row_segments(self, limit: int) -> Segments:
+        """The rows with more than `limit` nonzeros, cut."""
+        return self._remember(("rows", limit), lambda: cut_rows(self.csr, limit))
+
+    def residual_segments(self, limit: int) -> Segments:
+        """The same of the rows that the format keeps out of its windows."""
+        residual = self.blocked.residual if self.blocked is not None else None
+        if residual is None:
+            raise RuntimeError("the format keeps no rows out")
+        return self._remember(("residual", limit), lambda: cut_rows(residual, limit))
+
+    def window_segments(self, limit: int) -> Segments:
+        """Every window, cut into at most `limit` steps."""
+        blocked = self.blocked
+        if blocked is None:
+            raise RuntimeError("the operand has no blocked format")
+        return self._remember(("windows", limit), lambda: cut_windows(blocked, self.csr, limit))
+
+    @property
+    def slot_scale(self) -> torch.Tensor | None:
+        """Weight of each column slot in the storage dtype, where weights are rank-1."""
+        blocked, scale = self.blocked, self.col_scale
+        if blocked is None or scale is None or blocked.spec.stores_values:
+            return None
+        dtype = self.precision.storage
+        return self._remember("slot_scale", lambda: scale[blocked.columns.long()].to(dtype))
+
+    def blocked_view(self, weighted: bool = True) -> Any:
+        """Native handle of the blocked format, with or without its column weights."""
+        blocked = self.blocked
+        if blocked is None:
+            raise RuntimeError("the operand has no blocked format")
+        scale = self.slot_scale if weighted else None
+        return self._remember(("view", weighted), lambda: blocked.view(scale))
+
+    def residual_row_ids(self) -> torch.Tensor:
+        """Output row of each row that the format keeps out of its windows."""
+        rows = self.blocked.residual_rows if self.blocked is not None else None
+        if rows is None:
+            raise RuntimeError("the format keeps no rows out")
+        ids = self.row_ids
+        return rows if ids is None else self._remember("residual_ids", lambda: ids[rows.long()])
+
+    def plan(self, op: str, width: int, edge_values: bool) -> Plan:
+        """The plan of a product of this side."""
+        return self._remember(
+            (op, width, edge_values), lambda: choose_plan(self.problem(op, width, edge_values))
+        )
+
+    def problem(self, op: str, width: int, edge_values: bool) -> Problem:
+        """The counts that the plan is made from."""
+        csr, blocked = self.csr, self.blocked
+        longest = int(csr.degrees.max()) if csr.rows else 0
+        longest_window = int(blocked.panel_ptr.diff().max()) if blocked and blocked.panels else 0
+        return Problem(
+            op, describe_device(csr.device), self.precision, csr.rows, csr.cols, csr.nnz, width, longest,
+            blocked.spec.name if blocked else "", blocked.slots if blocked else 0, longest_window,
+            edge_values,
+        )  # fmt: skip

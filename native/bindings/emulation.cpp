@@ -1,0 +1,64 @@
+#include "gnnsparse/fragment.h"
+#include "window_args.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+// (row, col) of every element that the registers of operand `name` hold, in the order lane,
+// register, half: for a test that compares the maps with the PTX ISA's formulas.
+template <class Fragment>
+py::list fragment_map(const std::string& name) {
+  py::list elements;
+  const int halves = name == "c" ? 1 : Fragment::kElementsPerRegister;
+  const int registers = name == "b" ? Fragment::kBRegisters : 4;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int reg = 0; reg < registers; ++reg) {
+      for (int half = 0; half < halves; ++half) {
+        const Element2D e = name == "a"   ? Fragment::a(lane, reg, half)
+                            : name == "b" ? Fragment::b(lane, reg, half)
+                                          : Fragment::c(lane, reg);
+        elements.append(py::make_tuple(e.row, e.col));
+      }
+    }
+  }
+  return elements;
+}
+
+}  // namespace
+
+void bind_emulation(py::module_& m) {
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  py::class_<Segments>(m, "Segments")
+      .def(py::init([](Address data, int64_t count, Address row_offsets) {
+             return Segments{data, count, row_offsets};
+           }),
+           py::arg("data"), py::arg("count"), py::arg("row_offsets"));
+  m.def("fragment_map", [](const std::string& shape, const std::string& operand) {
+    if (operand != "a" && operand != "b" && operand != "c") reject("operand", "must be a, b or c");
+    if (shape == "m16n8k16") return fragment_map<FragmentM16N8K16>(operand);
+    if (shape == "m16n8k8") return fragment_map<FragmentM16N8K8>(operand);
+    reject("shape", "must be m16n8k16 or m16n8k8");
+  });
+  m.def(
+      "emulate_window_spmm",
+      [](const BlockedView& a, const Segments& segments, Address indptr, Address edge_values,
+         Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
+         int precision) {
+        const Precision p = precision_of(precision);
+        cpu::emulate_spmm(window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y,
+                                      n, 0, p),
+                          p);
+      },
+      nogil);
+  m.def(
+      "emulate_window_sddmm",
+      [](const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
+         const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
+        const Precision p = precision_of(precision);
+        cpu::emulate_sddmm(
+            window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, p), p);
+      },
+      nogil);
+}
+
+}  // namespace gnnsparse::bindings

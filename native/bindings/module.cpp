@@ -1,0 +1,18 @@
+#include "checks.h"
+
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "Native kernels of gnnsparse. Addresses, sizes and streams are plain integers.";
+#ifdef GNNSPARSE_WITH_CUDA
+  m.attr("has_cuda") = true;
+#else
+  m.attr("has_cuda") = false;
+#endif
+  m.attr("cuda_architectures") = GNNSPARSE_CUDA_ARCHITECTURES;
+  gnnsparse::bindings::bind_views(m);
+  gnnsparse::bindings::bind_preprocess(m);
+  gnnsparse::bindings::bind_cpu(m);
+  gnnsparse::bindings::bind_emulation(m);
+#ifdef GNNSPARSE_WITH_CUDA
+  gnnsparse::bindings::bind_cuda(m);
+#endif
+}

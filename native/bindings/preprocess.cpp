@@ -1,0 +1,146 @@
+#include "checks.h"
+#include "gnnsparse/blocked.h"
+#include "gnnsparse/csr.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+cpu::IndexArray index_array(Address data, bool wide, int64_t count, const char* name) {
+  cpu::IndexArray result;
+  result.data = wide ? static_cast<const void*>(array<const int64_t>(data, count, name))
+                     : array<const int32_t>(data, count, name);
+  result.wide = wide;
+  result.count = count;
+  return result;
+}
+
+cpu::SlotArray slot_array(Address data, bool wide, int64_t count, const char* name) {
+  cpu::SlotArray result;
+  result.data = wide ? static_cast<void*>(array<int64_t>(data, count, name))
+                     : array<int32_t>(data, count, name);
+  result.wide = wide;
+  return result;
+}
+
+int64_t coo_to_csr(Address row, Address col, bool wide, int64_t edges, int64_t rows,
+                   Address indptr, Address indices, Address slot, bool wide_slot, int threads) {
+  return cpu::coo_to_csr(index_array(row, wide, edges, "row"), index_array(col, wide, edges, "col"),
+                         rows, array<int64_t>(indptr, rows + 1, "indptr"),
+                         array<int32_t>(indices, edges, "indices"),
+                         slot_array(slot, wide_slot, edges, "slot"), require_threads(threads));
+}
+
+void fill_blocked(const CsrView& a, const BlockedView& format, Address panel_bricks,
+                  Address panel_values, Address columns, Address bitmap, Address brick_ptr,
+                  Address brick_rows, Address value_ptr, Address value_slot, int threads) {
+  cpu::BlockedOutput out;
+  out.columns = optional_array<int32_t>(columns, "columns");
+  out.bitmap = optional_array<uint8_t>(bitmap, "bitmap");
+  out.brick_ptr = optional_array<int64_t>(brick_ptr, "brick_ptr");
+  out.brick_rows = optional_array<int32_t>(brick_rows, "brick_rows");
+  out.value_ptr = optional_array<int64_t>(value_ptr, "value_ptr");
+  out.value_slot = optional_array<int64_t>(value_slot, "value_slot");
+  if (out.value_ptr != nullptr && format.shape.window * format.shape.brick != 64) {
+    reject("brick", "values packed in block order need bricks of 64 elements");
+  }
+  if (out.value_ptr != nullptr && bitmap % alignof(uint64_t) != 0) {
+    reject("bitmap", "must be aligned to 8 bytes");
+  }
+  cpu::fill_blocked(a, format.shape, format.encoding, format.panel_rows, format.panels,
+                    format.panel_ptr, optional_array<const int64_t>(panel_bricks, "panel_bricks"),
+                    optional_array<const int64_t>(panel_values, "panel_values"), out,
+                    require_threads(threads));
+}
+
+}  // namespace
+
+void bind_preprocess(py::module_& m) {
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def(
+      "first_out_of_range",
+      [](Address data, bool wide, int64_t count, int64_t limit, int threads) {
+        return cpu::first_out_of_range(index_array(data, wide, count, "values"), limit,
+                                       require_threads(threads));
+      },
+      "First position whose value is outside [0, limit), or -1.", nogil);
+  m.def(
+      "first_decreasing",
+      [](Address data, bool wide, int64_t count, int threads) {
+        return cpu::first_decreasing(index_array(data, wide, count, "indptr"),
+                                     require_threads(threads));
+      },
+      "First row of an indptr whose offsets decrease, or -1.", nogil);
+  m.def(
+      "is_canonical",
+      [](Address indptr, Address indices, bool wide, int64_t rows, int64_t nnz, int threads) {
+        return cpu::is_canonical(array<const int64_t>(indptr, rows + 1, "indptr"),
+                                 index_array(indices, wide, nnz, "indices"), rows,
+                                 require_threads(threads));
+      },
+      "Whether the columns of every row ascend without repeats.", nogil);
+  m.def("coo_to_csr", &coo_to_csr, "Sorts and merges edges; returns the number of nonzeros.",
+        nogil);
+  m.def(
+      "transpose",
+      [](const CsrView& a, Address indptr, Address indices, Address source, bool wide,
+         int threads) {
+        cpu::transpose(a, array<int64_t>(indptr, a.cols + 1, "indptr"),
+                       array<int32_t>(indices, a.nnz, "indices"),
+                       slot_array(source, wide, a.nnz, "source"), require_threads(threads));
+      },
+      "Writes the transpose and the slot each of its nonzeros came from.", nogil);
+  m.def(
+      "permute_rows",
+      [](const CsrView& a, Address order, Address indptr, Address indices, Address source,
+         bool wide, int threads) {
+        cpu::permute_rows(a, array<const int32_t>(order, a.rows, "order"),
+                          array<int64_t>(indptr, a.rows + 1, "indptr"),
+                          array<int32_t>(indices, a.nnz, "indices"),
+                          slot_array(source, wide, a.nnz, "source"), require_threads(threads));
+      },
+      "Writes the rows in the given order and the slot each nonzero came from.", nogil);
+  m.def(
+      "add_self_loops",
+      [](const CsrView& a, Address indptr, Address indices, Address source, bool wide,
+         int64_t count, int threads) {
+        if (a.rows != a.cols) reject("matrix", "must be square to have self-loops");
+        cpu::add_self_loops(a, array<int64_t>(indptr, a.rows + 1, "indptr"),
+                            indices == 0 ? nullptr : array<int32_t>(indices, count, "indices"),
+                            slot_array(source, wide, indices == 0 ? 0 : count, "source"),
+                            require_threads(threads));
+      },
+      "Adds the diagonal elements that a square matrix lacks.", nogil);
+  m.def(
+      "count_columns",
+      [](const CsrView& a, Address order, int64_t height, Address counts, int threads) {
+        if (height < 1) reject("height", "must be at least 1");
+        cpu::count_columns(a, optional_array<const int32_t>(order, "order"), height,
+                           array<int64_t>(counts, ceil_div(a.rows, height), "counts"),
+                           require_threads(threads));
+      },
+      "Distinct columns of every group of `height` rows of the order.", nogil);
+  m.def(
+      "count_panels",
+      [](const CsrView& a, const BlockedView& format, Address columns, Address bricks,
+         Address values, int threads) {
+        const cpu::PanelCounts counts{optional_array<int64_t>(columns, "columns"),
+                                      optional_array<int64_t>(bricks, "bricks"),
+                                      optional_array<int64_t>(values, "values")};
+        cpu::count_panels(a, format.shape, format.panel_rows, format.panels, counts,
+                          require_threads(threads));
+      },
+      "Distinct columns, bricks with a nonzero and nonzeros of every panel.", nogil);
+  m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil);
+  m.def(
+      "split_short_rows",
+      [](const CsrView& a, int64_t window, int64_t short_nnz, int64_t short_columns,
+         Address window_rows, Address residual) {
+        const cpu::RowSplit split = cpu::split_short_rows(
+            a, window, short_nnz, short_columns, array<int32_t>(window_rows, a.rows, "window_rows"),
+            array<int32_t>(residual, a.rows, "residual"));
+        return std::make_pair(split.windows, split.residual);
+      },
+      "RSH-SpMM's algorithm 1; returns (windows, residual rows).", nogil);
+}
+
+}  // namespace gnnsparse::bindings

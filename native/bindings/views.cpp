@@ -1,0 +1,82 @@
+// Python handles on the structures that many calls share. They hold addresses only: whoever makes
+// one keeps the arrays alive.
+#include "checks.h"
+#include "gnnsparse/blocked.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+CsrView make_csr(Address indptr, Address indices, int64_t rows, int64_t cols, int64_t nnz) {
+  require_size(rows, "rows");
+  require_size(cols, "cols");
+  if (rows > INT32_MAX || cols > INT32_MAX) reject("rows and cols", "must be below 2^31");
+  CsrView a;
+  a.indptr = array<const int64_t>(indptr, rows + 1, "indptr");
+  a.indices = array<const int32_t>(indices, nnz, "indices");
+  a.rows = rows;
+  a.cols = cols;
+  a.nnz = nnz;
+  return a;
+}
+
+BlockedShape make_shape(int window, int panel, int block, int brick) {
+  if (window < 1 || panel < window || panel % window != 0) {
+    reject("panel", "must be a positive multiple of window");
+  }
+  if (brick < 1 || block < brick || block % brick != 0) {
+    reject("block", "must be a positive multiple of brick");
+  }
+  return {window, panel, block, brick};
+}
+
+}  // namespace
+
+void bind_views(py::module_& m) {
+  py::class_<CsrView>(m, "Csr")
+      .def(py::init(&make_csr), py::arg("indptr"), py::arg("indices"), py::arg("rows"),
+           py::arg("cols"), py::arg("nnz"))
+      .def_readonly("rows", &CsrView::rows)
+      .def_readonly("cols", &CsrView::cols)
+      .def_readonly("nnz", &CsrView::nnz);
+
+  py::class_<Dense>(m, "Dense")
+      .def(py::init([](Address data, int64_t stride, int dtype) {
+             return Dense{data, stride, dtype};
+           }),
+           py::arg("data"), py::arg("stride"), py::arg("dtype"));
+
+  py::class_<BlockedView>(m, "Blocked")
+      .def(py::init([](int window, int panel, int block, int brick, bool bitmap, int64_t rows,
+                       int64_t cols, int64_t panels) {
+             BlockedView view;
+             view.shape = make_shape(window, panel, block, brick);
+             view.encoding = bitmap ? Encoding::kBitmap : Encoding::kDense;
+             view.rows = rows;
+             view.cols = cols;
+             view.panels = panels;
+             return view;
+           }),
+           py::arg("window"), py::arg("panel"), py::arg("block"), py::arg("brick"),
+           py::arg("bitmap"), py::arg("rows"), py::arg("cols"), py::arg("panels"))
+      .def(
+          "attach",
+          [](BlockedView& view, Address panel_rows, Address panel_ptr, Address columns,
+             Address bitmap, Address brick_ptr, Address brick_rows, Address value_ptr,
+             Address values, Address slot_scale) {
+            view.panel_rows = optional_array<const int32_t>(panel_rows, "panel_rows");
+            view.panel_ptr = array<const int64_t>(panel_ptr, view.panels + 1, "panel_ptr");
+            view.columns = optional_array<const int32_t>(columns, "columns");
+            view.bitmap = optional_array<const uint8_t>(bitmap, "bitmap");
+            view.brick_ptr = optional_array<const int64_t>(brick_ptr, "brick_ptr");
+            view.brick_rows = optional_array<const int32_t>(brick_rows, "brick_rows");
+            view.value_ptr = optional_array<const int64_t>(value_ptr, "value_ptr");
+            view.values = optional_array<const uint16_t>(values, "values");
+            view.slot_scale = optional_array<const uint16_t>(slot_scale, "slot_scale");
+          },
+          "Sets the arrays. An address of 0 means that the format does not have this one.",
+          py::arg("panel_rows"), py::arg("panel_ptr"), py::arg("columns"), py::arg("bitmap"),
+          py::arg("brick_ptr"), py::arg("brick_rows"), py::arg("value_ptr"), py::arg("values"),
+          py::arg("slot_scale"));
+}
+
+}  // namespace gnnsparse::bindings

@@ -1,0 +1,71 @@
+// Python arguments -> WindowSpmm and WindowSddmm, for the CUDA kernels and their emulation alike.
+#pragma once
+
+#include "checks.h"
+#include "gnnsparse/window_problem.h"
+
+namespace gnnsparse::bindings {
+
+// The segments of a blocked matrix, [count][4] int32 as WindowSegment, and where each row of each
+// segment starts among the nonzeros of its row.
+struct Segments {
+  Address data;
+  int64_t count;
+  Address row_offsets;
+};
+
+inline void require_window_shape(const BlockedView& a) {
+  if (a.shape.window != 8 && a.shape.window != 16) {
+    reject("window", "the window kernel takes 8 or 16 rows");
+  }
+}
+
+inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Address indptr,
+                              Address edge_values, Address row_ids, Address row_scale,
+                              const Dense& x, const Dense& y, int64_t n, Address partial,
+                              Precision precision) {
+  require_window_shape(a);
+  WindowSpmm p;
+  p.a = a;
+  p.segments = array<const WindowSegment>(segments.data, segments.count, "segments");
+  p.segment_count = segments.count;
+  p.edges.values = optional_array<const uint16_t>(edge_values, "edge_values");
+  if (edge_values != 0) {
+    p.edges.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
+    p.edges.row_offsets =
+        array<const int32_t>(segments.row_offsets, segments.count, "row_offsets");
+  }
+  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
+  p.row_scale = optional_array<const float>(row_scale, "row_scale");
+  p.x = matrix<DenseView>(x, a.cols, n, "x");
+  if (p.x.dtype != storage_of(precision)) reject("x", "must be in the storage type of precision");
+  p.y = matrix<MutableDenseView>(y, a.rows, n, "y");
+  p.n = n;
+  p.partial = optional_array<float>(partial, "partial");
+  return p;
+}
+
+inline WindowSddmm window_sddmm(const BlockedView& a, const Segments& segments, Address indptr,
+                                Address row_ids, const Dense& q, const Dense& k, Address out,
+                                int out_dtype, int64_t d, Precision precision) {
+  if (a.shape.window != 8 || a.shape.brick != 16 || a.encoding != Encoding::kBitmap) {
+    reject("format", "SDDMM takes plain 8 x 16 bitmaps");
+  }
+  WindowSddmm p;
+  p.a = a;
+  p.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
+  p.segments = array<const WindowSegment>(segments.data, segments.count, "segments");
+  p.segment_count = segments.count;
+  p.row_offsets = array<const int32_t>(segments.row_offsets, segments.count, "row_offsets");
+  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
+  p.q = matrix<DenseView>(q, a.rows, d, "q");
+  p.k = matrix<DenseView>(k, a.cols, d, "k");
+  if (p.q.dtype != storage_of(precision)) reject("q", "must be in the storage type of precision");
+  if (p.k.dtype != p.q.dtype) reject("k", "must have the dtype of q");
+  p.out = optional_array<uint16_t>(out, "out");
+  p.out_dtype = dtype_of(out_dtype);
+  p.d = d;
+  return p;
+}
+
+}  // namespace gnnsparse::bindings

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "gnnsparse/cpu_kernels.h"
+#include "gnnsparse/rounding.h"
+#include "parallel.h"
+
+namespace gnnsparse::cpu {
+namespace {
+
+const KernelTable* best_kernels() {
+#if defined(__x86_64__)
+  for (const char* name : {"avx512", "avx2"}) {
+    if (const KernelTable* table = find_kernels(name)) return table;
+  }
+#endif
+  return &kPortableKernels;
+}
+
+std::atomic<const KernelTable*>& current() {
+  static std::atomic<const KernelTable*> table{best_kernels()};
+  return table;
+}
+
+// Rows a thread takes at a time: enough for about 32k multiply-adds, so that small matrices stay
+// on one thread and a hub row does not hold back many others.
+int64_t row_chunk(const CsrView& a, int64_t width) {
+  constexpr int64_t kWork = 1 << 15;
+  const int64_t per_row = std::max<int64_t>(1, a.nnz / std::max<int64_t>(a.rows, 1)) *
+                          std::max<int64_t>(width, 1);
+  return std::clamp<int64_t>(kWork / per_row, 1, 256);
+}
+
+}  // namespace
+
+const KernelTable* find_kernels(const char* name) {
+  if (std::strcmp(name, "portable") == 0) return &kPortableKernels;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  if (std::strcmp(name, "avx2") == 0 && avx2) return &kAvx2Kernels;
+  if (std::strcmp(name, "avx512") == 0 && avx2 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    return &kAvx512Kernels;
+  }
+#endif
+  return nullptr;
+}
+
+const KernelTable& kernels() { return *current().load(std::memory_order_relaxed); }
+
+bool select_kernels(const char* name) {
+  const KernelTable* table = std::strcmp(name, "auto") == 0 ? best_kernels() : find_kernels(name);
+  if (table == nullptr) return false;
+  current().store(table);
+  return true;
+}
+
+void spmm(const SpmmArgs& args, int threads) {
+  const auto run = kernels().spmm_rows;
+  parallel_chunks(args.a.rows, row_chunk(args.a, args.n), threads,
+                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void sddmm(const SddmmArgs& args, int threads) {
+  const auto run = kernels().sddmm_rows;
+  parallel_chunks(args.a.rows, row_chunk(args.a, args.d), threads,
+                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void softmax(const SoftmaxArgs& args, int threads) {
+  const auto run = kernels().softmax_rows;
+  parallel_chunks(args.a.rows, row_chunk(args.a, 4), threads,
+                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void softmax_grad(const SoftmaxArgs& args, int threads) {
+  const auto run = kernels().softmax_grad_rows;
+  parallel_chunks(args.a.rows, row_chunk(args.a, 4), threads,
+                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void round_to_tf32(const float* in, float* out, int64_t count, int threads) {
+  parallel_ranges(count, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = round_tf32(in[i]);
+  });
+}
+
+}  // namespace gnnsparse::cpu

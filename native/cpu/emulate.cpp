@@ -1,0 +1,245 @@
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "gnnsparse/window_problem.h"
+
+namespace gnnsparse::cpu {
+namespace {
+
+template <Precision P, int kElementsPerRegister>
+float operand(uint32_t reg, int half) {
+  if (kElementsPerRegister == 1) return bits_float(reg);
+  const auto bits = static_cast<uint16_t>(reg >> (16 * half));
+  return P == Precision::kFp16 ? half_to_float(bits) : bf16_to_float(bits);
+}
+
+struct WarpA {
+  uint32_t reg[kWarp][4];
+};
+struct WarpB {
+  uint32_t reg[kWarp][2];
+};
+struct WarpC {
+  float reg[kWarp][4];
+};
+
+// d += a b over the whole warp, by the PTX fragment layouts.
+template <Precision P>
+void mma(WarpC& d, const WarpA& a, const WarpB& b) {
+  using Fragment = typename TileOf<P>::Type::Fragment;
+  constexpr int kPer = Fragment::kElementsPerRegister;
+  float full_a[16][16] = {};
+  float full_b[16][8] = {};
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int half = 0; half < kPer; ++half) {
+      for (int r = 0; r < Fragment::kARegisters; ++r) {
+        const Element2D e = Fragment::a(lane, r, half);
+        full_a[e.row][e.col] = operand<P, kPer>(a.reg[lane][r], half);
+      }
+      for (int r = 0; r < Fragment::kBRegisters; ++r) {
+        const Element2D e = Fragment::b(lane, r, half);
+        full_b[e.row][e.col] = operand<P, kPer>(b.reg[lane][r], half);
+      }
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const Element2D e = Fragment::c(lane, r);
+      for (int k = 0; k < Fragment::kK; ++k) d.reg[lane][r] += full_a[e.row][k] * full_b[k][e.col];
+    }
+  }
+}
+
+void store_element(void* data, DType dtype, int64_t at, float value) {
+  if (dtype == DType::kFloat32) {
+    static_cast<float*>(data)[at] = value;
+  } else {
+    static_cast<uint16_t*>(data)[at] =
+        dtype == DType::kFloat16 ? float_to_half(value) : float_to_bf16(value);
+  }
+}
+
+// 16 bytes of a row, zero behind column `width`.
+template <class Storage>
+Vec16 load_vec16(const DenseView& m, int64_t row, int64_t col, int64_t width) {
+  constexpr int64_t kElements = 16 / sizeof(Storage);
+  Vec16 v = {};
+  const auto* data = static_cast<const Storage*>(m.data) + row * m.stride;
+  const int64_t n = std::min(kElements, width - col);
+  if (n > 0) memcpy(&v, data + col, n * sizeof(Storage));
+  return v;
+}
+
+// One warp's segment and tile of features, summed into `c` for each group of 8 rows.
+template <Precision P, class Source>
+void spmm_warp(const WindowSpmm& p, const WindowRange& range, int64_t first_feature,
+               std::vector<WarpC>& c) {
+  using Tile = typename TileOf<P>::Type;
+  std::vector<Source> sources;
+  for (int lane = 0; lane < kWarp; ++lane) sources.emplace_back(p.a, p.edges, range, lane);
+  for (int step = 0; step < range.steps; ++step) {
+    Vec16 rows[kWarp][kLaneSlots];
+    typename Tile::Values values[kWarp][Source::kRowTiles];
+    for (int lane = 0; lane < kWarp; ++lane) {
+      const int64_t position = int64_t{kStep} * (range.first_step + step) + lane_slot(lane);
+      const SlotColumns columns = slot_columns(p.a, range, position);
+      for (int i = 0; i < kLaneSlots; ++i) {
+        rows[lane][i] = load_vec16<typename Tile::Storage>(
+            p.x, columns.id[i], first_feature + Tile::lane_feature(lane), p.n);
+      }
+      sources[lane].next(values[lane]);
+    }
+    for (int m = 0; m < Tile::kMmas; ++m) {
+      WarpA a;
+      for (int lane = 0; lane < kWarp; ++lane) Tile::a_registers(rows[lane], m, a.reg[lane]);
+      for (int tile = 0; tile < Source::kRowTiles; ++tile) {
+        WarpB b;
+        for (int lane = 0; lane < kWarp; ++lane) {
+          Tile::b_registers(values[lane][tile], m, b.reg[lane]);
+        }
+        mma<P>(c[tile * Tile::kAccumulators + Tile::accumulator(m)], a, b);
+      }
+    }
+  }
+}
+
+template <Precision P, class Source>
+void emulate_spmm_with(const WindowSpmm& p) {
+  using Tile = typename TileOf<P>::Type;
+  // Cut segments of a window are neighbours in the list, so sums simply go on.
+  std::vector<float> sums(p.a.rows * p.n, 0.0f);
+  for (int64_t s = 0; s < p.segment_count; ++s) {
+    const WindowRange range = window_range(p.a, p.segments, s);
+    for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
+      std::vector<WarpC> c(Source::kRowTiles * Tile::kAccumulators, WarpC{});
+      spmm_warp<P, Source>(p, range, f0, c);
+      for (int lane = 0; lane < kWarp; ++lane) {
+        for (int r = 0; r < 2 * Source::kRowTiles; ++r) {
+          const int64_t row = range.row + kTileRows * (r / 2) + result_row(lane, r % 2);
+          for (int i = 0; i < Tile::kLaneFeatures; ++i) {
+            const int64_t feature = f0 + Tile::lane_feature(lane) + i;
+            if (row >= p.a.rows || feature >= p.n) continue;
+            sums[row * p.n + feature] +=
+                c[r / 2 * Tile::kAccumulators + result_accumulator(i)]
+                    .reg[lane][result_register(i, r % 2)];
+          }
+        }
+      }
+    }
+  }
+  for (int64_t row = 0; row < p.a.rows; ++row) {
+    const int64_t out = p.row_ids != nullptr ? p.row_ids[row] : row;
+    const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
+    for (int64_t f = 0; f < p.n; ++f) {
+      store_element(p.y.data, p.y.dtype, out * p.y.stride + f, sums[row * p.n + f] * scale);
+    }
+  }
+}
+
+template <Precision P>
+void emulate_spmm_precision(const WindowSpmm& p) {
+  using Tile = typename TileOf<P>::Type;
+  const bool wide = p.a.shape.window == 16;
+  if (!wide && p.a.shape.window != kTileRows) {
+    throw std::invalid_argument("window: the window kernel takes 8 or 16 rows");
+  }
+  if (p.a.encoding == Encoding::kDense) {
+    return wide ? emulate_spmm_with<P, DenseSource<Tile, 2>>(p)
+                : emulate_spmm_with<P, DenseSource<Tile, 1>>(p);
+  }
+  if (p.a.value_ptr != nullptr) {
+    return wide ? emulate_spmm_with<P, PackedSource<Tile, 2>>(p)
+                : emulate_spmm_with<P, PackedSource<Tile, 1>>(p);
+  }
+  if (wide || p.a.shape.brick != kStep) {
+    throw std::invalid_argument("brick: plain bitmaps must be 8 x 16");
+  }
+  return p.edges.values != nullptr ? emulate_spmm_with<P, RowValueSource<Tile>>(p)
+                                   : emulate_spmm_with<P, BitSource<Tile, kOne<P>>>(p);
+}
+
+template <Precision P>
+void emulate_sddmm_precision(const WindowSddmm& p) {
+  using Tile = typename TileOf<P>::Type;
+  constexpr int64_t kChunk = 4 * Tile::kLaneFeatures;
+  for (int64_t s = 0; s < p.segment_count; ++s) {
+    const WindowRange range = window_range(p.a, p.segments, s);
+    std::vector<int64_t> next(kTileRows, 0);
+    for (int r = 0; r < kTileRows && range.row + r < p.a.rows; ++r) {
+      next[r] = p.indptr[range.row + r] + p.row_offsets[s * kTileRows + r];
+    }
+    std::vector<RowBits> bits;
+    for (int r = 0; r < kTileRows; ++r) bits.emplace_back(p.a, range, r);
+    for (int step = 0; step < range.steps; ++step) {
+      const int64_t position = int64_t{kStep} * (range.first_step + step);
+      WarpC c = {};
+      for (int64_t f0 = 0; f0 < p.d; f0 += kChunk) {
+        for (int m = 0; m < kSddmmMmas; ++m) {
+          WarpA a;
+          WarpB b;
+          for (int lane = 0; lane < kWarp; ++lane) {
+            const int64_t feature = f0 + Tile::kLaneFeatures * (lane & 3);
+            Vec16 k[2];
+            for (int i = 0; i < 2; ++i) {
+              const int32_t column =
+                  slot_columns(p.a, range, position + sddmm_slot(lane, i)).id[0];
+              k[i] = load_vec16<typename Tile::Storage>(p.k, column, feature, p.d);
+            }
+            const int64_t row = std::min(range.row + lane_row(lane), p.a.rows - 1);
+            const Vec16 q = load_vec16<typename Tile::Storage>(
+                p.q, p.row_ids != nullptr ? p.row_ids[row] : row, feature, p.d);
+            sddmm_a_registers<Tile>(k[0], k[1], m, a.reg[lane]);
+            sddmm_b_registers<Tile>(q, m, b.reg[lane]);
+          }
+          mma<P>(c, a, b);
+        }
+      }
+      uint32_t words[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) words[r] = bits[r].next();
+      for (int lane = 0; lane < kWarp; ++lane) {
+        for (int reg = 0; reg < 4; ++reg) {
+          const int row = result_row(lane, reg & 1);
+          const int slot = sddmm_slot(lane, reg >> 1);
+          if (!(words[row] >> slot & 1u)) continue;
+          const int64_t at = next[row] + popcount(words[row] & ((1u << slot) - 1u));
+          store_element(p.out, p.out_dtype, at, c.reg[lane][reg]);
+        }
+      }
+      for (int r = 0; r < kTileRows; ++r) next[r] += popcount(words[r]);
+    }
+  }
+}
+
+}  // namespace
+
+void emulate_spmm(const WindowSpmm& problem, Precision precision) {
+  switch (precision) {
+    case Precision::kFp16:
+      return emulate_spmm_precision<Precision::kFp16>(problem);
+    case Precision::kBf16:
+      return emulate_spmm_precision<Precision::kBf16>(problem);
+    case Precision::kTf32:
+      return emulate_spmm_precision<Precision::kTf32>(problem);
+    default:
+      throw std::invalid_argument("precision: the window kernel has no fp32");
+  }
+}
+
+void emulate_sddmm(const WindowSddmm& problem, Precision precision) {
+  if (problem.a.shape.window != kTileRows || problem.a.shape.brick != kStep) {
+    throw std::invalid_argument("brick: plain bitmaps must be 8 x 16");
+  }
+  switch (precision) {
+    case Precision::kFp16:
+      return emulate_sddmm_precision<Precision::kFp16>(problem);
+    case Precision::kBf16:
+      return emulate_sddmm_precision<Precision::kBf16>(problem);
+    case Precision::kTf32:
+      return emulate_sddmm_precision<Precision::kTf32>(problem);
+    default:
+      throw std::invalid_argument("precision: the window kernel has no fp32");
+  }
+}
+
+}  // namespace gnnsparse::cpu

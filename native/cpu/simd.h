@@ -1,0 +1,160 @@
+// A vector of floats as wide as the instruction set this file is compiled for, with loads and
+// stores from float32, float16 and bfloat16 memory. Include it only from kernels_*.cpp, with
+// GNNSPARSE_ISA set to a namespace of its own: the same names mean different code in each.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "gnnsparse/rounding.h"
+
+namespace gnnsparse::cpu::GNNSPARSE_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kWidth = 16;
+#elif defined(__AVX2__)
+inline constexpr int kWidth = 8;
+#else
+inline constexpr int kWidth = 4;
+#endif
+
+typedef float Vec __attribute__((vector_size(kWidth * 4)));
+typedef int32_t IntVec __attribute__((vector_size(kWidth * 4)));
+
+struct Half {
+  uint16_t bits;
+};
+struct BFloat {
+  uint16_t bits;
+};
+
+inline Vec broadcast(float value) { return value - Vec{}; }
+
+inline float to_float(float value) { return value; }
+inline float to_float(Half value) { return half_to_float(value.bits); }
+inline float to_float(BFloat value) { return bf16_to_float(value.bits); }
+inline void from_float(float value, float* out) { *out = value; }
+inline void from_float(float value, Half* out) { out->bits = float_to_half(value); }
+inline void from_float(float value, BFloat* out) { out->bits = float_to_bf16(value); }
+
+inline Vec load(const float* p) {
+  Vec v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
+
+#if defined(__AVX512F__)
+
+inline Vec load(const Half* p) {
+  return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline Vec load(const BFloat* p) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (Vec)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+inline void store(Half* p, Vec v) {
+  const __m256i raw = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), raw);
+}
+inline __mmask16 first(int64_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
+inline Vec load(const float* p, int64_t n) { return (Vec)_mm512_maskz_loadu_ps(first(n), p); }
+inline Vec load(const Half* p, int64_t n) {
+  return (Vec)_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
+}
+inline Vec load(const BFloat* p, int64_t n) {
+  const __m256i raw = _mm256_maskz_loadu_epi16(first(n), p);
+  return (Vec)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16));
+}
+
+#elif defined(__AVX2__)
+
+inline Vec load(const Half* p) {
+  return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Vec load(const BFloat* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return (Vec)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+}
+inline void store(Half* p, Vec v) {
+  const __m128i raw = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), raw);
+}
+
+#else
+
+template <class T>
+inline Vec load_each(const T* p, int64_t n) {
+  Vec v = {};
+  for (int64_t i = 0; i < n; ++i) v[i] = to_float(p[i]);
+  return v;
+}
+inline Vec load(const Half* p) { return load_each(p, kWidth); }
+inline Vec load(const BFloat* p) { return load_each(p, kWidth); }
+inline void store(Half* p, Vec v) {
+  for (int i = 0; i < kWidth; ++i) from_float(v[i], p + i);
+}
+
+#endif
+
+inline void store(BFloat* p, Vec v) {
+  for (int i = 0; i < kWidth; ++i) from_float(v[i], p + i);
+}
+
+// The first n < kWidth elements; the rest are zero, or are left as they are.
+#if !defined(__AVX512F__)
+template <class T>
+inline Vec load(const T* p, int64_t n) {
+  T padded[kWidth] = {};
+  memcpy(padded, p, n * sizeof(T));
+  return load(padded);
+}
+#endif
+template <class T>
+inline void store(T* p, Vec v, int64_t n) {
+  T padded[kWidth];
+  store(padded, v);
+  memcpy(p, padded, n * sizeof(T));
+}
+
+inline float sum(Vec v) {
+  float parts[kWidth];
+  store(parts, v);
+  for (int half = kWidth / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+  }
+  return parts[0];
+}
+
+inline float maximum(Vec v) {
+  float parts[kWidth];
+  store(parts, v);
+  float best = parts[0];
+  for (int i = 1; i < kWidth; ++i) best = parts[i] > best ? parts[i] : best;
+  return best;
+}
+
+// e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0. The argument is
+// split into n ln 2 + r with |r| <= ln(2)/2, e^r is a Taylor polynomial of degree 7.
+inline Vec exp_nonpositive(Vec x) {
+  const Vec n_shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
+  const Vec n = n_shifted - 12582912.0f;
+  const Vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vec p = broadcast(1.0f / 5040);
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const IntVec exponent = ((IntVec)n_shifted - 0x4b400000 + 127) << 23;
+  const IntVec in_range = x > -87.3f;
+  return (Vec)((IntVec)(p * (Vec)exponent) & (in_range | (IntVec)(x != x)));
+}
+
+}  // namespace gnnsparse::cpu::GNNSPARSE_ISA

@@ -1,0 +1,37 @@
+// Checked launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "gnnsparse/cuda_api.h"
+
+namespace gnnsparse::cuda {
+
+inline void check(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  throw CudaError(std::string(call) + ": " + cudaGetErrorName(status) + ", " +
+                  cudaGetErrorString(status));
+}
+
+// Grid for `items` pieces of work, `per_block` to a block, times `tiles`.
+inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char* call) {
+  const int64_t blocks = ceil_div(items, per_block);
+  if (blocks > std::numeric_limits<int32_t>::max() || tiles > 65535) {
+    throw CudaError(std::string(call) + ": the problem is larger than a grid");
+  }
+  return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
+}
+
+template <class... Parameters, class... Arguments>
+void launch(const char* call, void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream,
+            const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+  kernel<<<grid, threads, 0, stream>>>(arguments...);
+  check(cudaGetLastError(), call);
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,131 @@
+// 16-byte vectors of float32, float16 and bfloat16, and their conversions to float.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "gnnsparse/types.h"
+#include "gnnsparse/window_tile.h"
+
+namespace gnnsparse::cuda {
+
+template <Precision P>
+struct VectorOf {
+  using Storage = typename TileOf<P>::Type::Storage;
+  static constexpr int kElements = 8;
+};
+template <>
+struct VectorOf<Precision::kFp32> {
+  using Storage = uint32_t;
+  static constexpr int kElements = 4;
+};
+template <>
+struct VectorOf<Precision::kTf32> {
+  using Storage = uint32_t;
+  static constexpr int kElements = 4;
+};
+
+__device__ __forceinline__ Vec16 load_vec16(const void* p) {
+  const uint4 v = __ldg(static_cast<const uint4*>(p));
+  return {{v.x, v.y, v.z, v.w}};
+}
+
+template <Precision P>
+__device__ __forceinline__ void to_floats(const Vec16& v, float (&out)[VectorOf<P>::kElements]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (P == Precision::kFp16) {
+      __half2 pair;
+      memcpy(&pair, &v.word[i], sizeof pair);
+      const float2 f = __half22float2(pair);
+      out[2 * i] = f.x;
+      out[2 * i + 1] = f.y;
+    } else if constexpr (P == Precision::kBf16) {
+      out[2 * i] = __uint_as_float(v.word[i] << 16);
+      out[2 * i + 1] = __uint_as_float(v.word[i] & 0xffff0000u);
+    } else if constexpr (P == Precision::kTf32) {
+      out[i] = __uint_as_float(to_tf32(v.word[i]));
+    } else {
+      out[i] = __uint_as_float(v.word[i]);
+    }
+  }
+}
+
+template <Precision P>
+__device__ __forceinline__ float scalar_to_float(typename VectorOf<P>::Storage bits) {
+  if constexpr (P == Precision::kFp16) {
+    return __half2float(__ushort_as_half(bits));
+  } else if constexpr (P == Precision::kBf16) {
+    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  } else {
+    return __uint_as_float(P == Precision::kTf32 ? to_tf32(bits) : bits);
+  }
+}
+
+__device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t at, float value) {
+  switch (dtype) {
+    case DType::kFloat16:
+      static_cast<__half*>(data)[at] = __float2half_rn(value);
+      break;
+    case DType::kBFloat16:
+      static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16_rn(value);
+      break;
+    default:
+      static_cast<float*>(data)[at] = value;
+  }
+}
+
+__device__ __forceinline__ uint32_t pack(__half2 pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+__device__ __forceinline__ uint32_t pack(__nv_bfloat162 pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+
+// Writes kCount (4 or 8) consecutive elements at `at`, of which those before column `limit - col`
+// exist; 16- and 8-byte stores where the address allows.
+template <int kCount>
+__device__ __forceinline__ void store_row(const MutableDenseView& y, int64_t row, int64_t col,
+                                          int64_t limit, const float (&v)[kCount]) {
+  const int64_t at = row * y.stride + col;
+  const bool whole = col + kCount <= limit;
+  if (y.dtype == DType::kFloat32) {
+    float* p = static_cast<float*>(y.data) + at;
+    if (whole && reinterpret_cast<uintptr_t>(p) % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 4) {
+        *reinterpret_cast<float4*>(p + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+      }
+      return;
+    }
+  } else {
+    uint32_t words[kCount / 2];
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      words[i] = y.dtype == DType::kFloat16
+                     ? pack(__floats2half2_rn(v[2 * i], v[2 * i + 1]))
+                     : pack(__floats2bfloat162_rn(v[2 * i], v[2 * i + 1]));
+    }
+    uint16_t* p = static_cast<uint16_t*>(y.data) + at;
+    if (whole && reinterpret_cast<uintptr_t>(p) % (kCount * 2) == 0) {
+      if constexpr (kCount == 8) {
+        *reinterpret_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
+      } else {
+        *reinterpret_cast<uint2*>(p) = make_uint2(words[0], words[1]);
+      }
+      return;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (col + i < limit) store_scalar(y.data, y.dtype, at + i, v[i]);
+  }
+}
+
+}  // namespace gnnsparse::cuda

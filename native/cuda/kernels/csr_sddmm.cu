@@ -1,0 +1,90 @@
+// SDDMM on CUDA cores: a group of lanes keeps its part of a row of Q and reads 8 rows of K at a time.
+#include "device/launch.cuh"
+#include "device/vector.cuh"
+#include "kernels/csr_rows.cuh"
+#include "kernels/masked.cuh"
+
+namespace gnnsparse::cuda {
+namespace {
+
+template <Precision P>
+__device__ __forceinline__ float dot(const float (&q)[VectorOf<P>::kElements], const Vec16& k) {
+  float v[VectorOf<P>::kElements];
+  to_floats<P>(k, v);
+  float sum = 0.0f;
+#pragma unroll
+  for (int j = 0; j < VectorOf<P>::kElements; ++j) sum += q[j] * v[j];
+  return sum;
+}
+
+template <Precision P>
+__global__ void __launch_bounds__(kCsrThreads)
+    csr_sddmm_kernel(const __grid_constant__ CsrSddmm p) {
+  using Storage = typename VectorOf<P>::Storage;
+  constexpr int kElements = VectorOf<P>::kElements;
+  const LaneMap lane(p.lanes, p.row_lanes);
+  const RowWork work(p, lane.item);
+  // Groups of a warp go round together: the shuffles below need every lane.
+  const int64_t stride = int64_t{kBatch} * lane.nonzero_lanes;
+  int64_t at = (work.begin & ~int64_t{kBatch - 1}) + kBatch * lane.nonzero_lane;
+  const int64_t row = work.row < 0 ? 0 : work.row;
+  const auto* q = static_cast<const Storage*>(p.q.data) +
+                  (p.row_ids != nullptr ? p.row_ids[row] : row) * p.q.stride;
+  while (__any_sync(0xffffffffu, at < work.end)) {
+    int32_t columns[kBatch] = {};
+    float sum[kBatch] = {};
+    if (at < work.end) {
+      load_batch(p.a, at, columns);
+      for (int64_t f = int64_t{lane.feature_lane} * kElements; f < p.d;
+           f += int64_t{p.lanes} * kElements) {
+        float part[kElements];
+        to_floats<P>(load_masked<P>(q, f, p.d), part);
+        Vec16 rows[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const bool inside = at + i >= work.begin && at + i < work.end;
+          const auto* k = static_cast<const Storage*>(p.k.data) + columns[i] * p.k.stride;
+          rows[i] = inside ? load_masked<P>(k, f, p.d) : Vec16{};
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) sum[i] += dot<P>(part, rows[i]);
+      }
+    }
+    for (int offset = p.lanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], offset);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const bool mine = i % p.lanes == lane.feature_lane;
+      if (mine && at + i >= work.begin && at + i < work.end) {
+        store_scalar(p.out, p.out_dtype, at + i, sum[i]);
+      }
+    }
+    at += stride;
+  }
+}
+
+template <Precision P>
+void run(const CsrSddmm& p, Stream stream) {
+  const dim3 grid =
+      grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes, 1, "sddmm_csr");
+  launch("sddmm_csr", csr_sddmm_kernel<P>, grid, kCsrThreads, stream, p);
+}
+
+}  // namespace
+
+void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream) {
+  switch (precision) {
+    case Precision::kFp32:
+      return run<Precision::kFp32>(problem, stream);
+    case Precision::kTf32:
+      return run<Precision::kTf32>(problem, stream);
+    case Precision::kFp16:
+      return run<Precision::kFp16>(problem, stream);
+    case Precision::kBf16:
+      return run<Precision::kBf16>(problem, stream);
+  }
+}
+
+}  // namespace gnnsparse::cuda

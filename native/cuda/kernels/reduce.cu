@@ -1,0 +1,45 @@
+#include "kernels/reduce.cuh"
+
+#include "device/launch.cuh"
+#include "device/vector.cuh"
+
+namespace gnnsparse::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Four features of one row a thread; parts are added in their order along the row.
+__global__ void __launch_bounds__(kThreads) reduce_kernel(const Reduce p) {
+  const Cut cut = p.cuts[blockIdx.x];
+  const int64_t stride = partial_stride(p.n);
+  const int64_t item = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const int64_t column = item % (stride / 4) * 4;
+  const int64_t in_window = item / (stride / 4);
+  const int64_t first =
+      p.first_rows != nullptr ? p.first_rows[cut.item] : int64_t{cut.item} * p.window;
+  const int64_t row = first + in_window;
+  if (in_window >= p.window || row >= p.rows || column >= p.n) return;
+  float sum[4] = {};
+  const float* part = p.partial + (int64_t{cut.first} * p.window + in_window) * stride + column;
+  for (int i = 0; i < cut.count; ++i, part += p.window * stride) {
+    const float4 v = *reinterpret_cast<const float4*>(part);
+    sum[0] += v.x;
+    sum[1] += v.y;
+    sum[2] += v.z;
+    sum[3] += v.w;
+  }
+  const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum[i] *= scale;
+  store_row(p.y, p.row_ids != nullptr ? p.row_ids[row] : row, column, p.n, sum);
+}
+
+}  // namespace
+
+void reduce_partials(const Reduce& problem, Stream stream) {
+  const int64_t items = problem.window * partial_stride(problem.n) / 4;
+  const dim3 grid = grid_of(problem.cut_count, 1, ceil_div<int64_t>(items, kThreads), "reduce");
+  launch("reduce", reduce_kernel, grid, kThreads, stream, problem);
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,163 @@
+// SpMM on Tensor Cores over windows of 8 or 16 rows (FlashSparse, section 3.3; SSpMM, algorithm 2),
+// for every way the blocked format stores values. One warp takes a segment of a window and a tile
+// of features; nothing passes through shared memory. window_tile.h has the register maps.
+#pragma once
+
+#include "device/launch.cuh"
+#include "device/mma.cuh"
+#include "device/vector.cuh"
+#include "gnnsparse/window_problem.h"
+#include "kernels/reduce.cuh"
+
+namespace gnnsparse::cuda {
+
+inline constexpr int kWindowWarps = 4;  // of a block; they share nothing
+inline constexpr int kStages = 2;       // steps whose rows of X are in registers or on their way
+
+template <class Tile, class Source>
+struct WindowStage {
+  Vec16 rows[kLaneSlots];
+  typename Tile::Values values[Source::kRowTiles];
+};
+
+template <Precision P, class Source>
+class WindowWarp {
+ public:
+  using Tile = typename TileOf<P>::Type;
+  static constexpr int kRowTiles = Source::kRowTiles;
+
+  __device__ WindowWarp(const WindowSpmm& p, const WindowRange& range, int lane, int64_t feature)
+      : p_(p), range_(range), source_(p.a, p.edges, range, lane),
+        x_(static_cast<const typename Tile::Storage*>(p.x.data) + feature),
+        position_(int64_t{kStep} * range.first_step + lane_slot(lane)),
+        active_(feature < p.n) {}
+
+  __device__ void run() {
+    WindowStage<Tile, Source> stages[kStages];
+    if (range_.steps > 0) columns_ = slot_columns(p_.a, range_, position_);
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      if (i < range_.steps) fetch(stages[i], i);
+    }
+    for (int step = 0; step < range_.steps; step += kStages) {
+#pragma unroll
+      for (int i = 0; i < kStages; ++i) {
+        if (step + i >= range_.steps) break;
+        multiply(stages[i]);
+        if (step + i + kStages < range_.steps) fetch(stages[i], step + i + kStages);
+      }
+    }
+  }
+
+  // The lane's features of result row r (0 to 2 kRowTiles - 1).
+  __device__ void result(int r, float (&out)[Tile::kLaneFeatures]) const {
+#pragma unroll
+    for (int i = 0; i < Tile::kLaneFeatures; ++i) {
+      out[i] = sums_[r / 2][result_accumulator(i)][result_register(i, r % 2)];
+    }
+  }
+
+ private:
+  // Starts the loads of a step; the columns of the one after it are loaded ahead of their use.
+  __device__ void fetch(WindowStage<Tile, Source>& stage, int step) {
+#pragma unroll
+    for (int i = 0; i < kLaneSlots; ++i) {
+      stage.rows[i] = active_ ? load_vec16(x_ + columns_.id[i] * p_.x.stride) : Vec16{};
+    }
+    source_.next(stage.values);
+    position_ += kStep;
+    if (step + 1 < range_.steps) columns_ = slot_columns(p_.a, range_, position_);
+  }
+
+  __device__ void multiply(const WindowStage<Tile, Source>& stage) {
+    __syncwarp();  // sources branch by lane, an mma takes the whole warp
+#pragma unroll
+    for (int m = 0; m < Tile::kMmas; ++m) {
+      uint32_t a[4];
+      Tile::a_registers(stage.rows, m, a);
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        uint32_t b[2];
+        Tile::b_registers(stage.values[tile], m, b);
+        mma<P>(sums_[tile][Tile::accumulator(m)], a, b);
+      }
+    }
+  }
+
+  const WindowSpmm& p_;
+  const WindowRange& range_;
+  Source source_;
+  const typename Tile::Storage* x_;
+  int64_t position_;
+  bool active_;
+  SlotColumns columns_ = {};
+  float sums_[kRowTiles][Tile::kAccumulators][4] = {};
+};
+
+template <Precision P, class Source>
+__global__ void __launch_bounds__(kWindowWarps* kWarp)
+    window_spmm_kernel(const __grid_constant__ WindowSpmm p) {
+  using Tile = typename TileOf<P>::Type;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t segment = int64_t{blockIdx.x} * kWindowWarps + threadIdx.x / kWarp;
+  if (segment >= p.segment_count) return;
+  const WindowRange range = window_range(p.a, p.segments, segment);
+  const int64_t feature = int64_t{blockIdx.y} * Tile::kFeatures + Tile::lane_feature(lane);
+  WindowWarp<P, Source> warp(p, range, lane, feature);
+  warp.run();
+  if (feature >= p.n) return;
+
+  const int partial = p.segments[segment].partial;
+#pragma unroll
+  for (int r = 0; r < 2 * Source::kRowTiles; ++r) {
+    const int in_window = kTileRows * (r / 2) + result_row(lane, r % 2);
+    float out[Tile::kLaneFeatures];
+    warp.result(r, out);
+    if (partial >= 0) {
+      const int64_t row = int64_t{partial} * p.a.shape.window + in_window;
+      float* to = p.partial + row * partial_stride(p.n) + feature;
+#pragma unroll
+      for (int i = 0; i < Tile::kLaneFeatures; i += 4) {
+        *reinterpret_cast<float4*>(to + i) = make_float4(out[i], out[i + 1], out[i + 2], out[i + 3]);
+      }
+      continue;
+    }
+    const int64_t row = range.row + in_window;
+    if (row >= p.a.rows) continue;
+    const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < Tile::kLaneFeatures; ++i) out[i] *= scale;
+    store_row(p.y, p.row_ids != nullptr ? p.row_ids[row] : row, feature, p.n, out);
+  }
+}
+
+template <Precision P, class Source>
+void launch_window_spmm(const WindowSpmm& p, Stream stream) {
+  using Tile = typename TileOf<P>::Type;
+  const dim3 grid = grid_of(p.segment_count, kWindowWarps,
+                            ceil_div<int64_t>(p.n, Tile::kFeatures), "spmm_window");
+  launch("spmm_window", window_spmm_kernel<P, Source>, grid, kWindowWarps * kWarp, stream, p);
+}
+
+// Every source for one precision; instantiated once in window_spmm_<precision>.cu.
+template <Precision P>
+void run_window_spmm(const WindowSpmm& p, Stream stream) {
+  using Tile = typename TileOf<P>::Type;
+  const bool wide = p.a.shape.window == 16;
+  if (p.a.encoding == Encoding::kDense) {
+    return wide ? launch_window_spmm<P, DenseSource<Tile, 2>>(p, stream)
+                : launch_window_spmm<P, DenseSource<Tile, 1>>(p, stream);
+  }
+  if (p.a.value_ptr != nullptr) {
+    return wide ? launch_window_spmm<P, PackedSource<Tile, 2>>(p, stream)
+                : launch_window_spmm<P, PackedSource<Tile, 1>>(p, stream);
+  }
+  return p.edges.values != nullptr ? launch_window_spmm<P, RowValueSource<Tile>>(p, stream)
+                                   : launch_window_spmm<P, BitSource<Tile, kOne<P>>>(p, stream);
+}
+
+extern template void run_window_spmm<Precision::kFp16>(const WindowSpmm&, Stream);
+extern template void run_window_spmm<Precision::kBf16>(const WindowSpmm&, Stream);
+extern template void run_window_spmm<Precision::kTf32>(const WindowSpmm&, Stream);
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,102 @@
+// The one blocked format. Rows are grouped into panels, the columns that are empty in a panel are
+// dropped, and the rest is cut into blocks. gnnsparse/formats.py says which parameters give which
+// published format.
+#pragma once
+
+#include <cstdint>
+
+#include "gnnsparse/types.h"
+
+namespace gnnsparse {
+
+// What a block stores for its nonzeros.
+enum class Encoding : int {
+  kDense = 0,   // every value of every slot, zeros included
+  kBitmap = 1,  // one bit an element; values, if any, packed elsewhere
+};
+
+struct BlockedShape {
+  int32_t window = 8;  // rows of one brick
+  int32_t panel = 8;   // rows that share a column list: a multiple of window
+  int32_t block = 16;  // columns of a block
+  int32_t brick = 16;  // columns of a brick: divides block
+};
+
+// A column slot is one stored column of a panel. Slots of a panel lie at
+// [panel_ptr[p], panel_ptr[p + 1]); a padded slot repeats the panel's last column and holds zeros.
+struct BlockedView {
+  BlockedShape shape;
+  Encoding encoding = Encoding::kBitmap;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t panels = 0;
+  const int32_t* panel_rows = nullptr;  // first row of each panel; null: p * panel
+  const int64_t* panel_ptr = nullptr;   // [panels + 1]
+  const int32_t* columns = nullptr;     // [slots]
+  const uint8_t* bitmap = nullptr;      // [bricks][window * brick / 8], row-major in a brick
+  const int64_t* brick_ptr = nullptr;   // [slots / brick + 1]; null: every brick is stored
+  const int32_t* brick_rows = nullptr;  // [bricks] the window of its panel a brick belongs to
+  const int64_t* value_ptr = nullptr;   // [slots / block + 1] first packed value of a block
+  const void* values = nullptr;         // dense or packed, in the storage type of the product
+  // A weight for each column slot instead of values for each nonzero; null: 1.
+  const void* slot_scale = nullptr;
+
+  GNNSPARSE_HD int64_t panel_row(int64_t p) const {
+    return panel_rows != nullptr ? panel_rows[p] : p * shape.panel;
+  }
+};
+
+// Where dense storage keeps element (row, position) of a panel whose first slot is `first` and
+// which has `slots` slots. Blocks are row-major; the last one is as narrow as what is left, which
+// is how ME-BCRS (FlashSparse, section 3.5) avoids padding.
+GNNSPARSE_HD constexpr int64_t dense_offset(BlockedShape shape, int64_t first, int64_t slots,
+                                            int64_t row, int64_t position) {
+  const int64_t begin = position / shape.block * shape.block;
+  const int64_t width = slots - begin < shape.block ? slots - begin : shape.block;
+  return (first + begin) * shape.window + row * width + (position - begin);
+}
+
+namespace cpu {
+
+// Sizes of each panel, for the caller to allocate by. Null outputs are skipped.
+struct PanelCounts {
+  int64_t* columns = nullptr;  // distinct columns
+  int64_t* bricks = nullptr;   // bricks with a nonzero, if the columns are packed in order
+  int64_t* values = nullptr;   // nonzeros
+};
+
+void count_panels(const CsrView& a, BlockedShape shape, const int32_t* panel_rows, int64_t panels,
+                  const PanelCounts& counts, int threads);
+
+// Distinct columns of groups of `height` consecutive rows of the order (null: as given).
+void count_columns(const CsrView& a, const int32_t* order, int64_t height, int64_t* counts,
+                   int threads);
+
+struct BlockedOutput {
+  int32_t* columns = nullptr;     // [slots]
+  uint8_t* bitmap = nullptr;      // zeroed by the caller
+  int64_t* brick_ptr = nullptr;   // written where only bricks with a nonzero are stored
+  int32_t* brick_rows = nullptr;
+  int64_t* value_ptr = nullptr;   // written where values are packed in block order
+  int64_t* value_slot = nullptr;  // [nnz] where the value of each nonzero goes; -1: nowhere
+};
+
+// panel_ptr, panel_bricks and panel_values are running sums of count_panels' results (panel_ptr of
+// the padded counts); the latter two may be null where the output does not need them.
+void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
+                  const int32_t* panel_rows, int64_t panels, const int64_t* panel_ptr,
+                  const int64_t* panel_bricks, const int64_t* panel_values,
+                  const BlockedOutput& out, int threads);
+
+// RSH-SpMM, algorithm 1: rows with at most `short_nnz` nonzeros that add fewer than
+// `short_columns` columns to their window go to `residual`, the others start a window of `window`
+// rows. Both outputs have room for every row. Returns {windows, residual rows}.
+struct RowSplit {
+  int64_t windows = 0;
+  int64_t residual = 0;
+};
+RowSplit split_short_rows(const CsrView& a, int64_t window, int64_t short_nnz,
+                          int64_t short_columns, int32_t* window_rows, int32_t* residual);
+
+}  // namespace cpu
+}  // namespace gnnsparse

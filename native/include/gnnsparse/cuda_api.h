@@ -1,0 +1,130 @@
+// The CUDA part, as plain functions. All queue work on `stream` and return without waiting; a
+// failed launch throws CudaError. Nothing allocates device memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "gnnsparse/blocked.h"
+#include "gnnsparse/types.h"
+#include "gnnsparse/window_problem.h"
+
+struct CUstream_st;
+
+namespace gnnsparse::cuda {
+
+using Stream = CUstream_st*;
+
+class CudaError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Rows or windows whose work was cut: item, place of the first partial sum, number of them.
+struct Cut {
+  int32_t item;
+  int32_t first;
+  int32_t count;
+  int32_t unused;
+};
+
+// Part of a long row: `first` and `count` in nonzeros from the start of the row.
+struct RowSegment {
+  int32_t row;
+  int32_t first;
+  int32_t count;
+  int32_t partial;
+};
+
+// Width of a row of partial sums.
+constexpr int64_t partial_stride(int64_t n) { return ceil_div<int64_t>(n, 64) * 64; }
+
+// y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: weight(e) * x[indices[e]], with
+// weight(e) = values[e], or col_scale[indices[e]], or 1. Rows of x are 16-byte aligned.
+struct CsrSpmm {
+  CsrView a;
+  const int32_t* row_ids = nullptr;
+  const void* values = nullptr;            // [nnz], storage type, 16-byte aligned
+  const float* col_scale = nullptr;
+  const float* row_scale = nullptr;
+  const RowSegment* segments = nullptr;    // parts of the rows with more than row_limit nonzeros
+  int64_t segment_count = 0;
+  const Cut* cuts = nullptr;
+  int64_t cut_count = 0;
+  int64_t row_limit = 0;
+  int lanes = 32;                          // along the features, a power of two from 1 to 32
+  int row_lanes = 32;                      // of one row, a multiple of lanes up to 32
+  DenseView x;
+  MutableDenseView y;
+  int64_t n = 0;
+  float* partial = nullptr;                // [partial sums][partial_stride(n)]
+};
+
+// out[e] = dot(q[row_ids[i]], k[indices[e]])
+struct CsrSddmm {
+  CsrView a;
+  const int32_t* row_ids = nullptr;
+  const RowSegment* segments = nullptr;
+  int64_t segment_count = 0;
+  int64_t row_limit = 0;
+  int lanes = 32;
+  int row_lanes = 32;
+  DenseView q;
+  DenseView k;
+  void* out = nullptr;
+  DType out_dtype = DType::kFloat32;
+  int64_t d = 0;
+};
+
+struct Softmax {
+  CsrView a;
+  const Cut* long_rows = nullptr;          // rows with more than row_limit nonzeros
+  int64_t long_row_count = 0;
+  int64_t row_limit = 0;
+  const float* scores = nullptr;           // backward: the softmax
+  const float* grad = nullptr;             // backward only
+  float* out = nullptr;
+};
+
+void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
+void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
+void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count,
+                 Precision precision, Stream stream);
+void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
+void softmax(const Softmax& problem, Stream stream);
+void softmax_grad(const Softmax& problem, Stream stream);
+
+// Preprocessing. Called with scratch = null a function returns the bytes it needs and does nothing.
+struct Scratch {
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+// An index array of 32 or 64 bits, a slot array likewise.
+struct Indices {
+  const void* data = nullptr;
+  bool wide = false;
+};
+struct Slots {
+  void* data = nullptr;
+  bool wide = false;
+};
+
+// As the functions of the same names in gnnsparse/csr.h.
+size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t cols,
+                  int64_t* indptr, int32_t* indices, Slots slot, Scratch scratch, Stream stream);
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source,
+                 Scratch scratch, Stream stream);
+
+// Distinct columns of each panel of `height` rows, and the place of each nonzero's column among
+// those of its panel.
+size_t count_panels(const CsrView& a, int64_t height, int64_t* columns, int32_t* position,
+                    Scratch scratch, Stream stream);
+
+// Fills columns (-1 in every slot before), bitmap (zeroed before) or value_slot, from `position`.
+void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* position,
+                  int32_t* columns, uint8_t* bitmap, int64_t* value_slot, Stream stream);
+
+}  // namespace gnnsparse::cuda
