@@ -1,7 +1,7 @@
 """Training of graph neural networks and sparse Transformers on native Tensor Core kernels.
 
-    A = gnnsparse.prepare(edge_index, num_nodes=n, values="gcn", precision="fp16")
-    y = A @ x
+A = gnnsparse.prepare(edge_index, num_nodes=n, values="gcn", precision="fp16")
+y = A @ x
 """
 
 import torch as _torch  # noqa: F401  (first: the native module shares its OpenMP runtime)

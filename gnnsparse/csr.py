@@ -116,7 +116,13 @@ class Csr:
         if self.device.type == "cpu":
             wide = source.dtype == torch.int64
             _native.permute_rows(
-                self.view, address(order), address(indptr), address(indices), address(source), wide, _threads()
+                self.view,
+                address(order),
+                address(indptr),
+                address(indices),
+                address(source),
+                wide,
+                _threads(),
             )
             return Csr(indptr, indices, self.cols), source
         degrees = self.degrees[order.long()]
@@ -147,7 +153,9 @@ class Csr:
         lacks = torch.ones(self.rows, dtype=torch.bool, device=self.device)
         lacks[rows[rows == self.indices]] = False
         loops = lacks.nonzero().flatten()
-        csr, slots = coo_to_csr(torch.cat([rows, loops]), torch.cat([self.indices.long(), loops]), self.rows, self.cols)
+        csr, slots = coo_to_csr(
+            torch.cat([rows, loops]), torch.cat([self.indices.long(), loops]), self.rows, self.cols
+        )
         source = torch.full((csr.nnz,), -1, dtype=slot_dtype(self.nnz), device=self.device)
         source[slots[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
         return csr, source
@@ -175,9 +183,7 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
         call(address(scratch), nbytes, stream)
 
 
-def coo_to_csr(
-    row: torch.Tensor, col: torch.Tensor, rows: int, cols: int
-) -> tuple[Csr, torch.Tensor]:
+def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tuple[Csr, torch.Tensor]:
     """Sorts edges by (row, column) and merges repeats.
 
     Args:

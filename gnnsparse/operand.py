@@ -137,9 +137,7 @@ class SparseOperand:
             p = self._prepared
             values_t = None if p.values is None else p.values[self.transpose_map.long()]
             back = torch.empty_like(self.transpose_map)
-            back[self.transpose_map.long()] = torch.arange(
-                self.nnz, dtype=back.dtype, device=back.device
-            )
+            back[self.transpose_map.long()] = torch.arange(self.nnz, dtype=back.dtype, device=back.device)
             edge_map = back if p.edge_map is None else back[self._on_device("edge_map").long()]
             transposed = Prepared(
                 p.backward, p.forward, back, edge_map, values_t, p.col_scale, p.row_scale, p.facts

@@ -66,6 +66,4 @@ def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str)
 
 def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
     """Return `values` if there is one for each nonzero of the operand, else raise."""
-    return check_tensor(
-        name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,)
-    )
+    return check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))

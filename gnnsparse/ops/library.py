@@ -97,6 +97,4 @@ for _name, _backward, _setup in (
     ("sddmm", _sddmm_backward, products.sddmm_setup),
     ("edge_softmax", _softmax_backward, products.softmax_setup),
 ):
-    torch.library.register_autograd(
-        f"gnnsparse::{_name}", _backward, setup_context=_setup, lib=_library
-    )
+    torch.library.register_autograd(f"gnnsparse::{_name}", _backward, setup_context=_setup, lib=_library)

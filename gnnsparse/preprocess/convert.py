@@ -169,9 +169,7 @@ def _with_values(
         arrays["residual_cols"] = csr.indices[picked]
         if values is not None:
             arrays["residual_values"] = values[picked]
-    return BlockedMatrix(
-        spec, target.rows, target.cols, target.nnz, **{**target.arrays, **arrays}
-    )
+    return BlockedMatrix(spec, target.rows, target.cols, target.nnz, **{**target.arrays, **arrays})
 
 
 def _zero_index(

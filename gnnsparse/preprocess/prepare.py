@@ -231,9 +231,7 @@ def _without_shared_memory(tensors: dict[str, torch.Tensor]) -> dict[str, torch.
     return tensors
 
 
-def _unpack_direction(
-    tensors: dict[str, torch.Tensor], prefix: str, cols: int, recipe: Recipe
-) -> Direction:
+def _unpack_direction(tensors: dict[str, torch.Tensor], prefix: str, cols: int, recipe: Recipe) -> Direction:
     mine = {
         name.removeprefix(prefix + "."): tensor
         for name, tensor in tensors.items()
@@ -241,9 +239,7 @@ def _unpack_direction(
     }
     csr = Csr(mine["indptr"], mine["indices"], cols)
     arrays = {
-        name.removeprefix("blocked."): tensor
-        for name, tensor in mine.items()
-        if name.startswith("blocked.")
+        name.removeprefix("blocked."): tensor for name, tensor in mine.items() if name.startswith("blocked.")
     }
     blocked = None
     spec = recipe.spec(csr.nnz / max(csr.rows * csr.cols, 1))
@@ -262,9 +258,7 @@ def unpack(tensors: dict[str, torch.Tensor], facts: dict[str, Any], recipe: Reci
     return Prepared(forward, backward, facts=facts, **shared)  # type: ignore[arg-type]
 
 
-def prepare_arrays(
-    source: Source, recipe: Recipe, cache: GraphCache | None
-) -> tuple[Prepared, bool]:
+def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> tuple[Prepared, bool]:
     """The prepared graph, from the cache where it is there; also whether it was."""
     if cache is None:
         return build(source, recipe), False
