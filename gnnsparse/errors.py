@@ -55,7 +55,7 @@ def check_tensor(
         bad_type(name, value, accepted)
     if shape is not None and (
         value.dim() != len(shape)
-        or any(want is not None and want != got for want, got in zip(shape, value.shape))
+        or any(want is not None and want != got for want, got in zip(shape, value.shape, strict=True))
     ):
         wanted = ", ".join("any" if s is None else str(s) for s in shape)
         bad_value(name, f"has shape {tuple(value.shape)}; accepted: ({wanted})")

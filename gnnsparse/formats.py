@@ -204,7 +204,8 @@ class BlockedMatrix:
 
     def to(self, device: torch.device) -> BlockedMatrix:
         """The same matrix on `device`."""
-        return replace(self, **{name: array.to(device) for name, array in self.arrays.items()})
+        moved = {name: array.to(device) for name, array in self.arrays.items()}
+        return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
 
     def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
         """A native handle; `slot_scale` [slots] weighs the columns of a bitmap without values."""

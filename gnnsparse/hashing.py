@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import xxhash
@@ -12,7 +13,8 @@ __all__ = ["digest", "fingerprint"]
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
     host = tensor.detach().cpu().contiguous()
-    return memoryview(host.reshape(-1).view(torch.uint8).numpy())
+    array: Any = host.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)
 
 
 def digest(tensor: torch.Tensor) -> str:

@@ -290,9 +290,8 @@ class SparseOperand:
         }
 
 
-def _matmul(a: SparseOperand, x: torch.Tensor) -> torch.Tensor:
-    """Replaced by gnnsparse.ops, which imports this module."""
-    raise RuntimeError("import gnnsparse before multiplying")
+#: What `A @ X` calls: gnnsparse.ops, which imports this module, puts spmm here.
+_matmul: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
 
 
 def bind_matmul(function: Callable[[SparseOperand, torch.Tensor], torch.Tensor]) -> None:
@@ -326,8 +325,8 @@ def _move(p: Prepared, device: torch.device) -> Prepared:
     """Moves what every call needs; the maps follow when a call needs them."""
     forward = _move_direction(p.forward, device)
     backward = forward if p.backward is p.forward else _move_direction(p.backward, device)
-    moved = [None if t is None else t.to(device) for t in (p.values, p.row_scale, p.col_scale)]
-    return Prepared(forward, backward, p.transpose_map, p.edge_map, *moved, p.facts)
+    values, row, col = (None if t is None else t.to(device) for t in (p.values, p.row_scale, p.col_scale))
+    return Prepared(forward, backward, p.transpose_map, p.edge_map, values, row, col, p.facts)
 
 
 def _with_auto_format(p: Prepared, precision: Precision) -> Prepared:

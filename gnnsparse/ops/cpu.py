@@ -27,10 +27,9 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
     """See gnnsparse.spmm. Every argument has been checked."""
     y = torch.empty(side.csr.rows, x.shape[1], dtype=x.dtype)
     rows = _rows(x, side)
+    weights, col_scale, row_scale = side.values32, side.col_scale, side.row_scale
     if values is not None:
         weights, col_scale, row_scale = round_operand(values, side.precision).float(), None, None
-    else:
-        weights, col_scale, row_scale = side.values32, side.col_scale, side.row_scale
     _native.cpu_spmm(
         side.csr.view, address(side.row_ids), address(weights), address(col_scale), address(row_scale),
         _dense(rows), _dense(y), x.shape[1], torch.get_num_threads(),

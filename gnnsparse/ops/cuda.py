@@ -70,7 +70,7 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
     own = values is None
     plan = plan or side.plan("spmm", n, not own)
     rows = _vectorized(x, side)
-    weights = side.values if own else _aligned(values, side)
+    weights = side.values if values is None else _aligned(values, side)
     with torch.cuda.device(x.device):
         if plan.kernel == "csr":
             y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)

@@ -50,7 +50,7 @@ def edge_softmax(index: torch.Tensor, scores: torch.Tensor, rows: int) -> torch.
         [nnz] in the dtype of scores.
     """
     top = scores.new_full((rows,), float("-inf"))
-    top = top.index_reduce(0, index[0], scores.detach(), "amax")
+    top = top.scatter_reduce(0, index[0], scores.detach(), "amax")
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
     weights = (scores - top[index[0]]).exp()
     total = scores.new_zeros(rows).index_add(0, index[0], weights)

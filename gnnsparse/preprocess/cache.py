@@ -37,7 +37,7 @@ class CacheWarning(UserWarning):
     """The cache could not be read or written; the work was done without it."""
 
 
-class _Damaged(Exception):
+class _DamagedError(Exception):
     """A cache file does not hold what was written."""
 
 
@@ -129,7 +129,7 @@ class GraphCache:
             return None
         try:
             found = self._read(path)
-        except _Damaged as problem:
+        except _DamagedError as problem:
             warnings.warn(
                 f"the cache file {path} is damaged ({problem}); it is rebuilt", CacheWarning, stacklevel=3
             )
@@ -178,7 +178,7 @@ class GraphCache:
                 continue  # another process removed it
             try:
                 facts = self._facts(path)
-            except (_Damaged, OSError):
+            except (_DamagedError, OSError):
                 facts = None
             found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, facts))
         return sorted(found, key=lambda entry: entry.used, reverse=True)
@@ -189,7 +189,7 @@ class GraphCache:
             try:
                 self._read(entry.path)
                 yield entry, None
-            except (_Damaged, OSError) as problem:
+            except (_DamagedError, OSError) as problem:
                 yield entry, str(problem)
 
     def clear(self) -> int:
@@ -220,7 +220,7 @@ class GraphCache:
         try:
             return safe_open(path, framework="pt")
         except (SafetensorError, UnicodeDecodeError, ValueError) as error:
-            raise _Damaged(str(error)) from error
+            raise _DamagedError(str(error)) from error
 
     @classmethod
     def _facts(cls, path: Path) -> dict[str, Any]:
@@ -229,10 +229,10 @@ class GraphCache:
         try:
             text = metadata["facts"]
             if fingerprint([], text) != metadata["facts_sum"]:
-                raise _Damaged("its facts do not match their checksum")
+                raise _DamagedError("its facts do not match their checksum")
             return dict(json.loads(text))
         except (KeyError, ValueError, TypeError) as error:
-            raise _Damaged(f"its header is not ours: {error}") from error
+            raise _DamagedError(f"its header is not ours: {error}") from error
 
     @classmethod
     def _read(cls, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -244,10 +244,10 @@ class GraphCache:
                 sums = json.loads((file.metadata() or {})["sums"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             except (KeyError, ValueError, SafetensorError) as error:
-                raise _Damaged(str(error)) from error
+                raise _DamagedError(str(error)) from error
         if not isinstance(sums, dict) or set(sums) != set(tensors):
-            raise _Damaged("its arrays are not those that were written")
+            raise _DamagedError("its arrays are not those that were written")
         for name, tensor in tensors.items():
             if _checksum(name, tensor) != sums[name]:
-                raise _Damaged(f"array {name!r} does not match its checksum")
+                raise _DamagedError(f"array {name!r} does not match its checksum")
         return tensors, facts

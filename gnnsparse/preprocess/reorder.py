@@ -116,7 +116,8 @@ def _metis(csr: Csr, part_size: int = 128) -> torch.Tensor:
     if parts <= 1:
         return torch.arange(csr.rows)
     a = _symmetrized(csr, "metis")
-    _, membership = pymetis.part_graph(parts, xadj=a.indptr, adjncy=a.indices)
+    adjacency = pymetis.CSRAdjacency(adj_starts=a.indptr, adjacent=a.indices)
+    _, membership = pymetis.part_graph(parts, adjacency)
     return torch.argsort(torch.as_tensor(membership), stable=True)
 
 
@@ -141,7 +142,8 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
         ImportError: pymetis is not installed.
     """
     check_choice("reorder", method, REORDERINGS)
-    if method != "metis" and options or set(options) - {"part_size"}:
+    allowed = {"part_size"} if method == "metis" else set()
+    if set(options) - allowed:
         bad_value("reorder", f"unknown options for {method!r}: {', '.join(options)}")
     csr = graph.csr.to(torch.device("cpu"))
     before = _locality(csr, None)

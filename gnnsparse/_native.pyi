@@ -1,0 +1,161 @@
+"""Types of the native module. Addresses, sizes and streams are plain integers."""
+
+has_cuda: bool
+cuda_architectures: str
+
+class Csr:
+    rows: int
+    cols: int
+    nnz: int
+    def __init__(self, indptr: int, indices: int, rows: int, cols: int, nnz: int) -> None: ...
+
+class Dense:
+    def __init__(self, data: int, stride: int, dtype: int) -> None: ...
+
+class Blocked:
+    def __init__(
+        self,
+        window: int,
+        panel: int,
+        block: int,
+        brick: int,
+        bitmap: bool,
+        rows: int,
+        cols: int,
+        panels: int,
+    ) -> None: ...
+    def attach(self, *addresses: int) -> None: ...
+
+class Segments:
+    def __init__(self, data: int, count: int, row_offsets: int) -> None: ...
+
+def first_out_of_range(data: int, wide: bool, count: int, limit: int, threads: int) -> int: ...
+def first_decreasing(data: int, wide: bool, count: int, threads: int) -> int: ...
+def is_canonical(indptr: int, indices: int, wide: bool, rows: int, nnz: int, threads: int) -> bool: ...
+def coo_to_csr(*arguments: int) -> int: ...
+def transpose(a: Csr, *arguments: int) -> None: ...
+def permute_rows(a: Csr, *arguments: int) -> None: ...
+def add_self_loops(a: Csr, *arguments: int) -> None: ...
+def count_columns(a: Csr, order: int, height: int, counts: int, threads: int) -> None: ...
+def count_panels(a: Csr, format: Blocked, *arguments: int) -> None: ...
+def fill_blocked(a: Csr, format: Blocked, *arguments: int) -> None: ...
+def split_short_rows(a: Csr, *arguments: int) -> tuple[int, int]: ...
+def cpu_spmm(
+    a: Csr,
+    row_ids: int,
+    values: int,
+    col_scale: int,
+    row_scale: int,
+    x: Dense,
+    y: Dense,
+    n: int,
+    threads: int,
+) -> None: ...
+def cpu_sddmm(
+    a: Csr, row_ids: int, q: Dense, k: Dense, out: int, out_dtype: int, d: int, threads: int
+) -> None: ...
+def cpu_softmax(a: Csr, scores: int, out: int, threads: int) -> None: ...
+def cpu_softmax_grad(a: Csr, weights: int, grad: int, out: int, threads: int) -> None: ...
+def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
+def cpu_isa() -> str: ...
+def set_cpu_isa(name: str) -> bool: ...
+def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
+def emulate_window_spmm(
+    a: Blocked,
+    segments: Segments,
+    indptr: int,
+    edge_values: int,
+    row_ids: int,
+    row_scale: int,
+    x: Dense,
+    y: Dense,
+    n: int,
+    precision: int,
+) -> None: ...
+def emulate_window_sddmm(
+    a: Blocked,
+    segments: Segments,
+    indptr: int,
+    row_ids: int,
+    q: Dense,
+    k: Dense,
+    out: int,
+    out_dtype: int,
+    d: int,
+    precision: int,
+) -> None: ...
+
+# In builds with has_cuda alone. The preprocessing functions return the scratch bytes they need.
+def cuda_coo_to_csr(*arguments: int) -> int: ...
+def cuda_transpose(a: Csr, *arguments: int) -> int: ...
+def cuda_count_panels(a: Csr, *arguments: int) -> int: ...
+def cuda_fill_blocked(a: Csr, format: Blocked, *arguments: int) -> None: ...
+def cuda_spmm_csr(
+    a: Csr,
+    row_ids: int,
+    values: int,
+    col_scale: int,
+    row_scale: int,
+    segments: Segments,
+    cuts: int,
+    cut_count: int,
+    row_limit: int,
+    lanes: int,
+    row_lanes: int,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_sddmm_csr(
+    a: Csr,
+    row_ids: int,
+    segments: Segments,
+    row_limit: int,
+    lanes: int,
+    row_lanes: int,
+    q: Dense,
+    k: Dense,
+    out: int,
+    out_dtype: int,
+    d: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_spmm_window(
+    a: Blocked,
+    segments: Segments,
+    cuts: int,
+    cut_count: int,
+    indptr: int,
+    edge_values: int,
+    row_ids: int,
+    row_scale: int,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_sddmm_window(
+    a: Blocked,
+    segments: Segments,
+    indptr: int,
+    row_ids: int,
+    q: Dense,
+    k: Dense,
+    out: int,
+    out_dtype: int,
+    d: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_softmax(
+    a: Csr, long_rows: int, count: int, row_limit: int, scores: int, out: int, stream: int
+) -> None: ...
+def cuda_softmax_grad(
+    a: Csr, long_rows: int, count: int, row_limit: int, weights: int, grad: int, out: int, stream: int
+) -> None: ...

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Everything that needs an NVIDIA GPU: build, GPU tests, compute-sanitizer, benchmarks.
+#
+#   scripts/gpu_check.sh [build] [test] [sanitize] [bench]      (no argument: all four)
+#
+# Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
+# `pip install .[train,dev]`. Results of `bench` go to $OUT (default: benchmarks/results).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+out=${OUT:-benchmarks/results}
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+steps=("$@")
+[ ${#steps[@]} -gt 0 ] || steps=(build test sanitize bench)
+
+build() {
+  local generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  cmake -S native -B build/gpu "${generator[@]}" \
+    -DGNNSPARSE_CUDA=on \
+    -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" \
+    -DPython_EXECUTABLE="$(command -v "$python")"
+  cmake --build build/gpu --parallel
+  # Beside the sources: the package is used from this checkout.
+  cmake --install build/gpu --prefix "$PWD"
+}
+
+test_() {
+  "$python" -m pytest -m gpu -q -p no:cacheprovider
+}
+
+sanitize() {
+  # Without torch's caching allocator an access just past an array is not inside another one.
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+  for tool in memcheck racecheck synccheck; do
+    echo "== compute-sanitizer --tool $tool"
+    compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
+      "$python" tests/gpu/every_kernel.py
+  done
+  unset PYTORCH_NO_CUDA_MEMORY_CACHING
+}
+
+bench() {
+  mkdir -p "$out"
+  "$python" benchmarks/spmm.py --out "$out/spmm.json"
+  "$python" benchmarks/train_step.py --out "$out/train_step.json"
+}
+
+for step in "${steps[@]}"; do
+  case $step in
+    build) build ;;
+    test) test_ ;;
+    sanitize) sanitize ;;
+    bench) bench ;;
+    *) echo "unknown step '$step': build, test, sanitize or bench" >&2; exit 2 ;;
+  esac
+done

@@ -1,0 +1,53 @@
+"""Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
+
+compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+import gnnsparse
+from gnnsparse.plan import Plan
+from gnnsparse.testing import random_graph
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
+
+
+def products(a: gnnsparse.SparseOperand, width: int) -> None:
+    x = torch.randn(a.shape[1], width, device="cuda")
+    q = torch.randn(a.shape[0], width, device="cuda")
+    for limit in (2, 1000):
+        plan = replace(a.side.plan("spmm", width, False), step_limit=limit, row_limit=8 * limit)
+        gnnsparse.spmm(a, x, plan=plan)
+        plan = replace(a.side.plan("sddmm", width, False), step_limit=limit, row_limit=8 * limit)
+        scores = gnnsparse.sddmm(a, q, x, plan=plan)
+    leaf = scores.detach().requires_grad_()
+    weights = gnnsparse.edge_softmax(a, leaf)
+    y = gnnsparse.spmm(a, x.requires_grad_(), weights)
+    y.square().sum().backward()
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for precision in PRECISIONS:
+        for name in FORMATS:
+            graph = random_graph(75, 61, 0.1, hubs=2, empty_rows=0.1).to("cuda")
+            a = gnnsparse.prepare(graph, precision=precision, format=name, cache=False)
+            for width in (5, 40):
+                products(a, width)
+        square = random_graph(70, 70, 0.1, weighted=False, hubs=1).to("cuda")
+        a = gnnsparse.prepare(square, precision=precision, values="gcn", reorder="degree", cache=False)
+        products(a, 136)
+        gnnsparse.spmm(a, torch.randn(70, 9, device="cuda"), plan=Plan("csr", 1, 32, row_limit=8))
+    long_rows = random_graph(4, 3000, 0.9).to("cuda")
+    products(gnnsparse.prepare(long_rows, precision="fp16", cache=False), 16)
+    torch.cuda.synchronize()
+    print("every kernel ran")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Gradients against float64 autograd on dense matrices, and gradients of gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.testing import assert_accurate, random_graph
+from tests.helpers import PRECISIONS, dense_matrix, make
+
+FORMATS = ("csr", "window")
+
+
+def dense_with(a: gnnsparse.SparseOperand, values: torch.Tensor) -> torch.Tensor:
+    row, col = a.indices().cpu()
+    return torch.zeros(a.shape, dtype=values.dtype).index_put((row, col), values)
+
+
+def compare(got: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor) -> None:
+    assert_accurate(got.cpu(), plain.cpu(), exact)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("weights", [None, "gcn", "mean"])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("width", [5, 64, 136])
+def test_spmm_of_x(
+    device: str, precision: str, name: str, weights: str | None, symmetric: bool, width: int
+) -> None:
+    graph = random_graph(90, 90, 0.08, weighted=weights is None, hubs=2, symmetric=symmetric)
+    a = make(graph, device, precision=precision, format=name, values=weights)
+    x = torch.randn(90, width)
+    g = torch.randn(90, width)
+    got = torch.autograd.grad(a @ (leaf := x.to(device).requires_grad_()), leaf, g.to(device))[0]
+    plain = gnnsparse.spmm(a.T, g.to(device), impl="reference")
+    compare(got, plain, dense_matrix(graph, weights).T @ g.double())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("width", [5, 64, 136])
+def test_spmm_of_values(device: str, precision: str, name: str, width: int) -> None:
+    graph = random_graph(70, 110, 0.1, weighted=False, hubs=2, empty_rows=0.1)
+    a = make(graph, device, precision=precision, format=name)
+    x, v, g = torch.randn(110, width), torch.randn(a.nnz), torch.randn(70, width)
+
+    def grads(impl: str) -> tuple[torch.Tensor, ...]:
+        leaves = [t.to(device).requires_grad_() for t in (x, v)]
+        return torch.autograd.grad(gnnsparse.spmm(a, *leaves, impl=impl), leaves, g.to(device))
+
+    exact_x, exact_v = (t.double().requires_grad_() for t in (x, v))
+    exact = torch.autograd.grad(dense_with(a, exact_v) @ exact_x, (exact_x, exact_v), g.double())
+    # A plain backward rounds what it multiplies: A^T with rounded values, dY and X rounded.
+    plain_x = gnnsparse.spmm(a.T, g.to(device), a.transpose_values(v.to(device)), impl="reference")
+    plain_v = gnnsparse.sddmm(a, g.to(device), x.to(device), impl="reference")
+    for got, plain, want in zip(grads("auto"), (plain_x, plain_v), exact, strict=True):
+        compare(got, plain, want)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("d", [5, 64, 136])
+def test_sddmm(device: str, precision: str, name: str, d: int) -> None:
+    graph = random_graph(70, 110, 0.1, hubs=2, empty_rows=0.1)
+    a = make(graph, device, precision=precision, format=name)
+    q, k, g = torch.randn(70, d), torch.randn(110, d), torch.randn(a.nnz)
+    leaves = [t.to(device).requires_grad_() for t in (q, k)]
+    got = torch.autograd.grad(gnnsparse.sddmm(a, *leaves), leaves, g.to(device))
+    dense = dense_with(a, g.double())
+    plain_q = gnnsparse.spmm(a, k.to(device), g.to(device), impl="reference")
+    plain_k = gnnsparse.spmm(a.T, q.to(device), a.transpose_values(g.to(device)), impl="reference")
+    compare(got[0], plain_q, dense @ k.double())
+    compare(got[1], plain_k, dense.T @ q.double())
+
+
+def test_edge_softmax(device: str) -> None:
+    a = make(random_graph(60, 1500, 0.05, hubs=2, empty_rows=0.1), device)
+    s, g = 3 * torch.randn(a.nnz), torch.randn(a.nnz)
+    row = a.indices()[0].cpu()
+
+    def grad(impl: str) -> torch.Tensor:
+        leaf = s.to(device).requires_grad_()
+        return torch.autograd.grad(gnnsparse.edge_softmax(a, leaf, impl=impl), leaf, g.to(device))[0]
+
+    exact = s.double().requires_grad_()
+    total = torch.zeros(60, dtype=torch.float64).index_add(0, row, exact.exp())
+    (want,) = torch.autograd.grad(exact.exp() / total[row], exact, g.double())
+    compare(grad("auto"), grad("reference"), want)
+
+
+def test_expanded_gradients(device: str) -> None:
+    """sum() sends an expanded gradient: raw addresses would read beyond its one element."""
+    a = make(random_graph(60, 60, 0.1, weighted=False), device)
+    x = torch.randn(60, 24, device=device, requires_grad=True)
+    v = torch.randn(a.nnz, device=device, requires_grad=True)
+    gnnsparse.spmm(a, x, v).sum().backward()
+    want = gnnsparse.spmm(a.T, torch.ones(60, 24, device=device), a.transpose_values(v.detach()))
+    assert torch.equal(x.grad, want)
+    q = torch.randn(60, 24, device=device, requires_grad=True)
+    gnnsparse.sddmm(a, q, q).sum().backward()
+    assert torch.isfinite(q.grad).all()
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gradients_of_gradients(device: str, symmetric: bool) -> None:
+    """An attention layer's second derivatives agree with the reference implementation's."""
+    a = make(random_graph(30, 30, 0.2, weighted=False, symmetric=symmetric), device)
+    tensors = [torch.randn(30, 6, device=device) for _ in range(3)]
+
+    def second(impl: str) -> tuple[torch.Tensor, ...]:
+        q, k, v = leaves = [t.clone().requires_grad_() for t in tensors]
+        weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, q, k, impl=impl), impl=impl)
+        y = gnnsparse.spmm(a, v, weights, impl=impl)
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+
+    for got, want in zip(second("auto"), second("reference"), strict=True):
+        assert torch.allclose(got, want, rtol=1e-3, atol=1e-3 * float(want.abs().max()))
+
+
+def test_finite_differences() -> None:
+    """The float64 reference path, which the others are compared with, against finite differences."""
+    a = make(random_graph(8, 9, 0.4, weighted=False), "cpu")
+    x = torch.randn(9, 3, dtype=torch.float64, requires_grad=True)
+    v = torch.randn(a.nnz, dtype=torch.float64, requires_grad=True)
+    q = torch.randn(8, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, v: gnnsparse.spmm(a, x, v, impl="reference"), (x, v))
+    assert torch.autograd.gradcheck(lambda q, k: gnnsparse.sddmm(a, q, k, impl="reference"), (q, x))
+    assert torch.autograd.gradcheck(lambda s: gnnsparse.edge_softmax(a, s, impl="reference"), (v,))

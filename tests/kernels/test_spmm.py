@@ -1,0 +1,204 @@
+"""spmm against float64, on every device, precision, format and shape of work list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse.plan import Plan
+from gnnsparse.testing import assert_accurate, random_graph
+from tests.helpers import FORMATS, PRECISIONS, dense_matrix, make
+
+WIDTHS = (1, 7, 8, 33, 64, 100, 128, 200)
+
+
+def check(a: gnnsparse.SparseOperand, dense: torch.Tensor, x: torch.Tensor, **options: object) -> None:
+    y = gnnsparse.spmm(a, x.to(a.device), **options)
+    plain = gnnsparse.spmm(a, x.to(a.device), impl="reference")
+    assert y.dtype == x.dtype
+    assert_accurate(y.cpu(), plain.cpu(), dense @ x.double())
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", [None, "gcn", "mean"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_matches_float64(device: str, precision: str, weights: str | None, width: int) -> None:
+    graph = random_graph(150, 150, 0.06, weighted=False, hubs=2, empty_rows=0.1)
+    a = make(graph, device, values=weights, precision=precision)
+    check(a, dense_matrix(graph, weights), torch.randn(150, width))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shape", [(150, 90), (61, 300), (7, 3), (1, 1), (40, 1)])
+def test_every_format(device: str, precision: str, name: str, shape: tuple[int, int]) -> None:
+    graph = random_graph(*shape, 0.15, hubs=1, empty_rows=0.1)
+    a = make(graph, device, precision=precision, format=name)
+    for width in (1, 40, 128):
+        check(a, dense_matrix(graph, None), torch.randn(shape[1], width))
+        check(a.T, dense_matrix(graph, None).T, torch.randn(shape[0], width))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("panel", [16, 32])
+def test_hrpb_panels(precision: str, panel: int) -> None:
+    graph = random_graph(150, 90, 0.1)
+    a = make(graph, "cuda", precision=precision, format="hrpb", panel=panel)
+    check(a, dense_matrix(graph, None), torch.randn(90, 40))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("width", [1, 24, 64, 130])
+@pytest.mark.parametrize("lanes", [(1, 1), (4, 32), (8, 8), (16, 32), (32, 32)])
+def test_every_csr_plan(device: str, precision: str, width: int, lanes: tuple[int, int]) -> None:
+    """Any lane layout and any cut of long rows gives the same product."""
+    graph = random_graph(70, 400, 0.05, hubs=3)
+    a = make(graph, device, precision=precision)
+    for limit in (8, 50, 10_000):
+        plan = Plan("csr", *lanes, row_limit=limit)
+        check(a, dense_matrix(graph, None), torch.randn(400, width), plan=plan)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "csr"])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_every_window_cut(precision: str, name: str, limit: int) -> None:
+    graph = random_graph(70, 400, 0.05, hubs=3)
+    a = make(graph, "cuda", precision=precision, format=name)
+    plan = replace(a.side.plan("spmm", 100, False), kernel="window", step_limit=limit)
+    check(a, dense_matrix(graph, None), torch.randn(400, 100), plan=plan)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kernel", ["csr", "window"])
+def test_edge_values_of_the_call(device: str, precision: str, kernel: str) -> None:
+    if kernel == "window" and (device == "cpu" or precision == "fp32"):
+        pytest.skip("the window kernel runs on Tensor Cores")
+    graph = random_graph(90, 200, 0.1, weighted=False, hubs=2)
+    a = make(graph, device, precision=precision, format="window", values="mean")
+    values = torch.randn(a.nnz)
+    dense = torch.zeros(90, 200, dtype=torch.float64)
+    row, col = a.indices().cpu()
+    dense[row, col] = values.double()
+    x = torch.randn(200, 72)
+    for limit in (2, 1000):
+        plan = Plan(kernel, step_limit=limit)
+        y = gnnsparse.spmm(a, x.to(device), values.to(device), plan=plan)
+        plain = gnnsparse.spmm(a, x.to(device), values.to(device), impl="reference")
+        assert_accurate(y.cpu(), plain.cpu(), dense @ x.double())
+
+
+@pytest.mark.parametrize("reorder", ["degree", "rcm", "metis"])
+@pytest.mark.parametrize("name", ["csr", "window", "rs-tile"])
+def test_row_order_is_folded_into_the_result(device: str, reorder: str, name: str) -> None:
+    graph = random_graph(140, 140, 0.05, hubs=2, empty_rows=0.05)
+    a = make(graph, device, precision="fp16", reorder=reorder, format=name)
+    dense = dense_matrix(graph, None)
+    check(a, dense, torch.randn(140, 32))
+    check(a.T, dense.T, torch.randn(140, 32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_result_has_the_dtype_of_x(device: str, precision: str, dtype: torch.dtype) -> None:
+    graph = random_graph(60, 60, 0.1)
+    a = make(graph, device, precision=precision)
+    check(a, dense_matrix(graph, None), torch.randn(60, 48).to(dtype))
+
+
+def test_any_strides(device: str) -> None:
+    graph = random_graph(50, 80, 0.1)
+    a = make(graph, device, precision="fp16")
+    big = torch.randn(160, 90).to(device)
+    views = {
+        "transposed": torch.randn(33, 80).to(device).T,
+        "columns": big[:80, 3:40],
+        "rows": big[::2, :64],
+        "offset": big.flatten()[1 : 1 + 80 * 64].view(80, 64),
+        "expanded row": torch.randn(1, 40).to(device).expand(80, 40),
+        "expanded column": torch.randn(80, 1).to(device).expand(80, 40),
+        "reversed": big[:80].flip(0),
+    }
+    for name, x in views.items():
+        want = a @ x.clone(memory_format=torch.contiguous_format)
+        assert torch.equal(a @ x, want), name
+
+
+def test_vector(device: str) -> None:
+    graph = random_graph(50, 80, 0.1)
+    a = make(graph, device)
+    x = torch.randn(80).to(device)
+    assert (a @ x).shape == (50,)
+    assert torch.equal(a @ x, (a @ x[:, None])[:, 0])
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (4, 4), (1, 1)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_matrices_without_nonzeros(device: str, shape: tuple[int, int], name: str) -> None:
+    graph = random_graph(*shape, 0.0)
+    a = make(graph, device, precision="fp16", format=name)
+    y = a @ torch.randn(shape[1], 16, device=device)
+    assert torch.equal(y.cpu(), torch.zeros(shape[0], 16))
+    assert (a.T @ torch.randn(shape[0], 0, device=device)).shape == (shape[1], 0)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_twenty_runs_are_bitwise_equal(device: str, precision: str) -> None:
+    graph = random_graph(300, 300, 0.05, hubs=4)
+    a = make(graph, device, precision=precision)
+    x = torch.randn(300, 96, device=device)
+    values = torch.randn(a.nnz, device=device)
+    first, first_values = a @ x, gnnsparse.spmm(a, x, values)
+    for _ in range(20):
+        assert torch.equal(a @ x, first)
+        assert torch.equal(gnnsparse.spmm(a, x, values), first_values)
+
+
+def test_number_of_threads_does_not_matter() -> None:
+    graph = random_graph(3000, 3000, 0.01, hubs=2)
+    a = make(graph, "cpu")
+    x = torch.randn(3000, 40)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = a @ x
+        torch.set_num_threads(4)
+        assert torch.equal(a @ x, one)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@given(
+    rows=st.integers(1, 70),
+    cols=st.integers(1, 70),
+    density=st.sampled_from([0.0, 0.02, 0.2, 0.9]),
+    width=st.integers(1, 70),
+    precision=st.sampled_from(PRECISIONS),
+    name=st.sampled_from(FORMATS),
+    weights=st.sampled_from([None, "mean"]),
+    weighted=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_property(
+    device: str, rows: int, cols: int, density: float, width: int, precision: str, name: str,
+    weights: str | None, weighted: bool, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed, weighted=weighted and weights is None)
+    a = make(graph, device, precision=precision, format=name, values=weights)
+    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    check(a, dense_matrix(graph, weights), x)
+    back = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    check(a.T, dense_matrix(graph, weights).T, back)
