@@ -121,7 +121,7 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
             segments = side.row_segments(plan.row_limit)
             _native.cuda_sddmm_csr(
                 side.csr.view, address(side.row_ids), segments.view, plan.row_limit, plan.lanes,
-                _dense(q_rows), _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d,
+                plan.row_lanes, _dense(q_rows), _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d,
                 side.precision.code, stream_of(q.device),
             )  # fmt: skip
         else:
