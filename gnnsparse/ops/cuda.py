@@ -67,6 +67,8 @@ def _csr_spmm(
 def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None) -> torch.Tensor:
     """See gnnsparse.spmm. Every argument has been checked."""
     n = x.shape[1]
+    if n == 0 or side.csr.nnz == 0:
+        return x.new_zeros(side.csr.rows, n)
     own = values is None
     plan = plan or side.plan("spmm", n, not own)
     rows = _vectorized(x, side)
@@ -113,6 +115,8 @@ def _window_spmm(
 def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
     """See gnnsparse.sddmm. Every argument has been checked."""
     d = q.shape[1]
+    if d == 0 or side.csr.nnz == 0:
+        return q.new_zeros(side.csr.nnz)
     plan = plan or side.plan("sddmm", d, False)
     q_rows, k_rows = _vectorized(q, side), _vectorized(k, side)
     out = torch.empty(side.csr.nnz, dtype=q.dtype, device=q.device)

@@ -6,7 +6,14 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kCsrThreads = 128;
+#ifndef LAB_CT
+#define LAB_CT 64
+#endif
+#ifndef LAB_CB
+#define LAB_CB 16
+#endif
+inline constexpr int kCsrThreads = LAB_CT;
+inline constexpr int kCsrBlocks = LAB_CB;  // resident on a multiprocessor: 32 warps of at most 64 registers
 inline constexpr int kBatch = 8;  // nonzeros a lane has in flight
 
 // Lane layout: `lanes` along the features, `row_lanes / lanes` nonzeros side by side.
@@ -24,37 +31,48 @@ struct LaneMap {
 };
 
 // The nonzeros of one item. Segments of long rows come first in the grid: they take longest.
+// Nonzeros are numbered from `base`, a multiple of kBatch at or before the first one, so that a
+// batch is aligned and 32 bits hold every number.
 struct RowWork {
   int64_t row = -1;  // -1: nothing to do
-  int64_t begin = 0;
-  int64_t end = 0;
+  int64_t base = 0;
+  int first = 0;
+  int last = 0;
+  int room = 0;  // numbers below this are inside the arrays
   int partial = -1;
 
   template <class Problem>
   __device__ RowWork(const Problem& p, int64_t item) {
+    int64_t begin;
+    int64_t count;
     if (item < p.segment_count) {
       const RowSegment s = p.segments[item];
       row = s.row;
       begin = p.a.indptr[row] + s.first;
-      end = begin + s.count;
+      count = s.count;
       partial = s.partial;
-      return;
+    } else {
+      const int64_t r = item - p.segment_count;
+      if (r >= p.a.rows) return;
+      begin = p.a.indptr[r];
+      count = p.a.indptr[r + 1] - begin;
+      if (count > p.row_limit) return;  // its segments do it
+      row = r;
     }
-    const int64_t r = item - p.segment_count;
-    if (r >= p.a.rows) return;
-    const int64_t first = p.a.indptr[r];
-    const int64_t last = p.a.indptr[r + 1];
-    if (last - first > p.row_limit) return;  // its segments do it
-    row = r;
-    begin = first;
-    end = last;
+    base = begin & ~int64_t{kBatch - 1};
+    first = static_cast<int>(begin - base);
+    last = first + static_cast<int>(count);
+    room = static_cast<int>(min(p.a.nnz - base, int64_t{1} << 30));
   }
+
+  __device__ bool has(int number) const { return number >= first && number < last; }
 };
 
-// Columns of nonzeros [at, at + 8); `at` is a multiple of 8. Past the end of the array: column 0.
-__device__ __forceinline__ void load_batch(const CsrView& a, int64_t at, int32_t (&columns)[kBatch]) {
-  if (at + kBatch <= a.nnz) {
-    const auto* p = reinterpret_cast<const int4*>(a.indices + at);
+// Columns of nonzeros [at, at + 8) of the work. Past the end of the array: column 0.
+__device__ __forceinline__ void load_batch(const int32_t* indices, int at, int room,
+                                           int32_t (&columns)[kBatch]) {
+  if (at + kBatch <= room) {
+    const auto* p = reinterpret_cast<const int4*>(indices + at);
     const int4 low = __ldg(p);
     const int4 high = __ldg(p + 1);
     columns[0] = low.x;
@@ -67,7 +85,7 @@ __device__ __forceinline__ void load_batch(const CsrView& a, int64_t at, int32_t
     columns[7] = high.w;
   } else {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) columns[i] = at + i < a.nnz ? __ldg(a.indices + at + i) : 0;
+    for (int i = 0; i < kBatch; ++i) columns[i] = at + i < room ? __ldg(indices + at + i) : 0;
   }
 }
 

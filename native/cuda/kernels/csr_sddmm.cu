@@ -18,23 +18,23 @@ __device__ __forceinline__ float dot(const float (&q)[VectorOf<P>::kElements], c
 }
 
 template <Precision P>
-__global__ void __launch_bounds__(kCsrThreads)
+__global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
     csr_sddmm_kernel(const __grid_constant__ CsrSddmm p) {
   using Storage = typename VectorOf<P>::Storage;
   constexpr int kElements = VectorOf<P>::kElements;
   const LaneMap lane(p.lanes, p.row_lanes);
   const RowWork work(p, lane.item);
   // Groups of a warp go round together: the shuffles below need every lane.
-  const int64_t stride = int64_t{kBatch} * lane.nonzero_lanes;
-  int64_t at = (work.begin & ~int64_t{kBatch - 1}) + kBatch * lane.nonzero_lane;
+  int at = kBatch * lane.nonzero_lane;
   const int64_t row = work.row < 0 ? 0 : work.row;
   const auto* q = static_cast<const Storage*>(p.q.data) +
                   (p.row_ids != nullptr ? p.row_ids[row] : row) * p.q.stride;
-  while (__any_sync(0xffffffffu, at < work.end)) {
-    int32_t columns[kBatch] = {};
+  const int32_t* indices = p.a.indices + work.base;
+  while (__any_sync(0xffffffffu, at < work.last)) {
     float sum[kBatch] = {};
-    if (at < work.end) {
-      load_batch(p.a, at, columns);
+    if (at < work.last) {
+      int32_t columns[kBatch];
+      load_batch(indices, at, work.room, columns);
       for (int64_t f = int64_t{lane.feature_lane} * kElements; f < p.d;
            f += int64_t{p.lanes} * kElements) {
         float part[kElements];
@@ -42,9 +42,8 @@ __global__ void __launch_bounds__(kCsrThreads)
         Vec16 rows[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          const bool inside = at + i >= work.begin && at + i < work.end;
           const auto* k = static_cast<const Storage*>(p.k.data) + columns[i] * p.k.stride;
-          rows[i] = inside ? load_masked<P>(k, f, p.d) : Vec16{};
+          rows[i] = work.has(at + i) ? load_masked<P>(k, f, p.d) : Vec16{};
         }
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) sum[i] += dot<P>(part, rows[i]);
@@ -56,12 +55,11 @@ __global__ void __launch_bounds__(kCsrThreads)
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const bool mine = i % p.lanes == lane.feature_lane;
-      if (mine && at + i >= work.begin && at + i < work.end) {
-        store_scalar(p.out, p.out_dtype, at + i, sum[i]);
+      if (i % p.lanes == lane.feature_lane && work.has(at + i)) {
+        store_scalar(p.out, p.out_dtype, work.base + at + i, sum[i]);
       }
     }
-    at += stride;
+    at += kBatch * lane.nonzero_lanes;
   }
 }
 

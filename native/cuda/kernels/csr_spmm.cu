@@ -8,86 +8,111 @@
 namespace gnnsparse::cuda {
 namespace {
 
-// Weights of nonzeros [at, at + 8).
-template <Precision P>
-__device__ __forceinline__ void load_weights(const CsrSpmm& p, int64_t at,
-                                             const int32_t (&columns)[kBatch],
-                                             float (&weights)[kBatch]) {
-  using Storage = typename VectorOf<P>::Storage;
-  constexpr int kElements = VectorOf<P>::kElements;
-  if (p.values != nullptr) {
-    const auto* values = static_cast<const Storage*>(p.values) + at;
-    if (at + kBatch <= p.a.nnz) {
-#pragma unroll
-      for (int i = 0; i < kBatch / kElements; ++i) {
-        float part[kElements];
-        to_floats<P>(load_vec16(values + i * kElements), part);
-#pragma unroll
-        for (int j = 0; j < kElements; ++j) weights[i * kElements + j] = part[j];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        weights[i] = at + i < p.a.nnz ? scalar_to_float<P>(__ldg(values + i)) : 0.0f;
-      }
-    }
-  } else if (p.col_scale != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) weights[i] = __ldg(p.col_scale + columns[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) weights[i] = 1.0f;
-  }
-}
+// Where the weight of a nonzero comes from.
+enum class Weights { kOnes, kEdges, kColumns };
+
+// The weights of a batch. Edge values stay packed until they are used, which saves registers.
+template <Precision P, Weights W>
+class BatchWeights;
 
 template <Precision P>
+class BatchWeights<P, Weights::kOnes> {
+ public:
+  __device__ BatchWeights(const CsrSpmm&, const RowWork&, int, const int32_t (&)[kBatch]) {}
+  __device__ float operator()(int) const { return 1.0f; }
+};
+
+template <Precision P>
+class BatchWeights<P, Weights::kColumns> {
+ public:
+  __device__ BatchWeights(const CsrSpmm& p, const RowWork&, int, const int32_t (&columns)[kBatch]) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) weights_[i] = __ldg(p.col_scale + columns[i]);
+  }
+  __device__ float operator()(int i) const { return weights_[i]; }
+
+ private:
+  float weights_[kBatch];
+};
+
+template <Precision P>
+class BatchWeights<P, Weights::kEdges> {
+ public:
+  using Storage = typename VectorOf<P>::Storage;
+  static constexpr int kElements = VectorOf<P>::kElements;
+
+  __device__ BatchWeights(const CsrSpmm& p, const RowWork& work, int at, const int32_t (&)[kBatch]) {
+    const auto* values = static_cast<const Storage*>(p.values) + work.base + at;
+    if (at + kBatch <= work.room) {
+#pragma unroll
+      for (int i = 0; i < kBatch / kElements; ++i) packed_[i] = load_vec16(values + i * kElements);
+      return;
+    }
+    auto* to = reinterpret_cast<Storage*>(packed_);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) to[i] = at + i < work.room ? __ldg(values + i) : Storage{0};
+  }
+  __device__ float operator()(int i) const {
+    const uint32_t word = packed_[i / kElements].word[i % kElements * 4 / kElements];
+    if constexpr (kElements == 4) return scalar_to_float<P>(word);
+    return scalar_to_float<P>(static_cast<Storage>(i % 2 == 0 ? word : word >> 16));
+  }
+
+ private:
+  Vec16 packed_[kBatch / kElements];
+};
+
+template <Precision P, Weights W>
 __device__ __forceinline__ void accumulate(float (&sum)[VectorOf<P>::kElements], float weight,
                                            const Vec16& x) {
   float v[VectorOf<P>::kElements];
   to_floats<P>(x, v);
 #pragma unroll
-  for (int j = 0; j < VectorOf<P>::kElements; ++j) sum[j] += weight * v[j];
+  for (int j = 0; j < VectorOf<P>::kElements; ++j) {
+    sum[j] += W == Weights::kOnes ? v[j] : weight * v[j];
+  }
 }
 
-// Adds nonzeros [work.begin, work.end) times the lane's features.
-template <Precision P>
+// Adds the work's nonzeros times the lane's features. Nothing is fetched ahead of the batch in
+// hand: registers are better spent on 32 resident warps, which hide the latency.
+template <Precision P, Weights W>
 __device__ __forceinline__ void sum_row(const CsrSpmm& p, const RowWork& work, const LaneMap& lane,
                                         int64_t feature, float (&sum)[VectorOf<P>::kElements]) {
   using Storage = typename VectorOf<P>::Storage;
   const auto* x = static_cast<const Storage*>(p.x.data) + feature;
-  int64_t at = (work.begin & ~int64_t{kBatch - 1}) + kBatch * lane.nonzero_lane;
-  const int64_t stride = int64_t{kBatch} * lane.nonzero_lanes;
-  int32_t columns[kBatch];
-  if (at < work.end) load_batch(p.a, at, columns);
-  for (; at < work.end; at += stride) {
-    float weights[kBatch];
+  const int32_t* indices = p.a.indices + work.base;
+  for (int at = kBatch * lane.nonzero_lane; at < work.last; at += kBatch * lane.nonzero_lanes) {
+    int32_t columns[kBatch];
     Vec16 rows[kBatch];
-    load_weights<P>(p, at, columns, weights);
-    if (at >= work.begin && at + kBatch <= work.end) {
+    load_batch(indices, at, work.room, columns);
+    const bool whole = work.has(at) && work.has(at + kBatch - 1);
+    if (whole) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) rows[i] = load_vec16(x + columns[i] * p.x.stride);
     } else {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const bool inside = at + i >= work.begin && at + i < work.end;
-        rows[i] = inside ? load_vec16(x + columns[i] * p.x.stride) : Vec16{};
-        weights[i] = inside ? weights[i] : 0.0f;
+        rows[i] = work.has(at + i) ? load_vec16(x + columns[i] * p.x.stride) : Vec16{};
       }
     }
-    if (at + stride < work.end) load_batch(p.a, at + stride, columns);
+    const BatchWeights<P, W> weights(p, work, at, columns);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) accumulate<P>(sum, weights[i], rows[i]);
+    for (int i = 0; i < kBatch; ++i) {
+      // A neighbouring row's value may be infinite: times a zero vector it would be NaN.
+      if (whole || work.has(at + i)) accumulate<P, W>(sum, weights(i), rows[i]);
+    }
   }
 }
 
-template <Precision P>
-__global__ void __launch_bounds__(kCsrThreads) csr_spmm_kernel(const __grid_constant__ CsrSpmm p) {
+template <Precision P, Weights W>
+__global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
+    csr_spmm_kernel(const __grid_constant__ CsrSpmm p) {
   constexpr int kElements = VectorOf<P>::kElements;
   const LaneMap lane(p.lanes, p.row_lanes);
   const RowWork work(p, lane.item);
   const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
   float sum[kElements] = {};
-  if (work.row >= 0 && feature < p.n) sum_row<P>(p, work, lane, feature, sum);
+  if (work.row >= 0 && feature < p.n) sum_row<P, W>(p, work, lane, feature, sum);
   for (int offset = p.lanes; offset < p.row_lanes; offset *= 2) {
 #pragma unroll
     for (int j = 0; j < kElements; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
@@ -112,7 +137,10 @@ void run(const CsrSpmm& p, Stream stream) {
   const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
   const dim3 grid = grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes,
                             ceil_div(p.n, tile), "spmm_csr");
-  launch("spmm_csr", csr_spmm_kernel<P>, grid, kCsrThreads, stream, p);
+  const auto kernel = p.values != nullptr      ? csr_spmm_kernel<P, Weights::kEdges>
+                      : p.col_scale != nullptr ? csr_spmm_kernel<P, Weights::kColumns>
+                                               : csr_spmm_kernel<P, Weights::kOnes>;
+  launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
   if (p.cut_count == 0) return;
   Reduce reduce;
   reduce.cuts = p.cuts;

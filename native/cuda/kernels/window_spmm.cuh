@@ -11,8 +11,17 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kWindowWarps = 4;  // of a block; they share nothing
-inline constexpr int kStages = 2;       // steps whose rows of X are in registers or on their way
+#ifndef LAB_WW
+#define LAB_WW 4
+#endif
+#ifndef LAB_ST
+#define LAB_ST 2
+#endif
+#ifndef LAB_WB
+#define LAB_WB 1
+#endif
+inline constexpr int kWindowWarps = LAB_WW;  // of a block; they share nothing
+inline constexpr int kStages = LAB_ST;       // steps whose rows of X are in registers or on their way
 
 template <class Tile, class Source>
 struct WindowStage {
@@ -95,7 +104,7 @@ class WindowWarp {
 };
 
 template <Precision P, class Source>
-__global__ void __launch_bounds__(kWindowWarps* kWarp)
+__global__ void __launch_bounds__(kWindowWarps* kWarp, LAB_WB)
     window_spmm_kernel(const __grid_constant__ WindowSpmm p) {
   using Tile = typename TileOf<P>::Type;
   const int lane = threadIdx.x % kWarp;
