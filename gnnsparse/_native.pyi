@@ -90,11 +90,21 @@ def cuda_coo_to_csr(*arguments: int) -> int: ...
 def cuda_transpose(a: Csr, *arguments: int) -> int: ...
 def cuda_count_panels(a: Csr, *arguments: int) -> int: ...
 def cuda_fill_blocked(a: Csr, format: Blocked, *arguments: int) -> None: ...
+def cuda_pack(
+    x: int,
+    x_dtype: int,
+    row_stride: int,
+    column_stride: int,
+    scale: int,
+    rows: int,
+    n: int,
+    out: Dense,
+    stream: int,
+) -> None: ...
 def cuda_spmm_csr(
     a: Csr,
     row_ids: int,
     values: int,
-    col_scale: int,
     row_scale: int,
     segments: Segments,
     cuts: int,

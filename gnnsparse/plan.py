@@ -6,7 +6,7 @@ plan can be printed, compared, and replaced in a call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -120,18 +120,20 @@ def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
         while lanes > 4 and problem.cols * min(lanes, vectors) * _VECTOR > _RESIDENT_BYTES:
             lanes //= 2
     mean = problem.nnz / max(problem.rows, 1)
-    # Rows shorter than what the lanes of a warp hold in flight share the warp.
+    # Several nonzeros of a row side by side pay once each lane still has some batches of 8.
     row_lanes = lanes
-    while row_lanes < 32 and mean >= 8 * (row_lanes // lanes):
+    while row_lanes < 32 and mean >= 48 * (row_lanes // lanes):
         row_lanes *= 2
-    return Plan("csr", lanes, row_lanes, max(256, int(4 * mean)), reasons=reasons)
+    return Plan("csr", lanes, row_lanes, max(256, int(2 * mean)), reasons=reasons)
 
 
 def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the window kernel."""
     windows = -(-problem.rows // 8)
     mean_steps = problem.slots / 16 / max(windows, 1)
-    return Plan("window", step_limit=max(24, int(1.3 * mean_steps)), reasons=reasons)
+    limit = max(24, int(1.3 * mean_steps))
+    # The csr kernel takes the rows that a format keeps out of its windows.
+    return replace(csr_plan(problem), kernel="window", step_limit=limit, reasons=reasons)
 
 
 def choose_plan(problem: Problem) -> Plan:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 import gnnsparse
-from gnnsparse import SparseGraph, SparseOperand
+from gnnsparse import Precision, SparseGraph, SparseOperand
+from gnnsparse.precision import round_operand
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
@@ -23,6 +24,12 @@ def dense_matrix(graph: SparseGraph, weights: str | None) -> torch.Tensor:
         scale = a.sum(1).clamp(min=0).rsqrt()
         return scale[:, None] * a * torch.where(torch.isfinite(scale), scale, 0.0)
     return a
+
+
+def plain_product(matrix: torch.Tensor, x: torch.Tensor, precision: str) -> torch.Tensor:
+    """matrix @ x in the given precision by plain operations: rounded operands, float32 sums."""
+    rounded = [round_operand(t.float(), Precision.parse(precision)).float() for t in (matrix, x)]
+    return (rounded[0] @ rounded[1]).to(x.dtype)
 
 
 def make(graph: SparseGraph, device: str, **options: Any) -> SparseOperand:

@@ -21,22 +21,30 @@ def _dense(x: torch.Tensor) -> _native.Dense:
     return _native.Dense(address(x), x.stride(0) if x.shape[0] > 1 else x.shape[1], DTYPE_CODES[x.dtype])
 
 
-def _vectorized(x: torch.Tensor, side: Side) -> torch.Tensor:
-    """`x` in the storage dtype, every row aligned to 16 bytes and padded to a multiple of them.
+def _vectorized(x: torch.Tensor, side: Side, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """`x`, its rows times `scale`, in the storage dtype with every row in whole 16-byte vectors.
 
-    tf32 is rounded inside the kernels.
+    It is `x` itself where nothing has to be done. tf32 is rounded inside the kernels.
     """
-    x = x.to(side.precision.storage)
-    per_vector = _VECTOR // x.itemsize
+    dtype = side.precision.storage
+    per_vector = _VECTOR // dtype.itemsize
     width = -(-x.shape[1] // per_vector) * per_vector
-    fits = x.stride(1) == 1 and x.stride(0) % per_vector == 0 and x.stride(0) >= width
-    if fits and x.data_ptr() % _VECTOR == 0:
+    ready = (
+        scale is None
+        and x.dtype == dtype
+        and x.stride(1) == 1
+        and x.stride(0) % per_vector == 0
+        and x.stride(0) >= width
+        and x.data_ptr() % _VECTOR == 0
+    )
+    if ready:
         return x
-    if width == x.shape[1]:
-        return x.clone(memory_format=torch.contiguous_format)
-    padded = torch.empty(x.shape[0], width, dtype=x.dtype, device=x.device)
-    padded[:, : x.shape[1]] = x
-    return padded[:, : x.shape[1]]
+    packed = torch.empty(x.shape[0], width, dtype=dtype, device=x.device)
+    _native.cuda_pack(
+        address(x), DTYPE_CODES[x.dtype], x.stride(0), x.stride(1), address(scale), x.shape[0], x.shape[1],
+        _dense(packed), stream_of(x.device),
+    )  # fmt: skip
+    return packed[:, : x.shape[1]]
 
 
 def _aligned(values: torch.Tensor, side: Side) -> torch.Tensor:
@@ -52,15 +60,13 @@ def _partials(segments: Segments, rows: int, width: int, device: torch.device) -
 
 def _csr_spmm(
     side: Side, csr: Csr, row_ids: torch.Tensor | None, segments: Segments, plan: Plan,
-    x: torch.Tensor, y: torch.Tensor, values: torch.Tensor | None, scaled: bool,
+    x: torch.Tensor, y: torch.Tensor, values: torch.Tensor | None, row_scale: torch.Tensor | None,
 ) -> None:  # fmt: skip
     partial = _partials(segments, 1, y.shape[1], y.device)
     _native.cuda_spmm_csr(
-        csr.view, address(row_ids), address(values),
-        address(side.col_scale if scaled else None), address(side.row_scale if scaled else None),
-        segments.view, address(segments.cuts), segments.cuts.shape[0],
-        plan.row_limit, plan.lanes, plan.row_lanes, _dense(x), _dense(y), y.shape[1],
-        address(partial), side.precision.code, stream_of(y.device),
+        csr.view, address(row_ids), address(values), address(row_scale), segments.view,
+        address(segments.cuts), segments.cuts.shape[0], plan.row_limit, plan.lanes, plan.row_lanes,
+        _dense(x), _dense(y), y.shape[1], address(partial), side.precision.code, stream_of(y.device),
     )  # fmt: skip
 
 
@@ -71,15 +77,17 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
         return x.new_zeros(side.csr.rows, n)
     own = values is None
     plan = plan or side.plan("spmm", n, not own)
-    rows = _vectorized(x, side)
     weights = side.values if values is None else _aligned(values, side)
     with torch.cuda.device(x.device):
-        if plan.kernel == "csr":
-            y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
-            segments = side.row_segments(plan.row_limit)
-            _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, scaled=own)
-            return y
-        return _window_spmm(side, rows, weights, plan, x.dtype, own)
+        if plan.kernel == "window":
+            return _window_spmm(side, _vectorized(x, side), weights, plan, x.dtype, own)
+        # Weighing the rows of x once costs less than fetching a weight for each nonzero.
+        rows = _vectorized(x, side, side.col_scale if own else None)
+        y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
+        segments = side.row_segments(plan.row_limit)
+        row_scale = side.row_scale if own else None
+        _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, row_scale)
+        return y
 
 
 def _window_spmm(
@@ -88,27 +96,24 @@ def _window_spmm(
     blocked, n = side.blocked, x.shape[1]
     if blocked is None:
         raise ValueError("plan: the window kernel needs an operand in a blocked format")
-    if blocked.spec.stores_values and not own:
+    stores_values = blocked.spec.stores_values
+    if stores_values and not own:
         raise ValueError(f"plan: {blocked.spec.name} stores no bits to place edge values by; use csr")
     # Rows in no window and not kept out either are empty.
     new = torch.empty if blocked.residual is None else torch.zeros
     y = new(side.csr.rows, n, dtype=dtype, device=x.device)
     segments = side.window_segments(plan.step_limit)
     partial = _partials(segments, blocked.spec.window, n, x.device)
-    by_row = None if blocked.spec.stores_values else values
-    scaled = own and not blocked.spec.stores_values
+    row_scale = side.row_scale if own and not stores_values else None
     _native.cuda_spmm_window(
         side.blocked_view(weighted=own), segments.view, address(segments.cuts), segments.cuts.shape[0],
-        address(side.csr.indptr), address(by_row), address(side.row_ids),
-        address(side.row_scale if scaled else None), _dense(x), _dense(y), n, address(partial),
-        side.precision.code, stream_of(x.device),
+        address(side.csr.indptr), address(None if stores_values else values), address(side.row_ids),
+        address(row_scale), _dense(x), _dense(y), n, address(partial), side.precision.code,
+        stream_of(x.device),
     )  # fmt: skip
     if blocked.residual is not None:
-        kept_out = side.residual_segments(plan.row_limit)
-        _csr_spmm(
-            side, blocked.residual, side.residual_row_ids(), kept_out, plan, x, y,
-            blocked.residual_values, scaled=False,
-        )  # fmt: skip
+        kept_out, ids = side.residual_segments(plan.row_limit), side.residual_row_ids()
+        _csr_spmm(side, blocked.residual, ids, kept_out, plan, x, y, blocked.residual_values, None)
     return y
 
 
@@ -118,9 +123,9 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
     if d == 0 or side.csr.nnz == 0:
         return q.new_zeros(side.csr.nnz)
     plan = plan or side.plan("sddmm", d, False)
-    q_rows, k_rows = _vectorized(q, side), _vectorized(k, side)
     out = torch.empty(side.csr.nnz, dtype=q.dtype, device=q.device)
     with torch.cuda.device(q.device):
+        q_rows, k_rows = _vectorized(q, side), _vectorized(k, side)
         if plan.kernel == "csr":
             segments = side.row_segments(plan.row_limit)
             _native.cuda_sddmm_csr(

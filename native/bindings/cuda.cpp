@@ -37,10 +37,25 @@ void require_lanes(int lanes, int row_lanes) {
   }
 }
 
-void spmm_csr(const CsrView& a, Address row_ids, Address values, Address col_scale,
-              Address row_scale, const Segments& segments, Address cuts, int64_t cut_count,
-              int64_t row_limit, int lanes, int row_lanes, const Dense& x, const Dense& y,
-              int64_t n, Address partial, int precision_code, Address stream) {
+void pack(Address x, int x_dtype, int64_t row_stride, int64_t column_stride, Address scale,
+          int64_t rows, int64_t n, const Dense& out, Address stream) {
+  cuda::Pack p;
+  p.x = array<const uint16_t>(x, rows * n, "x");
+  p.x_dtype = dtype_of(x_dtype);
+  p.row_stride = row_stride;
+  p.column_stride = column_stride;
+  p.scale = optional_array<const float>(scale, "scale");
+  p.rows = rows;
+  p.n = n;
+  p.out = matrix<MutableDenseView>(out, rows, n, "out");
+  require_aligned(out.data, "out");
+  if (p.out.stride * size_of(p.out.dtype) % 16 != 0) reject("out", "rows must be 16-byte aligned");
+  cuda::pack(p, stream_of(stream));
+}
+
+void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_scale, const Segments& segments, Address cuts,
+              int64_t cut_count, int64_t row_limit, int lanes, int row_lanes, const Dense& x,
+              const Dense& y, int64_t n, Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_lanes(lanes, row_lanes);
   require_aligned(values, "values");
@@ -48,7 +63,6 @@ void spmm_csr(const CsrView& a, Address row_ids, Address values, Address col_sca
   p.a = a;
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.values = optional_array<const uint16_t>(values, "values");
-  p.col_scale = optional_array<const float>(col_scale, "col_scale");
   p.row_scale = optional_array<const float>(row_scale, "row_scale");
   p.segments = array<const cuda::RowSegment>(segments.data, segments.count, "segments");
   p.segment_count = segments.count;
@@ -127,6 +141,7 @@ cuda::Scratch scratch_of(Address data, size_t bytes) {
 
 void bind_kernels(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def("cuda_pack", &pack, nogil);
   m.def("cuda_spmm_csr", &spmm_csr, nogil);
   m.def("cuda_sddmm_csr", &sddmm_csr, nogil);
   m.def("cuda_spmm_window", &spmm_window, nogil);

@@ -6,14 +6,10 @@
 
 namespace gnnsparse::cuda {
 
-#ifndef LAB_CT
-#define LAB_CT 64
-#endif
-#ifndef LAB_CB
-#define LAB_CB 16
-#endif
-inline constexpr int kCsrThreads = LAB_CT;
-inline constexpr int kCsrBlocks = LAB_CB;  // resident on a multiprocessor: 32 warps of at most 64 registers
+// 32 warps of at most 64 registers are resident on a multiprocessor: measured 35 % faster than 20
+// warps with the next batch fetched ahead (docs/performance.md).
+inline constexpr int kCsrThreads = 64;
+inline constexpr int kCsrBlocks = 16;
 inline constexpr int kBatch = 8;  // nonzeros a lane has in flight
 
 // Lane layout: `lanes` along the features, `row_lanes / lanes` nonzeros side by side.

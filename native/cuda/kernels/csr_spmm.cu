@@ -8,49 +8,24 @@
 namespace gnnsparse::cuda {
 namespace {
 
-// Where the weight of a nonzero comes from.
-enum class Weights { kOnes, kEdges, kColumns };
-
-// The weights of a batch. Edge values stay packed until they are used, which saves registers.
-template <Precision P, Weights W>
-class BatchWeights;
-
+// The values of a batch. They stay packed until they are used, which saves registers.
 template <Precision P>
-class BatchWeights<P, Weights::kOnes> {
- public:
-  __device__ BatchWeights(const CsrSpmm&, const RowWork&, int, const int32_t (&)[kBatch]) {}
-  __device__ float operator()(int) const { return 1.0f; }
-};
-
-template <Precision P>
-class BatchWeights<P, Weights::kColumns> {
- public:
-  __device__ BatchWeights(const CsrSpmm& p, const RowWork&, int, const int32_t (&columns)[kBatch]) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) weights_[i] = __ldg(p.col_scale + columns[i]);
-  }
-  __device__ float operator()(int i) const { return weights_[i]; }
-
- private:
-  float weights_[kBatch];
-};
-
-template <Precision P>
-class BatchWeights<P, Weights::kEdges> {
+class BatchValues {
  public:
   using Storage = typename VectorOf<P>::Storage;
   static constexpr int kElements = VectorOf<P>::kElements;
 
-  __device__ BatchWeights(const CsrSpmm& p, const RowWork& work, int at, const int32_t (&)[kBatch]) {
-    const auto* values = static_cast<const Storage*>(p.values) + work.base + at;
-    if (at + kBatch <= work.room) {
+  __device__ BatchValues(const Storage* values, int at, int room) {
+    if (at + kBatch <= room) {
 #pragma unroll
-      for (int i = 0; i < kBatch / kElements; ++i) packed_[i] = load_vec16(values + i * kElements);
+      for (int i = 0; i < kBatch / kElements; ++i) {
+        packed_[i] = load_vec16(values + at + i * kElements);
+      }
       return;
     }
     auto* to = reinterpret_cast<Storage*>(packed_);
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) to[i] = at + i < work.room ? __ldg(values + i) : Storage{0};
+    for (int i = 0; i < kBatch; ++i) to[i] = at + i < room ? __ldg(values + at + i) : Storage{0};
   }
   __device__ float operator()(int i) const {
     const uint32_t word = packed_[i / kElements].word[i % kElements * 4 / kElements];
@@ -62,49 +37,63 @@ class BatchWeights<P, Weights::kEdges> {
   Vec16 packed_[kBatch / kElements];
 };
 
-template <Precision P, Weights W>
+template <Precision P>
+struct Ones {
+  __device__ float operator()(int) const { return 1.0f; }
+};
+
+template <Precision P>
 __device__ __forceinline__ void accumulate(float (&sum)[VectorOf<P>::kElements], float weight,
                                            const Vec16& x) {
   float v[VectorOf<P>::kElements];
   to_floats<P>(x, v);
 #pragma unroll
-  for (int j = 0; j < VectorOf<P>::kElements; ++j) {
-    sum[j] += W == Weights::kOnes ? v[j] : weight * v[j];
+  for (int j = 0; j < VectorOf<P>::kElements; ++j) sum[j] += weight * v[j];
+}
+
+// One batch that lies wholly inside the row, or (kWhole = false) at one of its ends.
+template <Precision P, bool kWhole, bool kWeighted>
+__device__ __forceinline__ void sum_batch(const CsrSpmm& p, const RowWork& work, int at,
+                                          const typename VectorOf<P>::Storage* x,
+                                          float (&sum)[VectorOf<P>::kElements]) {
+  using Storage = typename VectorOf<P>::Storage;
+  int32_t columns[kBatch];
+  Vec16 rows[kBatch];
+  load_batch(p.a.indices + work.base, at, work.room, columns);
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    if (kWhole || work.has(at + i)) rows[i] = load_vec16(x + columns[i] * p.x.stride);
+  }
+  const auto weights = [&] {
+    if constexpr (kWeighted) {
+      return BatchValues<P>(static_cast<const Storage*>(p.values) + work.base, at, work.room);
+    } else {
+      return Ones<P>();
+    }
+  }();
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    // A neighbouring row's value takes no part: it may be infinite, and times zero that is NaN.
+    if (kWhole || work.has(at + i)) accumulate<P>(sum, weights(i), rows[i]);
   }
 }
 
 // Adds the work's nonzeros times the lane's features. Nothing is fetched ahead of the batch in
 // hand: registers are better spent on 32 resident warps, which hide the latency.
-template <Precision P, Weights W>
+template <Precision P, bool kWeighted>
 __device__ __forceinline__ void sum_row(const CsrSpmm& p, const RowWork& work, const LaneMap& lane,
                                         int64_t feature, float (&sum)[VectorOf<P>::kElements]) {
-  using Storage = typename VectorOf<P>::Storage;
-  const auto* x = static_cast<const Storage*>(p.x.data) + feature;
-  const int32_t* indices = p.a.indices + work.base;
+  const auto* x = static_cast<const typename VectorOf<P>::Storage*>(p.x.data) + feature;
   for (int at = kBatch * lane.nonzero_lane; at < work.last; at += kBatch * lane.nonzero_lanes) {
-    int32_t columns[kBatch];
-    Vec16 rows[kBatch];
-    load_batch(indices, at, work.room, columns);
-    const bool whole = work.has(at) && work.has(at + kBatch - 1);
-    if (whole) {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) rows[i] = load_vec16(x + columns[i] * p.x.stride);
+    if (at >= work.first && at + kBatch <= work.last) {
+      sum_batch<P, true, kWeighted>(p, work, at, x, sum);
     } else {
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        rows[i] = work.has(at + i) ? load_vec16(x + columns[i] * p.x.stride) : Vec16{};
-      }
-    }
-    const BatchWeights<P, W> weights(p, work, at, columns);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      // A neighbouring row's value may be infinite: times a zero vector it would be NaN.
-      if (whole || work.has(at + i)) accumulate<P, W>(sum, weights(i), rows[i]);
+      sum_batch<P, false, kWeighted>(p, work, at, x, sum);
     }
   }
 }
 
-template <Precision P, Weights W>
+template <Precision P, bool kWeighted>
 __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
     csr_spmm_kernel(const __grid_constant__ CsrSpmm p) {
   constexpr int kElements = VectorOf<P>::kElements;
@@ -112,7 +101,7 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
   const RowWork work(p, lane.item);
   const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
   float sum[kElements] = {};
-  if (work.row >= 0 && feature < p.n) sum_row<P, W>(p, work, lane, feature, sum);
+  if (work.row >= 0 && feature < p.n) sum_row<P, kWeighted>(p, work, lane, feature, sum);
   for (int offset = p.lanes; offset < p.row_lanes; offset *= 2) {
 #pragma unroll
     for (int j = 0; j < kElements; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
@@ -137,9 +126,8 @@ void run(const CsrSpmm& p, Stream stream) {
   const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
   const dim3 grid = grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes,
                             ceil_div(p.n, tile), "spmm_csr");
-  const auto kernel = p.values != nullptr      ? csr_spmm_kernel<P, Weights::kEdges>
-                      : p.col_scale != nullptr ? csr_spmm_kernel<P, Weights::kColumns>
-                                               : csr_spmm_kernel<P, Weights::kOnes>;
+  const auto kernel =
+      p.values != nullptr ? csr_spmm_kernel<P, true> : csr_spmm_kernel<P, false>;
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
   if (p.cut_count == 0) return;
   Reduce reduce;

@@ -11,23 +11,16 @@
 
 namespace gnnsparse::cuda {
 
-#ifndef LAB_WW
-#define LAB_WW 4
-#endif
-#ifndef LAB_ST
-#define LAB_ST 2
-#endif
-#ifndef LAB_WB
-#define LAB_WB 1
-#endif
-inline constexpr int kWindowWarps = LAB_WW;  // of a block; they share nothing
-inline constexpr int kStages = LAB_ST;       // steps whose rows of X are in registers or on their way
+inline constexpr int kWindowWarps = 2;  // of a block; they share nothing
 
-template <class Tile, class Source>
-struct WindowStage {
-  Vec16 rows[kLaneSlots];
-  typename Tile::Values values[Source::kRowTiles];
-};
+// Blocks that must fit on a multiprocessor. Many resident warps hide the latency of the gather
+// better than rows fetched ahead do (docs/performance.md), as long as nothing spills.
+template <class Source>
+inline constexpr int kWindowBlocks = 8;
+template <class Tile, uint32_t kUnit>
+inline constexpr int kWindowBlocks<BitSource<Tile, kUnit>> = 16;
+template <class Tile>
+inline constexpr int kWindowBlocks<RowValueSource<Tile>> = 12;
 
 template <Precision P, class Source>
 class WindowWarp {
@@ -42,19 +35,17 @@ class WindowWarp {
         active_(feature < p.n) {}
 
   __device__ void run() {
-    WindowStage<Tile, Source> stages[kStages];
-    if (range_.steps > 0) columns_ = slot_columns(p_.a, range_, position_);
+    for (int step = 0; step < range_.steps; ++step, position_ += kStep) {
+      const SlotColumns columns = slot_columns(p_.a, range_, position_);
+      Vec16 rows[kLaneSlots];
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-      if (i < range_.steps) fetch(stages[i], i);
-    }
-    for (int step = 0; step < range_.steps; step += kStages) {
-#pragma unroll
-      for (int i = 0; i < kStages; ++i) {
-        if (step + i >= range_.steps) break;
-        multiply(stages[i]);
-        if (step + i + kStages < range_.steps) fetch(stages[i], step + i + kStages);
+      for (int i = 0; i < kLaneSlots; ++i) {
+        rows[i] = active_ ? load_vec16(x_ + columns.id[i] * p_.x.stride) : Vec16{};
       }
+      typename Tile::Values values[kRowTiles];
+      source_.next(values);
+      __syncwarp();  // sources branch by lane, an mma takes the whole warp
+      multiply(rows, values);
     }
   }
 
@@ -67,27 +58,16 @@ class WindowWarp {
   }
 
  private:
-  // Starts the loads of a step; the columns of the one after it are loaded ahead of their use.
-  __device__ void fetch(WindowStage<Tile, Source>& stage, int step) {
-#pragma unroll
-    for (int i = 0; i < kLaneSlots; ++i) {
-      stage.rows[i] = active_ ? load_vec16(x_ + columns_.id[i] * p_.x.stride) : Vec16{};
-    }
-    source_.next(stage.values);
-    position_ += kStep;
-    if (step + 1 < range_.steps) columns_ = slot_columns(p_.a, range_, position_);
-  }
-
-  __device__ void multiply(const WindowStage<Tile, Source>& stage) {
-    __syncwarp();  // sources branch by lane, an mma takes the whole warp
+  __device__ void multiply(const Vec16 (&rows)[kLaneSlots],
+                           const typename Tile::Values (&values)[kRowTiles]) {
 #pragma unroll
     for (int m = 0; m < Tile::kMmas; ++m) {
       uint32_t a[4];
-      Tile::a_registers(stage.rows, m, a);
+      Tile::a_registers(rows, m, a);
 #pragma unroll
       for (int tile = 0; tile < kRowTiles; ++tile) {
         uint32_t b[2];
-        Tile::b_registers(stage.values[tile], m, b);
+        Tile::b_registers(values[tile], m, b);
         mma<P>(sums_[tile][Tile::accumulator(m)], a, b);
       }
     }
@@ -99,12 +79,11 @@ class WindowWarp {
   const typename Tile::Storage* x_;
   int64_t position_;
   bool active_;
-  SlotColumns columns_ = {};
   float sums_[kRowTiles][Tile::kAccumulators][4] = {};
 };
 
 template <Precision P, class Source>
-__global__ void __launch_bounds__(kWindowWarps* kWarp, LAB_WB)
+__global__ void __launch_bounds__(kWindowWarps* kWarp, kWindowBlocks<Source>)
     window_spmm_kernel(const __grid_constant__ WindowSpmm p) {
   using Tile = typename TileOf<P>::Type;
   const int lane = threadIdx.x % kWarp;

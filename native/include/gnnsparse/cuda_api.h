@@ -41,13 +41,25 @@ struct RowSegment {
 // Width of a row of partial sums.
 constexpr int64_t partial_stride(int64_t n) { return ceil_div<int64_t>(n, 64) * 64; }
 
-// y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: weight(e) * x[indices[e]], with
-// weight(e) = values[e], or col_scale[indices[e]], or 1. Rows of x are 16-byte aligned.
+// out[i] = scale[i] * x[i], in the type and with the row stride of `out`: whole 16-byte vectors, zero
+// from column n on.
+struct Pack {
+  const void* x = nullptr;
+  DType x_dtype = DType::kFloat32;
+  int64_t row_stride = 0;
+  int64_t column_stride = 0;
+  const float* scale = nullptr;            // [rows], null: 1
+  int64_t rows = 0;
+  int64_t n = 0;
+  MutableDenseView out;
+};
+
+// y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: values[e] * x[indices[e]]. Rows of x
+// are 16-byte aligned.
 struct CsrSpmm {
   CsrView a;
   const int32_t* row_ids = nullptr;
-  const void* values = nullptr;            // [nnz], storage type, 16-byte aligned
-  const float* col_scale = nullptr;
+  const void* values = nullptr;            // [nnz], storage type, 16-byte aligned; null: 1
   const float* row_scale = nullptr;
   const RowSegment* segments = nullptr;    // parts of the rows with more than row_limit nonzeros
   int64_t segment_count = 0;
@@ -88,6 +100,7 @@ struct Softmax {
   float* out = nullptr;
 };
 
+void pack(const Pack& problem, Stream stream);
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
 void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count,
