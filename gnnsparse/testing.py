@@ -57,7 +57,7 @@ def measure_errors(
         exact: float64.
         factor: how many times the error of `plain` is allowed.
         floor: an error that is allowed in any case, for a plain run of few sums can be exact by luck;
-            None: four roundings of `actual`'s dtype.
+            None: four roundings of `actual`'s dtype, at least 1e-6.
 
     Raises:
         ValueError: shapes differ.
@@ -67,7 +67,7 @@ def measure_errors(
     if exact.numel() == 0:
         return Errors((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
     if floor is None:
-        floor = 4 * torch.finfo(actual.dtype).eps
+        floor = max(4 * torch.finfo(actual.dtype).eps, 1e-6)
     plain_errors = _relative(plain, exact.double())
     first, second = (max(factor * error, floor) for error in plain_errors)
     return Errors(_relative(actual, exact.double()), plain_errors, (first, second))

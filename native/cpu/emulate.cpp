@@ -82,7 +82,7 @@ void spmm_warp(const WindowSpmm& p, const WindowRange& range, int64_t first_feat
     Vec16 rows[kWarp][kLaneSlots];
     typename Tile::Values values[kWarp][Source::kRowTiles];
     for (int lane = 0; lane < kWarp; ++lane) {
-      const int64_t position = int64_t{kStep} * (range.first_step + step) + lane_slot(lane);
+      const int position = kStep * (range.first_step + step) + lane_slot(lane);
       const SlotColumns columns = slot_columns(p.a, range, position);
       for (int i = 0; i < kLaneSlots; ++i) {
         rows[lane][i] = load_vec16<typename Tile::Storage>(
@@ -172,7 +172,7 @@ void emulate_sddmm_precision(const WindowSddmm& p) {
     std::vector<RowBits> bits;
     for (int r = 0; r < kTileRows; ++r) bits.emplace_back(p.a, range, r);
     for (int step = 0; step < range.steps; ++step) {
-      const int64_t position = int64_t{kStep} * (range.first_step + step);
+      const int position = kStep * (range.first_step + step);
       WarpC c = {};
       for (int64_t f0 = 0; f0 < p.d; f0 += kChunk) {
         for (int m = 0; m < kSddmmMmas; ++m) {

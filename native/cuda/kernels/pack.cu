@@ -8,6 +8,37 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// A vector of elements that lie side by side from an address that is a multiple of its size.
+template <int kElements>
+__device__ __forceinline__ void load_elements(const Pack& p, int64_t at, float (&v)[kElements]) {
+  if (p.x_dtype == DType::kFloat32) {
+    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(p.x) + at);
+#pragma unroll
+    for (int i = 0; i < kElements / 4; ++i) {
+      const float4 four = __ldg(from + i);
+      v[4 * i] = four.x;
+      v[4 * i + 1] = four.y;
+      v[4 * i + 2] = four.z;
+      v[4 * i + 3] = four.w;
+    }
+    return;
+  }
+  uint32_t words[kElements / 2];
+  const auto* from = reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(p.x) + at);
+#pragma unroll
+  for (int i = 0; i < kElements / 4; ++i) {
+    const uint2 two = __ldg(from + i);
+    words[2 * i] = two.x;
+    words[2 * i + 1] = two.y;
+  }
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    const auto bits = static_cast<uint16_t>(i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16);
+    v[i] = p.x_dtype == DType::kFloat16 ? __half2float(__ushort_as_half(bits))
+                                        : __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  }
+}
+
 __device__ __forceinline__ float load_scalar(const Pack& p, int64_t at) {
   switch (p.x_dtype) {
     case DType::kFloat16:
@@ -29,11 +60,18 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
   if (row >= p.rows) return;
   const float scale = p.scale != nullptr ? p.scale[row] : 1.0f;
   float v[kElements];
+  const int64_t first = row * p.row_stride + column * p.column_stride;
+  const auto address = reinterpret_cast<uintptr_t>(p.x) + first * size_of(p.x_dtype);
+  if (p.column_stride == 1 && column + kElements <= p.n && address % 16 == 0) {
+    load_elements(p, first, v);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) {
-    const int64_t at = row * p.row_stride + (column + i) * p.column_stride;
-    v[i] = column + i < p.n ? scale * load_scalar(p, at) : 0.0f;
+    for (int i = 0; i < kElements; ++i) {
+      v[i] = column + i < p.n ? load_scalar(p, first + i * p.column_stride) : 0.0f;
+    }
   }
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) v[i] *= scale;
   store_row(p.out, row, column, p.out.stride, v);
 }
 

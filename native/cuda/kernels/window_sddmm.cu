@@ -41,7 +41,7 @@ class SddmmWarp {
                     ? p_.indptr[range_.row + r] + p_.row_offsets[range_.segment * kTileRows + r]
                     : 0;
     }
-    int64_t position = int64_t{kStep} * range_.first_step + sddmm_slot(lane_, 0);
+    int position = kStep * range_.first_step + sddmm_slot(lane_, 0);
     const int32_t* columns = p_.a.columns + range_.first;
     for (int step = 0; step < range_.steps; ++step, position += kStep) {
       float c[4] = {};

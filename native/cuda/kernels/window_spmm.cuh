@@ -21,6 +21,8 @@ template <class Tile, uint32_t kUnit>
 inline constexpr int kWindowBlocks<BitSource<Tile, kUnit>> = 16;
 template <class Tile>
 inline constexpr int kWindowBlocks<RowValueSource<Tile>> = 12;
+template <class Tile>
+inline constexpr int kWindowBlocks<DenseSource<Tile, 1>> = 12;
 
 template <Precision P, class Source>
 class WindowWarp {
@@ -31,12 +33,13 @@ class WindowWarp {
   __device__ WindowWarp(const WindowSpmm& p, const WindowRange& range, int lane, int64_t feature)
       : p_(p), range_(range), source_(p.a, p.edges, range, lane),
         x_(static_cast<const typename Tile::Storage*>(p.x.data) + feature),
-        position_(int64_t{kStep} * range.first_step + lane_slot(lane)),
+        position_(kStep * range.first_step + lane_slot(lane)),
         active_(feature < p.n) {}
 
   __device__ void run() {
-    for (int step = 0; step < range_.steps; ++step, position_ += kStep) {
-      const SlotColumns columns = slot_columns(p_.a, range_, position_);
+    SlotColumns columns = {};
+    if (range_.steps > 0) columns = slot_columns(p_.a, range_, position_);
+    for (int step = 0; step < range_.steps; ++step) {
       Vec16 rows[kLaneSlots];
 #pragma unroll
       for (int i = 0; i < kLaneSlots; ++i) {
@@ -44,6 +47,8 @@ class WindowWarp {
       }
       typename Tile::Values values[kRowTiles];
       source_.next(values);
+      position_ += kStep;
+      if (step + 1 < range_.steps) columns = slot_columns(p_.a, range_, position_);
       __syncwarp();  // sources branch by lane, an mma takes the whole warp
       multiply(rows, values);
     }
@@ -77,7 +82,7 @@ class WindowWarp {
   const WindowRange& range_;
   Source source_;
   const typename Tile::Storage* x_;
-  int64_t position_;
+  int position_;
   bool active_;
   float sums_[kRowTiles][Tile::kAccumulators][4] = {};
 };

@@ -56,8 +56,8 @@ struct RowValues {
 // What the lanes of a warp need to know about their segment.
 struct WindowRange {
   int64_t first;      // first slot of the panel
-  int64_t slots;      // slots of the panel
   int64_t row;        // first row of the window
+  int slots;          // slots of the panel
   int window;         // which window of the panel
   int first_step;
   int steps;
@@ -71,7 +71,7 @@ GNNSPARSE_HD inline WindowRange window_range(const BlockedView& a, const WindowS
   const int64_t panel = s.window / windows;
   WindowRange range;
   range.first = a.panel_ptr[panel];
-  range.slots = a.panel_ptr[panel + 1] - range.first;
+  range.slots = static_cast<int>(a.panel_ptr[panel + 1] - range.first);
   range.window = s.window % windows;
   range.row = a.panel_row(panel) + static_cast<int64_t>(range.window) * a.shape.window;
   range.first_step = s.first_step;
@@ -86,7 +86,7 @@ struct SlotColumns {
 
 // Columns of slots [position, position + 4) of the panel; past the end the last one is repeated.
 GNNSPARSE_HD inline SlotColumns slot_columns(const BlockedView& a, const WindowRange& range,
-                                             int64_t position) {
+                                             int position) {
   const int32_t* columns = a.columns + range.first;
   SlotColumns result;
 #if defined(__CUDA_ARCH__)
@@ -96,7 +96,7 @@ GNNSPARSE_HD inline SlotColumns slot_columns(const BlockedView& a, const WindowR
   }
 #endif
   for (int i = 0; i < kLaneSlots; ++i) {
-    const int64_t p = position + i < range.slots ? position + i : range.slots - 1;
+    const int p = position + i < range.slots ? position + i : range.slots - 1;
     result.id[i] = load_const(columns + p);
   }
   return result;
@@ -138,8 +138,7 @@ class BitSource {
   using Storage = typename Tile::Storage;
 
   GNNSPARSE_HD BitSource(const BlockedView& a, const RowValues&, const WindowRange& range, int lane)
-      : bits_(a, range, lane_row(lane)), shift_(lane_slot(lane)), scale_(nullptr), unit_{} {
-    for (int i = 0; i < kLaneSlots; ++i) Tile::set(unit_, i, static_cast<Storage>(kUnit));
+      : bits_(a, range, lane_row(lane)), shift_(lane_slot(lane)), scale_(nullptr) {
     if (a.slot_scale != nullptr) {
       scale_ = static_cast<const Storage*>(a.slot_scale) + range.first +
                int64_t{kStep} * range.first_step + lane_slot(lane);
@@ -148,7 +147,9 @@ class BitSource {
   GNNSPARSE_HD void next(typename Tile::Values (&values)[1]) {
     const uint32_t bits = bits_.next() >> shift_;
     if (scale_ == nullptr) {
-      values[0] = Tile::select(unit_, bits);
+      typename Tile::Values ones = {};
+      for (int i = 0; i < kLaneSlots; ++i) Tile::set(ones, i, static_cast<Storage>(kUnit));
+      values[0] = Tile::select(ones, bits);
       return;
     }
     typename Tile::Values weights;
@@ -163,7 +164,6 @@ class BitSource {
   RowBits bits_;
   int shift_;
   const Storage* scale_;
-  typename Tile::Values unit_;
 };
 
 // Bits, with the values of each row contiguous in row order: a running pointer a row, and the
@@ -210,11 +210,11 @@ class PackedSource {
   GNNSPARSE_HD PackedSource(const BlockedView& a, const RowValues&, const WindowRange& range,
                             int lane)
       : a_(a), range_(range), row_(lane_row(lane)),
-        position_(int64_t{kStep} * range.first_step + lane_slot(lane)) {}
+        position_(kStep * range.first_step + lane_slot(lane)) {}
 
   GNNSPARSE_HD void next(typename Tile::Values (&values)[kTiles]) {
     for (int i = 0; i < kTiles; ++i) values[i] = {};
-    const int64_t position = position_;
+    const int position = position_;
     position_ += kStep;
     if (position >= range_.slots) return;
     int64_t value = 0;
@@ -255,7 +255,7 @@ class PackedSource {
   BlockedView a_;
   WindowRange range_;
   int row_;
-  int64_t position_;
+  int position_;
 };
 
 // Every value of a block stored, zeros too (ME-BCRS of FlashSparse, CVSE of SSpMM, Tiled-CSR).
@@ -269,7 +269,7 @@ class DenseSource {
                            int lane)
       : shape_(a.shape), values_(static_cast<const Storage*>(a.values)), first_(range.first),
         slots_(range.slots), row_(lane_row(lane)),
-        position_(int64_t{kStep} * range.first_step + lane_slot(lane)) {}
+        position_(kStep * range.first_step + lane_slot(lane)) {}
 
   GNNSPARSE_HD void next(typename Tile::Values (&values)[kTiles]) {
     for (int i = 0; i < kTiles; ++i) {
@@ -288,9 +288,9 @@ class DenseSource {
   BlockedShape shape_;
   const Storage* values_;
   int64_t first_;
-  int64_t slots_;
+  int slots_;
   int row_;
-  int64_t position_;
+  int position_;
 };
 
 }  // namespace gnnsparse
