@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from gnnsparse.formats import format_spec
 from gnnsparse.plan import describe_device
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.convert import convert
-from gnnsparse.preprocess.prepare import Direction, Prepared
+from gnnsparse.preprocess.prepare import Direction, Prepared, inverse
 from gnnsparse.side import Side
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of"]
@@ -35,6 +36,59 @@ def operand_of(handle: int) -> SparseOperand:
         raise RuntimeError(f"operand {handle} no longer exists; keep a reference to it") from None
 
 
+class _Core:
+    """What an operand and its transpose share. Index 0 is A, index 1 its transpose."""
+
+    def __init__(self, prepared: Prepared, precision: Precision, auto_format: bool, cache_hit: bool) -> None:
+        self.prepared = prepared
+        self.precision = precision
+        self.auto_format = auto_format
+        self.cache_hit = cache_hit
+        self.device = prepared.forward.csr.device
+        self._arrays: dict[tuple[str, int], torch.Tensor | None] = {}
+        row, col = prepared.row_scale, prepared.col_scale
+        self.sides = (
+            _make_side(prepared.forward, precision, lambda: self._values(0), row, col),
+            _make_side(prepared.backward, precision, lambda: self._values(1), col, row),
+        )
+
+    def _once(self, name: str, which: int, make: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
+        key = (name, which)
+        if key not in self._arrays:
+            self._arrays[key] = make()
+        return self._arrays[key]
+
+    def _values(self, which: int) -> torch.Tensor | None:
+        values = self.prepared.values
+        if values is not None and which == 1:
+            values = values.index_select(0, self.transpose_map(0))
+        return None if values is None else round_operand(values, self.precision)
+
+    def transpose_map(self, which: int) -> torch.Tensor:
+        """For each slot of the other direction the slot of the same nonzero in this one."""
+
+        def make() -> torch.Tensor:
+            forward = self.prepared.transpose_map
+            return (forward if which == 0 else inverse(forward)).to(self.device)
+
+        found = self._once("transpose_map", which, make)
+        assert found is not None
+        return found
+
+    def edge_map(self, which: int) -> torch.Tensor | None:
+        """For each edge given its slot in this direction; None: edge e is slot e."""
+
+        def make() -> torch.Tensor | None:
+            edges = self.prepared.edge_map
+            edges = None if edges is None else edges.to(self.device)
+            if which == 0:
+                return edges
+            back = self.transpose_map(1)
+            return back if edges is None else back.index_select(0, edges)
+
+        return self._once("edge_map", which, make)
+
+
 class SparseOperand:
     """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`.
 
@@ -42,40 +96,32 @@ class SparseOperand:
     that `sddmm` writes and `spmm` reads: `to_coo_order` and `from_coo_order` convert.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        precision: Precision,
-        *,
-        auto_format: bool,
-        cache_hit: bool,
-        partner: SparseOperand | None = None,
-    ) -> None:
-        self._prepared = prepared
-        self._precision = precision
-        self._auto_format = auto_format
-        self._cache_hit = cache_hit
-        self._lazy: dict[str, torch.Tensor] = {}
-        self._partner = partner
-        row, col = prepared.row_scale, prepared.col_scale
-        self._side = _make_side(prepared.forward, precision, prepared.values, row, col)
-        self._register()
+    def __init__(self, core: _Core, which: int = 0, partner: SparseOperand | None = None) -> None:
+        self._core = core
+        self._which = which
+        self._side = core.sides[which]
+        self._handle = next(_handles)
+        _operands[self._handle] = self
+        # A keeps its transpose, whose handle compiled code carries; the transpose does not keep A.
+        self._transpose = SparseOperand(core, 1 - which, self) if partner is None else None
+        self._partner = None if partner is None else weakref.ref(partner)
 
     @classmethod
     def from_prepared(
-        cls, prepared: Prepared, precision: Precision, device: torch.device, *,
-        auto_format: bool, cache_hit: bool,
-    ) -> SparseOperand:  # fmt: skip
+        cls,
+        prepared: Prepared,
+        precision: Precision,
+        device: torch.device,
+        *,
+        auto_format: bool,
+        cache_hit: bool,
+    ) -> SparseOperand:
         """An operand on `device`; with `auto_format` in the format that suits the device."""
         if device != prepared.forward.csr.device:
             prepared = _move(prepared, device)
         if auto_format:
             prepared = _with_auto_format(prepared, precision)
-        return cls(prepared, precision, auto_format=auto_format, cache_hit=cache_hit)
-
-    def _register(self) -> None:
-        self._handle = next(_handles)
-        _operands[self._handle] = self
+        return cls(_Core(prepared, precision, auto_format, cache_hit))
 
     # An operand is immutable: copies of a model share it, and a pickle makes a new one.
     def __copy__(self) -> SparseOperand:
@@ -84,16 +130,9 @@ class SparseOperand:
     def __deepcopy__(self, memo: dict[int, Any]) -> SparseOperand:
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {
-            "prepared": self._prepared,
-            "precision": self._precision,
-            "auto_format": self._auto_format,
-            "cache_hit": self._cache_hit,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state.pop("prepared"), state.pop("precision"), **state)  # type: ignore[misc]
+    def __reduce__(self) -> Any:
+        core = self._core
+        return _restore, (core.prepared, core.precision, core.auto_format, core.cache_hit, self._which)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -108,17 +147,17 @@ class SparseOperand:
     @property
     def precision(self) -> Precision:
         """Arithmetic of the products."""
-        return self._precision
+        return self._core.precision
 
     @property
     def device(self) -> torch.device:
         """Where the arrays are."""
-        return self._side.csr.device
+        return self._core.device
 
     @property
     def num_edges(self) -> int:
         """Edges given to `prepare`, repeats included."""
-        return int(self._prepared.facts["edges"])
+        return int(self._core.prepared.facts["edges"])
 
     @property
     def handle(self) -> int:
@@ -133,31 +172,16 @@ class SparseOperand:
     @property
     def T(self) -> SparseOperand:  # noqa: N802
         """The transpose: it shares arrays with this operand."""
-        if self._partner is None:
-            p = self._prepared
-            values_t = None if p.values is None else p.values[self.transpose_map.long()]
-            back = torch.empty_like(self.transpose_map)
-            back[self.transpose_map.long()] = torch.arange(self.nnz, dtype=back.dtype, device=back.device)
-            edge_map = back if p.edge_map is None else back[self._on_device("edge_map").long()]
-            transposed = Prepared(
-                p.backward, p.forward, back, edge_map, values_t, p.col_scale, p.row_scale, p.facts
-            )
-            self._partner = SparseOperand(
-                transposed, self._precision, auto_format=self._auto_format,
-                cache_hit=self._cache_hit, partner=self,
-            )  # fmt: skip
-        return self._partner
-
-    def _on_device(self, name: str) -> torch.Tensor:
-        """An array that few calls need: it is moved to the device when one does."""
-        if name not in self._lazy:
-            self._lazy[name] = getattr(self._prepared, name).to(self.device)
-        return self._lazy[name]
+        other = self._transpose if self._partner is None else self._partner()
+        if other is None:  # the operand this one was the transpose of is gone
+            other = self._transpose = SparseOperand(self._core, 1 - self._which, self)
+            self._partner = None
+        return other
 
     @property
     def transpose_map(self) -> torch.Tensor:
         """For each slot of the transpose the slot of the same nonzero here."""
-        return self._on_device("transpose_map")
+        return self._core.transpose_map(self._which)
 
     def transpose_values(self, values: torch.Tensor) -> torch.Tensor:
         """Edge values in the order of `A.T`. Differentiable."""
@@ -184,9 +208,8 @@ class SparseOperand:
             ValueError: a wrong first size or device.
         """
         self._check_edges("values", values, self.nnz)
-        if self._prepared.edge_map is None:
-            return values.clone()
-        return values.index_select(0, self._on_device("edge_map"))
+        edges = self._core.edge_map(self._which)
+        return values.clone() if edges is None else values.index_select(0, edges)
 
     def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
         """Edge values in the operand's order from those of the given edges. Differentiable.
@@ -201,10 +224,10 @@ class SparseOperand:
             ValueError: a wrong first size or device.
         """
         self._check_edges("values", values, self.num_edges)
-        if self._prepared.edge_map is None:
+        edges = self._core.edge_map(self._which)
+        if edges is None:
             return values.clone()
-        out = values.new_zeros((self.nnz, *values.shape[1:]))
-        return out.index_add(0, self._on_device("edge_map"), values)
+        return values.new_zeros((self.nnz, *values.shape[1:])).index_add(0, edges, values)
 
     def _check_edges(self, name: str, values: Any, count: int) -> None:
         if not isinstance(values, torch.Tensor) or values.dim() < 1:
@@ -219,10 +242,11 @@ class SparseOperand:
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
-        return SparseOperand.from_prepared(
-            self._prepared, self._precision, device,
-            auto_format=self._auto_format, cache_hit=self._cache_hit,
-        )  # fmt: skip
+        core = self._core
+        moved = SparseOperand.from_prepared(
+            core.prepared, core.precision, device, auto_format=core.auto_format, cache_hit=core.cache_hit
+        )
+        return moved if self._which == 0 else moved.T
 
     def cuda(self) -> SparseOperand:
         """The same operand on the current GPU."""
@@ -235,12 +259,32 @@ class SparseOperand:
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
         return _matmul(self, x)
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Lets torch.matmul(A, x), and `A @ x` under torch.compile, reach `spmm`."""
+        matmuls = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, operator.matmul)
+        if function not in matmuls or len(args) != 2:
+            return NotImplemented
+        if isinstance(args[0], cls):
+            return _matmul(*args)
+        x, a = args
+        # TorchDynamo hands over `A @ x` with its arguments swapped. It can be nothing else where
+        # the shapes rule out `x @ A`, which operands do not define.
+        if torch.compiler.is_compiling() and x.dim() == 2 and x.shape[1] != a.shape[0]:
+            return _matmul(a, x)
+        raise TypeError(
+            "x @ A is not defined for a SparseOperand A: write (A.T @ x.T).T, and under torch.compile "
+            "gnnsparse.spmm(A, x) where x has as many columns as A has rows"
+        )
+
     def __repr__(self) -> str:
         blocked = self._side.blocked
         name = "csr" if blocked is None else blocked.spec.name
         rows, cols = self.shape
         return (
-            f"SparseOperand({rows} x {cols}, nnz={self.nnz}, {self._precision.value}, "
+            f"SparseOperand({rows} x {cols}, nnz={self.nnz}, {self.precision.value}, "
             f"format={name}, device={self.device})"
         )
 
@@ -253,7 +297,8 @@ class SparseOperand:
             per stored element of them), bytes by part, reorder (report), prepare_seconds,
             cache_hit, and kernel: {op: {"name", "why"}}.
         """
-        side, facts, blocked = self._side, self._prepared.facts, self._side.blocked
+        prepared, side, blocked = self._core.prepared, self._side, self._side.blocked
+        facts = prepared.facts
         kernels = {}
         for op in ("spmm", "sddmm"):
             plan = side.plan(op, width, False)
@@ -264,18 +309,15 @@ class SparseOperand:
             "csr": side.csr.nbytes,
             "blocked": blocked.nbytes if blocked else 0,
             "values": side.values.nbytes if side.values is not None else 0,
-            "transpose": 0 if self._prepared.backward is self._prepared.forward
-            else self._prepared.backward.csr.nbytes,
-            "maps": sum(
-                t.nbytes for t in (self._prepared.transpose_map, self._prepared.edge_map) if t is not None
-            ),
-        }  # fmt: skip
+            "transpose": 0 if prepared.backward is prepared.forward else prepared.backward.csr.nbytes,
+            "maps": sum(t.nbytes for t in (prepared.transpose_map, prepared.edge_map) if t is not None),
+        }
         return {
             "rows": rows,
             "cols": cols,
             "nnz": self.nnz,
             "edges": self.num_edges,
-            "precision": self._precision.value,
+            "precision": self.precision.value,
             "device": str(self.device),
             "symmetric": facts["symmetric"],
             "format": blocked.spec.name if blocked else "csr",
@@ -285,7 +327,7 @@ class SparseOperand:
             "bytes": sizes,
             "reorder": facts["reorder"],
             "prepare_seconds": facts["seconds"],
-            "cache_hit": self._cache_hit,
+            "cache_hit": self._core.cache_hit,
             "kernel": kernels,
         }
 
@@ -300,10 +342,17 @@ def bind_matmul(function: Callable[[SparseOperand, torch.Tensor], torch.Tensor])
     _matmul = function
 
 
+def _restore(
+    prepared: Prepared, precision: Precision, auto_format: bool, cache_hit: bool, which: int
+) -> SparseOperand:
+    operand = SparseOperand(_Core(prepared, precision, auto_format, cache_hit))
+    return operand if which == 0 else operand.T
+
+
 def _make_side(
     direction: Direction,
     precision: Precision,
-    values: torch.Tensor | None,
+    values: Callable[[], torch.Tensor | None],
     row_scale: torch.Tensor | None,
     col_scale: torch.Tensor | None,
 ) -> Side:
@@ -311,8 +360,7 @@ def _make_side(
     if row_scale is not None and ids is not None:
         row_scale = row_scale[ids.long()]
     rounded = None if col_scale is None else round_operand(col_scale, precision).float()
-    stored = None if values is None else round_operand(values, precision)
-    return Side(direction.csr, ids, direction.blocked, precision, stored, row_scale, rounded)
+    return Side(direction.csr, ids, direction.blocked, precision, values, row_scale, rounded)
 
 
 def _move_direction(side: Direction, device: torch.device) -> Direction:

@@ -24,7 +24,7 @@ class Side:
     Attributes:
         csr, row_ids: structure, rows in stored order.
         blocked: in a blocked format, or None.
-        values: [nnz] in the storage dtype, or None.
+        make_values: gives the values, [nnz] in the storage dtype, or None.
         row_scale: float32 [rows] in stored order, or None.
         col_scale: float32 [cols], rounded to the precision, or None.
     """
@@ -33,7 +33,7 @@ class Side:
     row_ids: torch.Tensor | None
     blocked: BlockedMatrix | None
     precision: Precision
-    values: torch.Tensor | None = None
+    make_values: Callable[[], torch.Tensor | None]
     row_scale: torch.Tensor | None = None
     col_scale: torch.Tensor | None = None
     _memo: dict[Any, Any] = field(default_factory=dict)
@@ -46,6 +46,11 @@ class Side:
                 )
             self._memo[key] = make()
         return self._memo[key]
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """The matrix's own values, [nnz] in the storage dtype; None where it is rank-1."""
+        return self._remember("values", self.make_values)
 
     @property
     def values32(self) -> torch.Tensor | None:

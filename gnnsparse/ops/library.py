@@ -19,6 +19,7 @@ _library = torch.library.Library("gnnsparse", "DEF")
 _library.define("spmm(Tensor x, Tensor? values, int operand) -> Tensor")
 _library.define("sddmm(Tensor q, Tensor k, int operand) -> Tensor")
 _library.define("edge_softmax(Tensor scores, int operand) -> Tensor")
+_library.define("transpose_values(Tensor values, int operand) -> Tensor")
 _library.define("edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor")
 
 
@@ -34,6 +35,10 @@ def _edge_softmax(scores: torch.Tensor, operand: int) -> torch.Tensor:
     return backend_of(scores.device).edge_softmax(operand_of(operand).side, scores)
 
 
+def _transpose_values(values: torch.Tensor, operand: int) -> torch.Tensor:
+    return operand_of(operand).transpose_values(values)
+
+
 def _edge_softmax_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
     return backend_of(grad.device).edge_softmax_grad(operand_of(operand).side, weights, grad)
 
@@ -43,6 +48,7 @@ for _name, _function in (
     ("sddmm", _sddmm),
     ("edge_softmax", _edge_softmax),
     ("edge_softmax_grad", _edge_softmax_grad),
+    ("transpose_values", _transpose_values),
 ):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
@@ -63,38 +69,56 @@ def _edge_softmax_fake(scores: torch.Tensor, operand: int) -> torch.Tensor:
     return scores.new_empty(scores.shape)
 
 
+@torch.library.register_fake("gnnsparse::transpose_values", lib=_library)
+def _transpose_values_fake(values: torch.Tensor, operand: int) -> torch.Tensor:
+    return values.new_empty(values.shape)
+
+
 @torch.library.register_fake("gnnsparse::edge_softmax_grad", lib=_library)
 def _edge_softmax_grad_fake(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
     return weights.new_empty(weights.shape)
 
 
-def _spmm_op(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-    return torch.ops.gnnsparse.spmm(x, values, a.handle)
-
-
-def _sddmm_op(a: SparseOperand, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    return torch.ops.gnnsparse.sddmm(q, k, a.handle)
+def _transpose_op(a: SparseOperand, values: torch.Tensor) -> torch.Tensor:
+    return torch.ops.gnnsparse.transpose_values(values, a.handle)
 
 
 def _softmax_grad_op(a: SparseOperand, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     return torch.ops.gnnsparse.edge_softmax_grad(weights, grad, a.handle)
 
 
+_REGISTERED = products.Products(
+    spmm=lambda a, x, values=None: torch.ops.gnnsparse.spmm(x, values, a.handle),
+    sddmm=lambda a, q, k: torch.ops.gnnsparse.sddmm(q, k, a.handle),
+    transpose_values=_transpose_op,
+)
+
+
 def _spmm_backward(ctx: Any, grad: torch.Tensor) -> Any:
-    return products.spmm_grad(ctx, grad, _spmm_op, _sddmm_op)
+    return products.spmm_grad(ctx, grad, _REGISTERED)
 
 
 def _sddmm_backward(ctx: Any, grad: torch.Tensor) -> Any:
-    return products.sddmm_grad(ctx, grad, _spmm_op)
+    return products.sddmm_grad(ctx, grad, _REGISTERED)
 
 
 def _softmax_backward(ctx: Any, grad: torch.Tensor) -> Any:
-    return products.softmax_grad(ctx, grad, _softmax_grad_op)
+    (weights,) = ctx.saved_tensors
+    return _softmax_grad_op(ctx.operand, weights, grad.contiguous()), None
+
+
+def _transpose_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.operand = operand_of(inputs[1])
+
+
+def _transpose_backward(ctx: Any, grad: torch.Tensor) -> Any:
+    return _transpose_op(ctx.operand.T, grad.contiguous()), None
 
 
 for _name, _backward, _setup in (
     ("spmm", _spmm_backward, products.spmm_setup),
     ("sddmm", _sddmm_backward, products.sddmm_setup),
     ("edge_softmax", _softmax_backward, products.softmax_setup),
+    ("transpose_values", _transpose_backward, _transpose_setup),
 ):
     torch.library.register_autograd(f"gnnsparse::{_name}", _backward, setup_context=_setup, lib=_library)

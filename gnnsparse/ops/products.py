@@ -8,6 +8,7 @@ operators of gnnsparse.ops.library are used; both share the gradient formulas be
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +35,13 @@ def _needs_grad(*tensors: torch.Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-# Gradient formulas. `ops` has the functions to use: this module's own, or the registered operators.
+@dataclass(frozen=True)
+class Products:
+    """The functions that a gradient formula calls: this module's own, or the registered operators."""
+
+    spmm: Callable[..., torch.Tensor]
+    sddmm: Callable[..., torch.Tensor]
+    transpose_values: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
 
 
 def spmm_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -46,17 +53,17 @@ def spmm_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.save_for_backward(x if needs_x else None, values)
 
 
-def spmm_grad(ctx: Any, grad: torch.Tensor, spmm_op: Any, sddmm_op: Any) -> tuple[Any, ...]:
+def spmm_grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """dX = A^T dY; dvalues = (dY X^T) at the nonzeros."""
     x, values = ctx.saved_tensors
     operand: SparseOperand = ctx.operand
     grad = grad.contiguous()  # autograd hands over expanded tensors
     grad_x = grad_values = None
     if ctx.needs_input_grad[0]:
-        values_t = None if values is None else operand.transpose_values(values)
-        grad_x = spmm_op(operand.T, grad, values_t).to(ctx.x_dtype)
+        values_t = None if values is None else use.transpose_values(operand, values)
+        grad_x = use.spmm(operand.T, grad, values_t).to(ctx.x_dtype)
     if values is not None and ctx.needs_input_grad[1]:
-        grad_values = sddmm_op(operand, grad, x).to(values.dtype)
+        grad_values = use.sddmm(operand, grad, x).to(values.dtype)
     return grad_x, grad_values, None
 
 
@@ -67,15 +74,15 @@ def sddmm_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None
     ctx.save_for_backward(q, k)
 
 
-def sddmm_grad(ctx: Any, grad: torch.Tensor, spmm_op: Any) -> tuple[Any, ...]:
+def sddmm_grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """dQ = S K and dK = S^T Q with the gradient of the scores as S's values."""
     q, k = ctx.saved_tensors
     operand: SparseOperand = ctx.operand
     grad = grad.contiguous()
-    grad_q = spmm_op(operand, k, grad).to(q.dtype) if ctx.needs_input_grad[0] else None
+    grad_q = use.spmm(operand, k, grad).to(q.dtype) if ctx.needs_input_grad[0] else None
     grad_k = None
     if ctx.needs_input_grad[1]:
-        grad_k = spmm_op(operand.T, q, operand.transpose_values(grad)).to(k.dtype)
+        grad_k = use.spmm(operand.T, q, use.transpose_values(operand, grad)).to(k.dtype)
     return grad_q, grad_k, None
 
 
@@ -85,14 +92,15 @@ def softmax_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> No
     ctx.save_for_backward(output)
 
 
-def softmax_grad(ctx: Any, grad: torch.Tensor, grad_op: Any) -> tuple[Any, ...]:
+def softmax_grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """ds = p (dp - sum over the row of p dp)."""
     (weights,) = ctx.saved_tensors
+    grad = grad.contiguous()
     if torch.is_grad_enabled() and (grad.requires_grad or weights.requires_grad):
         row = ctx.operand.indices()[0]  # differentiable again
         inner = grad.new_zeros(ctx.operand.shape[0]).index_add(0, row, weights * grad)
         return weights * (grad - inner[row]), None
-    return grad_op(ctx.operand, weights, grad.contiguous()), None
+    return backend_of(grad.device).edge_softmax_grad(ctx.operand.side, weights, grad), None
 
 
 class _Spmm(torch.autograd.Function):
@@ -105,7 +113,7 @@ class _Spmm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *spmm_grad(ctx, grad, spmm, sddmm), None
+        return *spmm_grad(ctx, grad, _EAGER), None
 
 
 class _Sddmm(torch.autograd.Function):
@@ -117,7 +125,7 @@ class _Sddmm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *sddmm_grad(ctx, grad, spmm), None
+        return *sddmm_grad(ctx, grad, _EAGER), None
 
 
 class _EdgeSoftmax(torch.autograd.Function):
@@ -127,12 +135,7 @@ class _EdgeSoftmax(torch.autograd.Function):
 
     setup_context = staticmethod(softmax_setup)
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        def grad_op(operand: SparseOperand, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-            return backend_of(grad.device).edge_softmax_grad(operand.side, weights, grad)
-
-        return softmax_grad(ctx, grad, grad_op)
+    backward = staticmethod(softmax_grad)
 
 
 def _check_plan(plan: Any) -> Plan | None:
@@ -287,5 +290,5 @@ def edge_softmax(
     return backend_of(scores.device).edge_softmax(A.side, scores)
 
 
-_matmul: Callable[[SparseOperand, torch.Tensor], torch.Tensor] = spmm
-bind_matmul(_matmul)
+_EAGER = Products(spmm, sddmm, SparseOperand.transpose_values)
+bind_matmul(spmm)

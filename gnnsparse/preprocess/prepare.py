@@ -19,7 +19,7 @@ from gnnsparse.preprocess.normalize import Weighted, normalize, symmetric_scales
 from gnnsparse.preprocess.reorder import Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
-__all__ = ["Direction", "Prepared", "Recipe", "blocked_values", "prepare_arrays"]
+__all__ = ["Direction", "Prepared", "Recipe", "blocked_values", "inverse", "prepare_arrays"]
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,13 @@ class Prepared:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def _inverse(permutation: torch.Tensor) -> torch.Tensor:
-    inverse = torch.empty_like(permutation)
-    inverse[permutation.long()] = torch.arange(
+def inverse(permutation: torch.Tensor) -> torch.Tensor:
+    """The permutation that undoes this one."""
+    undo = torch.empty_like(permutation)
+    undo[permutation.long()] = torch.arange(
         permutation.numel(), dtype=permutation.dtype, device=permutation.device
     )
-    return inverse
+    return undo
 
 
 def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor | None]:
@@ -159,7 +160,7 @@ def build(source: Source, recipe: Recipe) -> Prepared:
 
     csr, source_slots = _in_order(graph.csr, order)
     values, edge_map = graph.values, graph.edge_slots
-    to_slot = None if source_slots is None else _inverse(source_slots)
+    to_slot = None if source_slots is None else inverse(source_slots)
     if source_slots is not None and to_slot is not None:
         values = None if values is None else values[source_slots.long()]
         edge_map = to_slot if edge_map is None else to_slot[edge_map.long()]

@@ -1,0 +1,142 @@
+"""The registered operators: opcheck, torch.compile, CUDA graphs, streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.testing import random_graph
+from tests.helpers import make
+
+# torch's own tools warn about themselves.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+]
+
+
+@pytest.fixture
+def operand(device: str) -> gnnsparse.SparseOperand:
+    return make(random_graph(40, 40, 0.15, weighted=False, hubs=1), device, values="gcn", precision="fp16")
+
+
+def test_opcheck(operand: gnnsparse.SparseOperand) -> None:
+    device, nnz = operand.device, operand.nnz
+    x = torch.randn(40, 16, device=device, requires_grad=True)
+    k = torch.randn(40, 16, device=device, requires_grad=True)
+    values = torch.randn(nnz, device=device, requires_grad=True)
+    ops = torch.ops.gnnsparse
+    torch.library.opcheck(ops.spmm.default, (x, None, operand.handle))
+    torch.library.opcheck(ops.spmm.default, (x, values, operand.handle))
+    torch.library.opcheck(ops.sddmm.default, (x, k, operand.handle))
+    torch.library.opcheck(ops.edge_softmax.default, (values, operand.handle))
+    torch.library.opcheck(ops.edge_softmax_grad.default, (values.detach(), k.detach().sum() + values.detach(), operand.handle))
+
+
+def attention(a: gnnsparse.SparseOperand, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, x, k))
+    return torch.relu(gnnsparse.spmm(a, k, weights) + a @ x).square().sum()
+
+
+@pytest.mark.slow
+def test_compiles_without_graph_breaks(operand: gnnsparse.SparseOperand) -> None:
+    x, k = (torch.randn(40, 16, device=operand.device) for _ in range(2))
+
+    def value_and_grads(function) -> tuple[torch.Tensor, ...]:  # type: ignore[no-untyped-def]
+        leaves = [t.clone().requires_grad_() for t in (x, k)]
+        loss = function(operand, *leaves)
+        return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, fullgraph=True)
+    for got, want in zip(value_and_grads(compiled), value_and_grads(attention), strict=True):
+        assert torch.allclose(got, want, rtol=1e-2, atol=1e-2 * float(want.abs().max()))
+
+
+def test_compile_sees_a_new_operand(operand: gnnsparse.SparseOperand) -> None:
+    other = make(random_graph(25, 40, 0.2, seed=5), str(operand.device))
+    x = torch.randn(40, 8, device=operand.device)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, x: a @ x, fullgraph=True, backend="aot_eager")
+    for a in (operand, other, operand):
+        assert torch.equal(compiled(a, x), a @ x)
+
+
+def test_operators_are_registered_in_a_fresh_process() -> None:
+    code = "import torch, gnnsparse; print(torch.ops.gnnsparse.spmm.default._schema)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "gnnsparse::spmm(Tensor x, Tensor? values, int operand) -> Tensor" in done.stdout
+
+
+def test_a_dead_operand_is_an_error_not_a_crash() -> None:
+    with pytest.raises(RuntimeError, match="no longer exists"):
+        torch.ops.gnnsparse.spmm(torch.randn(4, 4), None, 10**9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["csr", "window"])
+def test_cuda_graph_replays_with_new_input(precision: str, name: str) -> None:
+    a = make(random_graph(300, 300, 0.05, hubs=3), "cuda", precision=precision, format=name)
+    static = [torch.randn(300, 64, device="cuda", requires_grad=True) for _ in range(2)]
+
+    def step() -> tuple[torch.Tensor, ...]:
+        x, k = static
+        y = gnnsparse.spmm(a, x, gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, x, k))) + a @ k
+        return y, *torch.autograd.grad(y.square().sum(), static)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(2):
+        with torch.no_grad():
+            for tensor in static:
+                tensor.copy_(torch.randn_like(tensor))
+        graph.replay()
+        for got, want in zip(captured, step(), strict=True):
+            assert torch.equal(got, want)
+
+
+@pytest.mark.gpu
+def test_capture_before_the_plan_is_made_is_an_error() -> None:
+    a = make(random_graph(50, 50, 0.1), "cuda", precision="fp16")
+    x = torch.randn(50, 16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="run it once before capturing"), torch.cuda.graph(graph):
+        a @ x
+
+
+@pytest.mark.gpu
+def test_runs_on_the_current_stream() -> None:
+    a = make(random_graph(2000, 2000, 0.02), "cuda", precision="fp16")
+    x = torch.randn(2000, 256, device="cuda")
+    want = a @ x
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # the kernel below must wait for this
+        filled = torch.zeros_like(x)
+        torch.cuda._sleep(50_000_000)
+        filled.copy_(x)
+        got = a @ filled
+    stream.synchronize()
+    assert torch.equal(got, want)
+
+
+def test_fp16_under_autocast(device: str) -> None:
+    a = make(random_graph(60, 60, 0.1), device, precision="fp16")
+    linear = torch.nn.Linear(16, 16).to(device)
+    with torch.autocast(device, dtype=torch.bfloat16 if device == "cpu" else torch.float16):
+        y = a @ linear(torch.randn(60, 16, device=device))
+    assert y.dtype == (torch.bfloat16 if device == "cpu" else torch.float16)

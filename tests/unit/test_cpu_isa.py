@@ -1,0 +1,93 @@
+"""The CPU kernels of every instruction set this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse import _native
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.testing import random_graph
+from tests.helpers import at_nonzeros, dense_matrix, make
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    if not _native.set_cpu_isa(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    yield request.param
+    _native.set_cpu_isa("auto")
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("width", [1, 3, 4, 15, 16, 17, 31, 64, 65, 127, 200, 300])
+@pytest.mark.parametrize("weights", [None, "gcn"])
+def test_spmm(isa: str, precision: Precision, width: int, weights: str | None) -> None:
+    """Products of rounded operands are exact in float64: what remains is the float32 sum."""
+    graph = random_graph(70, 70, 0.1, weighted=weights is None, hubs=1, empty_rows=0.1)
+    a = make(graph, "cpu", values=weights, precision=precision)
+    x = torch.randn(70, width)
+    side = a.side
+    matrix = torch.zeros(70, 70, dtype=torch.float64)
+    row, col = a.indices()
+    own = torch.ones(a.nnz) if side.values is None else side.values
+    matrix[row, col] = own.double()
+    if side.col_scale is not None and side.row_scale is not None:
+        matrix = side.row_scale.double()[:, None] * matrix * side.col_scale.double()
+    exact = matrix @ round_operand(x, precision).double()
+    assert _native.cpu_isa() == isa
+    assert torch.allclose((a @ x).double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(exact, dense_matrix(graph, weights) @ x.double(), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_output_rounding(isa: str, dtype: torch.dtype) -> None:
+    a = make(random_graph(40, 50, 0.2), "cpu")
+    x = torch.randn(50, 37).to(dtype)
+    wide = a @ x.float()
+    assert torch.equal(a @ x, wide.to(dtype))
+
+
+@pytest.mark.parametrize("d", [1, 5, 16, 33, 64, 100])
+@pytest.mark.parametrize("precision", list(Precision))
+def test_sddmm(isa: str, d: int, precision: Precision) -> None:
+    a = make(random_graph(40, 50, 0.2, hubs=1), "cpu", precision=precision)
+    q, k = torch.randn(40, d), torch.randn(50, d)
+    exact = round_operand(q, precision).double() @ round_operand(k, precision).double().T
+    got = gnnsparse.sddmm(a, q, k)
+    assert torch.allclose(got.double(), at_nonzeros(a, exact), rtol=1e-5, atol=1e-5)
+
+
+def test_edge_softmax(isa: str) -> None:
+    a = make(random_graph(60, 400, 0.1, hubs=2), "cpu")
+    scores = 20 * torch.randn(a.nnz)
+    scores[::7] = float("-inf")
+    got = gnnsparse.edge_softmax(a, scores)
+    want = gnnsparse.edge_softmax(a, scores.double(), impl="reference")
+    assert torch.allclose(got.double(), want, rtol=1e-5, atol=1e-9)
+
+
+def test_unknown_instruction_set() -> None:
+    before = _native.cpu_isa()
+    assert not _native.set_cpu_isa("altivec")
+    assert _native.cpu_isa() == before
+
+
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP16, Precision.BF16])
+def test_rounding_is_that_of_the_hardware(precision: Precision) -> None:
+    """tf32 keeps 10 mantissa bits with ties away from zero, the others round ties to even."""
+    bits = {"tf32": 10, "fp16": 10, "bf16": 7}[precision.value]
+    step = 2.0**-bits
+    one = torch.tensor([1 + step / 2, 1 + 1.5 * step, 1 + step / 2.01, -1 - step / 2])
+    up = {"tf32": [1 + step, 1 + 2 * step, 1.0, -1 - step]}
+    even = [1.0, 1 + 2 * step, 1.0, -1.0]
+    assert round_operand(one, precision).float().tolist() == up.get(precision.value, even)
+    special = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0])
+    rounded = round_operand(special, precision).float()
+    assert torch.equal(rounded[:2], special[:2])
+    assert torch.isnan(rounded[2])
+    assert torch.equal(rounded[3:].signbit(), special[3:].signbit())
