@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -80,6 +81,9 @@ class Csr:
     def degrees(self) -> torch.Tensor:
         """Nonzeros of each row, int64 [rows]."""
         return self.indptr.diff()
+
+    def __reduce__(self) -> Any:
+        return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
     def to(self, device: torch.device) -> Csr:
         """The same matrix on `device`."""

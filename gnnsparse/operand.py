@@ -259,6 +259,9 @@ class SparseOperand:
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
         return _matmul(self, x)
 
+    def __rmatmul__(self, x: Any) -> Any:
+        raise TypeError("x @ A is not defined for a SparseOperand A: write (A.T @ x.T).T")
+
     @classmethod
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -275,8 +278,8 @@ class SparseOperand:
         if torch.compiler.is_compiling() and x.dim() == 2 and x.shape[1] != a.shape[0]:
             return _matmul(a, x)
         raise TypeError(
-            "x @ A is not defined for a SparseOperand A: write (A.T @ x.T).T, and under torch.compile "
-            "gnnsparse.spmm(A, x) where x has as many columns as A has rows"
+            "x @ A is not defined for a SparseOperand A: write (A.T @ x.T).T. Under torch.compile write "
+            "gnnsparse.spmm(A, x) for A @ x where x has as many columns as A has rows"
         )
 
     def __repr__(self) -> str:

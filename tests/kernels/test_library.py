@@ -35,7 +35,9 @@ def test_opcheck(operand: gnnsparse.SparseOperand) -> None:
     torch.library.opcheck(ops.spmm.default, (x, values, operand.handle))
     torch.library.opcheck(ops.sddmm.default, (x, k, operand.handle))
     torch.library.opcheck(ops.edge_softmax.default, (values, operand.handle))
-    torch.library.opcheck(ops.edge_softmax_grad.default, (values.detach(), k.detach().sum() + values.detach(), operand.handle))
+    torch.library.opcheck(
+        ops.edge_softmax_grad.default, (values.detach(), k.detach().sum() + values.detach(), operand.handle)
+    )
 
 
 def attention(a: gnnsparse.SparseOperand, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,82 @@
+"""The `gnnsparse` command."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gnnsparse", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    cache = commands.add_parser("cache", help="look after the cache of prepared graphs")
+    cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
+    cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
+    return parser
+
+
+def _list_cache(folder: str | None) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gnnsparse.preprocess.cache import GraphCache
+
+    cache = GraphCache(folder)
+    entries = cache.entries()
+    if not entries:
+        Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False)
+        return 0
+    table = Table(title=str(cache.folder), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
+    for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder"):
+        table.add_column(name)
+    for entry in entries:
+        facts = entry.facts
+        used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
+        about = ("damaged", "", "")
+        if facts is not None:
+            about = (f"{facts['rows']} x {facts['cols']}", str(facts["edges"]), facts["reorder"]["method"])
+        table.add_row(entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
+    Console().print(table)
+    return 0
+
+
+def _verify_cache(folder: str | None) -> int:
+    from rich.console import Console
+
+    from gnnsparse.preprocess.cache import GraphCache
+
+    console, damaged = Console(), 0
+    for entry, problem in GraphCache(folder).verify():
+        damaged += problem is not None
+        console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False)
+    console.print(f"{damaged} damaged", highlight=False)
+    return 1 if damaged else 0
+
+
+def _clear_cache(folder: str | None) -> int:
+    from rich.console import Console
+
+    from gnnsparse.preprocess.cache import GraphCache
+
+    cache = GraphCache(folder)
+    removed = cache.clear()
+    Console().print(f"{removed} prepared graphs removed from {cache.folder}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status.
+
+    `gnnsparse cache ls|verify|clear [--dir DIR]`: verify exits with 1 if a file is damaged.
+    """
+    options = _parser().parse_args(arguments)
+    actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
+    return actions[options.action](options.dir)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

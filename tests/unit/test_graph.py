@@ -1,0 +1,243 @@
+"""SparseGraph: canonical form from every input, and clear errors for bad ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse import SparseGraph
+
+
+def dense(graph: SparseGraph) -> np.ndarray:
+    return graph.to_scipy().toarray()
+
+
+@st.composite
+def edge_lists(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, int]]]:
+    rows, cols = draw(st.integers(1, 12)), draw(st.integers(1, 12))
+    edge = st.tuples(st.integers(0, cols - 1), st.integers(0, rows - 1))
+    return rows, cols, draw(st.lists(edge, max_size=60))
+
+
+@given(edge_lists(), st.booleans(), st.sampled_from([torch.int32, torch.int64]))
+def test_edge_index(case: Any, weighted: bool, dtype: torch.dtype) -> None:
+    """A[target, source] is the sum over the edges from source to target, as scipy sums them."""
+    rows, cols, edges = case
+    edge_index = torch.tensor(edges, dtype=dtype).reshape(-1, 2).T
+    values = torch.randn(len(edges)) if weighted else None
+    graph = SparseGraph.from_edge_index(edge_index, (cols, rows), values)
+    data = np.ones(len(edges)) if values is None else values.numpy()
+    want = sp.coo_array((data, (edge_index[1], edge_index[0])), shape=(rows, cols)).toarray()
+    np.testing.assert_allclose(dense(graph), want, atol=1e-5)
+    check_canonical(graph)
+    # Every edge knows its nonzero.
+    row, col = graph.csr.row_index(), graph.csr.indices.long()
+    slots = torch.arange(graph.nnz) if graph.edge_slots is None else graph.edge_slots.long()
+    assert torch.equal(row[slots], edge_index[1].long())
+    assert torch.equal(col[slots], edge_index[0].long())
+
+
+def check_canonical(graph: SparseGraph) -> None:
+    row, col = graph.csr.row_index(), graph.csr.indices.long()
+    key = row * max(graph.num_cols, 1) + col
+    assert bool((key.diff() > 0).all())
+    assert graph.csr.indptr[0] == 0
+    assert graph.csr.indptr[-1] == graph.nnz
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@given(edge_lists(), st.booleans())
+def test_csr_and_scipy_and_torch(case: Any, canonical: bool) -> None:
+    rows, cols, edges = case
+    array = np.array(edges).reshape(-1, 2)
+    data = np.random.default_rng(0).standard_normal(len(edges)).astype(np.float32)
+    coo = sp.coo_array((data, (array[:, 1], array[:, 0])), shape=(rows, cols))
+    csr = coo.tocsr()
+    if not canonical and csr.nnz:  # rows backwards
+        order = np.concatenate(
+            [np.arange(a, b)[::-1] for a, b in zip(csr.indptr, csr.indptr[1:], strict=False)]
+        )
+        csr = sp.csr_array((csr.data[order], csr.indices[order], csr.indptr), shape=csr.shape)
+    want = coo.toarray()
+    inputs = [
+        SparseGraph.from_csr(csr.indptr, csr.indices, csr.data, cols),
+        SparseGraph.from_scipy(csr),
+        SparseGraph.from_scipy(coo),
+        SparseGraph.from_scipy(sp.csc_matrix(coo)),
+        SparseGraph.from_torch_sparse(torch.from_numpy(want).to_sparse()),
+        SparseGraph.from_torch_sparse(torch.from_numpy(want).to_sparse_csr()),
+        SparseGraph.from_torch_sparse(torch.from_numpy(want).to_sparse_csc()),
+    ]
+    for graph in inputs:
+        np.testing.assert_allclose(dense(graph), want, atol=1e-5)
+        check_canonical(graph)
+
+
+def test_num_nodes_is_found() -> None:
+    assert SparseGraph.from_edge_index(torch.tensor([[0, 4], [2, 1]])).num_rows == 5
+    empty = SparseGraph.from_edge_index(torch.empty(2, 0, dtype=torch.int64))
+    assert (empty.num_rows, empty.num_cols, empty.nnz) == (0, 0, 0)
+
+
+def test_large_inputs_use_every_thread_alike() -> None:
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(0, 5000, (2, 200_000), generator=generator)
+    values = torch.randn(200_000, generator=generator)
+    threads = torch.get_num_threads()
+    graphs = []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            graph = SparseGraph.from_edge_index(edge_index, 5000, values)
+            graphs.append((graph, *graph.csr.transpose()))
+    finally:
+        torch.set_num_threads(threads)
+    first, transposed, source = graphs[0]
+    for graph, other, other_source in graphs[1:]:
+        assert torch.equal(graph.csr.indices, first.csr.indices)
+        assert torch.equal(graph.values, first.values)
+        assert torch.equal(graph.edge_slots, first.edge_slots)
+        assert torch.equal(other.indices, transposed.indices)
+        assert torch.equal(other_source, source)
+    want = sp.coo_array((values.double(), (edge_index[1], edge_index[0])), shape=(5000, 5000)).tocsr()
+    np.testing.assert_allclose(first.values, want.data, rtol=1e-4, atol=1e-5)
+
+
+def test_fingerprint_tells_contents_apart() -> None:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    graphs = [
+        SparseGraph.from_edge_index(edges, 3),
+        SparseGraph.from_edge_index(edges, 4),
+        SparseGraph.from_edge_index(edges, 3, torch.tensor([1.0, 2.0, 3.0])),
+        SparseGraph.from_edge_index(edges.flip(0), 3),
+    ]
+    assert len({g.fingerprint for g in graphs}) == len(graphs)
+    again = SparseGraph.from_edge_index(edges[:, [2, 0, 1]], 3)
+    assert again.fingerprint == graphs[0].fingerprint
+
+
+def test_later_changes_of_the_input_do_not_reach_the_graph() -> None:
+    indptr, indices = torch.tensor([0, 1, 2]), torch.tensor([0, 1], dtype=torch.int32)
+    values = torch.tensor([1.0, 2.0])
+    graph = SparseGraph.from_csr(indptr, indices, values)
+    indices.fill_(7)
+    values.fill_(0)
+    indptr.fill_(0)
+    assert dense(graph).tolist() == [[1.0, 0.0], [0.0, 2.0]]
+
+
+E = torch.tensor([[0, 1], [1, 0]])
+BAD_EDGES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"edge_index": torch.tensor([[0, -1], [1, 0]])}, ValueError, "edge_index.*-1"),
+    ({"edge_index": torch.tensor([[0, 9], [1, 0]]), "num_nodes": 3}, ValueError, "edge_index.*9.*num_nodes"),
+    ({"edge_index": torch.tensor([[0, 1], [1, 2**40]]), "num_nodes": 3}, ValueError, "edge_index"),
+    ({"edge_index": torch.tensor([[0, 1], [1, 2**40]])}, ValueError, "num_nodes"),
+    ({"edge_index": E.float()}, TypeError, "edge_index.*float"),
+    ({"edge_index": E.to(torch.int16)}, TypeError, "edge_index.*int16"),
+    ({"edge_index": E.bool()}, TypeError, "edge_index"),
+    ({"edge_index": E[0]}, ValueError, "edge_index.*dimensions"),
+    ({"edge_index": torch.zeros(3, 4, dtype=torch.int64)}, ValueError, r"edge_index.*\(3, 4\)"),
+    ({"edge_index": "edges"}, TypeError, "edge_index"),
+    ({"edge_index": np.array([[0.5, 1], [1, 0]])}, TypeError, "edge_index.*float"),
+    ({"num_nodes": -1}, ValueError, "num_nodes"),
+    ({"num_nodes": 2**31}, ValueError, "num_nodes.*2\\^31"),
+    ({"num_nodes": 2.0}, TypeError, "num_nodes"),
+    ({"num_nodes": True}, TypeError, "num_nodes"),
+    ({"num_nodes": (1, 2, 3)}, ValueError, "num_nodes"),
+    ({"values": torch.tensor([1.0])}, ValueError, "values.*shape"),
+    ({"values": torch.tensor([1.0, float("nan")])}, ValueError, "values.*element 1 is nan"),
+    ({"values": torch.tensor([float("inf"), 1.0])}, ValueError, "values.*element 0 is inf"),
+    ({"values": torch.tensor([1e300, 1.0], dtype=torch.float64)}, ValueError, "values"),
+    ({"values": torch.tensor([1j, 1j])}, TypeError, "values"),
+    ({"values": "abc"}, TypeError, "values"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_EDGES)
+def test_bad_edge_index(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SparseGraph.from_edge_index(**{"edge_index": E, **arguments})
+
+
+P, I = torch.tensor([0, 1, 3]), torch.tensor([1, 0, 1])
+BAD_CSR: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"indptr": torch.tensor([1, 1, 3])}, ValueError, "indptr.*from 1"),
+    ({"indptr": torch.tensor([0, 1, 2])}, ValueError, "indptr.*to 2"),
+    ({"indptr": torch.tensor([0, 4, 3])}, ValueError, "indptr.*decreases"),
+    ({"indptr": torch.empty(0, dtype=torch.int64)}, ValueError, "indptr.*empty"),
+    ({"indptr": P.float()}, TypeError, "indptr"),
+    ({"indices": torch.tensor([1, 0, 2])}, ValueError, "indices.*num_cols"),
+    ({"indices": torch.tensor([1, -5, 1])}, ValueError, "indices.*-5"),
+    ({"indices": torch.tensor([2**33, 0, 1])}, ValueError, "indices"),
+    ({"num_cols": 2**31}, ValueError, "num_cols"),
+    ({"num_cols": "3"}, TypeError, "num_cols"),
+    ({"values": torch.ones(2)}, ValueError, "values"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_CSR)
+def test_bad_csr(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SparseGraph.from_csr(**{"indptr": P, "indices": I, **arguments})
+
+
+@pytest.mark.parametrize("matrix", [None, torch.eye(3), np.eye(3), sp.csr_array(np.eye(2) * 1j)])
+def test_bad_scipy(matrix: Any) -> None:
+    with pytest.raises(TypeError, match="matrix"):
+        SparseGraph.from_scipy(matrix)
+
+
+@pytest.mark.parametrize("matrix", [None, torch.eye(3), torch.ones(2, 2, 2).to_sparse(), sp.eye(3)])
+def test_bad_torch_sparse(matrix: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="matrix"):
+        SparseGraph.from_torch_sparse(matrix)
+
+
+@pytest.mark.gpu
+@given(edge_lists(), st.booleans(), st.sampled_from([torch.int32, torch.int64]))
+def test_gpu_builds_what_the_cpu_builds(case: Any, weighted: bool, dtype: torch.dtype) -> None:
+    rows, cols, edges = case
+    edge_index = torch.tensor(edges, dtype=dtype).reshape(-1, 2).T
+    values = torch.randn(len(edges)) if weighted else None
+    host = SparseGraph.from_edge_index(edge_index, (cols, rows), values)
+    there = SparseGraph.from_edge_index(
+        edge_index.cuda(), (cols, rows), None if values is None else values.cuda()
+    )
+    same(host, there)
+    for got, want in zip(there.csr.transpose(), host.csr.transpose(), strict=True):
+        got, want = (t.cpu() if isinstance(t, torch.Tensor) else t for t in (got, want))
+        if isinstance(want, torch.Tensor):
+            assert torch.equal(got, want)
+        else:
+            assert torch.equal(got.indices.cpu(), want.indices)
+            assert torch.equal(got.indptr.cpu(), want.indptr)
+    if rows == cols:
+        mine, source = there.csr.add_self_loops()
+        want_csr, want_source = host.csr.add_self_loops()
+        assert torch.equal(mine.indices.cpu(), want_csr.indices)
+        assert torch.equal(source.cpu(), want_source)
+
+
+def same(host: SparseGraph, there: SparseGraph) -> None:
+    assert torch.equal(there.csr.indptr.cpu(), host.csr.indptr)
+    assert torch.equal(there.csr.indices.cpu(), host.csr.indices)
+    if host.values is not None:
+        assert torch.allclose(there.values.cpu(), host.values)
+    assert torch.equal(there.edge_slots.cpu(), host.edge_slots)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_CSR)
+def test_bad_csr_on_the_gpu(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    moved = {
+        name: value.cuda() if isinstance(value, torch.Tensor) else value
+        for name, value in {"indptr": P, "indices": I, **arguments}.items()
+    }
+    with pytest.raises(error, match=message):
+        SparseGraph.from_csr(**moved)

@@ -1,0 +1,311 @@
+"""prepare: weights, orders of edge values, formats, devices, errors."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.formats import format_spec
+from gnnsparse.precision import Precision
+from gnnsparse.testing import random_graph
+from tests.helpers import FORMATS, dense_matrix, make
+
+EDGES = torch.tensor([[0, 1, 1, 2, 1], [1, 0, 0, 2, 3]])  # 1 -> 0 twice, a self-loop at 2
+
+
+def matrix_of(a: gnnsparse.SparseOperand) -> torch.Tensor:
+    return a @ torch.eye(a.shape[1])
+
+
+def test_an_edge_index_is_source_over_target() -> None:
+    a = gnnsparse.prepare(EDGES, num_nodes=4)
+    want = torch.zeros(4, 4)
+    for source, target in EDGES.T.tolist():
+        want[target, source] += 1
+    assert torch.equal(matrix_of(a), want)
+
+
+def test_matrices_are_taken_as_they_are() -> None:
+    matrix = sp.random_array((5, 7), density=0.4, rng=np.random.default_rng(0), dtype=np.float32).tocsr()
+    want = torch.from_numpy(matrix.toarray())
+    for given_as in (matrix, (matrix.indptr, matrix.indices, matrix.data), matrix.tocoo()):
+        options = {"num_cols": 7} if isinstance(given_as, tuple) else {}
+        assert torch.allclose(matrix_of(gnnsparse.prepare(given_as, **options)), want)
+    pattern = gnnsparse.prepare((matrix.indptr, matrix.indices), num_cols=7)
+    assert torch.equal(matrix_of(pattern), (want != 0).float())
+    weighted = gnnsparse.prepare((matrix.indptr, matrix.indices), num_cols=7, values=2 * matrix.data)
+    assert torch.allclose(matrix_of(weighted), 2 * want)
+
+
+def test_gcn_weights() -> None:
+    """D^-1/2 (A + I) D^-1/2 with the self-loop at 2 kept as it is."""
+    a = gnnsparse.prepare(EDGES, num_nodes=4, values="gcn")
+    dense = torch.zeros(4, 4)
+    for source, target in EDGES.T.tolist():
+        dense[target, source] += 1
+    dense += torch.diag(torch.tensor([1.0, 1, 0, 1]))
+    scale = dense.sum(1).rsqrt()
+    assert torch.allclose(matrix_of(a), scale[:, None] * dense * scale)
+
+
+def test_mean_weights_and_isolated_rows() -> None:
+    a = gnnsparse.prepare(EDGES, num_nodes=6, values="mean")
+    got = matrix_of(a)
+    assert torch.allclose(got.sum(1), torch.tensor([1.0, 1, 1, 1, 0, 0]))
+    assert torch.isfinite(got).all()
+
+
+def test_edge_weights_are_normalised() -> None:
+    weight = torch.tensor([2.0, 3.0, 4.0, 5.0, 6.0])
+    a = gnnsparse.prepare(EDGES, num_nodes=4, values="gcn", edge_weight=weight, self_loop_weight=2.0)
+    dense = torch.zeros(4, 4)
+    for (source, target), w in zip(EDGES.T.tolist(), weight.tolist(), strict=True):
+        dense[target, source] += w
+    dense += 2 * torch.diag(torch.tensor([1.0, 1, 0, 1]))
+    scale = dense.sum(1).rsqrt()
+    assert torch.allclose(matrix_of(a), scale[:, None] * dense * scale)
+
+
+@pytest.mark.parametrize("weights", ["gcn", "mean"])
+def test_rank_one_weights_store_no_values(weights: str) -> None:
+    a = make(random_graph(60, 60, 0.1, weighted=False), "cpu", values=weights, format="window")
+    assert a.stats()["bytes"]["values"] == 0
+    assert a.side.values is None
+    assert a.side.blocked.values is None
+
+
+def test_values_of_one_are_a_pattern() -> None:
+    a = gnnsparse.prepare(EDGES[:, [0, 1]], num_nodes=4, values=torch.ones(2))
+    assert a.side.values is None
+
+
+@given(
+    n=st.integers(1, 15),
+    count=st.integers(0, 60),
+    reorder=st.sampled_from(["none", "degree", "rcm", "metis"]),
+    loops=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_orders_of_edge_values(n: int, count: int, reorder: str, loops: bool, seed: int) -> None:
+    """Values given by edge reach the right places, there and in the transpose, and come back."""
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.randint(0, n, (2, count), generator=generator)
+    values = torch.randn(count, generator=generator)
+    a = gnnsparse.prepare(edges, num_nodes=n, values="gcn" if loops else None, reorder=reorder, cache=False)
+    assert a.num_edges == count
+    mine = a.from_coo_order(values)
+    want = torch.zeros(n, n).index_put((edges[1], edges[0]), values, accumulate=True)
+    got = torch.zeros(n, n).index_put(tuple(a.indices()), mine)
+    assert torch.allclose(got, want, atol=1e-5)
+    back = torch.zeros(n, n).index_put(tuple(a.T.indices()), a.transpose_values(mine))
+    assert torch.allclose(back, want.T, atol=1e-5)
+    assert torch.allclose(a.to_coo_order(mine), want[edges[1], edges[0]], atol=1e-5)
+    assert torch.allclose(a.T.to_coo_order(a.transpose_values(mine)), want[edges[1], edges[0]], atol=1e-5)
+    assert torch.equal(a.T.transpose_values(a.transpose_values(mine)), mine)
+    heads = torch.stack([values, 2 * values], 1)
+    assert torch.allclose(a.from_coo_order(heads)[:, 1], 2 * mine, atol=1e-5)
+
+
+def test_edge_values_are_differentiable() -> None:
+    a = gnnsparse.prepare(EDGES, num_nodes=4, reorder="degree")
+    values = torch.randn(5, requires_grad=True)
+    (3 * a.to_coo_order(a.from_coo_order(values))).sum().backward()
+    # The two edges 1 -> 0 are summed into one, which both read back.
+    assert torch.equal(values.grad, torch.tensor([3.0, 6.0, 6.0, 3.0, 3.0]))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "tf32"])
+def test_stats(name: str, precision: str) -> None:
+    graph = random_graph(100, 80, 0.1)
+    a = make(graph, "cpu", format=name, precision=precision)
+    stats = a.stats()
+    assert (stats["rows"], stats["cols"], stats["nnz"]) == (100, 80, graph.nnz)
+    assert stats["format"] == name
+    assert stats["kernel"]["spmm"]["name"] == "csr"
+    assert stats["kernel"]["spmm"]["why"]
+    assert not stats["symmetric"]
+    assert (stats["windows"] is None) == (name == "csr")
+    assert 0 < stats["density"] <= 1
+    assert stats["bytes"]["csr"] == 8 * 101 + 4 * graph.nnz
+
+
+def test_symmetric_graphs_share_one_structure() -> None:
+    graph = random_graph(80, 80, 0.1, weighted=False, symmetric=True)
+    a = make(graph, "cpu", values="gcn", format="window")
+    assert a.stats()["symmetric"]
+    assert a.T.side.csr is a.side.csr
+    assert a.T.side.blocked is a.side.blocked
+    directed = make(random_graph(80, 80, 0.1, weighted=False), "cpu", values="gcn")
+    assert not directed.stats()["symmetric"]
+    assert directed.T.side.csr is not directed.side.csr
+
+
+def test_transpose_of_the_transpose() -> None:
+    a = make(random_graph(30, 20, 0.2), "cpu")
+    assert a.T.T is a
+    transposed = a.T
+    want = matrix_of(a)
+    del a
+    gc.collect()
+    assert torch.equal(matrix_of(transposed), want.T)
+    assert torch.equal(matrix_of(transposed.T), want)
+
+
+@pytest.mark.parametrize("reorder", ["none", "metis"])
+def test_copies_and_pickles(reorder: str) -> None:
+    a = make(random_graph(40, 40, 0.1), "cpu", reorder=reorder, format="hrpb", precision="fp16")
+    assert copy.deepcopy(a) is a
+    again = pickle.loads(pickle.dumps(a))
+    assert torch.equal(matrix_of(again), matrix_of(a))
+    assert torch.equal(matrix_of(pickle.loads(pickle.dumps(a.T))), matrix_of(a.T))
+
+
+def test_repr_names_what_matters() -> None:
+    a = make(random_graph(40, 30, 0.1), "cpu", precision="tf32", format="window")
+    assert repr(a) == f"SparseOperand(40 x 30, nnz={a.nnz}, tf32, format=window, device=cpu)"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_moving_between_devices(precision: str) -> None:
+    graph = random_graph(90, 90, 0.1)
+    a = gnnsparse.prepare(graph, precision=precision, cache=False)
+    there = a.cuda()
+    assert there.device.type == "cuda"
+    assert there.stats()["format"] == ("window" if precision == "fp16" else "csr")
+    x = torch.randn(90, 40)
+    assert torch.allclose((there @ x.cuda()).cpu(), a @ x, atol=1e-2)
+    assert torch.allclose((there.T @ x.cuda()).cpu(), a.T @ x, atol=1e-2)
+    assert torch.equal(a.T.cuda().T.cpu() @ x, a @ x)
+    assert there.to("cuda:0") is there
+    assert there.cpu().stats()["format"] == "csr"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMATS)
+def test_gpu_conversion_gives_the_cpu_arrays(name: str) -> None:
+    graph = random_graph(333, 200, 0.05, hubs=2, empty_rows=0.2)
+    host = make(graph, "cpu", format=name, precision="fp16").side
+    there = make(graph, "cuda", format=name, precision="fp16").side
+    assert torch.equal(there.csr.indices.cpu(), host.csr.indices)
+    if host.blocked is None:
+        assert there.blocked is None
+        return
+    assert host.blocked.arrays.keys() == there.blocked.arrays.keys()
+    for key, array in host.blocked.arrays.items():
+        assert torch.equal(there.blocked.arrays[key].cpu(), array), key
+
+
+G = random_graph(12, 12, 0.3)
+A = make(G, "cpu")
+R = make(random_graph(5, 7, 0.3), "cpu")
+BAD_PREPARE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (None, {}, TypeError, "graph"),
+    ([1, 2, 3, 4], {}, TypeError, "graph"),
+    (torch.eye(3), {}, TypeError, "edge_index"),
+    (EDGES, {"precision": "fp8"}, ValueError, "precision.*fp8.*fp32"),
+    (EDGES, {"precision": 16}, TypeError, "precision"),
+    (EDGES, {"reorder": "random"}, ValueError, "reorder.*random.*metis"),
+    (EDGES, {"reorder": "metis", "reorder_options": {"parts": 3}}, ValueError, "reorder.*parts"),
+    (EDGES, {"reorder": "metis", "reorder_options": {"part_size": 0}}, ValueError, "part_size"),
+    (EDGES, {"reorder": "metis", "reorder_options": {"part_size": "8"}}, TypeError, "part_size"),
+    (EDGES, {"reorder": "degree", "reorder_options": {"part_size": 8}}, ValueError, "reorder"),
+    (EDGES, {"reorder_options": [1]}, TypeError, "reorder_options"),
+    (EDGES, {"format": "ell"}, ValueError, "format.*ell.*window"),
+    (EDGES, {"format": 3}, TypeError, "format"),
+    (EDGES, {"format": "window", "panel": 32}, ValueError, "panel"),
+    (EDGES, {"format": "hrpb", "panel": 64}, ValueError, "panel.*64"),
+    (EDGES, {"values": "max"}, ValueError, "values.*max.*gcn"),
+    (EDGES, {"values": torch.ones(4)}, ValueError, "values"),
+    (EDGES, {"values": torch.tensor([1, 2, 3, 4, float("nan")])}, ValueError, "values.*nan"),
+    (EDGES, {"edge_weight": torch.ones(5)}, ValueError, "edge_weight"),
+    (EDGES, {"num_cols": 4}, ValueError, "num_cols"),
+    (EDGES, {"cache": 1}, TypeError, "cache"),
+    (EDGES, {"self_loop_weight": "2"}, TypeError, "self_loop_weight"),
+    (G, {"num_nodes": 3}, ValueError, "num_nodes"),
+    (sp.eye(3), {"values": torch.ones(3)}, ValueError, "values"),
+    (random_graph(5, 7, 0.2), {"values": "gcn"}, ValueError, "values.*square"),
+    (random_graph(5, 7, 0.2), {"reorder": "rcm"}, ValueError, "reorder.*square"),
+]
+
+
+@pytest.mark.parametrize(("graph", "options", "error", "message"), BAD_PREPARE)
+def test_bad_arguments(graph: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        gnnsparse.prepare(graph, **options)
+
+
+BAD_CALLS: list[tuple[Any, type[Exception], str]] = [
+    (lambda: A @ torch.randn(11, 4), ValueError, r"x.*\(11, 4\).*12"),
+    (lambda: A @ torch.randn(12, 4, 2), ValueError, "x"),
+    (lambda: A @ torch.randn(12, 4).double(), TypeError, "x.*float64.*float32"),
+    (lambda: A @ torch.ones(12, 4, dtype=torch.int64), TypeError, "x.*int64"),
+    (lambda: A @ torch.randn(12, 4).to_sparse(), TypeError, "x"),
+    (lambda: A @ "x", TypeError, "x"),
+    (lambda: A @ torch.randn(12, 4, device="meta"), ValueError, "x.*meta"),
+    (lambda: torch.randn(4, 12) @ A, TypeError, "A.T @ x.T"),
+    (lambda: gnnsparse.spmm(G, torch.randn(12, 4)), TypeError, "A.*prepare"),
+    (lambda: gnnsparse.spmm(A, torch.randn(12, 4), torch.ones(3)), ValueError, "values"),
+    (lambda: gnnsparse.spmm(A, torch.randn(12, 4), "gcn"), TypeError, "values"),
+    (lambda: gnnsparse.spmm(A, torch.randn(12, 4), impl="fast"), ValueError, "impl.*fast.*reference"),
+    (lambda: gnnsparse.spmm(A, torch.randn(12, 4), impl="cuda"), ValueError, "impl.*cpu"),
+    (lambda: gnnsparse.spmm(A, torch.randn(12, 4), plan="csr"), TypeError, "plan"),
+    (lambda: gnnsparse.sddmm(R, torch.randn(5, 4), torch.randn(5, 4)), ValueError, "k.*7"),
+    (lambda: gnnsparse.sddmm(R, torch.randn(5, 4), torch.randn(7, 3)), ValueError, "k.*3.*4"),
+    (lambda: gnnsparse.edge_softmax(A, torch.randn(A.nnz + 1)), ValueError, "scores"),
+    (lambda: gnnsparse.edge_softmax(A, torch.ones(A.nnz, dtype=torch.int32)), TypeError, "scores"),
+    (lambda: A.to_coo_order(torch.ones(A.nnz + 1)), ValueError, "values"),
+    (lambda: A.from_coo_order(torch.ones(3)), ValueError, "values"),
+    (lambda: A.from_coo_order([1, 2]), TypeError, "values"),
+    (lambda: format_spec("ell"), ValueError, "format.*ell"),
+    (lambda: Precision.parse(None), TypeError, "precision"),
+    (lambda: gnnsparse.reorder(G, "best"), ValueError, "reorder"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD_CALLS)
+def test_bad_calls(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0), (3, 3), (1, 1), (9, 1), (1, 9)])
+@pytest.mark.parametrize("weights", [None, "mean"])
+def test_degenerate_matrices_are_legal(name: str, shape: tuple[int, int], weights: str | None) -> None:
+    for density in (0.0, 1.0):
+        graph = random_graph(*shape, density, weighted=False)
+        a = make(graph, "cpu", format=name, precision="fp16", values=weights, reorder="degree")
+        x = torch.randn(shape[1], 3)
+        want = dense_matrix(graph, weights) @ x.double()
+        assert torch.allclose((a @ x).double(), want, atol=1e-2)
+        assert gnnsparse.sddmm(a, torch.randn(shape[0], 2), torch.randn(shape[1], 2)).shape == (a.nnz,)
+        assert gnnsparse.edge_softmax(a, torch.randn(a.nnz)).shape == (a.nnz,)
+        assert a.T.shape == shape[::-1]
+        a.stats()
+
+
+def test_edge_index_class_of_pyg() -> None:
+    pyg = pytest.importorskip("torch_geometric")
+    edge_index = pyg.EdgeIndex(EDGES, sparse_size=(4, 4))
+    assert torch.equal(matrix_of(gnnsparse.prepare(edge_index)), matrix_of(gnnsparse.prepare(EDGES)))
+
+
+def test_graph_with_other_values() -> None:
+    """Values for a SparseGraph are in the order of the edges it was made of."""
+    graph = SparseGraph.from_edge_index(EDGES, 4)
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    want = torch.zeros(4, 4).index_put((EDGES[1], EDGES[0]), values, accumulate=True)
+    assert torch.equal(matrix_of(gnnsparse.prepare(graph, values=values)), want)
