@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
+from gnnsparse.errors import check_memory
 
 __all__ = ["Csr", "address", "coo_to_csr", "run_cuda", "slot_dtype", "stream_of"]
 
@@ -104,6 +105,7 @@ class Csr:
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
         """The transpose, and for each of its slots the slot of the same nonzero here."""
+        self.check_scratch(bytes_per_column=24)
         indptr, indices, source = self._empty_like(self.cols, self.nnz)
         wide = source.dtype == torch.int64
         out = (address(indptr), address(indices), address(source), wide)
@@ -136,6 +138,11 @@ class Csr:
         source += torch.repeat_interleave(start, degrees, output_size=self.nnz)
         return Csr(indptr, self.indices[source], self.cols), source.to(slot_dtype(self.nnz))
 
+    def check_scratch(self, bytes_per_column: int) -> None:
+        """Raises MemoryError where scratch of the matrix's width does not fit into this machine."""
+        if self.device.type == "cpu":
+            check_memory("num_cols", bytes_per_column * self.cols, f"a matrix of {self.cols} columns")
+
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
         """Adds the diagonal elements that are missing; also the slot each nonzero came from, or -1."""
         if self.device.type != "cpu":
@@ -167,6 +174,7 @@ class Csr:
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Distinct columns in groups of `height` consecutive rows of `order`, int64 [groups]."""
         host = self.to(torch.device("cpu"))
+        host.check_scratch(bytes_per_column=12 * _threads())
         counts = torch.zeros(-(-self.rows // height), dtype=torch.int64)
         if order is not None:
             order = order.to(device="cpu", dtype=torch.int32).contiguous()
@@ -198,8 +206,11 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
 
     Raises:
         ValueError: there are 2^32 or more edges.
+        MemoryError: the rows and edges do not fit into this machine.
     """
     edges, device = row.numel(), row.device
+    if device.type == "cpu":
+        check_memory("num_nodes", 24 * rows + 24 * edges, f"a matrix of {rows} rows and {edges} edges")
     indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
     indices = torch.empty(edges, dtype=torch.int32, device=device)
     slots = torch.empty(edges, dtype=slot_dtype(edges), device=device)

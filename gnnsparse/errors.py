@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NoReturn
 
 import torch
 
-__all__ = ["bad_type", "bad_value", "check_choice", "check_flag", "check_tensor"]
+__all__ = ["bad_type", "bad_value", "check_choice", "check_memory", "check_tensor"]
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -29,11 +30,16 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Return `value` if it is a bool, else raise."""
-    if not isinstance(value, bool):
-        bad_type(name, value, "True or False")
-    return value
+def check_memory(name: str, nbytes: int, what: str) -> None:
+    """Raise MemoryError if something on the CPU needs more than all of its memory.
+
+    Without this the kernel would end the process instead.
+    """
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if nbytes > total:
+        raise MemoryError(
+            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, this machine has {total / 1e9:.1f} GB"
+        )
 
 
 def check_tensor(

@@ -49,6 +49,17 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
+def _infer_nodes(edges: torch.Tensor) -> int:
+    """One more than the largest index, unless that looks like a mistake."""
+    count = max(0, int(edges.max()) + 1 if edges.numel() else 0)
+    if count > max(10**7, 1000 * edges.shape[1]):
+        bad_value(
+            "edge_index",
+            f"has {edges.shape[1]} edges but an index of {count - 1}; pass num_nodes if that is meant",
+        )
+    return _count("num_nodes", count)
+
+
 def _check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
     """Raises for the first element outside [0, limit)."""
     if indices.numel() == 0:
@@ -205,8 +216,7 @@ class SparseGraph:
         if edges.shape[0] != 2:
             bad_value("edge_index", f"has shape {tuple(edges.shape)}; accepted: (2, edges)")
         if num_nodes is None:
-            top = int(edges.max()) + 1 if edges.numel() else 0
-            sources = targets = _count("num_nodes", max(top, 0))
+            sources = targets = _infer_nodes(edges)
         elif isinstance(num_nodes, (tuple, list)):
             if len(num_nodes) != 2:
                 bad_value("num_nodes", "accepted: a number, or a pair (sources, targets)")

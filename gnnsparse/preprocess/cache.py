@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -150,20 +150,17 @@ class GraphCache:
         text = json.dumps(facts)
         sums = {name: _checksum(name, tensor) for name, tensor in tensors.items()}
         metadata = {"facts": text, "sums": json.dumps(sums), "facts_sum": fingerprint([], text)}
-        temporary = None
+        temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=key, suffix=".part")
-            os.close(descriptor)
             save_file(tensors, temporary, metadata)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, self.path(key))
             self._evict(keep=key)
         except (OSError, RuntimeError) as error:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             warnings.warn(
                 f"the cache file {self.path(key)} can't be written: {error}", CacheWarning, stacklevel=3
             )

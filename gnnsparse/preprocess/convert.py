@@ -64,6 +64,7 @@ def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedM
 
 def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
     threads = torch.get_num_threads()
+    csr.check_scratch(bytes_per_column=12 * threads)
     window_rows, residual = _split(csr, spec) if spec.split_short_rows else (None, None)
     panels = -(-csr.rows // spec.panel) if window_rows is None else window_rows.numel()
     columns_of = torch.zeros(panels, dtype=torch.int64)

@@ -11,6 +11,7 @@ import torch
 
 from gnnsparse.csr import Csr, slot_dtype
 from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
+from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
@@ -139,9 +140,16 @@ def _direction(
     return Direction(csr, order, blocked)
 
 
-def _transposed_order(weights: Weighted, csr: Csr, order: Reordering) -> torch.Tensor | None:
+def _ordering(graph: SparseGraph, recipe: Recipe) -> Reordering | None:
+    """The row order, with its report; None where none is asked for, which would only cost time."""
+    if recipe.reorder == "none" and not recipe.reorder_options:
+        return None
+    return reorder(graph, recipe.reorder, **dict(recipe.reorder_options))
+
+
+def _transposed_order(weights: Weighted, csr: Csr, order: Reordering | None) -> torch.Tensor | None:
     """The row order of A^T: methods on A + A^T give both the same."""
-    if order.order is None:
+    if order is None or order.order is None:
         return None
     if order.method in ("rcm", "metis"):
         return order.order
@@ -153,8 +161,8 @@ def build(source: Source, recipe: Recipe) -> Prepared:
     start = time.perf_counter()
     weights = normalize(source.build(), recipe.normalization, recipe.self_loop_weight)
     graph = weights.graph
-    ordering = reorder(graph, recipe.reorder, **dict(recipe.reorder_options))
-    order = None if ordering.order is None else ordering.order.to(graph.device)
+    ordering = _ordering(graph, recipe)
+    order = None if ordering is None or ordering.order is None else ordering.order.to(graph.device)
     density = graph.nnz / max(graph.num_rows * graph.num_cols, 1)
     spec = recipe.spec(density)
 
@@ -187,7 +195,7 @@ def build(source: Source, recipe: Recipe) -> Prepared:
         backward = _direction(stored_t, order_t, swapped, values_t, recipe, spec)
     facts = {
         "symmetric": symmetric,
-        "reorder": ordering.report(),
+        "reorder": {"method": "none"} if ordering is None else ordering.report(),
         "seconds": time.perf_counter() - start,
         "edges": graph.num_edges,
     }

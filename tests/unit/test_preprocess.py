@@ -1,0 +1,185 @@
+"""Reorderings, work lists and plans."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.formats import format_spec
+from gnnsparse.plan import Device, Problem, choose_plan
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.balance import cut_rows, cut_windows, window_steps
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.preprocess.reorder import REORDERINGS, reorder
+from gnnsparse.testing import random_graph
+
+
+def communities(count: int, size: int, seed: int = 0) -> SparseGraph:
+    """Dense groups of nodes under shuffled ids: what a reordering has to find again."""
+    generator = torch.Generator().manual_seed(seed)
+    n = count * size
+    group = torch.arange(n) // size
+    mask = (group[:, None] == group) & (torch.rand(n, n, generator=generator) < 0.5)
+    mask |= torch.rand(n, n, generator=generator) < 0.002
+    mask |= mask.T.clone()
+    shuffle = torch.randperm(n, generator=generator)
+    return SparseGraph.from_torch_sparse(mask[shuffle][:, shuffle].float().to_sparse())
+
+
+@pytest.mark.parametrize("method", REORDERINGS)
+def test_orders_are_permutations_with_a_true_report(method: str) -> None:
+    graph = communities(8, 32)
+    result = reorder(graph, method)
+    order = torch.arange(graph.num_rows) if result.order is None else result.order.long()
+    assert torch.equal(order.sort().values, torch.arange(graph.num_rows))
+    dense = torch.from_numpy(graph.to_scipy().toarray()) != 0
+    for locality, rows in ((result.before, dense), (result.after, dense[order])):
+        assert locality.columns_8 == int(rows.reshape(-1, 8, 256).any(1).sum())
+        assert locality.columns_32 == int(rows.reshape(-1, 32, 256).any(1).sum())
+        assert locality.density == graph.nnz / (8 * locality.columns_8)
+    report = result.report()
+    assert report["method"] == method
+    assert report["seconds"] >= 0
+
+
+@pytest.mark.parametrize(("part_size", "left"), [(32, 0.5), (128, 0.65)])
+def test_metis_finds_communities(part_size: int, left: float) -> None:
+    result = reorder(communities(8, 32), "metis", part_size=part_size)
+    assert result.after.columns_32 < left * result.before.columns_32
+
+
+def test_rcm_narrows_the_band() -> None:
+    line = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    path = torch.stack([line[:-1], line[1:]])
+    graph = SparseGraph.from_edge_index(torch.cat([path, path.flip(0)], 1), 200)
+    order = reorder(graph, "rcm").order.long()
+    place = torch.empty(200, dtype=torch.int64)
+    place[order] = torch.arange(200)
+    assert int((place[path[0]] - place[path[1]]).abs().max()) == 1
+
+
+def test_degree_puts_long_rows_first() -> None:
+    graph = random_graph(60, 60, 0.1, hubs=3)
+    degrees = graph.csr.degrees[reorder(graph, "degree").order.long()]
+    assert bool((degrees.diff() <= 0).all())
+
+
+@pytest.mark.parametrize("method", REORDERINGS)
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_tiny_and_empty_graphs(method: str, n: int) -> None:
+    empty = SparseGraph.from_edge_index(torch.empty(2, 0, dtype=torch.int64), n)
+    assert reorder(empty, method).order is None
+    loops = SparseGraph.from_edge_index(torch.arange(n).repeat(2, 1), n)
+    gnnsparse.prepare(loops, reorder=method, cache=False)
+
+
+def test_directed_graphs_are_symmetrised() -> None:
+    edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
+    for method in ("rcm", "metis"):
+        assert reorder(SparseGraph.from_edge_index(edges, 300), method).order.numel() == 300
+
+
+def test_metis_without_pymetis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(ImportError, match="pip install pymetis"):
+        reorder(random_graph(20, 20, 0.2), "metis")
+
+
+@given(
+    rows=st.integers(1, 60), cols=st.integers(1, 300), density=st.sampled_from([0.0, 0.05, 0.5]),
+    limit=st.integers(1, 9), seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_segments_cover_every_step_once(rows: int, cols: int, density: float, limit: int, seed: int) -> None:
+    graph = random_graph(rows, cols, density, seed=seed, hubs=1)
+    blocked = convert(graph.csr, format_spec("window"), None)
+    segments = cut_windows(blocked, graph.csr, limit)
+    steps = window_steps(blocked)
+    covered = [set() for _ in range(steps.numel())]
+    places: dict[int, list[int]] = {}
+    for window, first, count, place in segments.items.tolist():
+        assert count <= limit
+        new = set(range(first, first + count))
+        assert not covered[window] & new
+        covered[window] |= new
+        if place >= 0:
+            places.setdefault(window, []).append(place)
+    assert [len(c) for c in covered] == steps.tolist()
+    assert {w: (p[0], len(p)) for w, p in places.items()} == {
+        w: (f, c) for w, f, c, _ in segments.cuts.tolist()
+    }
+    assert sorted(p for window in places.values() for p in window) == list(range(segments.partials))
+    # Rows resume after the nonzeros of the segments before.
+    dense = torch.from_numpy(graph.to_scipy().toarray()) != 0
+    for (window, first, _, _), offsets in zip(
+        segments.items.tolist(), segments.row_offsets.tolist(), strict=True
+    ):
+        begin = int(blocked.panel_ptr[window])
+        before = blocked.columns[begin : begin + 16 * first].long()
+        for r, offset in enumerate(offsets):
+            row = 8 * window + r
+            assert offset == (int(dense[row, before].sum()) if row < rows else 0)
+
+
+def test_cut_rows_lists_long_rows_alone() -> None:
+    graph = random_graph(40, 500, 0.02, hubs=3)
+    segments = cut_rows(graph.csr, 50)
+    degrees = graph.csr.degrees
+    long = (degrees > 50).nonzero().flatten().tolist()
+    assert segments.cuts[:, 0].tolist() == long
+    for row in long:
+        parts = [item for item in segments.items.tolist() if item[0] == row]
+        assert [p[1] for p in parts] == [sum(q[2] for q in parts[:i]) for i in range(len(parts))]
+        assert sum(p[2] for p in parts) == int(degrees[row])
+        assert max(p[2] for p in parts) <= 50
+
+
+H200 = Device("cuda", (9, 0), 132)
+REDDIT = Problem(
+    "spmm", H200, Precision.FP16, 232_965, 232_965, 114_416_026, 128, 7326, "window", 68_212_192, 12_000
+)
+
+
+def test_plans_say_why() -> None:
+    plan = choose_plan(REDDIT)
+    assert plan.kernel == "window"
+    assert "68212192" in str(plan)
+    assert hash(plan) == hash(choose_plan(REDDIT))
+
+
+@pytest.mark.parametrize(
+    ("change", "kernel", "why"),
+    [
+        ({"format": ""}, "csr", "no blocked format"),
+        ({"precision": Precision.FP32}, "csr", "fp32"),
+        ({"device": Device("cuda", (7, 5), 72), "precision": Precision.BF16}, "csr", "sm_75"),
+        ({"device": Device("cuda", (7, 5), 72)}, "window", "windows gather less"),
+        ({"device": Device("cuda", (7, 0), 72)}, "csr", "sm_70"),
+        ({"slots": 113_000_000}, "csr", "too little"),
+        ({"format": "hrpb"}, "window", "asked for"),
+        ({"format": "hrpb", "edge_values": True}, "csr", "no bits"),
+        ({"format": "hrpb", "op": "sddmm"}, "csr", "no bits"),
+        ({"device": Device("cpu")}, "csr", "CPU"),
+    ],
+)
+def test_choice(change: dict[str, object], kernel: str, why: str) -> None:
+    plan = choose_plan(replace(REDDIT, **change))
+    assert plan.kernel == kernel
+    assert why in str(plan)
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 41, 64, 128, 256, 602])
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("nnz", [0, 10**6, 10**9])
+def test_lane_layouts_are_possible(width: int, precision: Precision, nnz: int) -> None:
+    plan = choose_plan(replace(REDDIT, width=width, precision=precision, nnz=nnz, format=""))
+    assert plan.lanes in (1, 2, 4, 8, 16, 32)
+    assert plan.row_lanes in (1, 2, 4, 8, 16, 32)
+    assert plan.lanes <= plan.row_lanes <= 32
+    assert plan.row_limit >= 256
