@@ -27,7 +27,8 @@ inline void require_size(int64_t value, const char* name) {
 template <class T>
 T* array(Address address, int64_t count, const char* name) {
   require_size(count, name);
-  if (address == 0 && count > 0) reject(name, "is null but has " + std::to_string(count) + " elements");
+  if (address == 0 && count > 0)
+    reject(name, "is null but has " + std::to_string(count) + " elements");
   if (address % alignof(T) != 0) reject(name, "is not aligned to its element type");
   return reinterpret_cast<T*>(address);
 }

@@ -1,5 +1,4 @@
 #include "gnnsparse/cuda_api.h"
-
 #include "window_args.h"
 
 namespace gnnsparse::bindings {
@@ -53,9 +52,10 @@ void pack(Address x, int x_dtype, int64_t row_stride, int64_t column_stride, Add
   cuda::pack(p, stream_of(stream));
 }
 
-void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_scale, const Segments& segments, Address cuts,
-              int64_t cut_count, int64_t row_limit, int lanes, int row_lanes, const Dense& x,
-              const Dense& y, int64_t n, Address partial, int precision_code, Address stream) {
+void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_scale,
+              const Segments& segments, Address cuts, int64_t cut_count, int64_t row_limit,
+              int lanes, int row_lanes, const Dense& x, const Dense& y, int64_t n, Address partial,
+              int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_lanes(lanes, row_lanes);
   require_aligned(values, "values");
@@ -79,8 +79,8 @@ void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_sca
 }
 
 void sddmm_csr(const CsrView& a, Address row_ids, const Segments& segments, int64_t row_limit,
-               int lanes, int row_lanes, const Dense& q, const Dense& k, Address out,
-               int out_dtype, int64_t d, int precision_code, Address stream) {
+               int lanes, int row_lanes, const Dense& q, const Dense& k, Address out, int out_dtype,
+               int64_t d, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_lanes(lanes, row_lanes);
   cuda::CsrSddmm p;
@@ -117,9 +117,8 @@ void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr
   const Precision precision = precision_of(precision_code);
   require_vectors(q, a.rows, d, precision, "q");
   require_vectors(k, a.cols, d, precision, "k");
-  cuda::sddmm_window(
-      window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, precision), precision,
-      stream_of(stream));
+  cuda::sddmm_window(window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, precision),
+                     precision, stream_of(stream));
 }
 
 cuda::Softmax softmax_problem(const CsrView& a, Address long_rows, int64_t long_row_count,

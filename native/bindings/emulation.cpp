@@ -45,9 +45,8 @@ void bind_emulation(py::module_& m) {
          Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
          int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_spmm(window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y,
-                                      n, 0, p),
-                          p);
+        cpu::emulate_spmm(
+            window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y, n, 0, p), p);
       },
       nogil);
   m.def(
@@ -55,8 +54,8 @@ void bind_emulation(py::module_& m) {
       [](const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
          const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_sddmm(
-            window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, p), p);
+        cpu::emulate_sddmm(window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, p),
+                           p);
       },
       nogil);
 }

@@ -22,8 +22,8 @@ cpu::SlotArray slot_array(Address data, bool wide, int64_t count, const char* na
   return result;
 }
 
-int64_t coo_to_csr(Address row, Address col, bool wide, int64_t edges, int64_t rows,
-                   Address indptr, Address indices, Address slot, bool wide_slot, int threads) {
+int64_t coo_to_csr(Address row, Address col, bool wide, int64_t edges, int64_t rows, Address indptr,
+                   Address indices, Address slot, bool wide_slot, int threads) {
   return cpu::coo_to_csr(index_array(row, wide, edges, "row"), index_array(col, wide, edges, "col"),
                          rows, array<int64_t>(indptr, rows + 1, "indptr"),
                          array<int32_t>(indices, edges, "indices"),

@@ -40,9 +40,8 @@ void bind_views(py::module_& m) {
       .def_readonly("nnz", &CsrView::nnz);
 
   py::class_<Dense>(m, "Dense")
-      .def(py::init([](Address data, int64_t stride, int dtype) {
-             return Dense{data, stride, dtype};
-           }),
+      .def(py::init(
+               [](Address data, int64_t stride, int dtype) { return Dense{data, stride, dtype}; }),
            py::arg("data"), py::arg("stride"), py::arg("dtype"));
 
   py::class_<BlockedView>(m, "Blocked")

@@ -32,8 +32,7 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
   p.edges.values = optional_array<const uint16_t>(edge_values, "edge_values");
   if (edge_values != 0) {
     p.edges.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
-    p.edges.row_offsets =
-        array<const int32_t>(segments.row_offsets, segments.count, "row_offsets");
+    p.edges.row_offsets = array<const int32_t>(segments.row_offsets, segments.count, "row_offsets");
   }
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.row_scale = optional_array<const float>(row_scale, "row_scale");

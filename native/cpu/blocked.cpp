@@ -73,7 +73,9 @@ void for_each_nonzero(const CsrView& a, RowRange rows, const ColumnSet& set, Bod
 class BrickGrid {
  public:
   BrickGrid(BlockedShape shape, int64_t slots)
-      : shape_(shape), windows_(shape.panel / shape.window), maps_(slots / shape.brick * windows_) {}
+      : shape_(shape),
+        windows_(shape.panel / shape.window),
+        maps_(slots / shape.brick * windows_) {}
 
   int64_t cell(int64_t row, int64_t position) const {
     return position / shape_.brick * windows_ + row / shape_.window;
@@ -107,7 +109,7 @@ void write_columns(const std::vector<int32_t>& columns, int64_t slots, int32_t* 
 // What fill_blocked hands to the writers of one panel.
 struct Panel {
   RowRange rows;
-  int64_t first;   // slot
+  int64_t first;  // slot
   int64_t slots;
   int64_t bricks;  // first stored brick
   int64_t values;  // first packed value
@@ -125,8 +127,8 @@ void write_plain_bitmap(const CsrView& a, BlockedShape shape, const Panel& panel
                         const ColumnSet& set, const BlockedOutput& out) {
   const int64_t brick_bits = int64_t{shape.window} * shape.brick;
   for_each_nonzero(a, panel.rows, set, [&](int64_t row, int64_t position, int64_t) {
-    const int64_t bit = (panel.first + position) / shape.brick * brick_bits +
-                        row * shape.brick + position % shape.brick;
+    const int64_t bit = (panel.first + position) / shape.brick * brick_bits + row * shape.brick +
+                        position % shape.brick;
     out.bitmap[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
   });
 }
@@ -233,8 +235,10 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
       }
     }
   });
-  if (out.value_ptr != nullptr) out.value_ptr[panel_ptr[panels] / shape.block] = panel_values[panels];
-  if (out.brick_ptr != nullptr) out.brick_ptr[panel_ptr[panels] / shape.brick] = panel_bricks[panels];
+  if (out.value_ptr != nullptr)
+    out.value_ptr[panel_ptr[panels] / shape.block] = panel_values[panels];
+  if (out.brick_ptr != nullptr)
+    out.brick_ptr[panel_ptr[panels] / shape.brick] = panel_bricks[panels];
 }
 
 RowSplit split_short_rows(const CsrView& a, int64_t window, int64_t short_nnz,

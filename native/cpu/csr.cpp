@@ -105,7 +105,8 @@ int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr
     int64_t out = indptr[r] - 1;
     for (int64_t k = start[r]; k < start[r + 1]; ++k) {
       const auto column = static_cast<int32_t>(keys[k] >> 32);
-      if (k == start[r] || column != static_cast<int32_t>(keys[k - 1] >> 32)) indices[++out] = column;
+      if (k == start[r] || column != static_cast<int32_t>(keys[k - 1] >> 32))
+        indices[++out] = column;
       slot.set(static_cast<int64_t>(keys[k] & 0xffffffffu), out);
     }
   });
@@ -116,7 +117,8 @@ void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray so
   // A stable counting sort: every chunk of rows counts its columns, and writes each column's
   // nonzeros behind those of the chunks before it.
   constexpr int64_t kCounterBytes = int64_t{1} << 30;
-  const int64_t affordable = std::max<int64_t>(1, kCounterBytes / (8 * std::max<int64_t>(a.cols, 1)));
+  const int64_t affordable =
+      std::max<int64_t>(1, kCounterBytes / (8 * std::max<int64_t>(a.cols, 1)));
   const int64_t chunks = a.nnz < (1 << 16) ? 1 : std::min<int64_t>(threads, affordable);
   std::vector<int64_t> counters(chunks * a.cols, 0);
   std::vector<int64_t> bounds(chunks + 1);

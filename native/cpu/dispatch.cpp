@@ -27,8 +27,8 @@ std::atomic<const KernelTable*>& current() {
 // on one thread and a hub row does not hold back many others.
 int64_t row_chunk(const CsrView& a, int64_t width) {
   constexpr int64_t kWork = 1 << 15;
-  const int64_t per_row = std::max<int64_t>(1, a.nnz / std::max<int64_t>(a.rows, 1)) *
-                          std::max<int64_t>(width, 1);
+  const int64_t per_row =
+      std::max<int64_t>(1, a.nnz / std::max<int64_t>(a.rows, 1)) * std::max<int64_t>(width, 1);
   return std::clamp<int64_t>(kWork / per_row, 1, 256);
 }
 

@@ -120,9 +120,8 @@ void emulate_spmm_with(const WindowSpmm& p) {
           for (int i = 0; i < Tile::kLaneFeatures; ++i) {
             const int64_t feature = f0 + Tile::lane_feature(lane) + i;
             if (row >= p.a.rows || feature >= p.n) continue;
-            sums[row * p.n + feature] +=
-                c[r / 2 * Tile::kAccumulators + result_accumulator(i)]
-                    .reg[lane][result_register(i, r % 2)];
+            sums[row * p.n + feature] += c[r / 2 * Tile::kAccumulators + result_accumulator(i)]
+                                             .reg[lane][result_register(i, r % 2)];
           }
         }
       }
@@ -182,8 +181,7 @@ void emulate_sddmm_precision(const WindowSddmm& p) {
             const int64_t feature = f0 + Tile::kLaneFeatures * (lane & 3);
             Vec16 k[2];
             for (int i = 0; i < 2; ++i) {
-              const int32_t column =
-                  slot_columns(p.a, range, position + sddmm_slot(lane, i)).id[0];
+              const int32_t column = slot_columns(p.a, range, position + sddmm_slot(lane, i)).id[0];
               k[i] = load_vec16<typename Tile::Storage>(p.k, column, feature, p.d);
             }
             const int64_t row = std::min(range.row + lane_row(lane), p.a.rows - 1);

@@ -3,5 +3,5 @@
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx512Kernels = {"avx512", avx512::spmm_rows, avx512::sddmm_rows,
-                                         avx512::softmax_rows, avx512::softmax_grad_rows};
+                                           avx512::softmax_rows, avx512::softmax_grad_rows};
 }  // namespace gnnsparse::cpu

@@ -108,9 +108,8 @@ __device__ __forceinline__ void store_row(const MutableDenseView& y, int64_t row
     uint32_t words[kCount / 2];
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
-      words[i] = y.dtype == DType::kFloat16
-                     ? pack(__floats2half2_rn(v[2 * i], v[2 * i + 1]))
-                     : pack(__floats2bfloat162_rn(v[2 * i], v[2 * i + 1]));
+      words[i] = y.dtype == DType::kFloat16 ? pack(__floats2half2_rn(v[2 * i], v[2 * i + 1]))
+                                            : pack(__floats2bfloat162_rn(v[2 * i], v[2 * i + 1]));
     }
     uint16_t* p = static_cast<uint16_t*>(y.data) + at;
     if (whole && reinterpret_cast<uintptr_t>(p) % (kCount * 2) == 0) {

@@ -1,8 +1,8 @@
 // How the csr kernels share out rows: a group of lanes takes a row, or a part of a long one.
 #pragma once
 
-#include "gnnsparse/cuda_api.h"
 #include "device/vector.cuh"
+#include "gnnsparse/cuda_api.h"
 
 namespace gnnsparse::cuda {
 

@@ -1,4 +1,5 @@
-// SDDMM on CUDA cores: a group of lanes keeps its part of a row of Q and reads 8 rows of K at a time.
+// SDDMM on CUDA cores: a group of lanes keeps its part of a row of Q and reads 8 rows of K at a
+// time.
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "kernels/csr_rows.cuh"
@@ -65,8 +66,7 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
 
 template <Precision P>
 void run(const CsrSddmm& p, Stream stream) {
-  const dim3 grid =
-      grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes, 1, "sddmm_csr");
+  const dim3 grid = grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes, 1, "sddmm_csr");
   launch("sddmm_csr", csr_sddmm_kernel<P>, grid, kCsrThreads, stream, p);
 }
 

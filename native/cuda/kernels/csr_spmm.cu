@@ -126,8 +126,7 @@ void run(const CsrSpmm& p, Stream stream) {
   const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
   const dim3 grid = grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes,
                             ceil_div(p.n, tile), "spmm_csr");
-  const auto kernel =
-      p.values != nullptr ? csr_spmm_kernel<P, true> : csr_spmm_kernel<P, false>;
+  const auto kernel = p.values != nullptr ? csr_spmm_kernel<P, true> : csr_spmm_kernel<P, false>;
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
   if (p.cut_count == 0) return;
   Reduce reduce;

@@ -1,7 +1,6 @@
-#include "kernels/reduce.cuh"
-
 #include "device/launch.cuh"
 #include "device/vector.cuh"
+#include "kernels/reduce.cuh"
 
 namespace gnnsparse::cuda {
 namespace {

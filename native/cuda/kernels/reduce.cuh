@@ -8,9 +8,9 @@ namespace gnnsparse::cuda {
 struct Reduce {
   const Cut* cuts = nullptr;
   int64_t cut_count = 0;
-  const float* partial = nullptr;          // [partial sums][window][partial_stride(n)]
-  int window = 1;                          // rows of a partial sum
-  const int32_t* first_rows = nullptr;     // first row of each item; null: item * window
+  const float* partial = nullptr;       // [partial sums][window][partial_stride(n)]
+  int window = 1;                       // rows of a partial sum
+  const int32_t* first_rows = nullptr;  // first row of each item; null: item * window
   int64_t rows = 0;
   const int32_t* row_ids = nullptr;
   const float* row_scale = nullptr;

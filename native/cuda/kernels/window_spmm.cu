@@ -2,8 +2,8 @@
 
 namespace gnnsparse::cuda {
 
-void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count,
-                 Precision precision, Stream stream) {
+void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
+                 Stream stream) {
   switch (precision) {
     case Precision::kFp16:
       run_window_spmm<Precision::kFp16>(problem, stream);

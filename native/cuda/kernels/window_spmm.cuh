@@ -31,7 +31,9 @@ class WindowWarp {
   static constexpr int kRowTiles = Source::kRowTiles;
 
   __device__ WindowWarp(const WindowSpmm& p, const WindowRange& range, int lane, int64_t feature)
-      : p_(p), range_(range), source_(p.a, p.edges, range, lane),
+      : p_(p),
+        range_(range),
+        source_(p.a, p.edges, range, lane),
         x_(static_cast<const typename Tile::Storage*>(p.x.data) + feature),
         position_(kStep * range.first_step + lane_slot(lane)),
         active_(feature < p.n) {}
@@ -111,7 +113,8 @@ __global__ void __launch_bounds__(kWindowWarps* kWarp, kWindowBlocks<Source>)
       float* to = p.partial + row * partial_stride(p.n) + feature;
 #pragma unroll
       for (int i = 0; i < Tile::kLaneFeatures; i += 4) {
-        *reinterpret_cast<float4*>(to + i) = make_float4(out[i], out[i + 1], out[i + 2], out[i + 3]);
+        *reinterpret_cast<float4*>(to + i) =
+            make_float4(out[i], out[i + 1], out[i + 2], out[i + 3]);
       }
       continue;
     }
@@ -127,8 +130,8 @@ __global__ void __launch_bounds__(kWindowWarps* kWarp, kWindowBlocks<Source>)
 template <Precision P, class Source>
 void launch_window_spmm(const WindowSpmm& p, Stream stream) {
   using Tile = typename TileOf<P>::Type;
-  const dim3 grid = grid_of(p.segment_count, kWindowWarps,
-                            ceil_div<int64_t>(p.n, Tile::kFeatures), "spmm_window");
+  const dim3 grid = grid_of(p.segment_count, kWindowWarps, ceil_div<int64_t>(p.n, Tile::kFeatures),
+                            "spmm_window");
   launch("spmm_window", window_spmm_kernel<P, Source>, grid, kWindowWarps * kWarp, stream, p);
 }
 

@@ -1,5 +1,4 @@
 #include "gnnsparse/blocked.h"
-
 #include "preprocess/sorted_keys.cuh"
 
 namespace gnnsparse::cuda {
@@ -10,8 +9,7 @@ constexpr int kRowLanes = 32;
 // A warp a row: keys of its nonzeros are (panel, column).
 __global__ void __launch_bounds__(kSortThreads)
     panel_keys_kernel(const CsrView a, int64_t height, uint64_t* keys, uint32_t* ordinals) {
-  const int64_t row =
-      int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
+  const int64_t row = int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
   if (row >= a.rows) return;
   const uint64_t base = static_cast<uint64_t>(row / height) * a.cols;
   for (int64_t e = a.indptr[row] + threadIdx.x % kRowLanes; e < a.indptr[row + 1]; e += kRowLanes) {
@@ -50,8 +48,7 @@ __global__ void __launch_bounds__(kSortThreads)
 __global__ void __launch_bounds__(kSortThreads)
     fill_kernel(const CsrView a, const BlockedView format, const int32_t* position,
                 int32_t* columns, uint32_t* bitmap, int64_t* value_slot) {
-  const int64_t row =
-      int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
+  const int64_t row = int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
   if (row >= a.rows) return;
   const BlockedShape shape = format.shape;
   const int64_t panel = row / shape.panel;
@@ -114,9 +111,9 @@ size_t count_panels(const CsrView& a, int64_t height, int64_t* columns, int32_t*
 
 void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* position,
                   int32_t* columns, uint8_t* bitmap, int64_t* value_slot, Stream stream) {
-  launch("fill_blocked", fill_kernel,
-         grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_blocked"), kSortThreads, stream, a,
-         format, position, columns, reinterpret_cast<uint32_t*>(bitmap), value_slot);
+  launch("fill_blocked", fill_kernel, grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_blocked"),
+         kSortThreads, stream, a, format, position, columns, reinterpret_cast<uint32_t*>(bitmap),
+         value_slot);
   launch("fill_blocked", pad_kernel, grid_of(format.panels, kSortThreads, 1, "fill_blocked"),
          kSortThreads, stream, format, columns);
 }

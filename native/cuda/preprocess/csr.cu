@@ -92,8 +92,8 @@ size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t
   return carver.used();
 }
 
-size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source,
-                 Scratch scratch, Stream stream) {
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source, Scratch scratch,
+                 Stream stream) {
   require_ordinals(a.nnz, "nnz");
   Carver carver(scratch);
   auto arrays = take_keys<uint32_t>(carver, a.nnz);
@@ -104,8 +104,8 @@ size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots sour
     return carver.used();
   }
   const dim3 grid = grid_of(a.nnz, kSortThreads, 1, "transpose");
-  launch("transpose", column_keys_kernel, grid, kSortThreads, stream, a.indices, a.nnz,
-         arrays.keys, arrays.ordinals);
+  launch("transpose", column_keys_kernel, grid, kSortThreads, stream, a.indices, a.nnz, arrays.keys,
+         arrays.ordinals);
   sort_keys(arrays, a.nnz, bits_of(static_cast<uint64_t>(a.cols)), stream);
   launch("transpose", write_transpose_kernel, grid, kSortThreads, stream, a, arrays.sorted_keys,
          arrays.sorted_ordinals, indptr, indices, source);

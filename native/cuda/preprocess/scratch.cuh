@@ -11,7 +11,8 @@ namespace gnnsparse::cuda {
 
 class Carver {
  public:
-  explicit Carver(Scratch scratch) : base_(static_cast<std::byte*>(scratch.data)), limit_(scratch.bytes) {}
+  explicit Carver(Scratch scratch)
+      : base_(static_cast<std::byte*>(scratch.data)), limit_(scratch.bytes) {}
 
   template <class T>
   T* take(int64_t count) {

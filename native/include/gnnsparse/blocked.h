@@ -73,9 +73,9 @@ void count_columns(const CsrView& a, const int32_t* order, int64_t height, int64
                    int threads);
 
 struct BlockedOutput {
-  int32_t* columns = nullptr;     // [slots]
-  uint8_t* bitmap = nullptr;      // zeroed by the caller
-  int64_t* brick_ptr = nullptr;   // written where only bricks with a nonzero are stored
+  int32_t* columns = nullptr;    // [slots]
+  uint8_t* bitmap = nullptr;     // zeroed by the caller
+  int64_t* brick_ptr = nullptr;  // written where only bricks with a nonzero are stored
   int32_t* brick_rows = nullptr;
   int64_t* value_ptr = nullptr;   // written where values are packed in block order
   int64_t* value_slot = nullptr;  // [nnz] where the value of each nonzero goes; -1: nowhere

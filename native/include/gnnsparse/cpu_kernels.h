@@ -12,12 +12,12 @@ namespace gnnsparse::cpu {
 // with weight(e) = values[e], or col_scale[indices[e]], or 1.
 struct SpmmArgs {
   CsrView a;
-  const int32_t* row_ids = nullptr;    // null: i
-  const float* values = nullptr;       // [nnz]
-  const float* col_scale = nullptr;    // [cols], used where values is null
-  const float* row_scale = nullptr;    // [rows], null: 1
-  DenseView x;                         // [cols, n]
-  MutableDenseView y;                  // [rows, n]
+  const int32_t* row_ids = nullptr;  // null: i
+  const float* values = nullptr;     // [nnz]
+  const float* col_scale = nullptr;  // [cols], used where values is null
+  const float* row_scale = nullptr;  // [rows], null: 1
+  DenseView x;                       // [cols, n]
+  MutableDenseView y;                // [rows, n]
   int64_t n = 0;
 };
 
@@ -25,9 +25,9 @@ struct SpmmArgs {
 struct SddmmArgs {
   CsrView a;
   const int32_t* row_ids = nullptr;
-  DenseView q;                         // [rows, d]
-  DenseView k;                         // [cols, d]
-  void* out = nullptr;                 // [nnz]
+  DenseView q;          // [rows, d]
+  DenseView k;          // [cols, d]
+  void* out = nullptr;  // [nnz]
   DType out_dtype = DType::kFloat32;
   int64_t d = 0;
 };
@@ -35,9 +35,9 @@ struct SddmmArgs {
 // Softmax over the nonzeros of each row, and its gradient. Rows without nonzeros have no output.
 struct SoftmaxArgs {
   CsrView a;
-  const float* scores = nullptr;       // forward: input. backward: the softmax
-  const float* grad = nullptr;         // backward only: gradient of the softmax
-  float* out = nullptr;                // [nnz]
+  const float* scores = nullptr;  // forward: input. backward: the softmax
+  const float* grad = nullptr;    // backward only: gradient of the softmax
+  float* out = nullptr;           // [nnz]
 };
 
 struct KernelTable {

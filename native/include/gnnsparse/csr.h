@@ -54,8 +54,8 @@ void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray so
 void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32_t* indices,
                   SlotArray source, int threads);
 
-// Copies the square matrix `a` and adds the diagonal elements it lacks. Call it with indices null to
-// get indptr [rows + 1] only. `source` is the slot each nonzero came from, -1 for a new one.
+// Copies the square matrix `a` and adds the diagonal elements it lacks. Call it with indices null
+// to get indptr [rows + 1] only. `source` is the slot each nonzero came from, -1 for a new one.
 void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray source,
                     int threads);
 

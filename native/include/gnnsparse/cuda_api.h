@@ -41,14 +41,14 @@ struct RowSegment {
 // Width of a row of partial sums.
 constexpr int64_t partial_stride(int64_t n) { return ceil_div<int64_t>(n, 64) * 64; }
 
-// out[i] = scale[i] * x[i], in the type and with the row stride of `out`: whole 16-byte vectors, zero
-// from column n on.
+// out[i] = scale[i] * x[i], in the type and with the row stride of `out`: whole 16-byte vectors,
+// zero from column n on.
 struct Pack {
   const void* x = nullptr;
   DType x_dtype = DType::kFloat32;
   int64_t row_stride = 0;
   int64_t column_stride = 0;
-  const float* scale = nullptr;            // [rows], null: 1
+  const float* scale = nullptr;  // [rows], null: 1
   int64_t rows = 0;
   int64_t n = 0;
   MutableDenseView out;
@@ -59,19 +59,19 @@ struct Pack {
 struct CsrSpmm {
   CsrView a;
   const int32_t* row_ids = nullptr;
-  const void* values = nullptr;            // [nnz], storage type, 16-byte aligned; null: 1
+  const void* values = nullptr;  // [nnz], storage type, 16-byte aligned; null: 1
   const float* row_scale = nullptr;
-  const RowSegment* segments = nullptr;    // parts of the rows with more than row_limit nonzeros
+  const RowSegment* segments = nullptr;  // parts of the rows with more than row_limit nonzeros
   int64_t segment_count = 0;
   const Cut* cuts = nullptr;
   int64_t cut_count = 0;
   int64_t row_limit = 0;
-  int lanes = 32;                          // along the features, a power of two from 1 to 32
-  int row_lanes = 32;                      // of one row, a multiple of lanes up to 32
+  int lanes = 32;      // along the features, a power of two from 1 to 32
+  int row_lanes = 32;  // of one row, a multiple of lanes up to 32
   DenseView x;
   MutableDenseView y;
   int64_t n = 0;
-  float* partial = nullptr;                // [partial sums][partial_stride(n)]
+  float* partial = nullptr;  // [partial sums][partial_stride(n)]
 };
 
 // out[e] = dot(q[row_ids[i]], k[indices[e]])
@@ -92,19 +92,19 @@ struct CsrSddmm {
 
 struct Softmax {
   CsrView a;
-  const Cut* long_rows = nullptr;          // rows with more than row_limit nonzeros
+  const Cut* long_rows = nullptr;  // rows with more than row_limit nonzeros
   int64_t long_row_count = 0;
   int64_t row_limit = 0;
-  const float* scores = nullptr;           // backward: the softmax
-  const float* grad = nullptr;             // backward only
+  const float* scores = nullptr;  // backward: the softmax
+  const float* grad = nullptr;    // backward only
   float* out = nullptr;
 };
 
 void pack(const Pack& problem, Stream stream);
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
-void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count,
-                 Precision precision, Stream stream);
+void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
+                 Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
@@ -128,8 +128,8 @@ struct Slots {
 // As the functions of the same names in gnnsparse/csr.h.
 size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t cols,
                   int64_t* indptr, int32_t* indices, Slots slot, Scratch scratch, Stream stream);
-size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source,
-                 Scratch scratch, Stream stream);
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source, Scratch scratch,
+                 Stream stream);
 
 // Distinct columns of each panel of `height` rows, and the place of each nonzero's column among
 // those of its panel.

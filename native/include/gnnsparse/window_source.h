@@ -49,16 +49,17 @@ struct WindowSegment {
 // Per-edge values in row order (CSR order), for formats that store bits only.
 struct RowValues {
   const int64_t* indptr = nullptr;
-  const void* values = nullptr;           // [nnz]
-  const int32_t* row_offsets = nullptr;   // [segments][window] nonzeros of the row before the segment
+  const void* values = nullptr;  // [nnz]
+  const int32_t* row_offsets =
+      nullptr;  // [segments][window] nonzeros of the row before the segment
 };
 
 // What the lanes of a warp need to know about their segment.
 struct WindowRange {
-  int64_t first;      // first slot of the panel
-  int64_t row;        // first row of the window
-  int slots;          // slots of the panel
-  int window;         // which window of the panel
+  int64_t first;  // first slot of the panel
+  int64_t row;    // first row of the window
+  int slots;      // slots of the panel
+  int window;     // which window of the panel
   int first_step;
   int steps;
   int64_t segment;
@@ -209,7 +210,9 @@ class PackedSource {
 
   GNNSPARSE_HD PackedSource(const BlockedView& a, const RowValues&, const WindowRange& range,
                             int lane)
-      : a_(a), range_(range), row_(lane_row(lane)),
+      : a_(a),
+        range_(range),
+        row_(lane_row(lane)),
         position_(kStep * range.first_step + lane_slot(lane)) {}
 
   GNNSPARSE_HD void next(typename Tile::Values (&values)[kTiles]) {
@@ -221,8 +224,8 @@ class PackedSource {
     const uint64_t map = find_brick(range_.first + position, value);
     const auto* packed = static_cast<const Storage*>(a_.values);
     for (int i = 0; i < kTiles; ++i) {
-      const int bit = (row_ + kTileRows * i) * a_.shape.brick +
-                      static_cast<int>(position % a_.shape.brick);
+      const int bit =
+          (row_ + kTileRows * i) * a_.shape.brick + static_cast<int>(position % a_.shape.brick);
       int64_t at = value + popcount64(map & ((uint64_t{1} << bit) - 1));
       for (int j = 0; j < kLaneSlots; ++j) {
         if (map >> (bit + j) & 1u) Tile::set(values[i], j, load_const(packed + at++));
@@ -267,8 +270,11 @@ class DenseSource {
 
   GNNSPARSE_HD DenseSource(const BlockedView& a, const RowValues&, const WindowRange& range,
                            int lane)
-      : shape_(a.shape), values_(static_cast<const Storage*>(a.values)), first_(range.first),
-        slots_(range.slots), row_(lane_row(lane)),
+      : shape_(a.shape),
+        values_(static_cast<const Storage*>(a.values)),
+        first_(range.first),
+        slots_(range.slots),
+        row_(lane_row(lane)),
         position_(kStep * range.first_step + lane_slot(lane)) {}
 
   GNNSPARSE_HD void next(typename Tile::Values (&values)[kTiles]) {

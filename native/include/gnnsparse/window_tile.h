@@ -21,9 +21,9 @@
 namespace gnnsparse {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kStep = 16;       // column slots a warp consumes at a time
-inline constexpr int kLaneSlots = 4;   // of them, those of one lane
-inline constexpr int kTileRows = 8;    // rows of A in one mma
+inline constexpr int kStep = 16;      // column slots a warp consumes at a time
+inline constexpr int kLaneSlots = 4;  // of them, those of one lane
+inline constexpr int kTileRows = 8;   // rows of A in one mma
 
 struct Vec16 {
   uint32_t word[4];
@@ -70,9 +70,9 @@ struct TileM16N8K16 {
   using Fragment = FragmentM16N8K16;
   using Storage = uint16_t;
   static constexpr int kLaneFeatures = 8;
-  static constexpr int kFeatures = 64;      // of a warp
-  static constexpr int kAccumulators = 4;   // of 4 floats
-  static constexpr int kMmas = 4;           // a step
+  static constexpr int kFeatures = 64;     // of a warp
+  static constexpr int kAccumulators = 4;  // of 4 floats
+  static constexpr int kMmas = 4;          // a step
   using Values = SlotValues<2>;
 
   GNNSPARSE_HD static constexpr int lane_feature(int lane) { return kLaneFeatures * (lane >> 2); }
@@ -127,7 +127,9 @@ struct TileM16N8K8 {
     b[0] = values.reg[2 * (m & 1)];
     b[1] = values.reg[2 * (m & 1) + 1];
   }
-  GNNSPARSE_HD static void set(Values& values, int i, uint32_t bits) { values.reg[i] = to_tf32(bits); }
+  GNNSPARSE_HD static void set(Values& values, int i, uint32_t bits) {
+    values.reg[i] = to_tf32(bits);
+  }
   GNNSPARSE_HD static Values select(const Values& weights, uint32_t bits) {
     Values values;
     for (int i = 0; i < 4; ++i) values.reg[i] = bits >> i & 1u ? weights.reg[i] : 0u;
