@@ -99,16 +99,21 @@ def graph_like(
         ValueError: the name is not known, `scale` is outside (0, 1] or too small for the graph's
             mean degree, or `seed` is negative.
     """
-    model = _MODELS[check_choice("name", name, GENERATED_GRAPHS)]
-    return sample_graph(model, check_model_scale(name, scale), seed, device, shuffled)[0]
+    return sample_named(check_choice("name", name, GENERATED_GRAPHS), scale, seed, device, shuffled)[0]
 
 
-def check_model_scale(name: str, scale: float) -> float:
-    """Returns `scale` if the named graph can have it, else raises."""
+def sample_named(
+    name: str,
+    scale: float = 1.0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    shuffled: bool = False,
+) -> tuple[SparseGraph, torch.Tensor]:
+    """The graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
     scale, model = check_scale(scale), _MODELS[name]
     if scale < model.smallest_scale:
         bad_value("scale", f"got {scale:g}; accepted for {name}: {model.smallest_scale:.2g} to 1")
-    return scale
+    return sample_graph(model, scale, seed, device, shuffled)
 
 
 def sample_graph(
