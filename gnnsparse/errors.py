@@ -7,7 +7,15 @@ from typing import Any, NoReturn
 
 import torch
 
-__all__ = ["bad_type", "bad_value", "check_choice", "check_memory", "check_tensor"]
+__all__ = [
+    "bad_type",
+    "bad_value",
+    "check_choice",
+    "check_device",
+    "check_flag",
+    "check_memory",
+    "check_tensor",
+]
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -30,13 +38,27 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     return value
 
 
+def check_flag(name: str, value: Any) -> bool:
+    """Return `value` if it is a bool, else raise."""
+    if not isinstance(value, bool):
+        bad_type(name, value, "True or False")
+    return value
+
+
+def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` if it has memory on the CPU or an NVIDIA GPU, else raise."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        bad_value(name, f"is on {tensor.device}; accepted: cpu, cuda")
+    return tensor
+
+
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raise MemoryError if something on the CPU needs more than all of its memory.
+    """Raise MemoryError if something on the CPU needs nearly all of its memory or more.
 
     Without this the kernel would end the process instead.
     """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if nbytes > total:
+    if nbytes > 0.9 * total:
         raise MemoryError(
             f"{name}: {what} needs {nbytes / 1e9:.1f} GB, this machine has {total / 1e9:.1f} GB"
         )

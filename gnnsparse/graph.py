@@ -11,7 +11,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, check_device
 from gnnsparse.hashing import fingerprint
 
 __all__ = ["SparseGraph"]
@@ -38,7 +38,7 @@ def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
         bad_type(name, tensor, accepted)
     if tensor.dim() != dim:
         bad_value(name, f"has {tensor.dim()} dimensions; accepted: {accepted}")
-    return tensor.detach().contiguous()
+    return check_device(name, tensor).detach().contiguous()
 
 
 def _count(name: str, value: Any) -> int:
@@ -83,7 +83,7 @@ def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> to
         value = torch.as_tensor(np.asarray(value))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_complex():
         bad_type(name, value, accepted)
-    if value.shape != (count,):
+    if check_device(name, value).shape != (count,):
         bad_value(name, f"has shape {tuple(value.shape)}; accepted: ({count},), one for each edge")
     if value.device != device:
         bad_value(name, f"is on {value.device}; accepted: {device}, where the edges are")
@@ -293,7 +293,7 @@ class SparseGraph:
             bad_type("matrix", matrix, "a torch sparse tensor (COO, CSR or CSC)")
         if matrix.dim() != 2 or matrix.dense_dim() != 0:
             bad_value("matrix", f"has shape {tuple(matrix.shape)}; accepted: two sparse dimensions")
-        matrix = matrix.detach()
+        matrix = check_device("matrix", matrix).detach()
         rows, cols = (_count("matrix", n) for n in matrix.shape)
         if matrix.layout == torch.sparse_csr:
             return cls.from_csr(matrix.crow_indices(), matrix.col_indices(), matrix.values(), cols)

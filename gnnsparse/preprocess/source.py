@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, check_device
 from gnnsparse.graph import SparseGraph
 
 __all__ = ["Source", "read_source"]
@@ -35,10 +35,10 @@ class Source:
     build: Callable[[], SparseGraph]
 
 
-def _raw(value: Any) -> torch.Tensor | None:
+def _raw(name: str, value: Any) -> torch.Tensor | None:
     """A tensor over the same memory, for hashing; None where it is no array (build complains)."""
     if isinstance(value, torch.Tensor):
-        return value.detach().as_subclass(torch.Tensor)
+        return check_device(name, value).detach().as_subclass(torch.Tensor)
     if value is None:
         return None
     try:
@@ -68,7 +68,7 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
         if num_cols is not None:
             bad_value("num_cols", "does not go with an edge_index: use num_nodes=(sources, targets)")
         return Source(
-            [_raw(data), _raw(values)],
+            [_raw("graph", data), _raw("values", values)],
             ("edge_index", repr(num_nodes)),
             lambda: SparseGraph.from_edge_index(data, num_nodes, values),
         )
@@ -79,14 +79,14 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
             bad_value("values", "are given twice: in the CSR triple and as values=")
         weights = data[2] if len(data) == 3 else values
         return Source(
-            [_raw(data[0]), _raw(data[1]), _raw(weights)],
+            [_raw("indptr", data[0]), _raw("indices", data[1]), _raw("values", weights)],
             ("csr", repr(num_cols)),
             lambda: SparseGraph.from_csr(data[0], data[1], weights, num_cols),
         )
     if num_cols is not None:
         bad_value("num_cols", "goes with a CSR pair only; other inputs have their own shape")
     if isinstance(data, SparseGraph):
-        arrays = [data.csr.indptr, data.csr.indices, data.values, data.edge_slots, _raw(values)]
+        arrays = [data.csr.indptr, data.csr.indices, data.values, data.edge_slots, _raw("values", values)]
         return Source(arrays, ("graph", data.num_cols), lambda: _reweighted(data, values))
     if isinstance(data, torch.Tensor):
         return _torch_sparse(data, values)
@@ -113,6 +113,7 @@ def _no_values_beside(values: Any) -> None:
 
 def _torch_sparse(matrix: torch.Tensor, values: Any) -> Source:
     _no_values_beside(values)
+    check_device("graph", matrix)
     parts: list[torch.Tensor | None] = []
     if matrix.layout == torch.sparse_coo:
         parts = [matrix._indices(), matrix._values()]
@@ -129,5 +130,5 @@ def _scipy(matrix: Any, values: Any) -> Source:
     if matrix.ndim != 2 or matrix.dtype.kind == "c":
         bad_type("graph", matrix, "a two-dimensional scipy.sparse matrix of real numbers")
     csr = matrix.tocsr()
-    parts = [_raw(csr.indptr), _raw(csr.indices), _raw(csr.data)]
+    parts = [_raw("graph", part) for part in (csr.indptr, csr.indices, csr.data)]
     return Source(parts, ("scipy", csr.shape), lambda: SparseGraph.from_scipy(csr))

@@ -17,6 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
 
 
