@@ -19,6 +19,8 @@ __all__ = ["Device", "Plan", "Problem", "choose_plan", "describe_device"]
 _VECTOR = 16
 #: A slice of X of this size stays in the L2 of an H200 (60 MB) beside what else passes through.
 _RESIDENT_BYTES = 45 * 10**6
+#: Lanes of a slice of 128 bytes a row: narrower slices waste too many instructions.
+_SLICE_LANES = 8
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Plan:
         lanes: csr on CUDA: lanes along the features; each loads 16 bytes of a row.
         row_lanes: csr on CUDA: lanes of one row; row_lanes / lanes nonzeros run side by side.
         row_limit: csr on CUDA: longer rows are cut into parts of at most this many nonzeros.
+        prescale: csr on CUDA, rank-1 weights: the rows of X are weighed once before the product;
+            False: every nonzero's value is made once and kept.
         step_limit: window: longer windows are cut into parts of at most this many steps.
         reasons: why, one line each.
     """
@@ -99,6 +103,7 @@ class Plan:
     lanes: int = 32
     row_lanes: int = 32
     row_limit: int = 256
+    prescale: bool = True
     step_limit: int = 24
     reasons: tuple[str, ...] = ()
 
@@ -115,16 +120,16 @@ def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     itemsize = problem.precision.storage.itemsize
     vectors = -(-problem.width * itemsize // _VECTOR)
     lanes = min(32, _power_of_two_at_least(vectors))
-    if problem.op == "spmm":
-        # Halve the slice of X until it stays in L2, as long as a row's slice is a 64-byte access.
-        while lanes > 4 and problem.cols * min(lanes, vectors) * _VECTOR > _RESIDENT_BYTES:
-            lanes //= 2
     mean = problem.nnz / max(problem.rows, 1)
-    # Several nonzeros of a row side by side pay once each lane still has some batches of 8.
+    resident = problem.cols * _SLICE_LANES * _VECTOR <= _RESIDENT_BYTES
+    whole = problem.cols * min(lanes, vectors) * _VECTOR <= _RESIDENT_BYTES
+    if problem.op == "spmm" and mean >= 64 and resident and not whole:
+        lanes = min(lanes, _SLICE_LANES)
+    # Several nonzeros of a row side by side pay once each lane still has a dozen batches of 8.
     row_lanes = lanes
-    while row_lanes < 32 and mean >= 48 * (row_lanes // lanes):
+    while row_lanes < 32 and mean >= 96 * (row_lanes // lanes):
         row_lanes *= 2
-    return Plan("csr", lanes, row_lanes, max(256, int(2 * mean)), reasons=reasons)
+    return Plan("csr", lanes, row_lanes, max(256, int(2 * mean)), prescale=mean >= 32, reasons=reasons)
 
 
 def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:

@@ -13,6 +13,7 @@ from gnnsparse.formats import BlockedMatrix
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import Segments, cut_rows, cut_windows
+from gnnsparse.preprocess.normalize import explicit_values
 
 __all__ = ["Side"]
 
@@ -51,6 +52,16 @@ class Side:
     def values(self) -> torch.Tensor | None:
         """The matrix's own values, [nnz] in the storage dtype; None where it is rank-1."""
         return self._remember("values", self.make_values)
+
+    @property
+    def explicit_values(self) -> torch.Tensor:
+        """The value of every nonzero in the storage dtype, also where the matrix is rank-1."""
+        if self.values is not None:
+            return self.values
+        scales = (self.row_scale, self.col_scale)
+        return self._remember(
+            "explicit", lambda: explicit_values(self.csr, None, None, scales, self.precision)
+        )
 
     @property
     def values32(self) -> torch.Tensor | None:

@@ -81,11 +81,14 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
     with torch.cuda.device(x.device):
         if plan.kernel == "window":
             return _window_spmm(side, _vectorized(x, side), weights, plan, x.dtype, own)
-        # Weighing the rows of x once costs less than fetching a weight for each nonzero.
-        rows = _vectorized(x, side, side.col_scale if own else None)
+        col_scale = row_scale = None
+        if own and side.col_scale is not None and not plan.prescale:
+            weights = side.explicit_values
+        elif own:
+            col_scale, row_scale = side.col_scale, side.row_scale
+        rows = _vectorized(x, side, col_scale)
         y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
         segments = side.row_segments(plan.row_limit)
-        row_scale = side.row_scale if own else None
         _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, row_scale)
         return y
 

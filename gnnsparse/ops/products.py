@@ -19,7 +19,7 @@ from gnnsparse.ops import reference
 from gnnsparse.ops.backend import backend_of, check_dense, check_edges, check_operand, resolve_impl
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.prepare import blocked_values
+from gnnsparse.preprocess.normalize import explicit_values
 
 __all__ = ["edge_softmax", "sddmm", "spmm"]
 
@@ -165,7 +165,7 @@ def _reference_spmm(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | No
     if values is None:
         row_scale = side.row_scale
         own = side.values if side.values is None else side.values.float()
-        own = blocked_values(side.csr, None, own, (row_scale, side.col_scale), Precision.FP32)
+        own = explicit_values(side.csr, None, own, (row_scale, side.col_scale), Precision.FP32)
         weights = own.to(x.dtype if x.dtype == torch.float64 else torch.float32)
     else:
         weights = _rounded(values, a.precision)

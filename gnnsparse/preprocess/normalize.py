@@ -9,8 +9,9 @@ import torch
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
+from gnnsparse.precision import Precision, round_operand
 
-__all__ = ["NORMALIZATIONS", "Weighted", "normalize"]
+__all__ = ["NORMALIZATIONS", "Weighted", "explicit_values", "normalize", "symmetric_scales"]
 
 #: Names that `values=` accepts besides a tensor.
 NORMALIZATIONS = ("gcn", "mean")
@@ -98,3 +99,22 @@ def symmetric_scales(weighted: Weighted, csr: Csr) -> bool:
     if row is None and col is None:
         return True
     return row is not None and col is not None and csr.rows == csr.cols and torch.equal(row, col)
+
+
+def explicit_values(
+    csr: Csr,
+    row_ids: torch.Tensor | None,
+    values: torch.Tensor | None,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    precision: Precision,
+) -> torch.Tensor:
+    """The value of each nonzero of stored rows, rounded: [nnz] in the storage dtype."""
+    if values is None:
+        values = torch.ones(csr.nnz, device=csr.device)
+    row_scale, col_scale = scales
+    if row_scale is not None:
+        by_row = row_scale if row_ids is None else row_scale[row_ids.long()]
+        values = values * by_row[csr.row_index()]
+    if col_scale is not None:
+        values = values * col_scale[csr.indices.long()]
+    return round_operand(values, precision)

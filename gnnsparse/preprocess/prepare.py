@@ -13,14 +13,14 @@ from gnnsparse.csr import Csr, slot_dtype
 from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
 from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
-from gnnsparse.precision import Precision, round_operand
+from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
 from gnnsparse.preprocess.convert import convert
-from gnnsparse.preprocess.normalize import Weighted, normalize, symmetric_scales
+from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize, symmetric_scales
 from gnnsparse.preprocess.reorder import Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
-__all__ = ["Direction", "Prepared", "Recipe", "blocked_values", "inverse", "prepare_arrays"]
+__all__ = ["Direction", "Prepared", "Recipe", "inverse", "prepare_arrays"]
 
 
 @dataclass(frozen=True)
@@ -107,25 +107,6 @@ def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor |
     return (csr, None) if order is None else csr.permute_rows(order)
 
 
-def blocked_values(
-    csr: Csr,
-    row_ids: torch.Tensor | None,
-    values: torch.Tensor | None,
-    scales: tuple[torch.Tensor | None, torch.Tensor | None],
-    precision: Precision,
-) -> torch.Tensor:
-    """Explicit values of the slots, for formats that store them."""
-    if values is None:
-        values = torch.ones(csr.nnz, device=csr.device)
-    row_scale, col_scale = scales
-    if row_scale is not None:
-        by_row = row_scale if row_ids is None else row_scale[row_ids.long()]
-        values = values * by_row[csr.row_index()]
-    if col_scale is not None:
-        values = values * col_scale[csr.indices.long()]
-    return round_operand(values, precision)
-
-
 def _direction(
     csr: Csr, order: torch.Tensor | None, weights: Weighted, values: torch.Tensor | None,
     recipe: Recipe, spec: FormatSpec | None,
@@ -135,7 +116,7 @@ def _direction(
         stored = None
         if spec.stores_values:
             scales = (weights.row_scale, weights.col_scale)
-            stored = blocked_values(csr, order, values, scales, recipe.precision)
+            stored = explicit_values(csr, order, values, scales, recipe.precision)
         blocked = convert(csr, spec, stored)
     return Direction(csr, order, blocked)
 

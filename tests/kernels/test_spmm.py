@@ -71,6 +71,15 @@ def test_every_csr_plan(device: str, precision: str, width: int, lanes: tuple[in
         check(a, dense_matrix(graph, None), torch.randn(400, width), plan=plan)
 
 
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("prescale", [True, False])
+def test_rank_one_weights_either_way(device: str, precision: str, prescale: bool) -> None:
+    graph = random_graph(90, 90, 0.1, weighted=False, hubs=2)
+    a = make(graph, device, precision=precision, values="gcn", reorder="degree")
+    check(a, dense_matrix(graph, "gcn"), torch.randn(90, 72), plan=Plan("csr", 16, 32, prescale=prescale))
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
