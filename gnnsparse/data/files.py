@@ -75,8 +75,8 @@ def _from_csr(indptr: Any, indices: Any, data: Any, cols: int) -> SparseGraph:
         _refuse(f"it has {values.size} values for {columns.size} columns")
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which from_csr refuses
         graph = SparseGraph.from_csr(offsets, columns, values.astype(np.float32), cols)
-    is_plain = bool((graph.values == 1).all())
-    return SparseGraph(graph.csr, None if is_plain else graph.values)
+    has_weights = graph.values is not None and bool(graph.values.ne(1).any())
+    return SparseGraph(graph.csr, graph.values if has_weights else None)
 
 
 def _integers(name: str, array: Any) -> np.ndarray:

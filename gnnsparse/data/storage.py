@@ -58,7 +58,13 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
     import_reader(source)  # a missing package is no missing file
     raw = _downloaded(source, download) if root is None else _locate(source, root)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
-    _process(source, raw, folder)
+    try:
+        _process(source, raw, folder)
+    except DatasetUnavailableError as error:
+        if root is None and not getattr(error.__cause__, "errno", None):  # no full disk or the like
+            with _lock(raw):
+                shutil.rmtree(raw, ignore_errors=True)  # a broken download: the next try starts afresh
+        raise
     try:
         return open_source(source, folder)
     except Exception:
