@@ -19,7 +19,7 @@ def data_folder() -> Path | None:
 
 requires_data = pytest.mark.skipif(
     data_folder() is None,
-    reason="no published data files: set GNNSPARSE_TEST_DATA, or put them in shared/data beside the repository",
+    reason="no published data files: neither $GNNSPARSE_TEST_DATA nor shared/data beside the repository",
 )
 
 

@@ -145,7 +145,7 @@ def test_cpu_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scale", [0, -1, 1.5, float("nan"), float("inf"), 1e-9])
 def test_bad_scales_are_named(scale: float) -> None:
-    with pytest.raises(ValueError, match="^scale: got .*accepted"):
+    with pytest.raises(ValueError, match=r"^scale: got .*accepted"):
         graph_like("reddit_like", scale)
 
 
