@@ -77,9 +77,9 @@ def test_smtx_without_elements(tmp_path: Path, text: str) -> None:
     assert graph.num_rows == int(text[0])
 
 
-@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr", "dia"])
-def test_npz_of_scipy(tmp_path: Path, kind: str) -> None:
-    sp.save_npz(tmp_path / "m.npz", MATRIX.asformat(kind))
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_array, sp.coo_array, sp.bsr_array, sp.dia_array])
+def test_npz_of_scipy(tmp_path: Path, kind: type) -> None:
+    sp.save_npz(tmp_path / "m.npz", kind(MATRIX))
     graph = load_matrix(tmp_path / "m.npz")
     assert graph.num_cols == 4
     assert same(graph, MATRIX)
