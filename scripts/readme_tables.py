@@ -1,0 +1,119 @@
+"""Writes the README's tables from the JSON files in benchmarks/results.
+
+    python scripts/readme_tables.py            rewrite the tables
+    python scripts/readme_tables.py --check    exit with 1 if they are not up to date
+
+A table stands between `<!-- table NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / name).read_text())
+
+
+def origin(result: dict[str, Any]) -> str:
+    versions = result["versions"]
+    cuda = f", CUDA {versions['cuda']}" if versions.get("cuda") else ""
+    return f"{result['device_name']}, torch {versions['torch']}{cuda}, {result['date'][:10]}, commit {result['commit'][:7]}."
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def spmm_table() -> str:
+    """Times at 128 columns, GCN weights, and ratios to cuSPARSE."""
+    data = load("spmm.json")
+    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in data["results"] if r["width"] == 128}
+    rows = []
+    for graph in dict.fromkeys(r["graph"] for r in data["results"]):
+        peer = by_key[graph, "cusparse", "fp16"]
+        cells = [graph, f"{peer['nnz'] / 1e6:.1f} M", f"{peer['ms']:.3f}"]
+        for kernel in ("csr", "window"):
+            r = by_key[graph, kernel, "fp16"]
+            cells.append(f"{r['ms']:.3f} ({r['over_cusparse']:.2f}x)")
+        fp32 = by_key[graph, "csr", "fp32"]
+        cells.append(f"{fp32['ms']:.3f} ({fp32['over_cusparse']:.2f}x)")
+        rows.append(cells)
+    header = [
+        "graph",
+        "nonzeros",
+        "cuSPARSE fp16, ms",
+        "`csr` fp16",
+        "`window` fp16",
+        "`csr` fp32 (to cuSPARSE fp32)",
+    ]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def training_table() -> str:
+    """One training step: forward, backward and Adam."""
+    data = load("train_step.json")
+    peers = {r["name"]: r for r in data["results"]}
+    base = peers["pyg csr fp32"]["ms"]
+    rows = [
+        [r["name"], f"{r['ms']:.1f}", f"{base / r['ms']:.2f}x", f"{r['peak_bytes'] / 1e9:.1f}"]
+        for r in data["results"]
+    ]
+    header = ["5 layers, hidden 128, reddit_like", "ms a step", "speed", "peak memory, GB"]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def accuracy_table() -> str:
+    """Test accuracy, mean and deviation over the seeds, beside PyG's."""
+    data = load("accuracy_cpu.json")
+    precisions = list(dict.fromkeys(r["precision"] for r in data["results"]))
+    rows = []
+    for name in dict.fromkeys(r["dataset"] for r in data["results"]):
+        mine = {r["precision"]: r for r in data["results"] if r["dataset"] == name}
+        cells = [f"{100 * mine[p]['mean']:.2f} ± {100 * mine[p]['std']:.2f}" for p in precisions]
+        rows.append([name, *cells, f"{100 * mine[precisions[0]]['baseline']:.2f}"])
+    return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "spmm": spmm_table,
+    "training": training_table,
+    "accuracy": accuracy_table,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    for name, make in TABLES.items():
+        pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not pattern.search(text):
+            print(f"README.md has no table {name!r}", file=sys.stderr)
+            return 1
+        text = pattern.sub(lambda m, body=make(): f"{m[1]}{body}\n{m[2]}", text)
+    if options.check:
+        if text != readme.read_text():
+            print("README.md: tables are out of date; run scripts/readme_tables.py", file=sys.stderr)
+            return 1
+        return 0
+    readme.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
