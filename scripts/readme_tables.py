@@ -27,7 +27,8 @@ def load(name: str) -> dict[str, Any]:
 def origin(result: dict[str, Any]) -> str:
     versions = result["versions"]
     cuda = f", CUDA {versions['cuda']}" if versions.get("cuda") else ""
-    return f"{result['device_name']}, torch {versions['torch']}{cuda}, {result['date'][:10]}, commit {result['commit'][:7]}."
+    where = f"{result['device_name']}, torch {versions['torch']}{cuda}"
+    return f"{where}, {result['date'][:10]}, commit {result['commit'][:7]}."
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
@@ -102,10 +103,11 @@ def main() -> int:
     text = readme.read_text()
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(text):
+        found = pattern.search(text)
+        if found is None:
             print(f"README.md has no table {name!r}", file=sys.stderr)
             return 1
-        text = pattern.sub(lambda m, body=make(): f"{m[1]}{body}\n{m[2]}", text)
+        text = text.replace(found[0], f"{found[1]}{make()}\n{found[2]}")
     if options.check:
         if text != readme.read_text():
             print("README.md: tables are out of date; run scripts/readme_tables.py", file=sys.stderr)
