@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import sys
 import warnings
@@ -42,8 +43,8 @@ class PyGModel(torch.nn.Module):
         from torch_geometric.nn import GCNConv
 
         widths = [FEATURES, *[HIDDEN] * (LAYERS - 1), CLASSES]
-        pairs = zip(widths, widths[1:], strict=False)
-        self.convs = torch.nn.ModuleList(GCNConv(a, b, normalize=False) for a, b in pairs)
+        layers = (GCNConv(a, b, normalize=False) for a, b in itertools.pairwise(widths))
+        self.convs = torch.nn.ModuleList(layers)
 
     def forward(self, x: torch.Tensor, adj: torch.Tensor) -> torch.Tensor:
         for conv in self.convs[:-1]:
@@ -131,8 +132,8 @@ def main() -> None:
         results.append(run(name, graph, options.repeats))
         r = results[-1]
         print(
-            f"{name:16s} {r['ms']:8.2f} ms  {results[0]['ms'] / r['ms']:5.2f}x  {r['peak_bytes'] / 1e9:6.2f} GB  "
-            f"loss {r['first_loss']:.3f} -> {r['last_loss']:.3f}",
+            f"{name:16s} {r['ms']:8.2f} ms  {results[0]['ms'] / r['ms']:5.2f}x  "
+            f"{r['peak_bytes'] / 1e9:6.2f} GB  loss {r['first_loss']:.3f} -> {r['last_loss']:.3f}",
             flush=True,
         )
     about = {"layers": LAYERS, "hidden": HIDDEN, "nodes": graph.num_rows, "nnz": graph.nnz}
