@@ -1,0 +1,86 @@
+"""Learnable tasks on the generated graphs: labels planted by community, features by label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gnnsparse.data.dataset import NodeDataset
+from gnnsparse.data.generators import sample_named
+from gnnsparse.data.splits import random_split, split_generator
+
+__all__ = ["SYNTHETIC_DATASETS", "make_dataset"]
+
+#: Share of the nodes whose class is not that of their community: no model can score much above the rest.
+_STRAY = 0.15
+#: Distance of a class's mean feature vector from the origin; the noise has deviation 1 a feature.
+_SIGNAL = 1.5
+#: Rows of noise made at once.
+_ROWS = 2**16
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Classes, features, and the shares of training and validation nodes of the real data set."""
+
+    classes: int
+    features: int
+    train: float
+    val: float
+
+
+_TASKS = {
+    "reddit_like": _Task(41, 602, 153_431 / 232_965, 23_831 / 232_965),
+    "products_like": _Task(47, 100, 196_615 / 2_449_029, 39_323 / 2_449_029),
+    "arxiv_like": _Task(40, 128, 90_941 / 169_343, 29_799 / 169_343),
+}
+
+#: The generated graphs that come with a task.
+SYNTHETIC_DATASETS = tuple(_TASKS)
+
+
+def make_dataset(name: str, scale: float, seed: int, split: int) -> NodeDataset:
+    """The data set of a name in SYNTHETIC_DATASETS, made on the CPU.
+
+    Each community has a class, which most of its nodes share. A node's features are the mean of its
+    class plus noise that hides it: from one node alone the class is a guess, from a neighbourhood
+    it is not.
+
+    Raises:
+        ValueError: `scale` is too small for the graph's mean degree.
+    """
+    task = _TASKS[name]
+    graph, community = sample_named(name, scale, seed)
+    generator = torch.Generator().manual_seed(seed)
+    y = _plant_labels(community, task.classes, generator)
+    train, val, test = random_split(y.numel(), split_generator(split, seed), task.train, task.val)
+    return NodeDataset(
+        name=name,
+        graph=graph,
+        x=_features(y, task, generator),
+        y=y,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=task.classes,
+    )
+
+
+def _plant_labels(community: torch.Tensor, classes: int, generator: torch.Generator) -> torch.Tensor:
+    count = int(community.max()) + 1
+    class_of = torch.randperm(count, generator=generator) % classes
+    stray = torch.rand(community.numel(), generator=generator) < _STRAY
+    anything = torch.randint(classes, community.shape, generator=generator)
+    return torch.where(stray, anything, class_of[community])
+
+
+def _features(y: torch.Tensor, task: _Task, generator: torch.Generator) -> torch.Tensor:
+    means = torch.randn(task.classes, task.features, generator=generator)
+    means *= _SIGNAL / means.norm(dim=1, keepdim=True)
+    x = torch.empty(y.numel(), task.features)
+    for at in range(0, y.numel(), _ROWS):
+        rows = x[at : at + _ROWS]
+        torch.randn(rows.shape, generator=generator, out=rows)
+        rows += means[y[at : at + _ROWS]]
+    return x
