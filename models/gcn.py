@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
-from gnnsparse.nn import GCNConv
+from gnnsparse.nn import GCNConv, dropout
 
 __all__ = ["GCN"]
 
@@ -27,6 +27,15 @@ def _count(name: str, value: Any) -> int:
     if value < 1:
         bad_value(name, f"got {value}; accepted: a positive integer")
     return value
+
+
+def _share(name: str, value: Any) -> float:
+    accepted = "a number in [0, 1)"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if not 0 <= value < 1:
+        bad_value(name, f"got {value}; accepted: {accepted}")
+    return float(value)
 
 
 class GCN(torch.nn.Module):
@@ -60,11 +69,7 @@ class GCN(torch.nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)):
-            bad_type("dropout", dropout, "a number in [0, 1)")
-        if not 0 <= dropout < 1:
-            bad_value("dropout", f"got {dropout}; accepted: a number in [0, 1)")
-        self.dropout = float(dropout)
+        self.dropout = _share("dropout", dropout)
         self.residual = check_flag("residual", residual)
         norm_class = _NORMS[check_choice("norm", norm, tuple(_NORMS))]
         hidden = [_count("hidden_channels", hidden_channels)] * (_count("num_layers", num_layers) - 1)
@@ -90,7 +95,7 @@ class GCN(torch.nn.Module):
         last = len(self.convs) - 1
         for index, conv in enumerate(self.convs):
             inputs = x
-            x = conv(F.dropout(x, self.dropout, self.training), adj)
+            x = conv(dropout(x, self.dropout, self.training), adj)
             if index < last:
                 x = self.norms[index](x)
                 x = F.relu(x)

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse.data.optional import import_optional
-from gnnsparse.nn import GCNConv
+from gnnsparse.nn import GCNConv, dropout
 from models import GCN
 
 try:
@@ -156,7 +156,8 @@ class PygGCN(torch.nn.Module):
         self.load_state_dict(model.state_dict())
 
     def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        return self.convs[1](F.dropout(self.convs[0](F.dropout(x), index).relu()), index)
+        x = self.convs[0](dropout(x, 0.5, True), index).relu()
+        return self.convs[1](dropout(x, 0.5, True), index)
 
 
 def losses(model: torch.nn.Module, x: torch.Tensor, index: Any, y: torch.Tensor) -> list[float]:
