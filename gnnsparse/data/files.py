@@ -75,8 +75,8 @@ def _from_csr(indptr: Any, indices: Any, data: Any, cols: int) -> SparseGraph:
         _refuse(f"it has {values.size} values for {columns.size} columns")
     with np.errstate(over="ignore"):  # what is too large becomes infinite, which from_csr refuses
         graph = SparseGraph.from_csr(offsets, columns, values.astype(np.float32), cols)
-    is_plain = bool((graph.values == 1).all())
-    return SparseGraph(graph.csr, None if is_plain else graph.values)
+    has_weights = graph.values is not None and bool(graph.values.ne(1).any())
+    return SparseGraph(graph.csr, graph.values if has_weights else None)
 
 
 def _integers(name: str, array: Any) -> np.ndarray:
@@ -118,21 +118,26 @@ def _read_smtx(path: Path) -> SparseGraph:
 
 
 def _read_npz(path: Path) -> SparseGraph:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        _refuse("it is a single array, not an npz archive")
-    with archive:
-        names = set(archive.files)
-        if {"format", "shape"} <= names:
-            return _read_scipy_npz(path)
-        if {"adj_indptr", "adj_indices", "adj_shape"} <= names:
-            rows, cols = (int(size) for size in archive["adj_shape"])
-            data = archive["adj_data"] if "adj_data" in names else None
-            return _checked_rows(_from_csr(archive["adj_indptr"], archive["adj_indices"], data, cols), rows)
-        if {"indptr", "indices"} <= names:
-            indptr = archive["indptr"]
-            nodes = int(archive["num_nodes"]) if "num_nodes" in names else indptr.size - 1
-            return _checked_rows(_from_csr(indptr, archive["indices"], None, max(nodes, 0)), nodes)
+    with open(path, "rb") as file:  # of a damaged archive that it opens itself numpy leaks the file
+        archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            _refuse("it is a single array, not an npz archive")
+        with archive:
+            return _from_archive(path, archive)
+
+
+def _from_archive(path: Path, archive: Any) -> SparseGraph:
+    names = set(archive.files)
+    if {"format", "shape"} <= names:
+        return _read_scipy_npz(path)
+    if {"adj_indptr", "adj_indices", "adj_shape"} <= names:
+        rows, cols = (int(size) for size in archive["adj_shape"])
+        data = archive["adj_data"] if "adj_data" in names else None
+        return _checked_rows(_from_csr(archive["adj_indptr"], archive["adj_indices"], data, cols), rows)
+    if {"indptr", "indices"} <= names:
+        indptr = archive["indptr"]
+        nodes = int(archive["num_nodes"]) if "num_nodes" in names else indptr.size - 1
+        return _checked_rows(_from_csr(indptr, archive["indices"], None, max(nodes, 0)), nodes)
     _refuse(
         f"it holds {', '.join(sorted(names)[:8]) or 'nothing'}; accepted: what scipy.sparse.save_npz writes, "
         "indptr and indices, or adj_indptr, adj_indices, adj_data and adj_shape"

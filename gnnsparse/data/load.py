@@ -76,7 +76,7 @@ def load_dataset(
     if check_scale(scale) != 1 and name not in SYNTHETIC_DATASETS:
         bad_value("scale", f"got {scale:g} for {name}; accepted: 1, as only generated data sets have a scale")
     if source is None and root is not None:
-        bad_value("root", f"got {os.fspath(root)!r} for {name}; accepted: None, as it needs no files")
+        bad_value("root", f"got {str(root)!r} for {name}; accepted: None, as it needs no files")
     if source is not None:
         return _published(source, root, split, normalize_features, download)
     dataset = load_digits(split) if name == "digits" else make_dataset(name, scale, seed, split)

@@ -200,4 +200,6 @@ def _contained() -> Iterator[None]:
         contextlib.redirect_stdout(sys.stderr),  # OGB reports its progress by print
         warnings.catch_warnings(),  # Planetoid adds filters
     ):
+        # OGB makes tensors of pandas' read-only arrays, only to store them.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         yield

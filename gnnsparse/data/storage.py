@@ -17,6 +17,7 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,8 @@ __all__ = ["DatasetUnavailableError", "data_folder", "read_source"]
 
 _PROBE_SECONDS = 10.0
 _STALL_SECONDS = 60.0
-#: How files of a kind begin. A site that is down or over its quota may send a page instead.
-_MAGIC = {".npz": b"PK", ".npy": b"\x93NUMPY", ".gz": b"\x1f\x8b", ".json": b"{"}
+#: How files of a kind begin.
+_MAGIC = {".npy": b"\x93NUMPY", ".gz": b"\x1f\x8b", ".json": b"{"}
 
 
 class DatasetUnavailableError(RuntimeError):
@@ -58,7 +59,13 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
     import_reader(source)  # a missing package is no missing file
     raw = _downloaded(source, download) if root is None else _locate(source, root)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
-    _process(source, raw, folder)
+    try:
+        _process(source, raw, folder)
+    except DatasetUnavailableError as error:
+        if root is None and not getattr(error.__cause__, "errno", None):  # no full disk or the like
+            with _lock(raw):
+                shutil.rmtree(raw, ignore_errors=True)  # a broken download: the next try starts afresh
+        raise
     try:
         return open_source(source, folder)
     except Exception:
@@ -172,6 +179,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _looks_whole(path: Path) -> bool:
+    """Whether a file is of the kind its name says. A site over its quota may send a page instead."""
+    if path.suffix == ".npz":
+        return zipfile.is_zipfile(path)  # finds the end of the archive: it was not cut off
     with open(path, "rb") as file:
         start = file.read(8)
     return len(start) > 0 and start.startswith(_MAGIC.get(path.suffix, b""))

@@ -1,0 +1,281 @@
+"""Readers of matrix files: what they read, and how they refuse what they can't."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse import SparseGraph
+from gnnsparse.data import load_matrix
+from tests.data_folder import data_file, requires_data
+
+MATRIX = sp.csr_array(np.array([[0, 2.5, 0, -1], [0, 0, 0, 0], [4, 0, 1, 0]], dtype=np.float64))
+
+
+def same(graph: SparseGraph, matrix: sp.csr_array) -> bool:
+    return graph.num_rows == matrix.shape[0] and (graph.to_scipy() != matrix.astype(np.float32)).nnz == 0
+
+
+def write(path: Path, text: str) -> Path:
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".mtx", ".mtx.gz"])
+def test_matrix_market(tmp_path: Path, ending: str) -> None:
+    scipy.io.mmwrite(tmp_path / "m.mtx", MATRIX)
+    path = write(tmp_path / f"n{ending}", (tmp_path / "m.mtx").read_text())
+    assert same(load_matrix(path), MATRIX)
+    assert same(load_matrix(str(path)), MATRIX)
+
+
+def test_matrix_market_patterns_have_no_values(tmp_path: Path) -> None:
+    text = "%%MatrixMarket matrix coordinate pattern general\n% note\n3 4 4\n1 2\n3 1\n3 1\n1 4\n"
+    graph = load_matrix(write(tmp_path / "m.mtx", text))
+    assert graph.values is None
+    assert graph.csr.indptr.tolist() == [0, 2, 2, 3]
+    assert graph.csr.indices.tolist() == [1, 3, 0]
+
+
+def test_matrix_market_symmetric_storage_is_expanded(tmp_path: Path) -> None:
+    text = "%%MatrixMarket matrix coordinate integer symmetric\n3 3 3\n1 1 7\n2 1 5\n3 2 0\n"
+    graph = load_matrix(write(tmp_path / "m.mtx", text))
+    assert graph.csr.indptr.tolist() == [0, 2, 4, 5]
+    assert graph.values is not None
+    assert graph.values.tolist() == [7, 5, 5, 0, 0], "stored zeros are elements"
+
+
+def test_matrix_market_dense_arrays(tmp_path: Path) -> None:
+    scipy.io.mmwrite(tmp_path / "m.mtx", MATRIX.toarray())
+    assert same(load_matrix(tmp_path / "m.mtx"), MATRIX)
+
+
+@pytest.mark.parametrize("ending", [".smtx", ".smtx.gz"])
+@pytest.mark.parametrize("head", ["3, 4, 3", "3,4,3", "3 4 3"])
+def test_smtx(tmp_path: Path, ending: str, head: str) -> None:
+    graph = load_matrix(write(tmp_path / f"m{ending}", f"{head}\n0 2 2 3\n1 3 0\n"))
+    assert (graph.num_rows, graph.num_cols, graph.values) == (3, 4, None)
+    assert graph.csr.indptr.tolist() == [0, 2, 2, 3]
+    assert graph.csr.indices.tolist() == [1, 3, 0]
+
+
+@pytest.mark.parametrize("text", ["2, 3, 0\n0 0 0\n\n", "2, 3, 0\n0 0 0", "0, 0, 0\n0\n"])
+def test_smtx_without_elements(tmp_path: Path, text: str) -> None:
+    graph = load_matrix(write(tmp_path / "m.smtx", text))
+    assert graph.nnz == 0
+    assert graph.num_rows == int(text[0])
+
+
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_array, sp.coo_array, sp.bsr_array, sp.dia_array])
+def test_npz_of_scipy(tmp_path: Path, kind: type) -> None:
+    sp.save_npz(tmp_path / "m.npz", kind(MATRIX))
+    graph = load_matrix(tmp_path / "m.npz")
+    assert graph.num_cols == 4
+    assert same(graph, MATRIX)
+
+
+def test_npz_of_scipy_with_ones_has_no_values(tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "m.npz", (MATRIX != 0).tocsr())
+    assert load_matrix(tmp_path / "m.npz").values is None
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_npz_of_csr_arrays(tmp_path: Path, dtype: type) -> None:
+    arrays = {"indptr": np.array([0, 2, 2, 3], dtype), "indices": np.array([1, 2, 0], dtype)}
+    np.savez(tmp_path / "m.npz", **arrays, num_nodes=np.int64(3), labels=np.zeros(3))
+    np.savez(tmp_path / "n.npz", **arrays)
+    for name in ("m", "n"):
+        graph = load_matrix(tmp_path / f"{name}.npz")
+        assert (graph.num_rows, graph.num_cols, graph.values) == (3, 3, None)
+        assert graph.csr.indices.tolist() == [1, 2, 0]
+
+
+def test_npz_of_gnn_benchmark(tmp_path: Path) -> None:
+    arrays = {
+        "adj_data": MATRIX.data,
+        "adj_indices": MATRIX.indices,
+        "adj_indptr": MATRIX.indptr,
+        "adj_shape": np.array(MATRIX.shape),
+    }
+    np.savez(tmp_path / "m.npz", **arrays)
+    assert same(load_matrix(tmp_path / "m.npz"), MATRIX)
+    np.savez(tmp_path / "n.npz", **{**arrays, "adj_data": np.ones(4, np.float32)})
+    assert load_matrix(tmp_path / "n.npz").values is None
+
+
+COORDINATES = "%%MatrixMarket matrix coordinate"
+BAD_TEXTS = {
+    "empty.mtx": "",
+    "no-banner.mtx": "3 3 1\n1 1 1.0\n",
+    "range.mtx": f"{COORDINATES} real general\n2 2 1\n3 1 1.0\n",
+    "short.mtx": f"{COORDINATES} real general\n2 2 2\n1 1 1.0\n",
+    "word.mtx": f"{COORDINATES} real general\n2 2 1\n1 1 one\n",
+    "infinite.mtx": f"{COORDINATES} real general\n2 2 1\n1 1 inf\n",
+    "too-large.mtx": f"{COORDINATES} real general\n2 2 1\n1 1 1e300\n",
+    "complex.mtx": f"{COORDINATES} complex general\n2 2 1\n1 1 1.0 2.0\n",
+    "empty.smtx": "",
+    "head.smtx": "3, 4\n0 0 0 0\n\n",
+    "negative.smtx": "-1, 4, 0\n0\n\n",
+    "words.smtx": "a, b, c\n0\n\n",
+    "offsets.smtx": "3, 4, 3\n0 2 3\n1 3 0\n",
+    "decreasing.smtx": "3, 4, 3\n0 3 2 3\n1 3 0\n",
+    "end.smtx": "3, 4, 3\n0 2 2 2\n1 3 0\n",
+    "columns.smtx": "3, 4, 3\n0 2 2 3\n1 3\n",
+    "range.smtx": "3, 4, 3\n0 2 2 3\n1 4 0\n",
+    "fractions.smtx": "3, 4, 3\n0 2 2 3\n1.5 3 0\n",
+    "more.smtx": "3, 4, 3\n0 2 2 3\n1 3 0\n7 7\n",
+    "not-ascii.smtx": "3, 4, é\n",
+    "text.npz": "not an archive",
+    "empty.npz": "",
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_malformed_files_are_named(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, BAD_TEXTS[name])
+    with pytest.raises(ValueError, match=name):
+        load_matrix(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("complex.mtx", "complex"),
+        ("head.smtx", "line 1"),
+        ("offsets.smtx", "line 2 has 3 offsets"),
+        ("columns.smtx", "line 3 has 2 columns"),
+        ("range.smtx", "element 1 is 4"),
+        ("decreasing.smtx", "decreases"),
+        ("more.smtx", "more than three lines"),
+    ],
+)
+def test_the_problem_is_told(tmp_path: Path, name: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        load_matrix(write(tmp_path / name, BAD_TEXTS[name]))
+
+
+@pytest.mark.parametrize("name", ["m.mtx.gz", "m.smtx.gz", "m.npz"])
+def test_truncated_archives_are_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.endswith(".npz"):
+        sp.save_npz(path, sp.random_array((50, 50), density=0.5, rng=np.random.default_rng(0)).tocsr())
+    else:
+        write(path, "3, 4, 3\n0 2 2 3\n1 3 0\n" * 100)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=name):
+        load_matrix(path)
+
+
+def test_text_called_gz_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.smtx.gz").write_text("3, 4, 3\n0 2 2 3\n1 3 0\n")
+    with pytest.raises(ValueError, match=r"m\.smtx\.gz"):
+        load_matrix(tmp_path / "m.smtx.gz")
+
+
+INDPTR, INDICES = np.array([0, 1, 2]), np.array([1, 0])
+BAD_ARCHIVES = {
+    "unknown names": ({"rows": INDPTR}, "rows"),
+    "nothing": ({}, "nothing"),
+    "floats": ({"indptr": INDPTR, "indices": INDICES * 1.0}, "indices is of type float64"),
+    "two dimensions": ({"indptr": INDPTR, "indices": INDICES[None]}, "2 dimensions"),
+    "another size": ({"indptr": INDPTR, "indices": INDICES, "num_nodes": np.int64(5)}, "accepted"),
+    "column": ({"indptr": INDPTR, "indices": INDICES + 7}, "element 0 is 8"),
+    "pickle": ({"indptr": np.array([0, 1, None]), "indices": INDICES}, "allow_pickle=False"),
+    "no format": ({"format": np.array(b"xyz"), "shape": np.array([2, 2])}, "xyz"),
+    "values": (
+        {"adj_indptr": INDPTR, "adj_indices": INDICES, "adj_shape": [2, 2], "adj_data": np.ones(5)},
+        "5 values for 2 columns",
+    ),
+    "complex": (
+        {"adj_indptr": INDPTR, "adj_indices": INDICES, "adj_shape": [2, 2], "adj_data": np.ones(2) * 1j},
+        "complex128",
+    ),
+    "shape": (
+        {"adj_indptr": INDPTR, "adj_indices": INDICES, "adj_shape": [2], "adj_data": np.ones(2)},
+        "not enough values",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARCHIVES)
+def test_bad_archives_are_named(tmp_path: Path, case: str) -> None:
+    arrays, problem = BAD_ARCHIVES[case]
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(ValueError, match=rf"bad\.npz: .*{problem}"):
+        load_matrix(tmp_path / "bad.npz")
+
+
+def test_complex_scipy_archives_are_refused(tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "m.npz", MATRIX.astype(np.complex64))
+    with pytest.raises(ValueError, match=r"m\.npz: .*complex64"):
+        load_matrix(tmp_path / "m.npz")
+
+
+def test_a_single_array_called_npz_is_refused(tmp_path: Path) -> None:
+    with open(tmp_path / "m.npz", "wb") as file:
+        np.save(file, INDPTR)
+    with pytest.raises(ValueError, match="single array"):
+        load_matrix(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("name", ["m.txt", "m", "m.npz.gz", "mtx"])
+def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match=r"path: got .*accepted: .*\.mtx"):
+        load_matrix(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["m.mtx", "m.smtx.gz", "m.npz"])
+def test_missing_files_are_an_os_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError, match=name):
+        load_matrix(tmp_path / name)
+
+
+def test_paths_of_wrong_types_are_refused() -> None:
+    with pytest.raises(TypeError, match="path: got int"):
+        load_matrix(3)
+
+
+@given(st.integers(0, 6), st.integers(1, 6), st.data())
+def test_smtx_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, cols: int, data: st.DataObject
+) -> None:
+    pattern = [sorted(data.draw(st.sets(st.integers(0, cols - 1)))) for _ in range(rows)]
+    offsets = np.cumsum([0, *map(len, pattern)]).tolist()
+    columns = [column for row in pattern for column in row]
+    lines = [f"{rows}, {cols}, {len(columns)}", " ".join(map(str, offsets)), " ".join(map(str, columns))]
+    graph = load_matrix(write(tmp_path_factory.mktemp("m") / "m.smtx", "\n".join(lines) + "\n"))
+    assert graph.csr.indptr.tolist() == offsets
+    assert graph.csr.indices.tolist() == columns
+    assert graph.num_cols == cols
+
+
+@requires_data
+@pytest.mark.parametrize(
+    ("file", "rows", "cols", "nnz", "has_values"),
+    [
+        ("suitesparse/Groebner_id2003_aug.mtx.gz", 4967, 2456, 173_670, True),
+        ("suitesparse/delaunay_n16.mtx.gz", 65_536, 65_536, 393_150, False),
+        ("suitesparse/mbeacxc.mtx.gz", 496, 496, 49_920, True),
+        ("dlmc/rn50/magnitude_pruning/0.95/bottleneck_1_block_group3_2_1.smtx.gz", 256, 1024, 13_107, False),
+        ("graphs/cnr_2000.npz", 325_557, 325_557, 3_216_152, False),
+        ("tu/ENZYMES.npz", 19_580, 19_580, 2 * 37_282, False),
+        ("attributed/blogcatalog.npz", 5196, 5196, 2 * 171_743, False),
+    ],
+)
+def test_published_files(file: str, rows: int, cols: int, nnz: int, has_values: bool) -> None:
+    graph = load_matrix(data_file(*file.split("/")))
+    assert (graph.num_rows, graph.num_cols, graph.nnz) == (rows, cols, nnz)
+    assert (graph.values is not None) == has_values
+    assert graph.values is None or graph.values.dtype == torch.float32

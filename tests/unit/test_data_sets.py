@@ -1,0 +1,283 @@
+"""Data sets that need no files, NodeDataset, splits, and the arguments of load_dataset."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, dropout
+
+from gnnsparse import SparseGraph
+from gnnsparse.data import DATASETS, NodeDataset, load_dataset
+from gnnsparse.data.splits import split_by_class
+
+SYNTHETIC = {"reddit_like": 0.01, "products_like": 0.002, "arxiv_like": 0.05}
+
+needs_torch_csr = pytest.mark.filterwarnings("ignore:Sparse (CSR|invariant):UserWarning")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """For small training runs: on a busy machine threads that wait for each other cost seconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def normalized_adjacency(graph: SparseGraph) -> torch.Tensor:
+    """D^-1/2 (A + I) D^-1/2, with torch alone."""
+    csr, _ = graph.csr.add_self_loops()
+    scale = csr.degrees.float().rsqrt()
+    values = scale[csr.row_index()] * scale[csr.indices.long()]
+    matrix = torch.sparse_csr_tensor(csr.indptr, csr.indices.long(), values, (csr.rows, csr.cols))
+    return matrix.to_dense() if csr.nnz > csr.rows * csr.cols // 20 else matrix
+
+
+def train_gcn(dataset: NodeDataset, epochs: int, use_graph: bool = True) -> float:
+    """Test accuracy of a 2-layer GCN (of an MLP without the graph) at its best validation accuracy."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first = torch.nn.Linear(dataset.num_features, 64)
+        second = torch.nn.Linear(64, dataset.num_classes)
+        optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()], lr=0.01, weight_decay=5e-4)
+        matrix = normalized_adjacency(dataset.graph) if use_graph else None
+
+        def propagate(x: torch.Tensor) -> torch.Tensor:
+            return x if matrix is None else matrix @ x
+
+        best = (0.0, 0.0)
+        for epoch in range(epochs):
+            hidden = propagate(first(dropout(dataset.x, 0.5))).relu()
+            scores = propagate(second(dropout(hidden, 0.5)))
+            optimizer.zero_grad()
+            cross_entropy(scores[dataset.train_mask], dataset.y[dataset.train_mask]).backward()
+            optimizer.step()
+            if epoch % 5 < 4:
+                continue
+            with torch.no_grad():
+                right = propagate(second(propagate(first(dataset.x)).relu())).argmax(dim=1) == dataset.y
+            val, test = (float(right[mask].float().mean()) for mask in (dataset.val_mask, dataset.test_mask))
+            best = max(best, (val, test))
+        return best[1]
+
+
+def tiny(**changes: Any) -> NodeDataset:
+    """A path of four nodes, 0 - 1 - 2 - 3, with an edge from 3 to 0."""
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3, 3], [1, 0, 2, 1, 3, 2, 0]])
+    mask = torch.arange(4)
+    parts: dict[str, Any] = {
+        "name": "tiny",
+        "graph": SparseGraph(SparseGraph.from_edge_index(edges, 4).csr),
+        "x": torch.arange(8, dtype=torch.float32).reshape(4, 2),
+        "y": torch.tensor([0, 1, 2, 0]),
+        "train_mask": mask == 0,
+        "val_mask": mask == 1,
+        "test_mask": mask == 2,
+        "num_classes": 3,
+    }
+    return NodeDataset(**{**parts, **changes})
+
+
+def test_digits_are_a_symmetric_neighbour_graph() -> None:
+    data = load_dataset("digits")
+    assert (data.num_nodes, data.num_features, data.num_classes) == (1797, 64, 10)
+    assert (data.metric, data.multi_label) == ("accuracy", False)
+    assert data.graph.is_symmetric
+    assert data.graph.values is None
+    assert int(data.graph.csr.degrees.min()) == 8
+    assert not bool((data.graph.csr.row_index() == data.graph.csr.indices).any())
+    assert (float(data.x.min()), float(data.x.max())) == (0.0, 1.0)
+    for mask, count in ((data.train_mask, 60), (data.val_mask, 30)):
+        assert data.y[mask].bincount().tolist() == [count] * 10
+    assert bool((data.train_mask ^ data.val_mask ^ data.test_mask).all())
+
+
+def test_digits_neighbours_are_the_nearest() -> None:
+    data = load_dataset("digits")
+    distance = torch.cdist(data.x.double(), data.x.double()).fill_diagonal_(float("inf"))
+    eighth = distance.sort(dim=1).values[:, 7]
+    row, col = data.graph.csr.row_index(), data.graph.csr.indices.long()
+    limit = torch.maximum(eighth[row], eighth[col])
+    assert bool((distance[row, col] <= limit + 1e-9).all())
+
+
+@needs_torch_csr
+def test_a_gcn_learns_digits(one_thread: None) -> None:
+    assert train_gcn(load_dataset("digits"), epochs=100) >= 0.95
+
+
+def test_splits_of_digits_are_fixed_and_differ() -> None:
+    masks = [
+        load_dataset("digits", split=split, seed=seed).train_mask for split, seed in ((0, 0), (0, 1), (1, 0))
+    ]
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+@pytest.mark.parametrize(("name", "classes", "features"), [
+    ("reddit_like", 41, 602), ("products_like", 47, 100), ("arxiv_like", 40, 128),
+])  # fmt: skip
+def test_synthetic_sets_have_the_shapes_of_the_real_ones(name: str, classes: int, features: int) -> None:
+    data = load_dataset(name, scale=SYNTHETIC[name])
+    assert (data.num_classes, data.num_features) == (classes, features)
+    assert data.y.bincount(minlength=classes).min() > 0
+    share = {"reddit_like": 0.659, "products_like": 0.080, "arxiv_like": 0.537}[name]
+    assert float(data.train_mask.double().mean()) == pytest.approx(share, abs=0.002)
+    assert bool((data.train_mask ^ data.val_mask ^ data.test_mask).all())
+    assert float(data.x.std()) == pytest.approx(1.0, abs=0.05)
+
+
+@needs_torch_csr
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_a_gcn_learns_synthetic_sets_from_the_graph(one_thread: None, name: str) -> None:
+    data = load_dataset(name, scale=SYNTHETIC[name])
+    with_graph = train_gcn(data, epochs=40)
+    without = train_gcn(data, epochs=40, use_graph=False)
+    most_common = float(data.y.bincount().max()) / data.num_nodes
+    assert with_graph > max(without, most_common) + 0.15
+    assert with_graph < 0.95, "not trivial"
+
+
+def test_synthetic_sets_depend_on_seed_and_split() -> None:
+    plain, again, seeded, split = (
+        load_dataset("arxiv_like", scale=0.02, seed=seed, split=split)
+        for seed, split in ((0, 0), (0, 0), (1, 0), (0, 1))
+    )
+    assert plain.graph.fingerprint == again.graph.fingerprint
+    for attribute in ("x", "y", "train_mask"):
+        assert torch.equal(getattr(plain, attribute), getattr(again, attribute))
+    assert plain.graph.fingerprint != seeded.graph.fingerprint
+    assert torch.equal(plain.x, split.x)
+    assert not torch.equal(plain.train_mask, split.train_mask)
+
+
+def test_features_are_normalized_on_request() -> None:
+    data = load_dataset("arxiv_like", scale=0.02, normalize_features=True)
+    assert torch.allclose(data.x.abs().sum(dim=1), torch.ones(data.num_nodes))
+
+
+def test_permuted_moves_everything_alike() -> None:
+    data = tiny()
+    order = torch.tensor([2, 0, 3, 1])
+    moved = data.permuted(order)
+    before, after = data.graph.to_scipy().toarray(), moved.graph.to_scipy().toarray()
+    assert (after == before[order][:, order]).all()
+    assert torch.equal(moved.x, data.x[order])
+    assert moved.y.tolist() == [2, 0, 0, 1]
+    assert [int(mask.nonzero()) for mask in (moved.train_mask, moved.val_mask, moved.test_mask)] == [1, 3, 0]
+    assert moved.graph.values is None
+    back = moved.permuted(order.argsort())
+    assert back.graph.fingerprint == data.graph.fingerprint
+
+
+def test_permuted_keeps_edge_values() -> None:
+    graph = tiny().graph
+    data = tiny(graph=SparseGraph(graph.csr, torch.arange(1.0, graph.nnz + 1)))
+    order = torch.tensor([3, 1, 0, 2])
+    after = data.permuted(order).graph.to_scipy().toarray()
+    assert (after == data.graph.to_scipy().toarray()[order][:, order]).all()
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 1, 2, 2], [0, 1, 2, 4], [-1, 0, 1, 2]])
+def test_permuted_refuses_what_is_no_permutation(order: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"order: .*accepted"):
+        tiny().permuted(torch.tensor(order))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("graph", torch.eye(4), TypeError),
+        ("graph", SparseGraph.from_csr([0, 0, 0, 0, 0], [], num_cols=3), ValueError),
+        ("x", torch.zeros(4, 2, dtype=torch.float64), TypeError),
+        ("x", torch.zeros(5, 2), ValueError),
+        ("y", torch.zeros(3, dtype=torch.int64), ValueError),
+        ("y", torch.tensor([0, 1, 2, 3]), ValueError),
+        ("y", torch.tensor([0, 1, 2, -1]), ValueError),
+        ("y", torch.zeros(4, 2), ValueError),
+        ("y", [0, 1, 2, 0], TypeError),
+        ("val_mask", torch.zeros(4), TypeError),
+        ("test_mask", torch.ones(4, dtype=torch.bool), ValueError),
+        ("metric", "f1", ValueError),
+    ],
+)
+def test_node_datasets_are_checked(name: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"{name}: .*"):
+        tiny(**{name: value})
+
+
+def test_several_labels_a_node() -> None:
+    data = tiny(y=torch.eye(4)[:, :3].contiguous(), metric="micro_f1")
+    assert data.multi_label
+    assert not replace(data, y=torch.tensor([0, 1, 2, 0])).multi_label
+
+
+def test_splits_of_small_classes_leave_a_third_for_testing() -> None:
+    y = torch.tensor([0] * 100 + [1] * 30 + [2] * 2 + [4])
+    train, val, test = split_by_class(y, 0, train=20, val=30)
+    assert y[train].bincount().tolist() == [20, 8, 1, 0, 1]
+    assert y[val].bincount(minlength=5).tolist() == [30, 12, 0, 0, 0]
+    assert bool((train ^ val ^ test).all())
+
+
+def test_names_are_listed() -> None:
+    assert DATASETS[0] == "digits"
+    assert len(DATASETS) == len(set(DATASETS)) == 18
+    with pytest.raises(ValueError, match=r"name: got 'corra'; accepted: digits, cora, .*arxiv_like"):
+        load_dataset("corra")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "cora", "split": 1}, "split: got 1; accepted: 0"),
+        ({"name": "minesweeper", "split": 10}, "split: got 10; accepted: 0 to 9"),
+        ({"name": "digits", "split": -1}, "split: got -1; accepted: 0, 1, 2"),
+        ({"name": "digits", "seed": -1}, "seed: got -1; accepted: an integer from 0"),
+        ({"name": "cora", "scale": 0.5}, "scale: got 0.5 for cora; accepted: 1"),
+        ({"name": "digits", "scale": 0.5}, "scale: got 0.5 for digits; accepted: 1"),
+        ({"name": "arxiv_like", "scale": 0}, "scale: got 0; accepted: a number above 0"),
+        ({"name": "reddit_like", "scale": 0.001}, "scale: got 0.001; accepted for reddit_like"),
+        ({"name": "digits", "root": "/data"}, "root: got '/data' for digits; accepted: None"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        load_dataset(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"split": "0"},
+        {"split": True},
+        {"seed": 0.5},
+        {"scale": "1"},
+        {"download": 1},
+        {"normalize_features": "no"},
+    ],
+)
+def test_arguments_of_wrong_types_are_named(arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"^{next(iter(arguments))}: got .*accepted"):
+        load_dataset("digits", **arguments)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match=r"digits needs scikit-learn .*pip install"):
+        load_dataset("digits")
+    monkeypatch.setitem(sys.modules, "torch_geometric.datasets", None)
+    with pytest.raises(ImportError, match=r"cora needs torch-geometric .*pip install"):
+        load_dataset("cora", download=False)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, gnnsparse.data; print(*{name.partition('.')[0] for name in sys.modules})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch_geometric", "ogb", "sklearn", "scipy", "pandas"} & set(result.stdout.split())
