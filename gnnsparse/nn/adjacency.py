@@ -67,6 +67,7 @@ class GcnAdjacency:
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
+        edge_index = edge_index.as_subclass(torch.Tensor)  # PyG's EdgeIndex is one
         self._recipe, self._num_nodes = recipe, num_nodes
         self._edges = edge_index.shape[1]
         self._loops: _Loops | None = None

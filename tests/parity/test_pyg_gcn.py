@@ -107,6 +107,14 @@ def test_no_edges(weighted: bool) -> None:
         assert_close(got, want)
 
 
+def test_pygs_edge_index_class() -> None:
+    kind = import_optional("torch_geometric", "this comparison").EdgeIndex
+    index = edges()
+    ours, theirs = pair(6, 4)
+    x = torch.randn(NODES, 6)
+    assert_close(ours(x, kind(index, sparse_size=(NODES, NODES))), theirs(x, index))
+
+
 def test_an_operand_gives_the_same_as_its_edges() -> None:
     """Without repeats of self-loops, which the operand would sum."""
     index = edges()

@@ -50,7 +50,7 @@ def composed(*overrides: str) -> DictConfig:
         (OptimizerConfig, {"decay": "last"}, "optimizer.decay: got 'last'; accepted: first, all"),
         (OptimizerConfig, {"schedule": "step"}, "optimizer.schedule: got 'step'; accepted: none, cosine"),
         (PreprocessConfig, {"reorder": "best"}, "preprocess.reorder: got 'best'; accepted: none, degree"),
-        (PreprocessConfig, {"format": "coo"}, "preprocess.format: got 'coo'; accepted: auto, csr"),
+        (PreprocessConfig, {"format": "dense"}, "preprocess.format: got 'dense'; accepted: auto, csr"),
         (PreprocessConfig, {"cache": 1}, "preprocess.cache: got int; accepted: true, false or a folder"),
     ],
 )
