@@ -212,12 +212,15 @@ def _matmul_precision(precision: Precision, device: torch.device) -> Iterator[No
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without Lightning's notices and the warnings it causes by how it uses torch."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.WARNING)
+    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        warnings.filterwarnings("ignore", "GPU available but not used")  # device=cpu is what was asked for
         try:
             yield
         finally:
-            logger.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

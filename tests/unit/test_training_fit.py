@@ -325,6 +325,14 @@ def test_precisions_on_a_gpu(precision: str, norm: str, tmp_path: Path) -> None:
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_the_cpu_beside_a_gpu_is_no_reason_to_warn(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lightning.pytorch.trainer.setup.CUDAAccelerator.is_available", lambda: True)
+    train(toy_task(), 2)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_loggers(tmp_path: Path) -> None:
     for logger, files in (("none", 0), ("csv", 1), ("tensorboard", 2), ("both", 3)):
         folder = tmp_path / logger
