@@ -1,0 +1,215 @@
+"""From an `edge_index` and edge weights to what a GCN layer multiplies with, and keeping it between calls."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gnnsparse.api import prepare
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+
+__all__ = ["AdjacencyMemo", "GcnAdjacency", "GcnRecipe"]
+
+
+@dataclass(frozen=True)
+class GcnRecipe:
+    """How a layer turns edges into a matrix.
+
+    Attributes:
+        normalize: scale by D^-1/2 on both sides, D the sums of the rows.
+        loop_weight: of the self-loops that are added where there is none; None adds none.
+        precision: of the operand.
+    """
+
+    normalize: bool
+    loop_weight: float | None
+    precision: Precision
+
+
+@dataclass(frozen=True, eq=False)
+class _Loops:
+    """Where the self-loops of an edge list are; of several at a node the last one counts, as in PyG.
+
+    Attributes:
+        others: int64, the edges that are no self-loops.
+        nodes, edges: int64, the nodes with a self-loop, and the edge it is.
+    """
+
+    others: torch.Tensor
+    nodes: torch.Tensor
+    edges: torch.Tensor
+
+    @classmethod
+    def find(cls, edge_index: torch.Tensor) -> _Loops:
+        is_loop = edge_index[0] == edge_index[1]
+        edges = is_loop.nonzero().flatten()
+        nodes, group = edge_index[0][edges].long().unique(return_inverse=True)
+        last = torch.zeros_like(nodes).scatter_reduce(0, group, edges, "amax", include_self=False)
+        return cls((~is_loop).nonzero().flatten(), nodes, last)
+
+
+class GcnAdjacency:
+    """The matrix of an `edge_index` under a recipe.
+
+    Without edge weights, normalised and with self-loops, the operand has rank-1 weights and `values`
+    are not needed. In every other case it is the bare structure and `values` weigh it.
+
+    Args:
+        edge_index: int64 or int32 [2, edges], sources over targets.
+        num_nodes: of the graph.
+        recipe: how to make the matrix.
+        weighted: whether `values` will be asked for with edge weights.
+    """
+
+    def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
+        edge_index = edge_index.as_subclass(torch.Tensor)  # PyG's EdgeIndex is one
+        self._recipe, self._num_nodes = recipe, num_nodes
+        self._edges = edge_index.shape[1]
+        self._loops: _Loops | None = None
+        if recipe.loop_weight is not None:
+            self._loops = _Loops.find(edge_index)
+            edge_index = edge_index[:, self._loops.others]
+        self._has_scales = recipe.normalize and recipe.loop_weight is not None and not weighted
+        if self._loops is not None and not self._has_scales:
+            nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
+            edge_index = torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
+        self.operand: SparseOperand = prepare(
+            edge_index,
+            num_nodes=num_nodes,
+            values="gcn" if self._has_scales else None,
+            precision=recipe.precision,
+            cache=False,
+        )
+        self._indices: torch.Tensor | None = None
+
+    def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
+        """The weights of the nonzeros, float32 [nnz]; None: those of the operand. Differentiable.
+
+        Args:
+            edge_weight: floating [edges]; None: 1 each.
+
+        Raises:
+            TypeError: `edge_weight` is not a floating-point tensor.
+            ValueError: it has another size or device than the edges.
+        """
+        if edge_weight is None:
+            if self._has_scales or not self._recipe.normalize:
+                return None
+            edge_weight = torch.ones(self._edges, device=self.operand.device)
+        weights = self._with_loops(self._check(edge_weight).float())
+        weights = self.operand.from_coo_order(weights)
+        return self._normalized(weights) if self._recipe.normalize else weights
+
+    def _check(self, edge_weight: Any) -> torch.Tensor:
+        if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
+            bad_type("edge_weight", edge_weight, f"a floating-point tensor [{self._edges}]")
+        if edge_weight.shape != (self._edges,):
+            bad_value("edge_weight", f"has shape {tuple(edge_weight.shape)}; accepted: ({self._edges},)")
+        if edge_weight.device != self.operand.device:
+            bad_value("edge_weight", f"is on {edge_weight.device}; accepted: {self.operand.device}")
+        return edge_weight
+
+    def _with_loops(self, weights: torch.Tensor) -> torch.Tensor:
+        """The weights in the order of the edges that the operand was made of."""
+        if self._loops is None or self._recipe.loop_weight is None:
+            return weights
+        loops = weights.new_full((self._num_nodes,), self._recipe.loop_weight)
+        loops = loops.index_copy(0, self._loops.nodes, weights[self._loops.edges])
+        return torch.cat([weights[self._loops.others], loops])
+
+    def _normalized(self, weights: torch.Tensor) -> torch.Tensor:
+        if self._indices is None:
+            self._indices = self.operand.indices()
+        row, col = self._indices
+        # Row by row, in a fixed order: a scattered sum may differ from run to run on a GPU.
+        lengths = self.operand.side.csr.degrees
+        degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
+        positive = degree > 0
+        # The root of 1 where the degree is 0 keeps NaN out of the gradient.
+        scale = torch.where(positive, torch.where(positive, degree, 1.0).rsqrt(), 0.0)
+        return scale[row] * weights * scale[col]
+
+
+class _Watched:
+    """Tells whether a tensor is still the one seen before, with the contents it had then."""
+
+    def __init__(self, tensor: torch.Tensor | None) -> None:
+        # Tensors made in inference mode have no version: a change in place could not be seen.
+        self._unknown = tensor is not None and tensor.is_inference()
+        self._ref = None if tensor is None else weakref.ref(tensor)
+        self._version = 0 if tensor is None or self._unknown else tensor._version
+
+    def is_still(self, tensor: torch.Tensor | None) -> bool:
+        if tensor is None or self._ref is None or self._unknown:
+            return tensor is None and self._ref is None
+        return self._ref() is tensor and tensor._version == self._version
+
+
+@dataclass
+class _Entry:
+    """What a layer made last, and of what; `values` belong to `weights`, unless that is None."""
+
+    num_nodes: int
+    weighted: bool
+    adjacency: GcnAdjacency
+    edges: _Watched
+    values: torch.Tensor | None = None
+    weights: _Watched | None = None
+
+
+class AdjacencyMemo:
+    """Keeps the last matrix of a layer, or the first one for ever. Copies share it, a pickle is empty.
+
+    Args:
+        forever: keep the first one, whatever comes later. Values that need a gradient are made anew
+            from the weights in each call.
+    """
+
+    def __init__(self, forever: bool) -> None:
+        self._forever = forever
+        self._entry: _Entry | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo:
+        other = AdjacencyMemo(self._forever)
+        other._entry = None if self._entry is None else replace(self._entry)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_forever": self._forever, "_entry": None}
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._entry = None
+
+    def get(
+        self,
+        edge_index: torch.Tensor,
+        edge_weight: torch.Tensor | None,
+        num_nodes: int,
+        recipe: GcnRecipe,
+    ) -> tuple[SparseOperand, torch.Tensor | None]:
+        """The operand of an `edge_index` and the values to weigh it with; see GcnAdjacency."""
+        entry = self._entry
+        weighted = edge_weight is not None
+        if entry is None or not self._matches(entry, edge_index, num_nodes, weighted):
+            adjacency = GcnAdjacency(edge_index, num_nodes, recipe, weighted)
+            entry = _Entry(num_nodes, weighted, adjacency, _Watched(edge_index))
+            self._entry = entry
+        if edge_weight is not None and edge_weight.requires_grad:
+            return entry.adjacency.operand, entry.adjacency.values(edge_weight)
+        if entry.weights is None or not (self._forever or entry.weights.is_still(edge_weight)):
+            entry.values = entry.adjacency.values(edge_weight)
+            entry.weights = _Watched(edge_weight)
+        return entry.adjacency.operand, entry.values
+
+    def _matches(self, entry: _Entry, edge_index: torch.Tensor, num_nodes: int, weighted: bool) -> bool:
+        if self._forever:
+            return True
+        if (entry.num_nodes, entry.weighted) != (num_nodes, weighted):
+            return False
+        return entry.edges.is_still(edge_index)

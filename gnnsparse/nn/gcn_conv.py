@@ -1,0 +1,159 @@
+"""The layer of Kipf and Welling's graph convolutional network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.errors import bad_type, bad_value, check_flag
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops import spmm
+from gnnsparse.precision import Precision
+
+__all__ = ["GCNConv"]
+
+
+def _channels(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        bad_type(name, value, "a positive integer")
+    if value < 1:
+        bad_value(name, f"got {value}; accepted: a positive integer")
+    return value
+
+
+class GCNConv(torch.nn.Module):
+    """y = D^-1/2 (A + I) D^-1/2 x W + b (Kipf and Welling 2017, equation 2).
+
+    Arguments, parameters and `state_dict` (`lin.weight` [out, in], `bias` [out]) are those of PyG's
+    GCNConv, and so are the numbers.
+
+    Args:
+        in_channels, out_channels: features of a node, before and after.
+        improved: self-loops that are added weigh 2. As in PyG, without edge weights it changes nothing.
+        cached: with an edge_index: keep the matrix of the first call for ever.
+        add_self_loops: add them where there is none; None: if `normalize`. Goes with `normalize` only.
+        normalize: scale an edge_index by the degrees on both sides.
+        bias: learn b.
+        precision: of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, or add_self_loops without normalize.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        improved: bool = False,
+        cached: bool = False,
+        add_self_loops: bool | None = None,
+        normalize: bool = True,
+        bias: bool = True,
+        *,
+        precision: Precision | str = "fp32",
+    ) -> None:
+        super().__init__()
+        if add_self_loops is None:
+            add_self_loops = normalize
+        if add_self_loops and not normalize:
+            bad_value("add_self_loops", "goes with normalize=True only")
+        self.in_channels = _channels("in_channels", in_channels)
+        self.out_channels = _channels("out_channels", out_channels)
+        self.improved = check_flag("improved", improved)
+        self.cached = check_flag("cached", cached)
+        self.add_self_loops = check_flag("add_self_loops", add_self_loops)
+        self.normalize = check_flag("normalize", normalize)
+        self.precision = Precision.parse(precision)
+        self._memo = AdjacencyMemo(forever=cached)
+        self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
+        if check_flag("bias", bias):
+            self.bias = torch.nn.Parameter(torch.empty(out_channels))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the weight anew (Glorot and Bengio 2010), zeroes the bias, forgets a kept matrix."""
+        torch.nn.init.xavier_uniform_(self.lin.weight)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+        self._memo.clear()
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        adj: SparseOperand | torch.Tensor,
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The layer's output.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`. Autocast
+                works as for a linear layer.
+            adj: a SparseOperand [nodes, nodes], used as it is: `gnnsparse.prepare(...,
+                values="gcn")` makes the one of the formula. Or an edge_index [2, edges], sources
+                over targets: the layer prepares it, and again when it gets another tensor or the
+                tensor was changed in place; a model of several layers does better with an operand.
+            edge_weight: with an edge_index: floating [edges]. Gets a gradient if it needs one.
+
+        Returns:
+            [nodes, out_channels], in the dtype of the linear layer's output.
+
+        Raises:
+            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+        """
+        operand, values = self._operand(x, adj, edge_weight)
+        if self._product_first(x, values):
+            return F.linear(spmm(operand, x, values), self.lin.weight, self.bias)
+        out = spmm(operand, self.lin(x), values)
+        return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    def _operand(
+        self, x: Any, adj: Any, edge_weight: torch.Tensor | None
+    ) -> tuple[SparseOperand, torch.Tensor | None]:
+        """What to multiply with, and the values in place of its own weights."""
+        if isinstance(adj, SparseOperand):
+            if edge_weight is not None:
+                bad_value("edge_weight", "goes with an edge_index; an operand has its weights already")
+            return adj, None
+        if not isinstance(adj, torch.Tensor):
+            bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
+        if not isinstance(x, torch.Tensor) or x.dim() != 2:
+            bad_type("x", x, "a tensor [nodes, in_channels]")
+        if torch.compiler.is_compiling():  # imported there already; it takes seconds elsewhere
+            return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0])
+        return self._prepare(adj, edge_weight, x.shape[0])
+
+    def _prepare(
+        self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, num_nodes: int
+    ) -> tuple[SparseOperand, torch.Tensor | None]:
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
+        loop_weight = (2.0 if self.improved else 1.0) if self.add_self_loops else None
+        recipe = GcnRecipe(self.normalize, loop_weight, self.precision)
+        # What is made in inference mode could not be used in training later.
+        with torch.inference_mode(False):
+            return self._memo.get(edge_index, edge_weight, num_nodes, recipe)
+
+    def _product_first(self, x: torch.Tensor, values: torch.Tensor | None) -> bool:
+        """Whether (A x) W costs less than A (x W).
+
+        The dense products cost the same either way. The sparse ones cost their width for each
+        nonzero: `in_channels` against `out_channels`, once forward, once more backward for each
+        gradient that has to pass through A. In (A x) W that is the gradient of x alone, which the
+        first layer of a model does not need; in A (x W) it is that of x or of W.
+        """
+        of_x, of_w, of_values = (
+            torch.is_grad_enabled() and t is not None and t.requires_grad
+            for t in (x, self.lin.weight, values)
+        )
+        first = self.in_channels * (1 + of_x + of_values)
+        last = self.out_channels * (1 + (of_x or of_w) + of_values)
+        return first < last
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -1,0 +1,140 @@
+"""The settings of a training run. Each one checks itself and names its option in what it raises."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.preprocess.reorder import REORDERINGS
+
+__all__ = [
+    "DECAYS",
+    "DEVICES",
+    "LOGGERS",
+    "SCHEDULES",
+    "OptimizerConfig",
+    "PreprocessConfig",
+    "TrainerConfig",
+]
+
+#: What `device` accepts.
+DEVICES = ("auto", "cpu", "cuda")
+#: What `optimizer.decay` accepts.
+DECAYS = ("first", "all")
+#: What `optimizer.schedule` accepts.
+SCHEDULES = ("none", "cosine")
+#: What `trainer.logger` accepts.
+LOGGERS = ("csv", "tensorboard", "both", "none")
+
+
+def _integer(name: str, value: Any, least: int = 1) -> None:
+    accepted = f"an integer, at least {least}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        bad_type(name, value, accepted)
+    if value < least:
+        bad_value(name, f"got {value}; accepted: {accepted}")
+
+
+def _number(name: str, value: Any, *, zero: bool) -> None:
+    accepted = "a number, 0 or more" if zero else "a number above 0"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        bad_value(name, f"got {value}; accepted: {accepted}")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam (Kingma and Ba 2015).
+
+    Attributes:
+        lr: learning rate.
+        weight_decay: times a parameter, added to its gradient.
+        decay: which parameters that is for: "first", those of the model's first layer, as Kipf and
+            Welling have it, or "all".
+        schedule: of the learning rate: "none", or "cosine", from `lr` down to 0 at the last epoch.
+
+    Raises:
+        TypeError, ValueError: an attribute is not what is accepted.
+    """
+
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    decay: str = "first"
+    schedule: str = "none"
+
+    def __post_init__(self) -> None:
+        _number("optimizer.lr", self.lr, zero=False)
+        _number("optimizer.weight_decay", self.weight_decay, zero=True)
+        check_choice("optimizer.decay", self.decay, DECAYS)
+        check_choice("optimizer.schedule", self.schedule, SCHEDULES)
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long to train, and what to write meanwhile. An epoch is one optimiser step on the whole graph.
+
+    Attributes:
+        max_epochs: epochs, those before a checkpoint that is resumed included.
+        val_every: epochs from one validation to the next; the last epoch has one too. The best epoch
+            is one of those.
+        patience: stop when the validation metric has not improved for this many epochs; None: never.
+        logger: "csv", "tensorboard", "both" or "none": where losses and metrics of each epoch go.
+        log_every: epochs from one write to the loggers to the next: metrics stay on the device until
+            then, and a loss that is not finite is found then.
+        checkpoint: write checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the
+            weights of the best epoch, at the end and meanwhile.
+        checkpoint_seconds: meanwhile means: after a validation, this long after the last time.
+        progress: show a progress bar, if the output is a terminal.
+
+    Raises:
+        TypeError, ValueError: an attribute is not what is accepted.
+    """
+
+    max_epochs: int = 200
+    val_every: int = 1
+    patience: int | None = None
+    logger: str = "csv"
+    log_every: int = 50
+    checkpoint: bool = True
+    checkpoint_seconds: float = 60.0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        _integer("trainer.max_epochs", self.max_epochs)
+        _integer("trainer.val_every", self.val_every)
+        if self.patience is not None:
+            _integer("trainer.patience", self.patience)
+        check_choice("trainer.logger", self.logger, LOGGERS)
+        _integer("trainer.log_every", self.log_every)
+        check_flag("trainer.checkpoint", self.checkpoint)
+        _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
+        check_flag("trainer.progress", self.progress)
+
+
+@dataclass(frozen=True)
+class PreprocessConfig:
+    """What `gnnsparse.prepare` is asked for; see there.
+
+    Attributes:
+        reorder: row order of the operand.
+        format: of the operand.
+        cache: True: the prepared graph is kept in the user's cache folder; a path: in that folder;
+            False: nowhere.
+
+    Raises:
+        TypeError, ValueError: an attribute is not what is accepted.
+    """
+
+    reorder: str = "none"
+    format: str = "auto"
+    cache: bool | str = True
+
+    def __post_init__(self) -> None:
+        check_choice("preprocess.reorder", self.reorder, REORDERINGS)
+        check_choice("preprocess.format", self.format, FORMAT_NAMES)
+        if not isinstance(self.cache, (bool, str)):
+            bad_type("preprocess.cache", self.cache, "true, false or a folder")

@@ -1,0 +1,28 @@
+"""The device that a run asks for."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.errors import bad_value, check_choice
+from gnnsparse.training.config import DEVICES
+
+__all__ = ["resolve_device"]
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of an option: "cpu", "cuda", or "auto", which is CUDA where that can be used.
+
+    Raises:
+        TypeError, ValueError: another name, or "cuda" where it can't be used.
+    """
+    check_choice("device", name, DEVICES)
+    problem = None
+    if not torch.cuda.is_available():
+        problem = "torch finds no CUDA GPU here"
+    elif not _native.has_cuda:
+        problem = "gnnsparse was built without its CUDA kernels"
+    if name == "cuda" and problem is not None:
+        bad_value("device", f"got 'cuda', but {problem}; accepted: auto, cpu")
+    return torch.device("cpu" if name == "cpu" or problem is not None else "cuda")

@@ -1,0 +1,226 @@
+"""fit: one training run, from data on a device to the scores of the best epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from gnnsparse.precision import Precision
+from gnnsparse.training.callbacks import BestEpoch, Checkpoints, EpochTimer, History, ProgressBar
+from gnnsparse.training.classifier import NodeClassifier
+from gnnsparse.training.config import TrainerConfig
+from gnnsparse.training.data import FullGraphData
+
+__all__ = ["CheckpointError", "FitResult", "check_checkpoint", "fit"]
+
+#: Lightning's precision and torch's float32 matmul precision on a GPU.
+_GPU_MODES: dict[Precision, tuple[Any, str]] = {
+    Precision.FP32: ("32-true", "highest"),
+    Precision.TF32: ("32-true", "high"),
+    Precision.FP16: ("16-mixed", "high"),
+    Precision.BF16: ("bf16-mixed", "high"),
+}
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that was to be resumed can't be."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a run came to.
+
+    Attributes:
+        epochs: trained, those before a resumed checkpoint included.
+        best_epoch: the validated epoch with the best score, the first one of equals.
+        metrics: scores of the model after the best epoch: {"train" | "val" | "test": {name: value}}.
+        epoch_milliseconds: median of an epoch, with validation where one is due; None without epochs.
+        fit_seconds: wall time of the training, validation, logging and checkpoints included.
+        peak_memory_bytes: CUDA: most memory allocated by torch during the run; CPU: the largest
+            resident size of the process until now.
+        parameters: number of trained values.
+    """
+
+    epochs: int
+    best_epoch: int
+    metrics: dict[str, dict[str, float]]
+    epoch_milliseconds: float | None
+    fit_seconds: float
+    peak_memory_bytes: int
+    parameters: int
+
+
+def fit(
+    module: NodeClassifier,
+    data: FullGraphData,
+    config: TrainerConfig,
+    *,
+    folder: Path | None = None,
+    resume: Path | None = None,
+    facts: dict[str, Any] | None = None,
+) -> FitResult:
+    """Trains, and scores the model of the best epoch, which `module` then holds.
+
+    The precision is that of the data's operand. On a GPU it is that of the dense layers too: fp16 and
+    bf16 run under autocast, fp16 with a gradient scaler, tf32 lets float32 products use TF32. On the
+    CPU dense layers stay float32, and sparse products round their operands.
+
+    Args:
+        module: the model and how it learns.
+        data: the graph, on the device to train on.
+        config: how long, and what to write.
+        folder: where logs and checkpoints go; None: nowhere, and `config.logger` plays no part.
+        resume: a last.ckpt of an earlier run, to go on from until `config.max_epochs`.
+        facts: what the run is about, plain values by name: kept in checkpoints, and compared with
+            those of `resume`.
+
+    Raises:
+        CheckpointError: `resume` can't be used.
+        FloatingPointError: the loss became infinite or NaN.
+    """
+    facts = facts or {}
+    if resume is not None:
+        check_checkpoint(resume, config, facts)
+    best = BestEpoch(module.score_name, config.patience)
+    timer, history = EpochTimer(), History(config.log_every)
+    keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
+    callbacks: list[Callback] = [timer, history, best]
+    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, facts))
+    if config.progress:
+        callbacks.append(ProgressBar(history))
+    device = data.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with _quiet(), _matmul_precision(data.precision, device):
+        trainer = _make_trainer(config, data, callbacks, folder)
+        start = time.perf_counter()
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - start
+        best.restore(module)
+        trainer.test(module, datamodule=data, verbose=False)
+    return FitResult(
+        epochs=trainer.global_step,
+        best_epoch=best.epoch,
+        metrics=_by_part(trainer.callback_metrics),
+        epoch_milliseconds=timer.median_milliseconds(),
+        fit_seconds=seconds,
+        peak_memory_bytes=_peak_memory(device),
+        parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
+    )
+
+
+def _make_trainer(
+    config: TrainerConfig, data: FullGraphData, callbacks: list[Callback], folder: Path | None
+) -> pl.Trainer:
+    """A trainer for which one endless Lightning epoch holds all steps: ends of epochs are slow."""
+    on_gpu = data.device.type == "cuda"
+    return pl.Trainer(
+        accelerator="cuda" if on_gpu else "cpu",
+        devices=[data.device.index] if on_gpu else 1,
+        precision=_GPU_MODES[data.precision][0] if on_gpu else "32-true",
+        max_epochs=-1,
+        max_steps=config.max_epochs,
+        val_check_interval=min(config.val_every, config.max_epochs),
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=_loggers(config, folder) or False,
+        callbacks=callbacks,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+
+
+def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
+    loggers: list[Logger] = []
+    if folder is None or config.logger == "none":
+        return loggers
+    logs = folder / "logs"
+    for name, kind in (("csv", CSVLogger), ("tensorboard", TensorBoardLogger)):
+        if config.logger in (name, "both"):
+            (logs / name).mkdir(parents=True, exist_ok=True)  # it warns of a folder that is missing
+            loggers.append(kind(logs, name=name))
+    return loggers
+
+
+def check_checkpoint(path: Path, config: TrainerConfig, facts: dict[str, Any]) -> None:
+    """Whether a run can go on from a checkpoint.
+
+    Raises:
+        CheckpointError: there is no such file, it is none, it is of a run with other facts, or has
+            as many epochs as there are to be.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        done, written = int(checkpoint["global_step"]), dict(checkpoint["gnnsparse"])
+    except FileNotFoundError:
+        raise CheckpointError(f"resume: there is no file {path}") from None
+    except Exception as error:  # torch.load raises many kinds
+        raise CheckpointError(f"resume: {path} is no last.ckpt of a run ({type(error).__name__})") from error
+    for name, value in facts.items():
+        if written.get(name) != value:
+            was = f"{name}={written.get(name)}"
+            raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
+    if done >= config.max_epochs:
+        accepted = f"more than {done}, the epochs of {path}"
+        raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
+
+
+def _by_part(metrics: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:
+    parts: dict[str, dict[str, float]] = {"train": {}, "val": {}, "test": {}}
+    for name, value in metrics.items():
+        part, score = name.split("/")
+        parts[part][score] = float(value)
+    return parts
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+@contextlib.contextmanager
+def _matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """torch's setting for float32 products on a GPU, for the time of a run."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision(_GPU_MODES[precision][1])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Lightning's notices and the warnings it causes by how it uses torch."""
+    loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        warnings.filterwarnings("ignore", "GPU available but not used")  # device=cpu is what was asked for
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

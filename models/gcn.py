@@ -1,0 +1,104 @@
+"""The graph convolutional network of Kipf and Welling, any number of layers deep."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.nn import GCNConv, dropout
+
+__all__ = ["GCN"]
+
+_NORMS: dict[str, type[torch.nn.Module]] = {
+    "none": torch.nn.Identity,
+    "batch": torch.nn.BatchNorm1d,
+    "layer": torch.nn.LayerNorm,
+}
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        bad_type(name, value, "a positive integer")
+    if value < 1:
+        bad_value(name, f"got {value}; accepted: a positive integer")
+    return value
+
+
+def _share(name: str, value: Any) -> float:
+    accepted = "a number in [0, 1)"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if not 0 <= value < 1:
+        bad_value(name, f"got {value}; accepted: {accepted}")
+    return float(value)
+
+
+class GCN(torch.nn.Module):
+    """Layers of dropout, GCNConv, normalisation and ReLU; the last one is dropout and GCNConv alone.
+
+    With two layers and neither normalisation nor residuals it is the network of Kipf and Welling
+    2017, equation 9, with dropout on the input of each layer.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: features between layers.
+        out_channels: classes or labels.
+        num_layers: number of GCNConv layers.
+        dropout: share of the inputs of each layer that training sets to 0, in [0, 1).
+        norm: "none", "batch" or "layer": between GCNConv and ReLU.
+        residual: add a layer's input to its output where they have the same shape, but for the last layer.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: str = "none",
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dropout = _share("dropout", dropout)
+        self.residual = check_flag("residual", residual)
+        norm_class = _NORMS[check_choice("norm", norm, tuple(_NORMS))]
+        hidden = [_count("hidden_channels", hidden_channels)] * (_count("num_layers", num_layers) - 1)
+        widths = [in_channels, *hidden, out_channels]
+        self.convs = torch.nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
+        self.norms = torch.nn.ModuleList(norm_class(width) for width in hidden)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer that a weight decay of the first layer alone is for."""
+        return self.convs[0]
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+        """The logits.
+
+        Args:
+            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
+            adj: what GCNConv takes: an operand prepared with values="gcn", or an edge_index.
+
+        Returns:
+            [nodes, out_channels].
+        """
+        last = len(self.convs) - 1
+        for index, conv in enumerate(self.convs):
+            inputs = x
+            x = conv(dropout(x, self.dropout, self.training), adj)
+            if index < last:
+                x = self.norms[index](x)
+                x = F.relu(x)
+                if self.residual and x.shape == inputs.shape:
+                    x = x + inputs
+        return x

@@ -1,0 +1,271 @@
+"""train.py as a user runs it, in processes of its own."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data_folder import data_file, requires_data
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Key of result.json -> its type.
+SCHEMA: dict[str, type | tuple[type, ...]] = {
+    "model": str, "dataset": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
+    "device_name": str, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
+    "epoch_milliseconds": float, "fit_seconds": float, "peak_memory_bytes": int, "parameters": int,
+    "preprocess_seconds": float, "cache_hit": bool, "versions": dict, "commit": (str, type(None)),
+    "date": str,
+}  # fmt: skip
+
+
+@dataclass
+class Run:
+    """A finished process and the folder it wrote to."""
+
+    status: int
+    output: str
+    errors: str
+    folder: Path
+    seconds: float
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert self.status == 0, self.errors
+        return json.loads((self.folder / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Runs train.py with options; all runs share a cache."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(*options: str, folder: Path | None = None, own_folder: bool = False) -> Run:
+        folder = folder or tmp_path_factory.mktemp("run")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "GNNSPARSE_CACHE_DIR": str(cache),
+            "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
+            "HYDRA_FULL_ERROR": "0",
+        }
+        own_folder |= "--help" in options or "-m" in options
+        where = [] if own_folder else [f"hydra.run.dir={folder}"]
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "train.py"), *options, *where],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        return Run(done.returncode, done.stdout, done.stderr, folder, time.perf_counter() - start)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def default_run(train: Callable[..., Run]) -> Run:
+    return train()
+
+
+@pytest.fixture(scope="module")
+def half_run(train: Callable[..., Run], default_run: Run) -> Run:
+    """The first 40 epochs of the default run, after it."""
+    return train("trainer.max_epochs=40")
+
+
+def test_the_default_learns_digits_in_seconds(default_run: Run) -> None:
+    result = default_run.result
+    assert (result["model"], result["dataset"], result["precision"]) == ("gcn", "digits", "fp32")
+    assert result["metrics"]["test"]["accuracy"] >= 0.95
+    assert result["fit_seconds"] < 30
+
+
+def test_result_json(default_run: Run) -> None:
+    result = default_run.result
+    assert set(result) == set(SCHEMA)
+    for name, kind in SCHEMA.items():
+        assert isinstance(result[name], kind), name
+    assert set(result["metrics"]) == {"train", "val", "test"}
+    assert all(set(of) == {"accuracy"} for of in result["metrics"].values())
+    assert set(result["versions"]) == {"gnnsparse", "torch", "lightning", "python", "cuda"}
+    assert result["epochs"] == 100
+    assert 1 <= result["best_epoch"] <= 100
+    assert result["parameters"] == 64 * 64 + 64 + 64 * 10 + 10
+    assert result["cache_hit"] is False
+    age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(result["date"])
+    assert datetime.timedelta(0) <= age < datetime.timedelta(hours=1)
+
+
+def test_what_a_run_writes(default_run: Run) -> None:
+    folder = default_run.folder
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    settings = {f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
+    written = {
+        "result.json",
+        "checkpoints/last.ckpt",
+        "checkpoints/best.ckpt",
+        "logs/csv/version_0/metrics.csv",
+    }
+    assert files == settings | written
+
+
+def test_what_a_run_prints(default_run: Run) -> None:
+    accuracy = 100 * default_run.result["metrics"]["test"]["accuracy"]
+    assert f"{accuracy:.2f} %" in default_run.output
+    assert str(default_run.folder / "result.json") in default_run.output
+    assert default_run.errors == ""
+
+
+def test_the_second_run_reads_the_cache(default_run: Run, half_run: Run) -> None:
+    assert default_run.result["cache_hit"] is False
+    assert half_run.result["cache_hit"] is True
+
+
+def test_resumed_as_uninterrupted(train: Callable[..., Run], default_run: Run, half_run: Run) -> None:
+    resumed = train(f"resume={half_run.folder / 'checkpoints' / 'last.ckpt'}").result
+    whole = default_run.result
+    assert half_run.result["epochs"] == 40
+    for name in ("epochs", "best_epoch", "metrics"):
+        assert resumed[name] == whole[name]
+
+
+def test_multirun(train: Callable[..., Run], tmp_path: Path) -> None:
+    options = [
+        "precision=fp32,fp16",
+        "trainer.max_epochs=5",
+        "trainer.logger=none",
+        f"hydra.sweep.dir={tmp_path}",
+    ]
+    run = train("-m", *options)
+    assert run.status == 0, run.errors
+    results = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/result.json"))]
+    assert [result["precision"] for result in results] == ["fp32", "fp16"]
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"0-gcn-digits", "1-gcn-digits"}
+
+
+def test_runs_land_in_outputs(train: Callable[..., Run], tmp_path: Path) -> None:
+    run = train("trainer.max_epochs=2", own_folder=True, folder=tmp_path)
+    assert run.status == 0, run.errors
+    (file,) = tmp_path.glob("outputs/*/*/result.json")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-gcn-digits", str(file.parent.relative_to(tmp_path / "outputs"))
+    )
+
+
+def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path) -> None:
+    """Not even that of an earlier run in the same folder."""
+    (tmp_path / "result.json").write_text("{}")
+    run = train("optimizer.lr=1e38", "trainer.log_every=5", folder=tmp_path)
+    assert run.status == 2
+    assert run.errors.startswith("train.py: training diverged: the loss of epoch ")
+    assert "Traceback" not in run.errors
+    assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16"),
+        ("device=tpu", "device: got 'tpu'; accepted: auto, cpu, cuda"),
+        ("trainer.max_epochs=-3", "trainer.max_epochs: got -3; accepted: an integer, at least 1"),
+        ("trainer.max_epochs=many", "trainer.max_epochs: got 'many'; accepted: an integer, at least 1"),
+        ("seed=-1", "seed: got -1; accepted: an integer, at least 0"),
+        ("preprocess.reorder=best", "preprocess.reorder: got 'best'; accepted: none, degree, rcm, metis"),
+        ("preprocess.format=dense", "preprocess.format: got 'dense'; accepted: auto, csr, window, me-bcrs, "
+         "cvse, tiled-csr, hrpb, rs-tile"),
+        ("trainer.logger=paper", "trainer.logger: got 'paper'; accepted: csv, tensorboard, both, none"),
+        ("resume=nowhere.ckpt", "resume: there is no file nowhere.ckpt"),
+    ],
+)  # fmt: skip
+def test_bad_options_get_one_line_at_once(train: Callable[..., Run], option: str, message: str) -> None:
+    run = train(option)
+    assert (run.status, run.output, run.errors) == (2, "", f"train.py: {message}\n")
+    assert run.seconds < 2
+    assert not (run.folder / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("optimizer.lr=fast", "optimizer.lr: got str; accepted: a number above 0"),
+        ("model.dropout=2", "model.dropout: got 2; accepted: a number in [0, 1)"),
+        ("+model.depth=3", "model: GCN.__init__() got an unexpected keyword argument 'depth'"),
+        ("preprocess.cache=3", "preprocess.cache: got int; accepted: true, false or a folder"),
+        ("dataset.scale=0.5", "dataset.scale: got 0.5 for digits; accepted: 1, as only generated"),
+    ],
+)
+def test_other_bad_options_get_one_line(train: Callable[..., Run], option: str, message: str) -> None:
+    run = train(option)
+    assert run.status == 2
+    assert run.errors.startswith(f"train.py: {message}")
+    assert run.errors.count("\n") == 1
+    assert not (run.folder / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "messages"),
+    [
+        ("dataset=nowhere", ["Could not find 'dataset/nowhere'", "cora", "digits"]),
+        ("model=nothing", ["Could not find 'model/nothing'", "gcn"]),
+        ("trainer.max_epoch=3", ["Key 'max_epoch' is not in struct"]),
+    ],
+)
+def test_bad_choices_and_typos(train: Callable[..., Run], option: str, messages: list[str]) -> None:
+    run = train(option)
+    assert run.status == 1
+    assert run.seconds < 2
+    assert all(message in run.errors for message in messages)
+    assert "Traceback" not in run.errors
+
+
+def test_help_is_quick(train: Callable[..., Run]) -> None:
+    runs = [train("--help") for _ in range(2)]
+    for run in runs:
+        assert run.status == 0
+        assert all(word in run.output for word in ("dataset: ", "cora", "precision: fp32", "max_epochs: 100"))
+    assert min(run.seconds for run in runs) < 2
+
+
+def test_no_gpu(train: Callable[..., Run]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    run = train("device=cuda")
+    message = "device: got 'cuda', but torch finds no CUDA GPU here; accepted: auto, cpu"
+    assert (run.status, run.errors) == (2, f"train.py: {message}\n")
+
+
+def test_generated_data_at_a_scale(train: Callable[..., Run]) -> None:
+    result = train("dataset=arxiv_like", "dataset.scale=0.02", "trainer.max_epochs=3").result
+    assert result["nodes"] == round(0.02 * 169_343)
+    assert result["epochs"] == 3
+
+
+@requires_data
+def test_cora_from_its_files(train: Callable[..., Run]) -> None:
+    """The published 81.5 % less four deviations of single runs, in half precision."""
+    root = data_file("planetoid", "cora")
+    result = train("dataset=cora", f"dataset.root={root}", "precision=fp16").result
+    assert result["metrics"]["test"]["accuracy"] >= 0.775
+    assert result["epochs"] == 200
+
+
+@requires_data
+def test_minesweeper_is_scored_by_roc_auc(train: Callable[..., Run]) -> None:
+    root = data_file("heterophilous")
+    options = ["dataset=minesweeper", f"dataset.root={root}", "dataset.split=3", "trainer.max_epochs=10"]
+    result = train(*options, "trainer.val_every=5", "model.num_layers=2").result
+    assert set(result["metrics"]["test"]) == {"roc_auc", "accuracy"}
+    assert 0.4 < result["metrics"]["test"]["roc_auc"] < 1
+    assert result["best_epoch"] in (5, 10)

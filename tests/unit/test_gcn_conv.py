@@ -1,0 +1,301 @@
+"""GCNConv: order of the products, what it keeps between calls, precisions, errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.nn import GCNConv
+from tests.helpers import PRECISIONS
+
+NODES = 30
+
+
+def edges(seed: int = 0, count: int = 120) -> torch.Tensor:
+    return torch.randint(0, NODES, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def operand(index: torch.Tensor, **options: Any) -> gnnsparse.SparseOperand:
+    return gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False, **options)
+
+
+def product_width(layer: GCNConv, x: torch.Tensor, adj: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The features of what the layer hands to spmm."""
+    widths = []
+
+    def watched(a: Any, dense: torch.Tensor, *values: Any) -> torch.Tensor:
+        widths.append(dense.shape[1])
+        return gnnsparse.spmm(a, dense, *values)
+
+    monkeypatch.setattr("gnnsparse.nn.gcn_conv.spmm", watched)
+    layer(x, adj)
+    return widths[0]
+
+
+class TestOrder:
+    """Which of (A x) W and A (x W) runs: the one with less sparse work, forward and backward."""
+
+    @pytest.mark.parametrize(
+        ("sizes", "x_needs_grad", "frozen", "width"),
+        [
+            ((8, 32), True, False, 8),
+            ((32, 8), True, False, 8),
+            ((8, 8), True, False, 8),
+            ((12, 8), True, False, 8),
+            # No gradient through A: 1 x 12 beats 2 x 8, while 1 x 20 does not.
+            ((12, 8), False, False, 12),
+            ((20, 8), False, False, 8),
+            ((12, 8), False, True, 8),
+            ((8, 12), False, True, 8),
+        ],
+    )
+    def test_rule(
+        self, sizes: tuple[int, int], x_needs_grad: bool, frozen: bool, width: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        layer = GCNConv(*sizes)
+        layer.requires_grad_(not frozen)
+        x = torch.randn(NODES, sizes[0], requires_grad=x_needs_grad)
+        assert product_width(layer, x, operand(edges()), monkeypatch) == width
+
+    def test_without_gradients_the_forward_pass_alone_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with torch.no_grad():
+            assert product_width(GCNConv(12, 8), torch.randn(NODES, 12), operand(edges()), monkeypatch) == 8
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_both_give_the_same(self, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        layer, index, x = GCNConv(9, 7), edges(), torch.randn(NODES, 9)
+        torch.nn.init.normal_(layer.bias)
+        weight = torch.rand(index.shape[1]) if weighted else None
+        results = []
+        for first in (True, False):
+            monkeypatch.setattr(layer, "_product_first", lambda *_, first=first: first)
+            leaves = [t.clone().requires_grad_() for t in (x, weight) if t is not None]
+            y = layer(leaves[0], index, *leaves[1:])
+            results.append([y, *torch.autograd.grad(y.square().sum(), [*leaves, *layer.parameters()])])
+        for a, b in zip(*results, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+class TestMemo:
+    """What a layer keeps of an edge_index."""
+
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Grows by one for each preparation."""
+        calls: list[int] = []
+
+        def counted(*args: Any, **options: Any) -> gnnsparse.SparseOperand:
+            calls.append(1)
+            return gnnsparse.prepare(*args, **options)
+
+        monkeypatch.setattr("gnnsparse.nn.adjacency.prepare", counted)
+        return calls
+
+    def test_the_same_tensor_is_prepared_once(self, made: list[int]) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        for _ in range(3):
+            layer(x, index).sum().backward()
+        assert len(made) == 1
+
+    def test_another_tensor_is_prepared_anew(self, made: list[int]) -> None:
+        layer, x = GCNConv(4, 4), torch.randn(NODES, 4)
+        a, b = edges(1), edges(2)
+        first, second = layer(x, a), layer(x, b)
+        assert len(made) == 2
+        assert torch.equal(first, GCNConv.forward(layer, x, operand(_one_loop_each(a))))
+        assert not torch.equal(first, second)
+
+    def test_a_change_in_place_is_seen(self, made: list[int]) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        before = layer(x, index)
+        index[:, 0] = torch.tensor([1, 2])
+        after = layer(x, index)
+        assert len(made) == 2
+        assert not torch.equal(before, after)
+
+    def test_a_new_tensor_at_an_old_address_is_seen(self, made: list[int]) -> None:
+        layer, x = GCNConv(4, 4), torch.randn(NODES, 4)
+        for seed in range(6):  # each dies at once, and the next one often gets its memory and id
+            layer(x, edges(seed))
+        assert len(made) == 6
+
+    def test_it_does_not_keep_the_tensor_alive(self) -> None:
+        import weakref
+
+        layer, index = GCNConv(4, 4), edges()
+        layer(torch.randn(NODES, 4), index)
+        watch = weakref.ref(index)
+        del index
+        assert watch() is None
+
+    def test_another_number_of_nodes_is_another_matrix(self, made: list[int]) -> None:
+        layer, index = GCNConv(4, 4), edges()
+        assert layer(torch.randn(NODES, 4), index).shape == (NODES, 4)
+        assert layer(torch.randn(NODES + 5, 4), index).shape == (NODES + 5, 4)
+        assert len(made) == 2
+
+    def test_cached_keeps_the_first(self, made: list[int]) -> None:
+        layer, x = GCNConv(4, 4, cached=True), torch.randn(NODES, 4)
+        first = layer(x, edges(1))
+        assert torch.equal(layer(x, edges(2)), first)
+        assert torch.equal(copy.deepcopy(layer)(x, edges(2)), first)
+        assert len(made) == 1
+        layer.reset_parameters()
+        layer(x, edges(2))
+        assert len(made) == 2
+
+    def test_new_weights_on_old_edges(self, made: list[int]) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        weight = torch.rand(index.shape[1])
+        a = layer(x, index, weight)
+        assert torch.equal(layer(x, index, weight), a)
+        b = layer(x, index, 2 * weight + 1)
+        weight += 1
+        c = layer(x, index, weight)
+        assert len(made) == 1
+        assert not torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+    def test_learned_weights_get_a_gradient_in_every_step(self) -> None:
+        layer, index, x = GCNConv(4, 4, cached=True), edges(), torch.randn(NODES, 4)
+        weight = torch.rand(index.shape[1], requires_grad=True)
+        for _ in range(3):
+            weight.grad = None
+            layer(x, index, weight).square().sum().backward()
+            assert bool(weight.grad.abs().sum() > 0)
+
+    def test_inference_does_not_spoil_training(self) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        weight = torch.rand(index.shape[1])
+        with torch.inference_mode():
+            want = layer(x, index, weight)
+        y = layer(x, index, weight)
+        y.sum().backward()
+        assert torch.allclose(y, want, atol=1e-6)  # the order of the products may be another
+
+    def test_copies_and_pickles(self) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        y = layer(x, index)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert torch.equal(other(x, index), y)
+            assert torch.equal(layer(x, index), y)
+            assert not torch.equal(other(x, edges(7)), y)
+
+
+def _one_loop_each(index: torch.Tensor) -> torch.Tensor:
+    return index[:, index[0] != index[1]]
+
+
+def test_gradient_of_weights_where_a_degree_is_zero() -> None:
+    """PyG's is NaN there: the derivative of d^-1/2 at 0."""
+    index, weight = edges(), torch.zeros(120)
+    weight[60:] = torch.rand(60)
+    layer = GCNConv(4, 4, add_self_loops=False)
+    weight.requires_grad_()
+    layer(torch.randn(NODES, 4), index, weight).sum().backward()
+    assert bool(torch.isfinite(weight.grad).all())
+
+
+def test_gradient_of_weights_by_finite_differences() -> None:
+    index = edges(count=40)
+    layer, x = GCNConv(3, 2), torch.randn(NODES, 3)
+    weight = (torch.rand(40) + 0.5).requires_grad_()
+    (got,) = torch.autograd.grad(layer(x, index, weight).square().sum(), weight)
+    step = 1e-2
+    for edge in range(0, 40, 5):
+        with torch.no_grad():
+            ends = []
+            for sign in (1, -1):
+                moved = weight.detach().clone()
+                moved[edge] += sign * step
+                ends.append(layer(x, index, moved).square().sum().double())
+        want = float(ends[0] - ends[1]) / (2 * step)
+        assert abs(float(got[edge]) - want) <= 2e-2 * max(1.0, abs(want))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precision_of_the_operand_it_makes(precision: str) -> None:
+    index, x = _one_loop_each(edges()), torch.randn(NODES, 6)
+    layer = GCNConv(6, 6, precision=precision)
+    want = layer(x, operand(index, precision=precision))
+    assert torch.equal(layer(x, index), want)
+    assert precision == "fp32" or not torch.equal(want, layer(x, operand(index)))
+
+
+@pytest.mark.parametrize("sizes", [(16, 4), (4, 16)], ids=str)
+def test_autocast(device: str, sizes: tuple[int, int]) -> None:
+    """Under autocast both orders give the low dtype, and parameters float32 gradients."""
+    dtype = torch.float16 if device == "cuda" else torch.bfloat16
+    layer, x = GCNConv(*sizes).to(device), torch.randn(NODES, sizes[0], device=device)
+    a = operand(edges().to(device), precision="fp16" if device == "cuda" else "bf16")
+    with torch.autocast(device, dtype):
+        y = layer(x, a)
+    y.float().square().sum().backward()
+    assert y.dtype == dtype
+    assert layer.lin.weight.grad.dtype == torch.float32
+    exact = GCNConv.forward(layer, x, operand(edges().to(device)))
+    assert torch.allclose(y.float(), exact, rtol=0.05, atol=0.05)
+
+
+def test_a_layer_of_halves(device: str) -> None:
+    layer, x = GCNConv(4, 8).to(device, torch.float16), torch.randn(NODES, 4, device=device).half()
+    y = layer(x, edges().to(device))
+    y.sum().backward()
+    assert y.dtype == layer.bias.grad.dtype == torch.float16
+
+
+def test_compiled_without_graph_breaks() -> None:
+    a, layer, x = operand(edges()), GCNConv(6, 3), torch.randn(NODES, 6)
+    _ = a.T  # made at the first backward otherwise, which can't be traced
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+        y = compiled(x, a)
+    y.sum().backward()
+    assert torch.allclose(y, layer(x, a))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"adj": None}, TypeError, "adj: got NoneType; accepted: a SparseOperand"),
+        ({"adj": torch.zeros(3, 4)}, ValueError, "adj: has shape (3, 4); accepted: (2, edges)"),
+        ({"x": torch.zeros(NODES, 4, 4)}, TypeError, "x: got a tensor"),
+        ({"adj": torch.zeros(2, 5)}, TypeError, "edge_index: got a tensor of dtype torch.float32"),
+        ({"adj": torch.tensor([[0], [NODES]])}, ValueError, "accepted: 0 to 29, as num_nodes is 30"),
+        ({"edge_weight": torch.ones(119)}, ValueError, "edge_weight: has shape (119,); accepted: (120,)"),
+        ({"edge_weight": torch.ones(120, dtype=int)}, TypeError, "edge_weight: got a tensor of dtype"),
+    ],
+)
+def test_bad_inputs(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"x": torch.randn(NODES, 4), "adj": edges(), **change}
+    with pytest.raises(error, match=re.escape(message)):
+        GCNConv(4, 4)(**arguments)
+
+
+def test_edge_weights_beside_an_operand() -> None:
+    with pytest.raises(ValueError, match="an operand has its weights already"):
+        GCNConv(4, 4)(torch.randn(NODES, 4), operand(edges()), torch.ones(120))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"in_channels": 0}, ValueError),
+        ({"in_channels": -1}, ValueError),
+        ({"out_channels": 2.5}, TypeError),
+        ({"bias": 1}, TypeError),
+        ({"precision": "fp8"}, ValueError),
+    ],
+)
+def test_bad_options(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=next(iter(options))):
+        GCNConv(**{"in_channels": 3, "out_channels": 3, **options})

@@ -1,0 +1,131 @@
+"""The settings: what they refuse, and that configs/ and train.py agree with them and with the data sets."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+import train
+from gnnsparse import Precision
+from gnnsparse.data import DATASETS
+from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, config, resolve_device
+from models import MODELS
+
+CONFIGS = Path(train.__file__).parent / "configs"
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (TrainerConfig, {"max_epochs": -3}, "trainer.max_epochs: got -3; accepted: an integer, at least 1"),
+        (TrainerConfig, {"max_epochs": 1.5}, "trainer.max_epochs: got float"),
+        (TrainerConfig, {"val_every": 0}, "trainer.val_every: got 0"),
+        (TrainerConfig, {"patience": 0}, "trainer.patience: got 0"),
+        (TrainerConfig, {"logger": "wandb"}, "trainer.logger: got 'wandb'; accepted: csv, tensorboard, both"),
+        (TrainerConfig, {"log_every": True}, "trainer.log_every: got bool"),
+        (TrainerConfig, {"checkpoint": "yes"}, "trainer.checkpoint: got str; accepted: True or False"),
+        (TrainerConfig, {"checkpoint_seconds": -1.0}, "trainer.checkpoint_seconds: got -1.0"),
+        (TrainerConfig, {"progress": 1}, "trainer.progress: got int"),
+        (OptimizerConfig, {"lr": 0}, "optimizer.lr: got 0; accepted: a number above 0"),
+        (OptimizerConfig, {"lr": float("nan")}, "optimizer.lr: got nan"),
+        (OptimizerConfig, {"lr": "fast"}, "optimizer.lr: got str"),
+        (
+            OptimizerConfig,
+            {"weight_decay": -1e-3},
+            "optimizer.weight_decay: got -0.001; accepted: a",
+        ),
+        (OptimizerConfig, {"decay": "last"}, "optimizer.decay: got 'last'; accepted: first, all"),
+        (OptimizerConfig, {"schedule": "step"}, "optimizer.schedule: got 'step'; accepted: none, cosine"),
+        (PreprocessConfig, {"reorder": "best"}, "preprocess.reorder: got 'best'; accepted: none, degree"),
+        (PreprocessConfig, {"format": "dense"}, "preprocess.format: got 'dense'; accepted: auto, csr"),
+        (PreprocessConfig, {"cache": 1}, "preprocess.cache: got int; accepted: true, false or a folder"),
+    ],
+)
+def test_bad_settings(kind: type[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        kind(**options)
+
+
+def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resolve_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="device: got 'tpu'; accepted: auto, cpu, cuda"):
+        resolve_device("tpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert resolve_device("auto").type == "cpu"
+    with pytest.raises(ValueError, match="device: got 'cuda', but torch finds no CUDA GPU here"):
+        resolve_device("cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("gnnsparse.training.device._native", type("Native", (), {"has_cuda": False}))
+    assert resolve_device("auto").type == "cpu"
+    with pytest.raises(ValueError, match="built without its CUDA kernels"):
+        resolve_device("cuda")
+
+
+def test_quick_choices_are_the_librarys() -> None:
+    """train.py repeats them, to answer before it imports the library."""
+    choices = {
+        "precision": Precision.names(),
+        "device": config.DEVICES,
+        "optimizer.decay": config.DECAYS,
+        "optimizer.schedule": config.SCHEDULES,
+        "trainer.logger": config.LOGGERS,
+        "preprocess.reorder": REORDERINGS,
+        "preprocess.format": FORMAT_NAMES,
+    }
+    assert choices == train.CHOICES
+
+
+def test_a_file_for_each_data_set_and_model() -> None:
+    names = {group: {path.stem for path in (CONFIGS / group).iterdir()} for group in ("dataset", "model")}
+    assert names == {"dataset": set(DATASETS), "model": set(MODELS)}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_settings_of_data_sets(name: str) -> None:
+    cfg = composed(f"dataset={name}")
+    assert cfg.dataset.name == name
+    assert set(cfg.dataset) == {"name", "root", "split", "seed", "scale"}
+    train.check_quickly(cfg)
+    train.read_settings(cfg)
+
+
+@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed"])
+def test_planetoid_is_the_published_setting(name: str) -> None:
+    cfg = composed(f"dataset={name}")
+    settings = train.read_settings(cfg)
+    assert settings.optimizer == OptimizerConfig(lr=0.01, weight_decay=5e-4, decay="first", schedule="none")
+    assert (settings.trainer.max_epochs, settings.trainer.val_every) == (200, 1)
+    assert (cfg.model.hidden_channels, cfg.model.num_layers, cfg.model.dropout) == (16, 2, 0.5)
+    assert (cfg.model.norm, cfg.model.residual) == ("none", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("trainer", TrainerConfig), ("optimizer", OptimizerConfig), ("preprocess", PreprocessConfig)],
+)
+def test_the_files_have_every_option(name: str, kind: type[Any]) -> None:
+    assert set(composed()[name]) == {field.name for field in dataclasses.fields(kind)}
+
+
+def test_the_command_line_wins_over_the_data_set() -> None:
+    cfg = composed("dataset=cora", "model.hidden_channels=5", "trainer.max_epochs=7")
+    assert (cfg.model.hidden_channels, cfg.trainer.max_epochs) == (5, 7)
+    assert OmegaConf.is_struct(cfg)
+
+
+def test_options_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match=r"trainer\.epochs: no such option; accepted: max_epochs, val_every"):
+        train.section(composed("+trainer.epochs=3"), "trainer", TrainerConfig)

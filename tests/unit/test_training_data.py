@@ -1,0 +1,80 @@
+"""FullGraphData: one batch, prepared once, on the device once."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.training import FullGraphData, PreprocessConfig
+from tests.helpers import PRECISIONS
+from tests.tasks import toy_task
+
+
+def test_the_batch_is_the_data_set(device: str) -> None:
+    task = toy_task()
+    batch = FullGraphData(task, device=device, preprocess=PreprocessConfig(cache=False)).batch
+    masks = {"train": task.train_mask, "val": task.val_mask, "test": task.test_mask}
+    assert torch.equal(batch.x.cpu(), task.x)
+    for name, part in batch.parts.items():
+        assert torch.equal(part.nodes.cpu(), masks[name].nonzero().flatten())
+        assert torch.equal(part.y.cpu(), task.y[masks[name]])
+        assert part.nodes.device.type == device
+    x = torch.randn(task.num_nodes, 5, device=device)
+    want = gnnsparse.prepare(task.graph, values="gcn", cache=False).to(device) @ x
+    assert torch.allclose(batch.adj @ x, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precision(device: str, precision: str) -> None:
+    """Features in 16 bits on a GPU alone: the CPU's dense layers stay float32."""
+    data = FullGraphData(
+        toy_task(), precision=precision, device=device, preprocess=PreprocessConfig(cache=False)
+    )
+    assert data.batch.adj.precision == precision
+    want = data.precision.storage if device == "cuda" else torch.float32
+    assert data.batch.x.dtype == want
+
+
+def test_the_second_time_comes_from_the_cache(own_cache: Path) -> None:
+    first, second = FullGraphData(toy_task()), FullGraphData(toy_task(), precision="fp16")
+    assert (first.cache_hit, second.cache_hit) == (False, True)
+    assert first.preprocess_seconds > 0
+    assert list(own_cache.glob("*.safetensors"))
+
+
+def test_where_the_cache_is(own_cache: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=str(folder)))
+    assert len(list(folder.glob("*.safetensors"))) == 1
+    FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
+    assert not own_cache.exists()
+
+
+@pytest.mark.parametrize("options", [{"reorder": "degree"}, {"reorder": "rcm"}, {"format": "hrpb"}], ids=str)
+def test_preprocessing_does_not_change_results(options: dict[str, str]) -> None:
+    task, x = toy_task(), torch.randn(60, 4)
+    plain = FullGraphData(task, preprocess=PreprocessConfig(cache=False)).batch.adj @ x
+    data = FullGraphData(task, preprocess=PreprocessConfig(cache=False, **options))
+    stats = data.batch.adj.stats()
+    assert options.get("format", "csr") == stats["format"]
+    assert options.get("reorder", "none") == stats["reorder"]["method"]
+    assert torch.allclose(data.batch.adj @ x, plain, atol=1e-5)
+
+
+def test_loaders_hand_out_the_batch_itself() -> None:
+    data = FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
+    batch = data.batch
+    assert all(item is batch for item in itertools.islice(data.train_dataloader(), 50))
+    for loader in (data.val_dataloader(), data.test_dataloader()):
+        assert [item is batch for item in loader] == [True]
+    assert data.transfer_batch_to_device(batch, torch.device("cpu"), 0) is batch
+
+
+def test_a_trainer_on_another_device() -> None:
+    data = FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
+    with pytest.raises(ValueError, match="device: the trainer runs on meta, the data was put on cpu"):
+        data.transfer_batch_to_device(data.batch, torch.device("meta"), 0)

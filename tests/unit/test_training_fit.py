@@ -1,0 +1,405 @@
+"""fit: the same training as a loop written by hand, resuming, stopping, what it writes and keeps."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.data import NodeDataset
+from gnnsparse.training import (
+    CheckpointError,
+    FitResult,
+    FullGraphData,
+    GraphBatch,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    TrainerConfig,
+    fit,
+)
+from gnnsparse.training.callbacks import BestEpoch, Checkpoints
+from models import GCN
+from tests.helpers import PRECISIONS
+from tests.tasks import toy_task
+
+
+def prepared(task: NodeDataset, **options: Any) -> FullGraphData:
+    return FullGraphData(task, preprocess=PreprocessConfig(cache=False), **options)
+
+
+def classifier(task: NodeDataset, epochs: int, seed: int = 0, **options: Any) -> NodeClassifier:
+    torch.manual_seed(seed)
+    model = GCN(task.num_features, 16, task.num_classes)
+    return NodeClassifier(model, task, OptimizerConfig(**options), epochs)
+
+
+def train(
+    task: NodeDataset, epochs: int = 30, folder: Path | None = None, resume: Path | None = None, **config: Any
+) -> tuple[FitResult, NodeClassifier]:
+    module = classifier(task, epochs)
+    settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
+    return fit(
+        module, prepared(task), settings, folder=folder, resume=resume, facts={"task": task.name}
+    ), module
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    (file,) = folder.glob("logs/csv/*/metrics.csv")
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def by_hand(task: NodeDataset, batch: GraphBatch, epochs: int) -> dict[str, Any]:
+    """Kipf and Welling's training: losses, validation and test accuracies of all epochs."""
+    torch.manual_seed(0)
+    model = GCN(task.num_features, 16, task.num_classes)
+    groups = [
+        {"params": model.convs[0].parameters(), "weight_decay": 5e-4},
+        {"params": model.convs[1].parameters(), "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.Adam(groups, lr=0.01)
+    found: dict[str, Any] = {"loss": [], "val": [], "test": []}
+    for _ in range(epochs):
+        model.train()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch.x, batch.adj)[task.train_mask], task.y[task.train_mask])
+        loss.backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            hits = model(batch.x, batch.adj).argmax(dim=1) == task.y
+        found["loss"].append(loss.item())
+        found["val"].append(float(hits[task.val_mask].float().mean()))
+        found["test"].append(float(hits[task.test_mask].float().mean()))
+    return found
+
+
+def test_it_trains_as_a_loop_by_hand_does(tmp_path: Path) -> None:
+    task = toy_task()
+    result, _ = train(task, 40, tmp_path, log_every=7)
+    want = by_hand(task, prepared(task).batch, 40)
+    rows = rows_of(tmp_path)
+    assert [int(row["step"]) for row in rows] == list(range(1, 41))
+    assert [float(row["train/loss"]) for row in rows] == pytest.approx(want["loss"], rel=1e-4)
+    assert [float(row["val/accuracy"]) for row in rows] == pytest.approx(want["val"], abs=1e-6)
+    best = max(range(40), key=lambda epoch: want["val"][epoch])  # the first one of equals
+    assert result.best_epoch == best + 1
+    assert result.metrics["val"]["accuracy"] == pytest.approx(want["val"][best], abs=1e-6)
+    assert result.metrics["test"]["accuracy"] == pytest.approx(want["test"][best], abs=1e-6)
+    assert set(result.metrics) == {"train", "val", "test"}
+    assert len(set(want["val"])) > 5  # there was something to choose from
+
+
+def test_what_the_result_says(tmp_path: Path) -> None:
+    task = toy_task()
+    result, module = train(task, 12, tmp_path)
+    assert result.epochs == 12
+    assert 0 < result.epoch_milliseconds * 12 < 1e3 * result.fit_seconds * 3
+    assert result.peak_memory_bytes > 10**7
+    assert result.parameters == 8 * 16 + 16 + 16 * 3 + 3
+    # The module holds the best weights, and best.ckpt does too.
+    kept = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
+    assert kept["epoch"] == result.best_epoch
+    assert kept["score"] == pytest.approx(result.metrics["val"]["accuracy"])
+    state = module.model.state_dict()
+    assert set(kept["state_dict"]) == set(state)
+    assert all(torch.equal(kept["state_dict"][name], state[name]) for name in state)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    a, b = (train(toy_task(), 15)[1].model.state_dict() for _ in range(2))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("schedule", ["none", "cosine"])
+def test_resumed_is_as_uninterrupted(tmp_path: Path, schedule: str) -> None:
+    task = toy_task()
+
+    def run(epochs: int, folder: str, resume: Path | None = None) -> tuple[FitResult, dict[str, Any]]:
+        module = classifier(task, 24, schedule=schedule, decay="all")
+        config = TrainerConfig(max_epochs=epochs, progress=False)
+        result = fit(module, prepared(task), config, folder=tmp_path / folder, resume=resume)
+        return result, module.model.state_dict()
+
+    whole, weights = run(24, "whole")
+    run(10, "first")
+    torch.manual_seed(999)  # the random numbers are the checkpoint's
+    result, resumed = run(24, "second", tmp_path / "first" / "checkpoints" / "last.ckpt")
+    assert result.epochs == 24
+    assert (result.best_epoch, result.metrics) == (whole.best_epoch, whole.metrics)
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+    last = [
+        torch.load(tmp_path / run / "checkpoints" / "last.ckpt", weights_only=True)
+        for run in ("whole", "second")
+    ]
+    a, b = (checkpoint["state_dict"] for checkpoint in last)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    losses = [row["train/loss"] for row in rows_of(tmp_path / "whole")]
+    assert [row["train/loss"] for row in rows_of(tmp_path / "second")] == losses[10:]
+
+
+def test_resumed_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a checkpoint that was written in the middle."""
+    task = toy_task()
+    whole, module = train(task, 24, tmp_path / "whole")
+
+    step = NodeClassifier.training_step
+
+    def crash(self: NodeClassifier, batch: GraphBatch) -> torch.Tensor:
+        if self.trainer.global_step == 13:
+            raise RuntimeError("power cut")
+        return step(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeClassifier, "training_step", crash)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(task, 24, tmp_path / "crashed", checkpoint_seconds=0.0)
+    last = tmp_path / "crashed" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 13
+    assert len(rows_of(tmp_path / "crashed")) == 13
+    result, resumed = train(task, 24, tmp_path / "resumed", last)
+    assert (result.epochs, result.best_epoch, result.metrics) == (24, whole.best_epoch, whole.metrics)
+    for name, tensor in module.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name])
+
+
+def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
+    train(toy_task(), 5, tmp_path)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    with pytest.raises(
+        CheckpointError, match=r"resume: .*last\.ckpt is of a run with task=toy, this one has other"
+    ):
+        train(toy_task(name="other"), 9, resume=last)
+    with pytest.raises(CheckpointError, match=r"trainer\.max_epochs: got 5; accepted: more than 5"):
+        train(toy_task(), 5, resume=last)
+    with pytest.raises(CheckpointError, match="resume: there is no file"):
+        train(toy_task(), 9, resume=tmp_path / "none.ckpt")
+    for content in (b"nonsense", last.read_bytes()[:-2000]):
+        (tmp_path / "bad.ckpt").write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"bad\.ckpt is no last\.ckpt of a run"):
+            train(toy_task(), 9, resume=tmp_path / "bad.ckpt")
+    with pytest.raises(CheckpointError, match=r"best\.ckpt is no last\.ckpt of a run"):
+        train(toy_task(), 9, resume=tmp_path / "checkpoints" / "best.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs", "want"), [(4, 12, [4, 8, 12]), (5, 12, [5, 10, 12]), (50, 7, [7])]
+)
+def test_validation_every_few_epochs_and_after_the_last(
+    tmp_path: Path, every: int, epochs: int, want: list[int]
+) -> None:
+    result, _ = train(toy_task(), epochs, tmp_path, val_every=every)
+    rows = rows_of(tmp_path)
+    assert [int(row["step"]) for row in rows if row["val/accuracy"]] == want
+    assert len(rows) == epochs
+    assert result.best_epoch in want
+
+
+def test_patience(tmp_path: Path) -> None:
+    task = toy_task()
+    result, _ = train(task, 200, tmp_path, patience=9)
+    accuracies = [float(row["val/accuracy"]) for row in rows_of(tmp_path)]
+    best = accuracies.index(max(accuracies)) + 1
+    assert result.best_epoch == best
+    assert result.epochs == best + 9 == len(accuracies)
+    assert result.epochs < 200
+
+
+class _Scored:
+    """What BestEpoch looks at of a trainer."""
+
+    max_steps, should_stop = 100, False
+
+    def __init__(self, step: int) -> None:
+        self.global_step = step
+
+
+def test_the_first_of_equal_epochs_is_the_best() -> None:
+    module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
+    best = BestEpoch("accuracy", None)
+    for epoch, score in enumerate([0.2, 0.7, 0.5, 0.7, float("nan"), 0.6], start=1):
+        torch.nn.init.constant_(module.model.weight, epoch)
+        best.on_validation_batch_end(_Scored(epoch), module, {"accuracy": torch.tensor(score)})
+    assert (best.epoch, best.score) == (2, pytest.approx(0.7))
+    best.restore(module)
+    assert module.model.weight.item() == 2
+
+
+def test_without_a_score_the_last_weights_stay() -> None:
+    module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
+    best = BestEpoch("accuracy", None)
+    best.on_validation_batch_end(_Scored(1), module, {"accuracy": torch.tensor(float("nan"))})
+    torch.nn.init.constant_(module.model.weight, 7.0)
+    best.restore(module)
+    assert (best.epoch, module.model.weight.item()) == (0, 7.0)
+
+
+def test_the_host_asks_for_nothing_in_an_ordinary_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each question would wait for the device: as many for 60 epochs as for 20."""
+    asked: list[str] = []
+    for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
+        original = getattr(torch.Tensor, name)
+
+        def counting(self: torch.Tensor, *args: Any, _name: str = name, _do: Any = original) -> Any:
+            asked.append(_name)
+            return _do(self, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, counting)
+    counts = []
+    for epochs in (20, 60):
+        asked.clear()
+        train(toy_task(), epochs, log_every=1000)
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+    assert counts[0] > 0  # reading the results
+
+
+def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    task = toy_task()
+    module = classifier(task, 30, lr=1e38)
+    config = TrainerConfig(max_epochs=30, progress=False, log_every=5)
+    with pytest.raises(FloatingPointError, match=r"training diverged: the loss of epoch \d is (nan|inf)"):
+        fit(module, prepared(task), config, folder=tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("metric", "classes", "scores"),
+    [("roc_auc", 2, ["roc_auc", "accuracy"]), ("micro_f1", 4, ["micro_f1"])],
+)
+def test_other_tasks(metric: str, classes: int, scores: list[str]) -> None:
+    task = toy_task(nodes=150, classes=classes, metric=metric)
+    start, result = train(task, 1)[0], train(task, 80)[0]
+    for part in result.metrics.values():
+        assert list(part) == scores
+    assert result.metrics["train"][metric] > max(0.6, start.metrics["train"][metric])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precisions_on_the_cpu(precision: str, tmp_path: Path) -> None:
+    """Sparse products round: the losses are near those of fp32, and not equal to them."""
+    task, curves = toy_task(), []
+    for run, name in enumerate(("fp32", precision)):
+        data = prepared(task, precision=name)
+        fit(
+            classifier(task, 10),
+            data,
+            TrainerConfig(max_epochs=10, progress=False),
+            folder=tmp_path / str(run),
+        )
+        curves.append([float(row["train/loss"]) for row in rows_of(tmp_path / str(run))])
+    assert curves[0] == pytest.approx(curves[1], rel=0.02)
+    assert (curves[0] == curves[1]) == (precision == "fp32")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_precisions_on_a_gpu(precision: str, norm: str, tmp_path: Path) -> None:
+    """Learns as the CPU does, resumes, and puts torch's settings back."""
+    task, scores = toy_task(nodes=600), {}
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = GCN(task.num_features, 16, task.num_classes, norm=norm)
+        module = NodeClassifier(model, task, OptimizerConfig(), 80)
+        data = prepared(task, precision=precision, device=device)
+        folder = tmp_path / device
+        first = TrainerConfig(max_epochs=40, progress=False)
+        fit(module, data, first, folder=folder)
+        last = folder / "checkpoints" / "last.ckpt"
+        whole = TrainerConfig(max_epochs=80, progress=False)
+        result = fit(module, data, whole, folder=tmp_path / "resumed", resume=last)
+        scores[device] = result.metrics["test"]["accuracy"]
+        assert result.epochs == 80
+        assert result.epoch_milliseconds > 0
+        assert result.peak_memory_bytes > 0
+    assert abs(scores["cuda"] - scores["cpu"]) < 0.06
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_cpu_beside_a_gpu_is_no_reason_to_warn(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lightning.pytorch.trainer.setup.CUDAAccelerator.is_available", lambda: True)
+    train(toy_task(), 2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_loggers(tmp_path: Path) -> None:
+    for logger, files in (("none", 0), ("csv", 1), ("tensorboard", 2), ("both", 3)):
+        folder = tmp_path / logger
+        train(toy_task(), 3, folder, logger=logger)
+        written = [path.name for path in folder.glob("logs/*/version_0/*")]
+        assert len(written) == files, written
+
+
+def test_a_second_run_in_the_same_folder_keeps_the_first_ones_log(tmp_path: Path) -> None:
+    for _ in range(2):
+        train(toy_task(), 3, tmp_path)
+    assert len(list(tmp_path.glob("logs/csv/*/metrics.csv"))) == 2
+
+
+def test_no_folder_and_no_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(toy_task(), 3)
+    assert not list(tmp_path.iterdir())
+    train(toy_task(), 3, tmp_path / "run", checkpoint=False)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_checkpoints_meanwhile_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = Checkpoints._write
+    monkeypatch.setattr(
+        Checkpoints,
+        "_write",
+        lambda self, trainer, module: (written.append(trainer.global_step), write(self, trainer, module)),
+    )
+    train(toy_task(), 10, tmp_path / "a")
+    assert written == [10]
+    written.clear()
+    train(toy_task(), 4, tmp_path / "b", checkpoint_seconds=0.0)
+    assert written == [1, 2, 3, 4, 4]
+
+
+class TestOptimizer:
+    def test_weight_decay_of_the_first_layer(self) -> None:
+        module = classifier(toy_task(), 5, weight_decay=0.25)
+        first, rest = module.configure_optimizers().param_groups
+        assert (first["weight_decay"], rest["weight_decay"]) == (0.25, 0.0)
+        assert {id(p) for p in first["params"]} == {id(p) for p in module.model.convs[0].parameters()}
+        assert {id(p) for p in rest["params"]} == {id(p) for p in module.model.convs[1].parameters()}
+
+    def test_weight_decay_of_all(self) -> None:
+        module = classifier(toy_task(), 5, decay="all")
+        (group,) = module.configure_optimizers().param_groups
+        assert group["weight_decay"] == 5e-4
+        assert len(group["params"]) == 4
+
+    def test_a_model_without_a_first_layer(self) -> None:
+        with pytest.raises(ValueError, match=r"optimizer\.decay: 'first' needs a model with first_layer"):
+            NodeClassifier(torch.nn.Linear(2, 2), toy_task(), OptimizerConfig(), 5)
+        NodeClassifier(torch.nn.Linear(2, 2), toy_task(), OptimizerConfig(decay="all"), 5)
+
+    def test_cosine_goes_from_lr_to_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        rates: list[float] = []
+
+        def note(self: Any, trainer: pl.Trainer, *_: Any) -> None:
+            rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+        monkeypatch.setattr(BestEpoch, "on_train_batch_start", note, raising=False)
+        task = toy_task()
+        module = classifier(task, 10, schedule="cosine", lr=0.1)
+        fit(module, prepared(task), TrainerConfig(max_epochs=10, progress=False))
+        assert rates[0] == pytest.approx(0.1)
+        assert rates[5] == pytest.approx(0.05)
+        assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+        assert rates[-1] == pytest.approx(0.1 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * 0.9)).item()))

@@ -1,0 +1,61 @@
+"""Where results come from, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.training.report import device_name, git_commit, provenance, write_json
+
+
+def test_a_file_that_can_not_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "deep" / "result.json"
+    write_json(file, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(file, {"a": float("nan")})
+
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="disk full"):
+        write_json(file, {"a": 2})
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert [path.name for path in file.parent.iterdir()] == ["result.json"]
+
+
+def test_others_may_read_it(tmp_path: Path) -> None:
+    write_json(tmp_path / "result.json", [])
+    assert os.stat(tmp_path / "result.json").st_mode & 0o777 == 0o644
+
+
+def test_commit(tmp_path: Path) -> None:
+    assert git_commit(tmp_path) is None
+    command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*command, "init", "-q"], check=True)
+    assert git_commit(tmp_path) is None
+    subprocess.run([*command, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    commit = git_commit(tmp_path)
+    assert commit is not None
+    assert len(commit) == 40
+
+
+def test_provenance(tmp_path: Path) -> None:
+    found = provenance(tmp_path)
+    assert found["versions"]["gnnsparse"] == gnnsparse.__version__
+    assert found["versions"]["torch"] == torch.__version__
+    assert datetime.datetime.fromisoformat(found["date"]).utcoffset() == datetime.timedelta(0)
+    assert found["commit"] is None
+
+
+def test_device_name() -> None:
+    assert device_name(torch.device("cpu"))

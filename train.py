@@ -1,0 +1,235 @@
+"""Trains a model on a data set: python train.py model=gcn dataset=cora precision=fp16 device=auto seed=0.
+
+configs/ has the options and their defaults, `python train.py --help` shows them, `-m` with lists runs
+all combinations. A run leaves result.json, logs and checkpoints in its folder below outputs/, or in
+hydra.run.dir=DIR. Exit status: 0, 1 for options that hydra refuses, 2 for those that we refuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+if TYPE_CHECKING:
+    import torch
+
+    from gnnsparse.training import (
+        FitResult,
+        FullGraphData,
+        NodeClassifier,
+        OptimizerConfig,
+        PreprocessConfig,
+        TrainerConfig,
+    )
+
+#: What some options accept, to refuse a bad one before imports that take seconds. gnnsparse checks all
+#: options itself; a test holds this table to what it accepts.
+CHOICES = {
+    "precision": ("fp32", "tf32", "fp16", "bf16"),
+    "device": ("auto", "cpu", "cuda"),
+    "optimizer.decay": ("first", "all"),
+    "optimizer.schedule": ("none", "cosine"),
+    "trainer.logger": ("csv", "tensorboard", "both", "none"),
+    "preprocess.reorder": ("none", "degree", "rcm", "metis"),
+    "preprocess.format": ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile"),
+}
+#: The same of options that count something: the least value.
+COUNTS = {"seed": 0, "trainer.max_epochs": 1, "trainer.val_every": 1, "trainer.log_every": 1}
+#: The largest seed that NumPy takes.
+MAX_SEED = 2**32 - 1
+
+
+class Settings(NamedTuple):
+    """Options, checked."""
+
+    trainer: TrainerConfig
+    optimizer: OptimizerConfig
+    preprocess: PreprocessConfig
+    device: torch.device
+
+
+def refuse(problem: Exception | str) -> NoReturn:
+    """Ends the run with one line; HYDRA_FULL_ERROR=1 shows where it comes from."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1" and isinstance(problem, Exception):
+        raise problem
+    print(f"train.py: {' '.join(str(problem).split())}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def check_quickly(cfg: DictConfig) -> None:
+    """Refuses bad options without importing anything."""
+    for option, choices in CHOICES.items():
+        if (value := OmegaConf.select(cfg, option)) not in choices:
+            refuse(f"{option}: got {value!r}; accepted: {', '.join(choices)}")
+    for option, least in COUNTS.items():
+        value = OmegaConf.select(cfg, option)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            refuse(f"{option}: got {value!r}; accepted: an integer, at least {least}")
+    if cfg.seed > MAX_SEED:
+        refuse(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
+    if cfg.resume is not None and not Path(cfg.resume).is_file():
+        refuse(f"resume: there is no file {cfg.resume}")
+
+
+def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
+    """A group of options as a dataclass of gnnsparse.training."""
+    options = {str(key): value for key, value in cfg[name].items()}
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name}.{option}: no such option; accepted: {', '.join(known)}")
+    return kind(**options)
+
+
+def facts_of(cfg: DictConfig) -> dict[str, Any]:
+    """What has to be the same for a run to go on from another one's checkpoint."""
+    model = ",".join(f"{key}={value}" for key, value in cfg.model.items())
+    data = {name: cfg.dataset[name] for name in ("split", "seed", "scale")}
+    return {"model": model, "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
+
+
+def read_settings(cfg: DictConfig) -> Settings:
+    """Checks the options that need no data."""
+    from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
+
+    build_model(cfg, 1, 1)  # complains of its options
+    return Settings(
+        section(cfg, "trainer", TrainerConfig),
+        section(cfg, "optimizer", OptimizerConfig),
+        section(cfg, "preprocess", PreprocessConfig),
+        resolve_device(cfg.device),
+    )
+
+
+@contextlib.contextmanager
+def naming(group: str) -> Iterator[None]:
+    """Makes what goes wrong with `name:` say `group.name:`, as the option is called here."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        dot = "." if re.match(r"\w+: ", str(error)) else ": "
+        raise type(error)(f"{group}{dot}{error}") from error
+
+
+def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
+    """The model of the options."""
+    from models import MODELS
+
+    options = {str(key): value for key, value in cfg.model.items() if key != "name"}
+    with naming("model"):
+        return MODELS[cfg.model.name].build(in_channels, out_channels=out_channels, **options)
+
+
+def set_up(cfg: DictConfig, settings: Settings) -> tuple[NodeClassifier, FullGraphData]:
+    """Loads and prepares the data, and builds the model."""
+    import lightning
+
+    from gnnsparse.data import load_dataset
+    from gnnsparse.training import FullGraphData, NodeClassifier, check_checkpoint
+    from models import MODELS
+
+    if cfg.resume is not None:
+        check_checkpoint(Path(cfg.resume), settings.trainer, facts_of(cfg))
+    with naming("dataset"):
+        dataset = load_dataset(**{str(key): value for key, value in cfg.dataset.items()})
+    data = FullGraphData(
+        dataset,
+        values=MODELS[cfg.model.name].values,
+        precision=cfg.precision,
+        device=settings.device,
+        preprocess=settings.preprocess,
+    )
+    lightning.seed_everything(cfg.seed, verbose=False)
+    model = build_model(cfg, dataset.num_features, dataset.num_classes)
+    return NodeClassifier(model, dataset, settings.optimizer, settings.trainer.max_epochs), data
+
+
+def report(cfg: DictConfig, data: FullGraphData, result: FitResult) -> dict[str, Any]:
+    """The content of result.json."""
+    from gnnsparse.training.report import device_name, provenance
+
+    return {
+        "model": cfg.model.name,
+        "dataset": cfg.dataset.name,
+        "nodes": data.dataset.num_nodes,
+        "nonzeros": data.batch.adj.nnz,
+        "precision": cfg.precision,
+        "device": data.device.type,
+        "device_name": device_name(data.device),
+        "seed": cfg.seed,
+        **dataclasses.asdict(result),
+        "preprocess_seconds": data.preprocess_seconds,
+        "cache_hit": data.cache_hit,
+        **provenance(Path(__file__).resolve().parent),
+    }
+
+
+def show(content: dict[str, Any], file: Path) -> None:
+    """Prints the table that a run ends with."""
+    from rich.console import Console
+    from rich.table import Table
+
+    title = "{model} on {dataset}, {precision}, {device_name}, seed {seed}".format(**content)
+    table = Table(title=title, title_justify="left")
+    table.add_column("best epoch {best_epoch} of {epochs}".format(**content))
+    for part in content["metrics"]:
+        table.add_column(part, justify="right")
+    for score in content["metrics"]["test"]:
+        table.add_row(score, *(f"{100 * of[score]:.2f} %" for of in content["metrics"].values()))
+    console = Console()
+    console.print(table)
+    cached = "read from the cache" if content["cache_hit"] else "prepared"
+    console.print(
+        f"{content['epoch_milliseconds']:.2f} ms an epoch (median), {content['fit_seconds']:.1f} s in all; "
+        f"graph {cached} in {content['preprocess_seconds']:.3f} s; "
+        f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n{file}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="train")
+def main(cfg: DictConfig) -> float:
+    """One run; returns the test score, for hydra's sweepers."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    file = folder / "result.json"
+    file.unlink(missing_ok=True)  # of an earlier run in the same folder
+    check_quickly(cfg)
+    try:
+        settings = read_settings(cfg)
+    except (ValueError, TypeError) as error:
+        refuse(error)
+
+    from gnnsparse.data import DatasetUnavailableError
+    from gnnsparse.training import CheckpointError, fit
+
+    resume = None if cfg.resume is None else Path(cfg.resume)
+    try:
+        module, data = set_up(cfg, settings)
+    except (ValueError, TypeError, ImportError, OSError, DatasetUnavailableError) as error:
+        refuse(error)
+    try:
+        result = fit(module, data, settings.trainer, folder=folder, resume=resume, facts=facts_of(cfg))
+    except (CheckpointError, FloatingPointError) as error:
+        refuse(error)
+
+    from gnnsparse.training.report import write_json
+
+    content = report(cfg, data, result)
+    write_json(file, content)
+    show(content, file)
+    return result.metrics["test"][module.score_name]
+
+
+if __name__ == "__main__":
+    main()
