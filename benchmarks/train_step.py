@@ -112,9 +112,14 @@ def run(name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]
     first = float(step())
     time = measure(step, "cuda", warmup=3, repeats=repeats)
     return {
-        "name": name, "ms": time.median, "fastest_ms": time.fastest, "slowest_ms": time.slowest,
-        "peak_bytes": torch.cuda.max_memory_allocated() - before, "first_loss": first, "last_loss": float(step()),
-    }  # fmt: skip
+        "name": name,
+        "ms": time.median,
+        "fastest_ms": time.fastest,
+        "slowest_ms": time.slowest,
+        "peak_bytes": torch.cuda.max_memory_allocated() - before,
+        "first_loss": first,
+        "last_loss": float(step()),
+    }
 
 
 def main() -> None:
