@@ -1,6 +1,6 @@
 """What training through gnnsparse.training costs beside a plain PyTorch loop that does the same work.
 
-python benchmarks/training_overhead.py [--planetoid DIR] [--epochs 200] [--repeats 5] [--out FILE]
+python -m benchmarks.training_overhead [--planetoid DIR] [--epochs 200] [--repeats 5] [--out FILE]
 
 Both train the same GCN on the same prepared graph: a step and a validation in each epoch, and the
 weights of the best epoch. The plain loop is what one writes by hand, without logging. The other side
@@ -13,7 +13,6 @@ Cora's own files come from --planetoid; without it a random graph of that size s
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -34,6 +33,7 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
+from gnnsparse.training.report import device_name, provenance, write_json
 from models import GCN
 
 
@@ -126,8 +126,13 @@ def main() -> None:
             f"({row['ratio_range'][0]:.2f} to {row['ratio_range'][1]:.2f})"
         )
     if args.out:
-        report = {"epochs": args.epochs, "repeats": args.repeats, "threads": torch.get_num_threads()}
-        args.out.write_text(json.dumps({**report, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
+        header = {
+            "device": "cpu",
+            "device_name": device_name(torch.device("cpu")),
+            "threads": torch.get_num_threads(),
+            **provenance(Path(__file__).parent),
+        }
+        write_json(args.out, {**header, "epochs": args.epochs, "repeats": args.repeats, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,36 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar"]
+__all__ = ["BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "Validation"]
+
+
+class Validation(Callback):
+    """Validates after every few epochs, and after the last one.
+
+    On the graph that was just trained on, in place of Lightning's evaluation loop: that takes as long
+    as a whole epoch on a small graph.
+
+    Args:
+        every: epochs from one validation to the next.
+        listeners: have a method `validated(trainer, module, scores)`, called with each outcome.
+    """
+
+    def __init__(self, every: int, *listeners: History | BestEpoch) -> None:
+        self._every, self._listeners = every, listeners
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Validates if it is time."""
+        epoch = trainer.global_step
+        if epoch % self._every and epoch != trainer.max_steps:
+            return
+        module.eval()
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            scores = module.validation_step(batch)
+        module.train()
+        for listener in self._listeners:
+            listener.validated(trainer, module, scores)
 
 
 class History(Callback):
@@ -43,10 +72,9 @@ class History(Callback):
             self._write(trainer)
         self._rows.append((trainer.global_step, {"train/loss": outputs["loss"]}))
 
-    def on_validation_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Keeps the scores."""
-        if self._rows:
-            self._rows[-1][1].update({f"val/{name}": value for name, value in outputs.items()})
+    def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
+        """Keeps the scores of the epoch."""
+        self._rows[-1][1].update({f"val/{name}": value for name, value in scores.items()})
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Writes the rest."""
@@ -108,14 +136,9 @@ class BestEpoch(Callback):
         """The model's state after it."""
         return self._kept
 
-    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Has the last epoch validated too: a trainer that is to stop does that."""
-        if trainer.global_step >= trainer.max_steps:
-            trainer.should_stop = True
-
-    def on_validation_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
+    def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
         """Takes the score, and the weights if it is the best one."""
-        value = outputs[self._score].float()
+        value = scores[self._score].float()
         present = {name: tensor.detach() for name, tensor in module.model.state_dict().items()}
         if self._best is None or self._epoch is None:
             self._best = torch.full_like(value, -math.inf)
@@ -177,7 +200,7 @@ class Checkpoints(Callback):
         if "cuda" in self._random and module.device.type == "cuda":
             torch.cuda.set_rng_state(self._random["cuda"].cpu(), module.device)
 
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         """Writes if it is time."""
         if time.monotonic() - self._written_at >= self._seconds:
             self._write(trainer, module)

@@ -87,7 +87,7 @@ class TrainerConfig:
             then, and a loss that is not finite is found then.
         checkpoint: write checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the
             weights of the best epoch, at the end and meanwhile.
-        checkpoint_seconds: meanwhile means: after a validation, this long after the last time.
+        checkpoint_seconds: meanwhile means: after an epoch, this long after the last time.
         progress: show a progress bar, if the output is a terminal.
 
     Raises:

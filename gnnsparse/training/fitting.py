@@ -19,7 +19,14 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from gnnsparse.precision import Precision
-from gnnsparse.training.callbacks import BestEpoch, Checkpoints, EpochTimer, History, ProgressBar
+from gnnsparse.training.callbacks import (
+    BestEpoch,
+    Checkpoints,
+    EpochTimer,
+    History,
+    ProgressBar,
+    Validation,
+)
 from gnnsparse.training.classifier import NodeClassifier
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import FullGraphData
@@ -97,7 +104,8 @@ def fit(
     best = BestEpoch(module.score_name, config.patience)
     timer, history = EpochTimer(), History(config.log_every)
     keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
-    callbacks: list[Callback] = [timer, history, best]
+    # In this order: an epoch has its row before it is validated, and its scores before it is kept.
+    callbacks: list[Callback] = [timer, history, best, Validation(config.val_every, history, best)]
     callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, facts))
     if config.progress:
         callbacks.append(ProgressBar(history))
@@ -135,9 +143,7 @@ def _make_trainer(
         precision=_GPU_MODES[data.precision][0] if on_gpu else "32-true",
         max_epochs=-1,
         max_steps=config.max_epochs,
-        val_check_interval=min(config.val_every, config.max_epochs),
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
+        limit_val_batches=0,  # the callback Validation validates
         logger=_loggers(config, folder) or False,
         callbacks=callbacks,
         enable_checkpointing=False,

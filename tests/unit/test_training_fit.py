@@ -226,7 +226,7 @@ def test_the_first_of_equal_epochs_is_the_best() -> None:
     best = BestEpoch("accuracy", None)
     for epoch, score in enumerate([0.2, 0.7, 0.5, 0.7, float("nan"), 0.6], start=1):
         torch.nn.init.constant_(module.model.weight, epoch)
-        best.on_validation_batch_end(_Scored(epoch), module, {"accuracy": torch.tensor(score)})
+        best.validated(_Scored(epoch), module, {"accuracy": torch.tensor(score)})
     assert (best.epoch, best.score) == (2, pytest.approx(0.7))
     best.restore(module)
     assert module.model.weight.item() == 2
@@ -235,7 +235,7 @@ def test_the_first_of_equal_epochs_is_the_best() -> None:
 def test_without_a_score_the_last_weights_stay() -> None:
     module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
     best = BestEpoch("accuracy", None)
-    best.on_validation_batch_end(_Scored(1), module, {"accuracy": torch.tensor(float("nan"))})
+    best.validated(_Scored(1), module, {"accuracy": torch.tensor(float("nan"))})
     torch.nn.init.constant_(module.model.weight, 7.0)
     best.restore(module)
     assert (best.epoch, module.model.weight.item()) == (0, 7.0)
