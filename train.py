@@ -156,7 +156,7 @@ def set_up(cfg: DictConfig, settings: Settings) -> tuple[NodeClassifier, FullGra
 
 def report(cfg: DictConfig, data: FullGraphData, result: FitResult) -> dict[str, Any]:
     """The content of result.json."""
-    from gnnsparse.training.report import device_name, provenance
+    from gnnsparse.environment import describe_environment
 
     return {
         "model": cfg.model.name,
@@ -164,13 +164,11 @@ def report(cfg: DictConfig, data: FullGraphData, result: FitResult) -> dict[str,
         "nodes": data.dataset.num_nodes,
         "nonzeros": data.batch.adj.nnz,
         "precision": cfg.precision,
-        "device": data.device.type,
-        "device_name": device_name(data.device),
         "seed": cfg.seed,
         **dataclasses.asdict(result),
         "preprocess_seconds": data.preprocess_seconds,
         "cache_hit": data.cache_hit,
-        **provenance(Path(__file__).resolve().parent),
+        **describe_environment(data.device),
     }
 
 
@@ -223,7 +221,7 @@ def main(cfg: DictConfig) -> float:
     except (CheckpointError, FloatingPointError) as error:
         refuse(error)
 
-    from gnnsparse.training.report import write_json
+    from gnnsparse.environment import write_json
 
     content = report(cfg, data, result)
     write_json(file, content)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from rich.console import Console
@@ -25,6 +24,7 @@ from rich.table import Table
 
 import train
 from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.training import (
     FitResult,
     FullGraphData,
@@ -33,7 +33,6 @@ from gnnsparse.training import (
     fit,
     resolve_device,
 )
-from gnnsparse.training.report import device_name, provenance, write_json
 from models import MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,12 +118,7 @@ def main() -> None:
     roots.update({name: Path(folder) for name, _, folder in (pair.partition("=") for pair in args.root_of)})
     device = resolve_device(args.device)
     console, rows = Console(), []
-    header = {
-        "device": device.type,
-        "device_name": device_name(device),
-        "threads": torch.get_num_threads(),
-        **provenance(ROOT),
-    }
+    header = describe_environment(device)
     for name in args.datasets:
         cfg = options_of(name, roots.get(name), args.device)
         dataset = load_dataset(name, root=roots.get(name))

@@ -1,6 +1,6 @@
 """SpMM and SDDMM kernels of one GPU beside cuSPARSE, in one process, every result checked.
 
-    python benchmarks/spmm.py --out benchmarks/results/spmm.json
+    python -m benchmarks.spmm --out benchmarks/results/spmm.json
 
 Graphs are the generators' (gnnsparse.data.graph_like) with GCN-normalised weights. A peer is called
 as a torch user would: cuSPARSE through `torch.sparse_csr_tensor @ x` with int32 indices.
@@ -9,7 +9,6 @@ as a torch user would: cuSPARSE through `torch.sparse_csr_tensor @ x` with int32
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 import gnnsparse
 from gnnsparse.bench.timing import measure
 from gnnsparse.data import graph_like
-from gnnsparse.environment import describe_environment
+from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.plan import csr_plan, window_plan
 
 #: Measured ceilings of one H200 (TB/s): copy through DRAM, and random rows out of L2.
@@ -160,9 +159,7 @@ def main() -> None:
     add_ratios(results)
     print_table(results)
     if options.out:
-        options.out.write_text(
-            json.dumps({**describe_environment("cuda"), "results": results}, indent=1) + "\n"
-        )
+        write_json(options.out, {**describe_environment("cuda"), "rows": results})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One training step of a GCN on a Reddit-sized graph, beside PyG with a torch CSR adjacency.
 
-    python benchmarks/train_step.py --out benchmarks/results/train_step.json
+    python -m benchmarks.train_step --out benchmarks/results/train_step.json
 
 5 layers, hidden 128, 602 features, 41 classes: forward, cross entropy, backward and Adam, in one process.
 Every model starts from the same weights; its loss after the timed steps shows that it trains.
@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import json
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -25,10 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from gnnsparse.bench.timing import measure
 from gnnsparse.data import graph_like
-from gnnsparse.environment import describe_environment
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from gnnsparse.environment import describe_environment, write_json
 from models.gcn import GCN
 
 FEATURES, CLASSES, HIDDEN, LAYERS = 602, 41, 128, 5
@@ -110,6 +105,8 @@ def run(name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]
         model = PyGModel().cuda().to(dtype)
         step = make_step(model, adj, x.to(dtype), y, train, None)
     first = float(step())
+    prepared = torch.cuda.max_memory_allocated() - before
+    torch.cuda.reset_peak_memory_stats()
     time = measure(step, "cuda", warmup=3, repeats=repeats)
     return {
         "name": name,
@@ -117,6 +114,7 @@ def run(name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]
         "fastest_ms": time.fastest,
         "slowest_ms": time.slowest,
         "peak_bytes": torch.cuda.max_memory_allocated() - before,
+        "prepare_peak_bytes": prepared,
         "first_loss": first,
         "last_loss": float(step()),
     }
@@ -143,8 +141,7 @@ def main() -> None:
         )
     about = {"layers": LAYERS, "hidden": HIDDEN, "nodes": graph.num_rows, "nnz": graph.nnz}
     if options.out:
-        result = {**describe_environment("cuda"), **about, "results": results}
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_json(options.out, {**describe_environment("cuda"), **about, "rows": results})
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.training import (
     FullGraphData,
     GraphBatch,
@@ -33,7 +34,6 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.report import device_name, provenance, write_json
 from models import GCN
 
 
@@ -126,13 +126,8 @@ def main() -> None:
             f"({row['ratio_range'][0]:.2f} to {row['ratio_range'][1]:.2f})"
         )
     if args.out:
-        header = {
-            "device": "cpu",
-            "device_name": device_name(torch.device("cpu")),
-            "threads": torch.get_num_threads(),
-            **provenance(Path(__file__).parent),
-        }
-        write_json(args.out, {**header, "epochs": args.epochs, "repeats": args.repeats, "rows": rows})
+        about = {"epochs": args.epochs, "repeats": args.repeats}
+        write_json(args.out, {**describe_environment("cpu"), **about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ sanitize() {
 
 bench() {
   mkdir -p "$out"
-  "$python" benchmarks/spmm.py --out "$out/spmm.json"
-  "$python" benchmarks/train_step.py --out "$out/train_step.json"
+  "$python" -m benchmarks.spmm --out "$out/spmm.json"
+  "$python" -m benchmarks.train_step --out "$out/train_step.json"
 }
 
 for step in "${steps[@]}"; do

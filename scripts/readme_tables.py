@@ -39,9 +39,9 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def spmm_table() -> str:
     """Times at 128 columns, GCN weights, and ratios to cuSPARSE."""
     data = load("spmm.json")
-    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in data["results"] if r["width"] == 128}
+    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in data["rows"] if r["width"] == 128}
     rows = []
-    for graph in dict.fromkeys(r["graph"] for r in data["results"]):
+    for graph in dict.fromkeys(r["graph"] for r in data["rows"]):
         peer = by_key[graph, "cusparse", "fp16"]
         cells = [graph, f"{peer['nnz'] / 1e6:.1f} M", f"{peer['ms']:.3f}"]
         for kernel in ("csr", "window"):
@@ -64,11 +64,11 @@ def spmm_table() -> str:
 def training_table() -> str:
     """One training step: forward, backward and Adam."""
     data = load("train_step.json")
-    peers = {r["name"]: r for r in data["results"]}
+    peers = {r["name"]: r for r in data["rows"]}
     base = peers["pyg csr fp32"]["ms"]
     rows = [
         [r["name"], f"{r['ms']:.1f}", f"{base / r['ms']:.2f}x", f"{r['peak_bytes'] / 1e9:.1f}"]
-        for r in data["results"]
+        for r in data["rows"]
     ]
     header = ["5 layers, hidden 128, reddit_like", "ms a step", "speed", "peak memory, GB"]
     return table(header, rows) + "\n\n" + origin(data)
@@ -77,12 +77,12 @@ def training_table() -> str:
 def accuracy_table() -> str:
     """Test accuracy, mean and deviation over the seeds, beside PyG's."""
     data = load("accuracy_cpu.json")
-    precisions = list(dict.fromkeys(r["precision"] for r in data["results"]))
+    precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
     rows = []
-    for name in dict.fromkeys(r["dataset"] for r in data["results"]):
-        mine = {r["precision"]: r for r in data["results"] if r["dataset"] == name}
-        cells = [f"{100 * mine[p]['mean']:.2f} ± {100 * mine[p]['std']:.2f}" for p in precisions]
-        rows.append([name, *cells, f"{100 * mine[precisions[0]]['baseline']:.2f}"])
+    for name in dict.fromkeys(r["dataset"] for r in data["rows"]):
+        mine = {r["precision"]: r for r in data["rows"] if r["dataset"] == name}
+        cells = [f"{mine[p]['mean']:.2f} ± {mine[p]['standard_deviation']:.2f}" for p in precisions]
+        rows.append([name, *cells, f"{mine[precisions[0]]['baseline']:.2f}"])
     return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
 
 

@@ -6,6 +6,7 @@ every `log_every` epochs, in one copy.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import statistics
@@ -266,7 +267,7 @@ class EpochTimer(Callback):
 
     def median_milliseconds(self) -> float | None:
         """The median over all epochs; None if there was none."""
-        pairs = list(zip(self._marks, self._marks[1:], strict=False))
+        pairs = list(itertools.pairwise(self._marks))
         if not pairs:
             return None
         if isinstance(self._marks[0], float):

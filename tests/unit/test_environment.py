@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.training.report import device_name, git_commit, provenance, write_json
+from gnnsparse.environment import commit_of, describe_environment, device_name, write_json
 
 
 def test_a_file_that_can_not_be_written_leaves_the_old_one(
@@ -38,24 +38,28 @@ def test_others_may_read_it(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "result.json").st_mode & 0o777 == 0o644
 
 
-def test_commit(tmp_path: Path) -> None:
-    assert git_commit(tmp_path) is None
-    command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    subprocess.run([*command, "init", "-q"], check=True)
-    assert git_commit(tmp_path) is None
-    subprocess.run([*command, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
-    commit = git_commit(tmp_path)
+def test_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert commit_of(tmp_path) is None
+    monkeypatch.setenv("GNNSPARSE_COMMIT", "abc")
+    assert commit_of(tmp_path) == "abc"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert commit_of(tmp_path) is None
+    (tmp_path / "file").write_text("1")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
+    commit = commit_of(tmp_path)
     assert commit is not None
     assert len(commit) == 40
+    (tmp_path / "file").write_text("2")
+    assert commit_of(tmp_path) == f"{commit}-dirty"
 
 
-def test_provenance(tmp_path: Path) -> None:
-    found = provenance(tmp_path)
+def test_environment() -> None:
+    found = describe_environment("cpu")
     assert found["versions"]["gnnsparse"] == gnnsparse.__version__
     assert found["versions"]["torch"] == torch.__version__
     assert datetime.datetime.fromisoformat(found["date"]).utcoffset() == datetime.timedelta(0)
-    assert found["commit"] is None
-
-
-def test_device_name() -> None:
-    assert device_name(torch.device("cpu"))
+    assert found["device"] == "cpu"
+    assert found["device_name"] == device_name("cpu")
+    assert found["device_name"]
