@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Key of result.json -> its type.
 SCHEMA: dict[str, type | tuple[type, ...]] = {
     "model": str, "dataset": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
-    "device_name": str, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
+    "device_name": str, "threads": int, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
     "epoch_milliseconds": float, "fit_seconds": float, "peak_memory_bytes": int, "parameters": int,
     "preprocess_seconds": float, "cache_hit": bool, "versions": dict, "commit": (str, type(None)),
     "date": str,
@@ -97,7 +97,7 @@ def test_result_json(default_run: Run) -> None:
         assert isinstance(result[name], kind), name
     assert set(result["metrics"]) == {"train", "val", "test"}
     assert all(set(of) == {"accuracy"} for of in result["metrics"].values())
-    assert set(result["versions"]) == {"gnnsparse", "torch", "lightning", "python", "cuda"}
+    assert set(result["versions"]) == {"gnnsparse", "torch", "lightning", "torch-geometric", "python", "cuda"}
     assert result["epochs"] == 100
     assert 1 <= result["best_epoch"] <= 100
     assert result["parameters"] == 64 * 64 + 64 + 64 * 10 + 10
