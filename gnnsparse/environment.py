@@ -23,10 +23,12 @@ _ROOT = Path(__file__).resolve().parent.parent
 def commit_of(folder: Path) -> str | None:
     """The git commit of the checkout that `folder` is the root of, with "-dirty" where files differ.
 
-    None where it is no checkout: then GNNSPARSE_COMMIT says what the sources are a copy of.
+    None where it is no checkout. GNNSPARSE_COMMIT, where set, says what the sources are a copy of.
     """
+    if copied := os.environ.get("GNNSPARSE_COMMIT"):
+        return copied
     if not (folder / ".git").exists():
-        return os.environ.get("GNNSPARSE_COMMIT")
+        return None
     git = ["git", "-C", str(folder)]
     try:
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)

@@ -4,7 +4,8 @@
 #   scripts/gpu_check.sh [build] [test] [sanitize] [bench]      (no argument: all four)
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
-# `pip install .[train,dev]`. Results of `bench` go to $OUT (default: benchmarks/results).
+# `pip install .[train,dev]`. Results of `bench` go to $OUT (default: benchmarks/results); where the
+# sources are a copy without git, $GNNSPARSE_COMMIT names their commit in them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

@@ -93,7 +93,7 @@ def _read_mtx(path: Path) -> SparseGraph:
     field = scipy.io.mminfo(path)[4]
     if field == "complex":
         _refuse("it holds complex numbers; accepted: real, integer or pattern")
-    matrix = scipy.sparse.coo_array(scipy.io.mmread(path)).tocsr()
+    matrix = scipy.sparse.coo_array(scipy.io.mmread(path, spmatrix=False)).tocsr()
     if field == "pattern":
         matrix.data[:] = 1  # repeated elements were summed
     return _from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])

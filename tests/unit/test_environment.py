@@ -39,9 +39,10 @@ def test_others_may_read_it(tmp_path: Path) -> None:
 
 
 def test_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert commit_of(tmp_path) is None
     monkeypatch.setenv("GNNSPARSE_COMMIT", "abc")
     assert commit_of(tmp_path) == "abc"
+    monkeypatch.delenv("GNNSPARSE_COMMIT")
+    assert commit_of(tmp_path) is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
     assert commit_of(tmp_path) is None
