@@ -35,12 +35,13 @@ format: $(VENV)/.dev
 	$(bin)/ruff format .
 	$(bin)/clang-format -i $(filter %.h %.cpp %.inl %.cu %.cuh,$(native))
 
-# The CUDA kernels compile, and the module with them loads where there is no GPU.
+# The CUDA kernels compile, and the module with them loads where there is no GPU (-S: the editable
+# installation would come before it).
 cuda: $(VENV)/.torch
 	GNNSPARSE_CUDA=on GNNSPARSE_CUDA_ARCHITECTURES=90a \
 	  $(bin)/pip install --quiet --no-deps --upgrade --target build/cuda .
-	cd build/cuda && ../../$(bin)/python -c \
-	  "from gnnsparse import _native; assert _native.has_cuda; print('CUDA kernels for', _native.cuda_architectures)"
+	cd build/cuda/gnnsparse && $(abspath $(bin))/python -S -c \
+	  "import _native; assert _native.has_cuda; print('CUDA kernels for', _native.cuda_architectures)"
 
 cuda-all: $(VENV)/.torch
 	GNNSPARSE_CUDA=on GNNSPARSE_CUDA_ARCHITECTURES="$(cuda_all)" \
