@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -63,7 +64,8 @@ def prepare(
 
     Raises:
         TypeError: an argument is of a type or dtype that is not accepted.
-        ValueError: an argument is out of range, not finite, or does not suit another one.
+        ValueError: an argument is out of range, not finite, too large for the precision (fp16 ends at
+            65504), or does not suit another one.
         ImportError: the reordering needs a package that is not installed.
     """
     precision = Precision.parse(precision)
@@ -89,9 +91,24 @@ def prepare(
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
     prepared, hit = prepare_arrays(source, recipe, store)
+    _check_range(prepared.values, precision)
     return SparseOperand.from_prepared(
         prepared, precision, _device_of(source.arrays), auto_format=format == "auto", cache_hit=hit
     )
+
+
+def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
+    """Refuses values that are infinite once they are merged, normalised and rounded."""
+    if values is None or values.numel() == 0:
+        return
+    largest = float(torch.linalg.vector_norm(values, math.inf))
+    if not math.isfinite(float(torch.tensor(largest).to(precision.storage))):
+        limit = torch.finfo(precision.storage).max
+        bad_value(
+            "values",
+            f"the largest, merged and normalised, is {largest:g}; accepted with precision="
+            f"'{precision.value}': at most {limit:g} (scale them, or take a precision with more range)",
+        )
 
 
 def _device_of(arrays: list[torch.Tensor | None]) -> torch.device:

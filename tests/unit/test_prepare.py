@@ -309,3 +309,16 @@ def test_graph_with_other_values() -> None:
     values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
     want = torch.zeros(4, 4).index_put((EDGES[1], EDGES[0]), values, accumulate=True)
     assert torch.equal(matrix_of(gnnsparse.prepare(graph, values=values)), want)
+
+
+def test_values_beyond_the_range_of_the_precision() -> None:
+    edges = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    weights = torch.tensor([-7e4, 4e4, 4e4])
+    for precision in ("fp32", "tf32", "bf16"):
+        gnnsparse.prepare(edges, values=weights, precision=precision, cache=False)
+    with pytest.raises(ValueError, match=r"values: the largest.* is 80000; .*fp16.* at most 65504"):
+        gnnsparse.prepare(edges, values=weights, precision="fp16", cache=False)
+    gnnsparse.prepare(edges, values=weights / 2, precision="fp16", cache=False)
+    gnnsparse.prepare(edges, values="gcn", edge_weight=weights.abs(), precision="fp16", cache=False)
+    with pytest.raises(ValueError, match=r"values: the largest.* is inf; .*fp32"):
+        gnnsparse.prepare(edges, values=torch.tensor([1.0, 2e38, 2e38]), cache=False)
