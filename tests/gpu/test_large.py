@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -18,8 +20,10 @@ def needs(gigabytes: int) -> None:
 
 @pytest.fixture(autouse=True)
 def own_memory() -> object:
+    gc.collect()
     torch.cuda.empty_cache()
     yield
+    gc.collect()
     torch.cuda.empty_cache()
 
 
