@@ -54,9 +54,9 @@ KeyArrays<Key> take_keys(Carver& carver, int64_t count) {
   arrays.sorted_ordinals = carver.take<uint32_t>(count);
   size_t sort_bytes = 0;
   size_t scan_bytes = 0;
-  check(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, arrays.keys, arrays.sorted_keys,
-                                        arrays.ordinals, arrays.sorted_ordinals, count),
-        "radix sort");
+  cub::DoubleBuffer<Key> keys;
+  cub::DoubleBuffer<uint32_t> ordinals;
+  check(cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, keys, ordinals, count), "radix sort");
   const int64_t* none = nullptr;
   int64_t* out = nullptr;
   check(cub::DeviceScan::InclusiveSum(nullptr, scan_bytes, none, out, count), "scan");
@@ -65,12 +65,19 @@ KeyArrays<Key> take_keys(Carver& carver, int64_t count) {
   return arrays;
 }
 
+// Afterwards `sorted_keys` and `sorted_ordinals` are sorted; `keys` and `ordinals` hold nothing of
+// use. The sort goes to and fro between the two pairs of arrays, and needs no third one.
 template <class Key>
 void sort_keys(KeyArrays<Key>& arrays, int64_t count, int bits, Stream stream) {
-  check(cub::DeviceRadixSort::SortPairs(arrays.temporary, arrays.temporary_bytes, arrays.keys,
-                                        arrays.sorted_keys, arrays.ordinals, arrays.sorted_ordinals,
+  cub::DoubleBuffer<Key> keys(arrays.keys, arrays.sorted_keys);
+  cub::DoubleBuffer<uint32_t> ordinals(arrays.ordinals, arrays.sorted_ordinals);
+  check(cub::DeviceRadixSort::SortPairs(arrays.temporary, arrays.temporary_bytes, keys, ordinals,
                                         count, 0, bits, stream),
         "radix sort");
+  arrays.keys = keys.Alternate();
+  arrays.sorted_keys = keys.Current();
+  arrays.ordinals = ordinals.Alternate();
+  arrays.sorted_ordinals = ordinals.Current();
 }
 
 // heads[i] = 1 where sorted key i differs from the one before it; then their running sum in place.
