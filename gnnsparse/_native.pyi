@@ -19,6 +19,7 @@ class Blocked:
         panel: int,
         block: int,
         brick: int,
+        lane_order: bool,
         bitmap: bool,
         rows: int,
         cols: int,
@@ -60,6 +61,16 @@ def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...
 def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
+def emulate_panel_spmm(
+    a: Blocked,
+    segments: Segments,
+    row_ids: int,
+    row_scale: int,
+    x: Dense,
+    y: Dense,
+    n: int,
+    precision: int,
+) -> None: ...
 def emulate_window_spmm(
     a: Blocked,
     segments: Segments,
@@ -131,6 +142,20 @@ def cuda_sddmm_csr(
     out: int,
     out_dtype: int,
     d: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_spmm_panel(
+    a: Blocked,
+    segments: Segments,
+    cuts: int,
+    cut_count: int,
+    row_ids: int,
+    row_scale: int,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: int,
     precision: int,
     stream: int,
 ) -> None: ...

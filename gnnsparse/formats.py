@@ -39,6 +39,8 @@ class FormatSpec:
         active_bricks: bitmap only: bricks without a nonzero are left out.
         zero_index: dense only: the columns of the stored zeros of each row are listed.
         split_short_rows: rows that would thin out a window go to a list of their own.
+        lane_order: the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
+            lanes that use them (native/include/gnnsparse/panel_tile.h), and padded slots are -1.
     """
 
     name: str
@@ -52,6 +54,7 @@ class FormatSpec:
     active_bricks: bool = False
     zero_index: bool = False
     split_short_rows: bool = False
+    lane_order: bool = False
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.panel % self.window or self.block % self.brick:
@@ -94,8 +97,13 @@ _PRESETS = {
     # Ours, for the window kernel: bits alone; rank-1 weights go with the columns, edge values stay
     # in row order.
     "window": FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16),
-    # Ours, for tall panels.
-    "panel": FormatSpec("panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32),
+    # Ours, for the panel kernel: bits, with rank-1 weights beside the columns; or every value.
+    "panel": FormatSpec(
+        "panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True
+    ),
+    "panel-values": FormatSpec(
+        "panel-values", window=32, panel=32, block=32, brick=32, encoding="dense", pad=32, lane_order=True
+    ),
 }  # fmt: skip
 
 
@@ -105,11 +113,11 @@ def format_spec(
     """The parameters of a preset.
 
     Args:
-        name: me-bcrs, cvse, tiled-csr, hrpb, rs-tile, window or panel.
+        name: me-bcrs, cvse, tiled-csr, hrpb, rs-tile, window, panel or panel-values.
         precision: me-bcrs has blocks of 8 columns at 16 bits and of 4 at 32 (FlashSparse, 3.3).
         density: nnz / (rows * columns). cvse takes vectors of 16 rows from 0.1 on and of 8 below
             (SSpMM, section V-B).
-        panel: rows that share a column list: 16 or 32 for hrpb and for panel.
+        panel: rows that share a column list: 16 or 32 for hrpb, panel and panel-values.
 
     Raises:
         ValueError: there is no such preset, or it has no such panel.
@@ -123,8 +131,8 @@ def format_spec(
     if name == "cvse" and density >= 0.1:
         spec = replace(spec, window=16, panel=16)
     if panel is not None:
-        if name not in ("hrpb", "panel") or panel not in (16, 32):
-            bad_value("panel", f"got {panel} for {name}; accepted: 16 or 32, for hrpb and panel")
+        if name not in ("hrpb", "panel", "panel-values") or panel not in (16, 32):
+            bad_value("panel", f"got {panel} for {name}; accepted: 16 or 32, for hrpb and panels")
         spec = replace(spec, panel=panel, window=16 if name == "hrpb" else panel)
     return spec
 
@@ -144,8 +152,8 @@ class BlockedMatrix:
         rows, cols, nnz: size of the matrix.
         panel_rows: int32 [panels], first row of each panel, where it is not p * spec.panel.
         panel_ptr: int64 [panels + 1], first column slot of each panel.
-        columns: int32 [slots]; a padded slot repeats the last column of its panel.
-        bitmap: uint8 [bricks * window * brick / 8], row-major bits in a brick.
+        columns: int32 [slots]; a padded slot repeats the last column of its panel, in lane order -1.
+        bitmap: uint8 [bricks * window * brick / 8], row-major bits in a brick, or in lane order.
         brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
         brick_rows: int32 [bricks], which window of its panel a brick is in.
         value_ptr: int64 [slots / block + 1], first packed value of each block.
@@ -211,7 +219,7 @@ class BlockedMatrix:
         """A native handle; `slot_scale` [slots] weighs the columns of a bitmap without values."""
         spec = self.spec
         view = _native.Blocked(
-            spec.window, spec.panel, spec.block, spec.brick, spec.encoding == "bitmap",
+            spec.window, spec.panel, spec.block, spec.brick, spec.lane_order, spec.encoding == "bitmap",
             self.rows, self.cols, self.panels,
         )  # fmt: skip
         view.attach(
@@ -271,10 +279,26 @@ class BlockedMatrix:
     def _first_row(self, panel: torch.Tensor) -> torch.Tensor:
         return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
 
+    def _lane_places(self) -> torch.Tensor:
+        """Where element (row, column) of a brick lies, int64 [window, 32]."""
+        height, bits = self.spec.window, self.spec.encoding == "bitmap"
+        row, col = torch.meshgrid(torch.arange(height), torch.arange(32), indexing="ij")
+        lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
+        if bits:
+            return lane * height + 4 * group + j // 2 + j % 2 * (height // 2)
+        return (group * 32 + lane) * 8 + j
+
     def _decode_dense(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.values is None:
             bad_type("values", None, "a dense format with values")
         spec = self.spec
+        if spec.lane_order:
+            values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
+            brick, r, c = values.reshape(-1, spec.window, 32).nonzero(as_tuple=True)
+            slot = brick * 32 + c
+            panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+            row = self._first_row(panel) + r
+            return row, self.columns.long()[slot], values.reshape(-1, spec.window, 32)[brick, r, c]
         panel, position, count = self._slot_facts()
         begin = position // spec.block * spec.block
         width = torch.minimum(count - begin, torch.tensor(spec.block))
@@ -291,6 +315,8 @@ class BlockedMatrix:
         if self.bitmap is None:
             bad_type("bitmap", None, "a bitmap format")
         bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        if spec.lane_order:
+            bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
         # A packed value's place is its nonzero's place in this order: brick, row, column.
         brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
         if self.brick_ptr is None or self.brick_rows is None:

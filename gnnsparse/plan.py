@@ -44,6 +44,11 @@ class Device:
         }
 
 
+    def has_panel_kernel(self, precision: Precision) -> bool:
+        """Whether panels run here: they need asynchronous copies to shared memory."""
+        return self.capability >= (8, 0) and self.has_window_kernel[precision]
+
+
 @lru_cache(maxsize=64)
 def describe_device(device: torch.device) -> Device:
     """The Device of a torch device."""
@@ -68,6 +73,8 @@ class Problem:
         slots: column slots of that format.
         longest_window: most slots of a window.
         edge_values: whether values come with the call, in row order.
+        weighted: whether the matrix stores a value for each nonzero.
+        panel_slots: column slots of panels of 16 and of 32 rows; 0 where they were not counted.
     """
 
     op: str
@@ -82,6 +89,8 @@ class Problem:
     slots: int = 0
     longest_window: int = 0
     edge_values: bool = False
+    weighted: bool = False
+    panel_slots: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -89,13 +98,15 @@ class Plan:
     """How a product runs.
 
     Attributes:
-        kernel: "csr" (CUDA cores, or the CPU's rows) or "window" (Tensor Cores).
+        kernel: "csr" (CUDA cores, or the CPU's rows), "window" or "panel" (Tensor Cores).
         lanes: csr on CUDA: lanes along the features; each loads 16 bytes of a row.
         row_lanes: csr on CUDA: lanes of one row; row_lanes / lanes nonzeros run side by side.
         row_limit: csr on CUDA: longer rows are cut into parts of at most this many nonzeros.
         prescale: csr on CUDA, rank-1 weights: the rows of X are weighed once before the product;
             False: every nonzero's value is made once and kept.
-        step_limit: window: longer windows are cut into parts of at most this many steps.
+        step_limit: window, panel: longer windows are cut into parts of at most this many steps of 16
+            column slots, panels into as many stages of 32.
+        height: panel: rows of a panel, 16 or 32.
         reasons: why, one line each.
     """
 
@@ -105,6 +116,7 @@ class Plan:
     row_limit: int = 256
     prescale: bool = True
     step_limit: int = 24
+    height: int = 32
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -139,6 +151,14 @@ def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     limit = max(24, int(1.3 * mean_steps))
     # The csr kernel takes the rows that a format keeps out of its windows.
     return replace(csr_plan(problem), kernel="window", step_limit=limit, reasons=reasons)
+
+
+def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> Plan:
+    """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
+    panels = -(-problem.rows // height)
+    mean_stages = problem.panel_slots[height // 32] / 32 / max(panels, 1)
+    limit = max(12, int(1.3 * mean_stages))
+    return replace(csr_plan(problem), kernel="panel", height=height, step_limit=limit, reasons=reasons)
 
 
 def choose_plan(problem: Problem) -> Plan:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr
-from gnnsparse.formats import BlockedMatrix
+from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import Segments, cut_rows, cut_windows
+from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows
+from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
 __all__ = ["Side"]
@@ -89,21 +90,46 @@ class Side:
             raise RuntimeError("the operand has no blocked format")
         return self._remember(("windows", limit), lambda: cut_windows(blocked, self.csr, limit))
 
-    @property
-    def slot_scale(self) -> torch.Tensor | None:
+    def panel(self, height: int) -> BlockedMatrix:
+        """In panels of 16 or 32 rows for the panel kernel; converted when it is first asked for."""
+        values = self.values
+        name = "panel" if values is None else "panel-values"
+        spec = format_spec(name, self.precision, panel=height)
+        return self._remember(("panel", height), lambda: convert(self.csr, spec, values))
+
+    def panel_slots(self, height: int) -> int:
+        """Column slots of these panels, without converting."""
+        spec = format_spec("panel", self.precision, panel=height)
+        return self._remember(("panel slots", height), lambda: count_slots(self.csr, spec))
+
+    def panel_segments(self, height: int, limit: int) -> Segments:
+        """Every panel, cut into at most `limit` stages."""
+        panel = self.panel(height)
+        return self._remember(("panels", height, limit), lambda: cut_panels(panel, limit))
+
+    def panel_view(self, height: int) -> Any:
+        """Native handle of the panels, with their column weights."""
+        panel = self.panel(height)
+        scale = self._slot_scale(panel)
+        return self._remember(("panel view", height), lambda: panel.view(scale))
+
+    def _slot_scale(self, blocked: BlockedMatrix) -> torch.Tensor | None:
         """Weight of each column slot in the storage dtype, where weights are rank-1."""
-        blocked, scale = self.blocked, self.col_scale
-        if blocked is None or scale is None or blocked.spec.stores_values:
+        scale = self.col_scale
+        if scale is None or blocked.spec.stores_values:
             return None
-        dtype = self.precision.storage
-        return self._remember("slot_scale", lambda: scale[blocked.columns.long()].to(dtype))
+        key = ("slot scale", blocked.spec.name, blocked.spec.panel)
+        # Padded slots may be -1; their weight plays no part.
+        return self._remember(
+            key, lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage)
+        )
 
     def blocked_view(self, weighted: bool = True) -> Any:
         """Native handle of the blocked format, with or without its column weights."""
         blocked = self.blocked
         if blocked is None:
             raise RuntimeError("the operand has no blocked format")
-        scale = self.slot_scale if weighted else None
+        scale = self._slot_scale(blocked) if weighted else None
         return self._remember(("view", weighted), lambda: blocked.view(scale))
 
     def residual_row_ids(self) -> torch.Tensor:
@@ -123,10 +149,15 @@ class Side:
     def problem(self, op: str, width: int, edge_values: bool) -> Problem:
         """The counts that the plan is made from."""
         csr, blocked = self.csr, self.blocked
+        device = describe_device(csr.device)
         longest = int(csr.degrees.max()) if csr.rows else 0
         longest_window = int(blocked.panel_ptr.diff().max()) if blocked and blocked.panels else 0
+        panels = (0, 0)
+        plain = blocked is not None and blocked.spec.name == "window"
+        if op == "spmm" and plain and not edge_values and device.has_panel_kernel(self.precision):
+            panels = (self.panel_slots(16), self.panel_slots(32))
         return Problem(
-            op, describe_device(csr.device), self.precision, csr.rows, csr.cols, csr.nnz, width, longest,
+            op, device, self.precision, csr.rows, csr.cols, csr.nnz, width, longest,
             blocked.spec.name if blocked else "", blocked.slots if blocked else 0, longest_window,
-            edge_values,
+            edge_values, self.values is not None, panels,
         )  # fmt: skip

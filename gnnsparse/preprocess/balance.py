@@ -15,10 +15,12 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr, address
 from gnnsparse.formats import BlockedMatrix
 
-__all__ = ["STEP", "Segments", "cut_rows", "cut_windows", "window_steps"]
+__all__ = ["STAGE", "STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "window_steps"]
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
+#: The same of the panel kernels (native kStage).
+STAGE = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +99,11 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
     if blocked.spec.stores_values:
         return segments
     return replace(segments, row_offsets=_row_offsets(blocked, csr, items))
+
+
+def cut_panels(blocked: BlockedMatrix, limit: int) -> Segments:
+    """Segments of every panel in lane order, of at most `limit` stages each."""
+    return Segments(*_cut(blocked.panel_ptr.diff() // STAGE, limit))
 
 
 def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor) -> torch.Tensor:

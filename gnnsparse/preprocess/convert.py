@@ -8,7 +8,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr, address, run_cuda, stream_of
 from gnnsparse.formats import BlockedMatrix, FormatSpec
 
-__all__ = ["convert", "short_row_limits"]
+__all__ = ["convert", "count_slots", "short_row_limits"]
 
 
 def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
@@ -95,18 +95,29 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     return _with_values(target, csr, values, value_slot, total, residual)
 
 
-def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
-    device = csr.device
+def count_slots(csr: Csr, spec: FormatSpec) -> int:
+    """Column slots of the matrix in a blocked format, without converting it."""
+    counts = csr.count_columns(spec.panel) if csr.device.type == "cpu" else _count_cuda(csr, spec)[0]
+    return int(_padded(counts, spec.pad).sum())
+
+
+def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distinct columns of each panel, and the place of each nonzero's column among them."""
     panels = -(-csr.rows // spec.panel)
-    columns_of = torch.zeros(panels, dtype=torch.int64, device=device)
-    # The position of each nonzero's column among those of its panel, filled by the first pass.
-    position = torch.empty(csr.nnz, dtype=torch.int32, device=device)
+    columns_of = torch.zeros(panels, dtype=torch.int64, device=csr.device)
+    position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)
     run_cuda(
-        device,
+        csr.device,
         lambda *ws: _native.cuda_count_panels(
             csr.view, spec.panel, address(columns_of), address(position), *ws
         ),
     )
+    return columns_of, position
+
+
+def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
+    device = csr.device
+    columns_of, position = _count_cuda(csr, spec)
     panel_ptr = _running_sum(_padded(columns_of, spec.pad))
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, None, device)

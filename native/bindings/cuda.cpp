@@ -104,11 +104,22 @@ void spmm_window(const BlockedView& a, const Segments& segments, Address cuts, i
                  const Dense& x, const Dense& y, int64_t n, Address partial, int precision_code,
                  Address stream) {
   const Precision precision = precision_of(precision_code);
+  require_window_shape(a);
   require_vectors(x, a.cols, n, precision, "x");
   const WindowSpmm p = window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y, n,
                                    partial, precision);
   cuda::spmm_window(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
                     stream_of(stream));
+}
+
+void spmm_panel(const BlockedView& a, const Segments& segments, Address cuts, int64_t cut_count,
+                Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
+                Address partial, int precision_code, Address stream) {
+  const Precision precision = precision_of(precision_code);
+  require_vectors(x, a.cols, n, precision, "x");
+  const WindowSpmm p = panel_spmm(a, segments, row_ids, row_scale, x, y, n, partial, precision);
+  cuda::spmm_panel(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
+                   stream_of(stream));
 }
 
 void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
@@ -144,6 +155,7 @@ void bind_kernels(py::module_& m) {
   m.def("cuda_spmm_csr", &spmm_csr, nogil);
   m.def("cuda_sddmm_csr", &sddmm_csr, nogil);
   m.def("cuda_spmm_window", &spmm_window, nogil);
+  m.def("cuda_spmm_panel", &spmm_panel, nogil);
   m.def("cuda_sddmm_window", &sddmm_window, nogil);
   m.def(
       "cuda_softmax",

@@ -45,8 +45,17 @@ void bind_emulation(py::module_& m) {
          Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
          int precision) {
         const Precision p = precision_of(precision);
+        require_window_shape(a);
         cpu::emulate_spmm(
             window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y, n, 0, p), p);
+      },
+      nogil);
+  m.def(
+      "emulate_panel_spmm",
+      [](const BlockedView& a, const Segments& segments, Address row_ids, Address row_scale,
+         const Dense& x, const Dense& y, int64_t n, int precision) {
+        const Precision p = precision_of(precision);
+        cpu::emulate_panel(panel_spmm(a, segments, row_ids, row_scale, x, y, n, 0, p), p);
       },
       nogil);
   m.def(

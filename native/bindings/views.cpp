@@ -19,14 +19,16 @@ CsrView make_csr(Address indptr, Address indices, int64_t rows, int64_t cols, in
   return a;
 }
 
-BlockedShape make_shape(int window, int panel, int block, int brick) {
+BlockedShape make_shape(int window, int panel, int block, int brick, bool lane_order) {
   if (window < 1 || panel < window || panel % window != 0) {
     reject("panel", "must be a positive multiple of window");
   }
   if (brick < 1 || block < brick || block % brick != 0) {
     reject("block", "must be a positive multiple of brick");
   }
-  return {window, panel, block, brick};
+  const bool fits = panel == window && (window == 16 || window == 32) && block == 32 && brick == 32;
+  if (lane_order && !fits) reject("lane_order", "goes with bricks of 16 or 32 rows x 32 columns");
+  return {window, panel, block, brick, lane_order};
 }
 
 }  // namespace
@@ -45,10 +47,10 @@ void bind_views(py::module_& m) {
            py::arg("data"), py::arg("stride"), py::arg("dtype"));
 
   py::class_<BlockedView>(m, "Blocked")
-      .def(py::init([](int window, int panel, int block, int brick, bool bitmap, int64_t rows,
-                       int64_t cols, int64_t panels) {
+      .def(py::init([](int window, int panel, int block, int brick, bool lane_order, bool bitmap,
+                       int64_t rows, int64_t cols, int64_t panels) {
              BlockedView view;
-             view.shape = make_shape(window, panel, block, brick);
+             view.shape = make_shape(window, panel, block, brick, lane_order);
              view.encoding = bitmap ? Encoding::kBitmap : Encoding::kDense;
              view.rows = rows;
              view.cols = cols;
@@ -56,7 +58,8 @@ void bind_views(py::module_& m) {
              return view;
            }),
            py::arg("window"), py::arg("panel"), py::arg("block"), py::arg("brick"),
-           py::arg("bitmap"), py::arg("rows"), py::arg("cols"), py::arg("panels"))
+           py::arg("lane_order"), py::arg("bitmap"), py::arg("rows"), py::arg("cols"),
+           py::arg("panels"))
       .def(
           "attach",
           [](BlockedView& view, Address panel_rows, Address panel_ptr, Address columns,

@@ -15,8 +15,8 @@ struct Segments {
 };
 
 inline void require_window_shape(const BlockedView& a) {
-  if (a.shape.window != 8 && a.shape.window != 16) {
-    reject("window", "the window kernel takes 8 or 16 rows");
+  if (a.shape.lane_order || (a.shape.window != 8 && a.shape.window != 16)) {
+    reject("window", "the window kernel takes 8 or 16 rows, row-major");
   }
 }
 
@@ -24,7 +24,6 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
                               Address edge_values, Address row_ids, Address row_scale,
                               const Dense& x, const Dense& y, int64_t n, Address partial,
                               Precision precision) {
-  require_window_shape(a);
   WindowSpmm p;
   p.a = a;
   p.segments = array<const WindowSegment>(segments.data, segments.count, "segments");
@@ -42,6 +41,19 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
   p.n = n;
   p.partial = optional_array<float>(partial, "partial");
   return p;
+}
+
+// The same for a panel kernel.
+inline WindowSpmm panel_spmm(const BlockedView& a, const Segments& segments, Address row_ids,
+                             Address row_scale, const Dense& x, const Dense& y, int64_t n,
+                             Address partial, Precision precision) {
+  if (!a.shape.lane_order) reject("format", "the panel kernel takes panels in lane order");
+  if (a.encoding == Encoding::kDense && a.values == nullptr && a.columns != nullptr)
+    reject("values", "is null");
+  if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr && a.columns != nullptr) {
+    reject("bitmap", "is null");
+  }
+  return window_spmm(a, segments, 0, 0, row_ids, row_scale, x, y, n, partial, precision);
 }
 
 inline WindowSddmm window_sddmm(const BlockedView& a, const Segments& segments, Address indptr,

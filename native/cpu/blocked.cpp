@@ -101,9 +101,11 @@ class BrickGrid {
   std::vector<uint64_t> maps_;
 };
 
-void write_columns(const std::vector<int32_t>& columns, int64_t slots, int32_t* out) {
+void write_columns(const std::vector<int32_t>& columns, BlockedShape shape, int64_t slots,
+                   int32_t* out) {
   std::copy(columns.begin(), columns.end(), out);
-  std::fill(out + columns.size(), out + slots, columns.empty() ? 0 : columns.back());
+  const int32_t last = columns.empty() ? 0 : columns.back();
+  std::fill(out + columns.size(), out + slots, shape.lane_order ? -1 : last);
 }
 
 // What fill_blocked hands to the writers of one panel.
@@ -125,10 +127,8 @@ void write_dense(const CsrView& a, BlockedShape shape, const Panel& panel, const
 // Every brick stored, values elsewhere in row order.
 void write_plain_bitmap(const CsrView& a, BlockedShape shape, const Panel& panel,
                         const ColumnSet& set, const BlockedOutput& out) {
-  const int64_t brick_bits = int64_t{shape.window} * shape.brick;
   for_each_nonzero(a, panel.rows, set, [&](int64_t row, int64_t position, int64_t) {
-    const int64_t bit = (panel.first + position) / shape.brick * brick_bits + row * shape.brick +
-                        position % shape.brick;
+    const int64_t bit = bit_offset(shape, panel.first, row, position);
     out.bitmap[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
   });
 }
@@ -225,7 +225,7 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
                         panel_values != nullptr ? panel_values[p] : 0};
       collect(a, panel.rows, p, set);
       set.sort();
-      write_columns(set.columns(), panel.slots, out.columns + panel.first);
+      write_columns(set.columns(), shape, panel.slots, out.columns + panel.first);
       if (encoding == Encoding::kDense) {
         write_dense(a, shape, panel, set, out);
       } else if (out.value_ptr != nullptr) {

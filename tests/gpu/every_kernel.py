@@ -31,6 +31,12 @@ def products(a: gnnsparse.SparseOperand, width: int) -> None:
     y.square().sum().backward()
 
 
+def panels(a: gnnsparse.SparseOperand) -> None:
+    for height, limit, width in ((16, 1, 5), (32, 1, 72), (16, 100, 136), (32, 100, 9)):
+        x = torch.randn(a.shape[1], width, device="cuda")
+        gnnsparse.spmm(a, x, plan=Plan("panel", height=height, step_limit=limit))
+
+
 def main() -> None:
     torch.manual_seed(0)
     for precision in PRECISIONS:
@@ -43,6 +49,10 @@ def main() -> None:
         a = gnnsparse.prepare(square, precision=precision, values="gcn", reorder="degree", cache=False)
         products(a, 136)
         gnnsparse.spmm(a, torch.randn(70, 9, device="cuda"), plan=Plan("csr", 1, 32, row_limit=8))
+        if precision != "fp32":
+            panels(a)
+            panels(gnnsparse.prepare(square, precision=precision, cache=False))
+            panels(gnnsparse.prepare(graph, precision=precision, cache=False))
     long_rows = random_graph(4, 3000, 0.9).to("cuda")
     products(gnnsparse.prepare(long_rows, precision="fp16", cache=False), 16)
     torch.cuda.synchronize()

@@ -92,6 +92,34 @@ def test_every_window_cut(precision: str, name: str, limit: int) -> None:
     check(a, dense_matrix(graph, None), torch.randn(400, 100), plan=plan)
 
 
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("weights", [None, "gcn", "mean", "random"])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+def test_every_panel(precision: str, height: int, weights: str | None, limit: int) -> None:
+    random = weights == "random"
+    graph = random_graph(150, 150, 0.06, weighted=random, hubs=2, empty_rows=0.1)
+    weights = None if random else weights
+    a = make(graph, "cuda", precision=precision, values=weights, reorder="degree")
+    dense = dense_matrix(graph, weights)
+    plan = Plan("panel", height=height, step_limit=limit)
+    for width in (1, 40, 64, 136, 200):
+        for dtype in (torch.float32, a.precision.storage):
+            x = torch.randn(150, width).to(dtype)
+            check(a, dense, x, plan=plan)
+            check(a.T, dense.T, x, plan=plan)
+
+
+@pytest.mark.gpu
+def test_panels_take_no_edge_values() -> None:
+    a = make(random_graph(50, 50, 0.1), "cuda", precision="fp16")
+    x = torch.randn(50, 8, device="cuda")
+    with pytest.raises(ValueError, match="edge values"):
+        gnnsparse.spmm(a, x, torch.ones(a.nnz, device="cuda"), plan=Plan("panel"))
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kernel", ["csr", "window"])

@@ -20,4 +20,7 @@ struct Reduce {
 
 void reduce_partials(const Reduce& problem, Stream stream);
 
+// The partial sums of a window or panel kernel's cut windows, if there are any.
+void reduce_windows(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Stream stream);
+
 }  // namespace gnnsparse::cuda

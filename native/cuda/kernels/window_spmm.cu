@@ -17,19 +17,7 @@ void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, 
     default:
       throw std::invalid_argument("precision: the window kernel has no fp32");
   }
-  if (cut_count == 0) return;
-  Reduce reduce;
-  reduce.cuts = cuts;
-  reduce.cut_count = cut_count;
-  reduce.partial = problem.partial;
-  reduce.window = problem.a.shape.window;
-  reduce.first_rows = problem.a.panel_rows;
-  reduce.rows = problem.a.rows;
-  reduce.row_ids = problem.row_ids;
-  reduce.row_scale = problem.row_scale;
-  reduce.y = problem.y;
-  reduce.n = problem.n;
-  reduce_partials(reduce, stream);
+  reduce_windows(problem, cuts, cut_count, stream);
 }
 
 }  // namespace gnnsparse::cuda

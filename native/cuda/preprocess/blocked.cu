@@ -60,8 +60,7 @@ __global__ void __launch_bounds__(kSortThreads)
     columns[first + at] = a.indices[e];
     if (value_slot != nullptr) value_slot[e] = dense_offset(shape, first, slots, in_panel, at);
     if (bitmap != nullptr) {
-      const int64_t bit = (first + at) / shape.brick * (int64_t{shape.window} * shape.brick) +
-                          in_panel * shape.brick + at % shape.brick;
+      const int64_t bit = bit_offset(shape, first, in_panel, at);
       atomicOr(bitmap + bit / 32, 1u << (bit % 32));
     }
   }
@@ -114,6 +113,7 @@ void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* po
   launch("fill_blocked", fill_kernel, grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_blocked"),
          kSortThreads, stream, a, format, position, columns, reinterpret_cast<uint32_t*>(bitmap),
          value_slot);
+  if (format.shape.lane_order) return;  // padding stays -1
   launch("fill_blocked", pad_kernel, grid_of(format.panels, kSortThreads, 1, "fill_blocked"),
          kSortThreads, stream, format, columns);
 }

@@ -20,10 +20,19 @@ struct BlockedShape {
   int32_t panel = 8;   // rows that share a column list: a multiple of window
   int32_t block = 16;  // columns of a block
   int32_t brick = 16;  // columns of a brick: divides block
+  // Elements of a brick of 16 or 32 rows x 32 columns in the order of the lanes that use them,
+  // for the panel kernels; else row-major.
+  bool lane_order = false;
 };
 
+// Lane order (panel_tile.h): a lane has 8 columns of every eighth row.
+GNNSPARSE_HD constexpr int64_t lane_of(int64_t row, int64_t position) {
+  return 4 * (row % 8) + position % 32 / 8;
+}
+
 // A column slot is one stored column of a panel. Slots of a panel lie at
-// [panel_ptr[p], panel_ptr[p + 1]); a padded slot repeats the panel's last column and holds zeros.
+// [panel_ptr[p], panel_ptr[p + 1]); a padded slot holds zeros and repeats the panel's last column,
+// or in lane order is -1.
 struct BlockedView {
   BlockedShape shape;
   Encoding encoding = Encoding::kBitmap;
@@ -51,9 +60,25 @@ struct BlockedView {
 // is how ME-BCRS (FlashSparse, section 3.5) avoids padding.
 GNNSPARSE_HD constexpr int64_t dense_offset(BlockedShape shape, int64_t first, int64_t slots,
                                             int64_t row, int64_t position) {
+  if (shape.lane_order) {
+    const int64_t stage = (first + position) / 32 * 32 * shape.window;
+    return stage + (row / 8 * 32 + lane_of(row, position)) * 8 + position % 8;
+  }
   const int64_t begin = position / shape.block * shape.block;
   const int64_t width = slots - begin < shape.block ? slots - begin : shape.block;
   return (first + begin) * shape.window + row * width + (position - begin);
+}
+
+// The bit of element (row, position) of a plain bitmap, whose bricks are as high as the panel.
+GNNSPARSE_HD constexpr int64_t bit_offset(BlockedShape shape, int64_t first, int64_t row,
+                                          int64_t position) {
+  const int64_t height = shape.window;
+  const int64_t brick = (first + position) / shape.brick * (height * shape.brick);
+  if (shape.lane_order) {
+    const int64_t in_lane = row / 8 * 4 + position % 8 / 2 + position % 2 * (height / 2);
+    return brick + lane_of(row, position) * height + in_lane;
+  }
+  return brick + row * shape.brick + position % shape.brick;
 }
 
 namespace cpu {

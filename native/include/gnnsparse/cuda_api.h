@@ -105,6 +105,8 @@ void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
 void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
                  Stream stream);
+void spmm_panel(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
+                Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);

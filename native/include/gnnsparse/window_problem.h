@@ -1,4 +1,5 @@
-// What the window kernels and their host emulation are called with.
+// What the window and panel kernels and their host emulation are called with. A panel is a window
+// of 16 or 32 rows whose elements lie in lane order.
 #pragma once
 
 #include "gnnsparse/window_source.h"
@@ -41,6 +42,7 @@ namespace cpu {
 // and `window` as in BlockedView. For tests: slow. Cut segments are added in order.
 void emulate_spmm(const WindowSpmm& problem, Precision precision);
 void emulate_sddmm(const WindowSddmm& problem, Precision precision);
+void emulate_panel(const WindowSpmm& problem, Precision precision);
 
 }  // namespace cpu
 }  // namespace gnnsparse

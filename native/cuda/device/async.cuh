@@ -1,0 +1,51 @@
+// Copies from global to shared memory that registers do not wait for, and reads of mma operands
+// from there. For compute capability 8.0 and later; the plan sends nothing else to their users.
+#pragma once
+
+#include <cstdint>
+
+namespace gnnsparse::cuda {
+
+// 16 bytes, past L1; zeros where `bytes` is 0.
+__device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for all but the last `kPending` groups of this lane.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void prefetch_l2(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+// Four 8 x 8 matrices of 16-bit elements, transposed.
+__device__ __forceinline__ void load_matrices(uint32_t shared, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(shared)
+               : "memory");
+}
+
+__device__ __forceinline__ void load_shared(uint32_t shared, uint32_t (&words)[4]) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared)
+               : "memory");
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,5 @@
+#include "kernels/panel_spmm.cuh"
+
+namespace gnnsparse::cuda {
+template void run_panel_spmm<Precision::kBf16>(const WindowSpmm&, Stream);
+}  // namespace gnnsparse::cuda

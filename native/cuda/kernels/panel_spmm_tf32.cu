@@ -1,0 +1,5 @@
+#include "kernels/panel_spmm.cuh"
+
+namespace gnnsparse::cuda {
+template void run_panel_spmm<Precision::kTf32>(const WindowSpmm&, Stream);
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,107 @@
+// Where a panel kernel finds operand A: one source for each way a panel stores its values. A source
+// belongs to one lane. load() fetches what the lane needs of a stage, registers() makes operand A
+// of one mma from it. The host emulation uses the same code.
+#pragma once
+
+#include "gnnsparse/panel_tile.h"
+#include "gnnsparse/window_source.h"
+
+namespace gnnsparse {
+
+template <int kWords>
+GNNSPARSE_HD inline void load_words(const void* from, uint32_t (&to)[kWords]) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+  for (int i = 0; i < kWords / 4; ++i) {
+    const uint4 four = __ldg(static_cast<const uint4*>(from) + i);
+    to[4 * i] = four.x;
+    to[4 * i + 1] = four.y;
+    to[4 * i + 2] = four.z;
+    to[4 * i + 3] = four.w;
+  }
+#else
+  memcpy(to, from, sizeof to);
+#endif
+}
+
+template <int kRows>
+GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t stage, int lane) {
+  if constexpr (kRows == 32) {
+    return load_const(reinterpret_cast<const uint32_t*>(a.bitmap) + stage * kWarp + lane);
+  } else {
+    return load_const(reinterpret_cast<const uint16_t*>(a.bitmap) + stage * kWarp + lane);
+  }
+}
+
+// Ones.
+template <Precision P, int kHeight>
+struct UnitPanel {
+  static constexpr int kRows = kHeight;
+  static constexpr float kScale = kHalf;
+  struct Stage {
+    uint32_t bits;
+  };
+
+  GNNSPARSE_HD static Stage load(const BlockedView& a, int64_t stage, int lane) {
+    return {load_bits<kRows>(a, stage, lane)};
+  }
+  GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
+    const uint32_t bits = lane_bits(stage.bits, kRows);
+    for (int r = 0; r < 4; ++r) a[r] = twos<P>(bits, operand_bit<P>(m, q, r));
+  }
+};
+
+// A weight for each column: rank-1 values.
+template <Precision P, int kHeight>
+struct ScaledPanel {
+  using Tile = PanelTile<P>;
+  static constexpr int kRows = kHeight;
+  static constexpr float kScale = 1.0f;
+  struct Stage {
+    uint32_t bits;
+    uint32_t scale[Tile::kOperandWords];
+  };
+
+  GNNSPARSE_HD static Stage load(const BlockedView& a, int64_t stage, int lane) {
+    Stage loaded;
+    loaded.bits = load_bits<kRows>(a, stage, lane);
+    load_words(static_cast<const typename Tile::Storage*>(a.slot_scale) + stage * kStage +
+                   kLaneColumns * (lane & 3),
+               loaded.scale);
+    return loaded;
+  }
+  GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
+    const uint32_t bits = lane_bits(stage.bits, kRows);
+    for (int r = 0; r < 4; ++r) {
+      const int bit = operand_bit<P>(m, q, r);
+      a[r] = stage.scale[operand_pair(q, r)] &
+             (Tile::kTf32 ? word_mask(bits, bit) : pair_mask(bits, bit));
+    }
+  }
+};
+
+// A value for each element, zeros included.
+template <Precision P, int kHeight>
+struct ValuePanel {
+  using Tile = PanelTile<P>;
+  static constexpr int kRows = kHeight;
+  static constexpr float kScale = 1.0f;
+  struct Stage {
+    uint32_t value[kRows / 8][Tile::kOperandWords];
+  };
+
+  GNNSPARSE_HD static Stage load(const BlockedView& a, int64_t stage, int lane) {
+    Stage loaded;
+    const auto* values = static_cast<const typename Tile::Storage*>(a.values);
+    for (int group = 0; group < kRows / 8; ++group) {
+      const int64_t at = stage * kStage * kRows + (group * kWarp + lane) * kLaneColumns;
+      load_words(values + at, loaded.value[group]);
+    }
+    return loaded;
+  }
+  GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
+    for (int r = 0; r < 4; ++r) a[r] = stage.value[operand_group(m, r)][operand_pair(q, r)];
+  }
+};
+
+}  // namespace gnnsparse

@@ -1,0 +1,109 @@
+// Maps of the panel kernels. A warp takes a panel of 16 or 32 rows of A and 128 bytes of every row
+// of X that the panel needs, 32 column slots a stage: it copies their rows into shared memory once
+// and multiplies them with all rows of the panel. A is the mma's operand A here (rows of A along
+// the 16 of m16n8k*), and comes from registers; X is operand B, and comes from shared memory.
+//
+// The order of the column slots inside a stage is free, so it is chosen for A: a lane holds the
+// slots 8t .. 8t + 7 of the rows g, g + 8, ... (g = lane / 4, t = lane % 4), in every precision.
+// Its bits are one word, its column weights 8 neighbours, its stored values 8 neighbours a row.
+// All functions run on the host too: emulate_panel.cpp executes them lane by lane.
+#pragma once
+
+#include <cstdint>
+
+#include "gnnsparse/blocked.h"
+#include "gnnsparse/window_tile.h"
+
+namespace gnnsparse {
+
+inline constexpr int kStage = 32;       // column slots of a stage
+inline constexpr int kLaneColumns = 8;  // of them, those of one lane
+inline constexpr int kRowChunks = 8;    // 16-byte chunks of a row of X in a stage
+inline constexpr int kStageChunks = kStage * kRowChunks;
+
+// Chunk `chunk` of slot `slot` in the stage's shared memory. Rows that one instruction reads
+// differ in the key, so that they lie in different banks.
+GNNSPARSE_HD constexpr int stage_key(int slot) { return 2 * (slot >> 3) | (slot & 1); }
+GNNSPARSE_HD constexpr int stage_chunk(int slot, int chunk) {
+  return kRowChunks * slot + (chunk ^ stage_key(slot));
+}
+
+// A lane copies chunk `lane % 8` of eight neighbouring slots.
+GNNSPARSE_HD constexpr int copy_chunk(int lane) { return lane % kRowChunks; }
+GNNSPARSE_HD constexpr int copy_slot(int lane, int i) {
+  return kLaneColumns * (lane / kRowChunks) + i;
+}
+
+// 16-bit operands: 16 slots make an mma, q = 0, 1 of a stage. ldmatrix.trans takes the address of
+// row `lane % 8` of matrix `lane / 8`: matrices 0, 1 are slots k < 8 and k >= 8 of features
+// 16 pair .. 16 pair + 7, matrices 2, 3 those of the 8 features behind.
+GNNSPARSE_HD constexpr int matrix_slot(int lane, int q) {
+  const int row = lane % 8;
+  const int upper = lane / 8 & 1;
+  return kLaneColumns * (row >> 1) + 4 * q + 2 * upper + (row & 1);
+}
+GNNSPARSE_HD constexpr int matrix_chunk(int lane, int pair) { return 2 * pair + (lane >> 4); }
+
+// tf32: 8 slots make an mma, q = 0 .. 3. A lane reads chunk g of the slots k = t and k = t + 4; its
+// word j belongs to mma j, whose features are 4n + j.
+GNNSPARSE_HD constexpr int word_slot(int lane, int q, int upper) {
+  return kLaneColumns * (lane & 3) + 2 * q + upper;
+}
+GNNSPARSE_HD constexpr int word_chunk(int lane) { return lane >> 2; }
+
+// Operand A of 16-bit mma q, row tile m (16 rows): register r holds row 16 m + g + 8 (r & 1), the
+// lane's slots 2p and 2p + 1 with p = 2 q + (r >> 1). Of tf32 mma q: its slot 2 q + (r >> 1).
+GNNSPARSE_HD constexpr int operand_group(int m, int r) { return 2 * m + (r & 1); }
+GNNSPARSE_HD constexpr int operand_pair(int q, int r) { return 2 * q + (r >> 1); }
+
+// Bits of a lane: pair p of row group a is bit 4 a + p and, for its odd slot, 16 bits above. A
+// panel of 16 rows stores 16 bits a lane, with the odd slots 8 above.
+GNNSPARSE_HD constexpr uint32_t lane_bits(uint32_t stored, int height) {
+  return height == 32 ? stored : (stored & 0xffu) | (stored & 0xff00u) << 8;
+}
+// Both halves of a register set where the bits of a pair are.
+GNNSPARSE_HD inline uint32_t pair_mask(uint32_t bits, int bit) {
+#if defined(__CUDA_ARCH__)
+  uint32_t mask;  // sign bits of bytes 1 and 3, spread over two bytes each
+  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(mask) : "r"(bits << (15 - bit)));
+  return mask;
+#else
+  return (bits >> bit & 1u ? 0xffffu : 0u) | (bits >> (bit + 16) & 1u ? 0xffff0000u : 0u);
+#endif
+}
+GNNSPARSE_HD inline uint32_t word_mask(uint32_t bits, int bit) { return 0u - (bits >> bit & 1u); }
+
+// 2.0 has a single bit in every format, so that ones are made with a shift and an AND; results are
+// halved.
+template <Precision P>
+inline constexpr uint32_t kTwo = P == Precision::kTf32 ? 0x40000000u : 0x40004000u;
+inline constexpr float kHalf = 0.5f;
+template <Precision P>
+GNNSPARSE_HD inline uint32_t twos(uint32_t bits, int bit) {
+  constexpr int kPlace = P == Precision::kTf32 ? 30 : 14;
+  return (bit <= kPlace ? bits << (kPlace - bit) : bits >> (bit - kPlace)) & kTwo<P>;
+}
+
+// The bit of operand register r of mma q, row tile m.
+template <Precision P>
+GNNSPARSE_HD constexpr int operand_bit(int m, int q, int r) {
+  // tf32: slot 2 q + upper is pair q, odd where `upper`.
+  return P == Precision::kTf32 ? 4 * operand_group(m, r) + q + 16 * (r >> 1)
+                               : 4 * operand_group(m, r) + operand_pair(q, r);
+}
+
+// Results. 16-bit: accumulator `tile` (8 features each) has rows g and g + 8 of its row tile in
+// registers 0, 1 and 2, 3, features 8 tile + 2t and 8 tile + 2t + 1. tf32: accumulator j has
+// features 8t + j and 8t + 4 + j.
+template <Precision P>
+struct PanelTile {
+  static constexpr bool kTf32 = P == Precision::kTf32;
+  using Storage = typename TileOf<P>::Type::Storage;
+  static constexpr int kFeatures = kTf32 ? 32 : 64;
+  static constexpr int kMmas = kTf32 ? 4 : 2;          // along the slots of a stage
+  static constexpr int kTiles = kTf32 ? 4 : 8;         // along the features
+  static constexpr int kOperandWords = kTf32 ? 8 : 4;  // of 8 slots of one row
+  static constexpr int kPerChunk = 16 / sizeof(Storage);
+};
+
+}  // namespace gnnsparse

@@ -1,0 +1,120 @@
+"""The panel kernel's index maps, executed on the CPU lane by lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnsparse import SparseGraph, _native
+from gnnsparse.csr import address
+from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
+from gnnsparse.preprocess.balance import cut_panels
+from gnnsparse.preprocess.convert import convert, count_slots
+from gnnsparse.testing import random_graph
+from tests.kernels.test_window_maps import assert_same, dense_of, vectors, view
+
+LOW = (Precision.FP16, Precision.BF16, Precision.TF32)
+
+
+def emulate(
+    graph: SparseGraph, panel: BlockedMatrix, x: torch.Tensor, precision: Precision, limit: int = 1000,
+    scale: torch.Tensor | None = None, row_ids: torch.Tensor | None = None,
+    row_scale: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    segments = cut_panels(panel, limit)
+    y = torch.full((graph.num_rows, x.shape[1]), float("nan"))
+    _native.emulate_panel_spmm(
+        panel.view(scale), segments.view, address(row_ids), address(row_scale), view(x), view(y),
+        x.shape[1], precision.code,
+    )  # fmt: skip
+    return y
+
+
+def panels(graph: SparseGraph, precision: Precision, height: int, values: bool) -> BlockedMatrix:
+    spec = format_spec("panel-values" if values else "panel", precision, panel=height)
+    stored = round_operand(graph.values, precision) if values and graph.values is not None else None
+    return convert(graph.csr, spec, stored)
+
+
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("width", [1, 24, 64, 70])
+def test_ones(precision: Precision, height: int, width: int) -> None:
+    graph = random_graph(75, 130, 0.2, weighted=False, hubs=2, empty_rows=0.2)
+    x = vectors(torch.randn(130, width), precision)
+    y = emulate(graph, panels(graph, precision, height, False), x, precision, limit=2)
+    assert_same(y, dense_of(graph, torch.ones(graph.nnz)) @ x.double())
+
+
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("precision", LOW)
+def test_column_and_row_weights_and_row_order(precision: Precision, height: int) -> None:
+    graph = random_graph(70, 90, 0.15, weighted=False, hubs=1)
+    panel = panels(graph, precision, height, False)
+    by_column, by_row = torch.rand(90), torch.rand(70)
+    scale = round_operand(by_column[panel.columns.clamp(min=0).long()], precision)
+    x = vectors(torch.randn(90, 40), precision)
+    ids = torch.randperm(70).to(torch.int32)
+    y = emulate(graph, panel, x, precision, scale=scale, row_ids=ids, row_scale=by_row)
+    exact = dense_of(graph, torch.ones(graph.nnz)) * round_operand(by_column, precision).double()
+    assert_same(y[ids.long()], by_row.double()[:, None] * (exact @ x.double()))
+
+
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("precision", LOW)
+def test_values(precision: Precision, height: int) -> None:
+    graph = random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2)
+    x = vectors(torch.randn(130, 72), precision)
+    y = emulate(graph, panels(graph, precision, height, True), x, precision, limit=3)
+    assert graph.values is not None
+    exact = dense_of(graph, round_operand(graph.values, precision))
+    assert_same(y, exact @ x.double())
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_property(data: Any) -> None:
+    draw = data.draw
+    rows, cols = draw(st.integers(0, 70)), draw(st.integers(1, 100))
+    density, seed = draw(st.sampled_from([0.0, 0.02, 0.3, 1.0])), draw(st.integers(0, 99))
+    graph = random_graph(rows, cols, density, seed=seed, empty_rows=draw(st.sampled_from([0.0, 0.5])))
+    precision, height = draw(st.sampled_from(LOW)), draw(st.sampled_from([16, 32]))
+    x = vectors(torch.randn(cols, draw(st.integers(1, 80))), precision)
+    values = graph.values is not None and draw(st.booleans())
+    y = emulate(graph, panels(graph, precision, height, values), x, precision, draw(st.integers(1, 4)))
+    weights = round_operand(graph.values, precision) if values else torch.ones(graph.nnz)  # type: ignore[arg-type]
+    assert_same(y, dense_of(graph, weights) @ x.double())
+
+
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("values", [False, True])
+def test_decode_reads_back_what_was_converted(height: int, values: bool) -> None:
+    graph = random_graph(75, 61, 0.2, hubs=1, empty_rows=0.1)
+    panel = panels(graph, Precision.FP32, height, values)
+    assert panel.slots == count_slots(graph.csr, panel.spec)
+    row, col, stored = panel.decode()
+    order = torch.argsort(row * 61 + col)
+    assert torch.equal(row[order], graph.csr.row_index())
+    assert torch.equal(col[order], graph.csr.indices.long())
+    if values:
+        assert stored is not None
+        assert graph.values is not None
+        assert torch.equal(stored[order], graph.values)
+
+
+def test_what_the_kernel_does_not_take_is_refused() -> None:
+    graph = random_graph(20, 20, 0.2)
+    window = convert(graph.csr, format_spec("window"), None)
+    x = torch.zeros(20, 8, dtype=torch.float16)
+    with pytest.raises(ValueError, match="lane order"):
+        emulate(graph, window, x, Precision.FP16)
+    with pytest.raises(ValueError, match="lane_order"):
+        _native.Blocked(8, 8, 16, 16, True, True, 20, 20, 3)
+    with pytest.raises(ValueError, match="fp32"):
+        emulate(graph, panels(graph, Precision.FP32, 32, False), x.float(), Precision.FP32)
+    assert DTYPE_CODES[torch.float16] == 1
