@@ -102,8 +102,16 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
 
 
 def cut_panels(blocked: BlockedMatrix, limit: int) -> Segments:
-    """Segments of every panel in lane order, of at most `limit` stages each."""
-    return Segments(*_cut(blocked.panel_ptr.diff() // STAGE, limit))
+    """Segments of every panel in lane order, of at most `limit` stages each.
+
+    Its items are what a warp starts with, in one load: first row, first stage counted over all
+    panels, number of stages, place of the partial sum or -1.
+    """
+    items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
+    panel = items[:, 0].long()
+    items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
+    items[:, 0] *= blocked.spec.panel
+    return Segments(items, cuts, partials)
 
 
 def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor) -> torch.Tensor:

@@ -117,7 +117,7 @@ void spmm_panel(const BlockedView& a, const Segments& segments, Address cuts, in
                 Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_vectors(x, a.cols, n, precision, "x");
-  const WindowSpmm p = panel_spmm(a, segments, row_ids, row_scale, x, y, n, partial, precision);
+  const PanelSpmm p = panel_spmm(a, segments, row_ids, row_scale, x, y, n, partial, precision);
   cuda::spmm_panel(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
                    stream_of(stream));
 }

@@ -1,7 +1,9 @@
-// Python arguments -> WindowSpmm and WindowSddmm, for the CUDA kernels and their emulation alike.
+// Python arguments -> WindowSpmm, WindowSddmm and PanelSpmm, for the CUDA kernels and their
+// emulation alike.
 #pragma once
 
 #include "checks.h"
+#include "gnnsparse/panel_problem.h"
 #include "gnnsparse/window_problem.h"
 
 namespace gnnsparse::bindings {
@@ -43,17 +45,28 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
   return p;
 }
 
-// The same for a panel kernel.
-inline WindowSpmm panel_spmm(const BlockedView& a, const Segments& segments, Address row_ids,
-                             Address row_scale, const Dense& x, const Dense& y, int64_t n,
-                             Address partial, Precision precision) {
+// The same for a panel kernel, whose segments are PanelItems.
+inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address row_ids,
+                            Address row_scale, const Dense& x, const Dense& y, int64_t n,
+                            Address partial, Precision precision) {
   if (!a.shape.lane_order) reject("format", "the panel kernel takes panels in lane order");
-  if (a.encoding == Encoding::kDense && a.values == nullptr && a.columns != nullptr)
-    reject("values", "is null");
-  if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr && a.columns != nullptr) {
-    reject("bitmap", "is null");
+  if (a.columns != nullptr) {
+    if (a.encoding == Encoding::kDense && a.values == nullptr) reject("values", "is null");
+    if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is null");
   }
-  return window_spmm(a, segments, 0, 0, row_ids, row_scale, x, y, n, partial, precision);
+  PanelSpmm p;
+  p.a = a;
+  p.items = array<const PanelItem>(items.data, items.count, "items");
+  p.item_count = items.count;
+  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
+  p.row_scale = optional_array<const float>(row_scale, "row_scale");
+  p.x = matrix<DenseView>(x, a.cols, n, "x");
+  if (p.x.dtype != storage_of(precision)) reject("x", "must be in the storage type of precision");
+  if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
+  p.y = matrix<MutableDenseView>(y, a.rows, n, "y");
+  p.n = n;
+  p.partial = optional_array<float>(partial, "partial");
+  return p;
 }
 
 inline WindowSddmm window_sddmm(const BlockedView& a, const Segments& segments, Address indptr,

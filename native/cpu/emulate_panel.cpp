@@ -1,5 +1,5 @@
 #include "emulate_warp.h"
-#include "gnnsparse/panel_source.h"
+#include "gnnsparse/panel_problem.h"
 
 namespace gnnsparse::cpu {
 namespace {
@@ -10,7 +10,7 @@ struct StageMemory {
 };
 
 template <Precision P>
-StageMemory copy_stage(const WindowSpmm& p, int64_t stage, int64_t feature) {
+StageMemory copy_stage(const PanelSpmm& p, int64_t stage, int64_t feature) {
   using Tile = PanelTile<P>;
   StageMemory memory;
   memset(&memory, 0xff, sizeof memory);  // NaN, wherever no lane writes
@@ -64,7 +64,7 @@ int result_feature(int lane, int tile, int reg) {
 }
 
 template <Precision P, class Source>
-void multiply_stage(const WindowSpmm& p, int64_t stage, int64_t feature, std::vector<WarpC>& sums) {
+void multiply_stage(const PanelSpmm& p, int64_t stage, int64_t feature, std::vector<WarpC>& sums) {
   using Tile = PanelTile<P>;
   const StageMemory memory = copy_stage<P>(p, stage, feature);
   for (int q = 0; q < Tile::kMmas; ++q) {
@@ -81,15 +81,15 @@ void multiply_stage(const WindowSpmm& p, int64_t stage, int64_t feature, std::ve
 }
 
 template <Precision P, class Source>
-void emulate_with(const WindowSpmm& p) {
+void emulate_with(const PanelSpmm& p) {
   using Tile = PanelTile<P>;
   std::vector<float> sums(p.a.rows * p.n, 0.0f);
-  for (int64_t s = 0; s < p.segment_count; ++s) {
-    const WindowRange range = window_range(p.a, p.segments, s);
+  for (int64_t s = 0; s < p.item_count; ++s) {
+    const PanelItem item = p.items[s];
     for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
       std::vector<WarpC> c(Source::kRows / 16 * Tile::kTiles, WarpC{});
-      for (int step = 0; step < range.steps; ++step) {
-        multiply_stage<P, Source>(p, range.first / kStage + range.first_step + step, f0, c);
+      for (int stage = item.stage; stage < item.stage + item.stages; ++stage) {
+        multiply_stage<P, Source>(p, stage, f0, c);
       }
       for (int i = 0; i < static_cast<int>(c.size()) * kWarp * 4; ++i) {
         const int reg = i % 4;
@@ -97,7 +97,7 @@ void emulate_with(const WindowSpmm& p) {
         const int accumulator = i / 4 / kWarp;
         const int tile = accumulator % Tile::kTiles;
         const int64_t row =
-            range.row + 16 * (accumulator / Tile::kTiles) + (lane >> 2) + 8 * (reg >> 1);
+            item.row + 16 * (accumulator / Tile::kTiles) + (lane >> 2) + 8 * (reg >> 1);
         const int64_t column = f0 + result_feature<P>(lane, tile, reg);
         if (row >= p.a.rows || column >= p.n) continue;
         sums[row * p.n + column] += Source::kScale * c[accumulator].reg[lane][reg];
@@ -108,20 +108,20 @@ void emulate_with(const WindowSpmm& p) {
 }
 
 template <Precision P, int kRows>
-void emulate_height(const WindowSpmm& p) {
+void emulate_height(const PanelSpmm& p) {
   if (p.a.encoding == Encoding::kDense) return emulate_with<P, ValuePanel<P, kRows>>(p);
   return p.a.slot_scale != nullptr ? emulate_with<P, ScaledPanel<P, kRows>>(p)
                                    : emulate_with<P, UnitPanel<P, kRows>>(p);
 }
 
 template <Precision P>
-void emulate_precision(const WindowSpmm& p) {
+void emulate_precision(const PanelSpmm& p) {
   return p.a.shape.window == 16 ? emulate_height<P, 16>(p) : emulate_height<P, 32>(p);
 }
 
 }  // namespace
 
-void emulate_panel(const WindowSpmm& problem, Precision precision) {
+void emulate_panel(const PanelSpmm& problem, Precision precision) {
   switch (precision) {
     case Precision::kFp16:
       return emulate_precision<Precision::kFp16>(problem);

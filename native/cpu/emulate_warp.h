@@ -74,7 +74,8 @@ Vec16 load_vec16(const DenseView& m, int64_t row, int64_t col, int64_t width) {
 }
 
 // Writes the sums [rows][n] as the kernels write them.
-inline void store_rows(const WindowSpmm& p, const std::vector<float>& sums) {
+template <class Problem>
+void store_rows(const Problem& p, const std::vector<float>& sums) {
   for (int64_t row = 0; row < p.a.rows; ++row) {
     const int64_t out = p.row_ids != nullptr ? p.row_ids[row] : row;
     const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;

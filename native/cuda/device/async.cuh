@@ -6,7 +6,14 @@
 
 namespace gnnsparse::cuda {
 
-// 16 bytes, past L1; zeros where `bytes` is 0.
+// 16 bytes, past L1.
+__device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+#endif
+}
+
+// The same, or zeros where `bytes` is 0.
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),

@@ -3,7 +3,7 @@
 
 namespace gnnsparse::cuda {
 
-void spmm_panel(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
+void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
                 Stream stream) {
   switch (precision) {
     case Precision::kFp16:

@@ -10,12 +10,12 @@
 #include "device/launch.cuh"
 #include "device/mma.cuh"
 #include "device/vector.cuh"
-#include "gnnsparse/panel_source.h"
-#include "gnnsparse/window_problem.h"
+#include "gnnsparse/panel_problem.h"
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kRing = 2;            // stages in shared memory
+inline constexpr int kRing = 2;  // stages in shared memory
+inline constexpr uint32_t kStageBytes = 16 * kStageChunks;
 inline constexpr int kPrefetchStages = 8;  // columns and bits come into L2 this much ahead
 
 // Blocks that must fit on a multiprocessor: registers are the limit (64 sums a lane at 32 rows).
@@ -28,36 +28,38 @@ class PanelWarp {
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
 
-  __device__ PanelWarp(const WindowSpmm& p, const WindowRange& range, int lane, int64_t feature,
+  __device__ PanelWarp(const PanelSpmm& p, const PanelItem& item, int lane, int64_t feature,
                        uint32_t ring)
-      : a_(p.a), stage_(range.first / kStage + range.first_step), steps_(range.steps), lane_(lane) {
+      : a_(p.a), stage_(item.stage), stages_(item.stages), lane_(lane), ring_(ring) {
     const int64_t at = feature + copy_chunk(lane) * Tile::kPerChunk;
     // Past the width of X there is nothing to read; zeros are copied instead.
-    copies_ = at < p.n;
-    x_ = static_cast<const typename Tile::Storage*>(p.x.data) + (copies_ ? at : 0);
-    stride_ = p.x.stride;
-    ring_ = ring;
+    inside_ = at < p.n;
+    whole_ = feature + (kRowChunks - 1) * Tile::kPerChunk < p.n;
+    x_ = reinterpret_cast<const char*>(static_cast<const typename Tile::Storage*>(p.x.data) +
+                                       (inside_ ? at : 0));
+    stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
   }
 
   __device__ void run() {
-    if (steps_ == 0) return;
+    if (stages_ == 0) return;
     int ids[kLaneColumns];
+    int second[kLaneColumns];
     load_ids(0, ids);
-    copy(0, ids);
-    load_ids(1, ids);
-    copy(1, ids);
-    load_ids(2, ids);
+    load_ids(1, second);
     typename Source::Stage operand = Source::load(a_, stage_, lane_);
-    for (int step = 0; step < steps_; ++step) {
-      const int64_t next = stage_ + (step + 1 < steps_ ? step + 1 : step);
+    copy(0, ids);
+    copy(1, second);
+    load_ids(2, ids);
+    for (int i = 0; i < stages_; ++i) {
+      const int64_t next = stage_ + (i + 1 < stages_ ? i + 1 : i);
       const typename Source::Stage following = Source::load(a_, next, lane_);
-      prefetch(step + kPrefetchStages);
+      prefetch(i + kPrefetchStages);
       wait_copies<kRing - 1>();
       __syncwarp();  // the other lanes' copies
-      multiply(ring_ + (step % kRing) * (kStageChunks * 16), operand);
+      multiply(ring_ + (i % kRing) * kStageBytes, operand);
       __syncwarp();  // everybody has read the stage that is overwritten now
-      copy(step + kRing, ids);
-      load_ids(step + kRing + 1, ids);
+      copy(i + kRing, ids);
+      load_ids(i + kRing + 1, ids);
       operand = following;
     }
     wait_copies<0>();
@@ -66,30 +68,43 @@ class PanelWarp {
   float sums_[kRowTiles][Tile::kTiles][4] = {};
 
  private:
-  __device__ void load_ids(int step, int (&ids)[kLaneColumns]) const {
-    if (step >= steps_) return;
-    const int32_t* columns = a_.columns + (stage_ + step) * kStage + copy_slot(lane_, 0);
+  __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
+    if (i >= stages_) return;
+    const int32_t* columns = a_.columns + (stage_ + i) * kStage + copy_slot(lane_, 0);
     load_words(columns, reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
   }
 
-  __device__ void copy(int step, const int (&ids)[kLaneColumns]) const {
-    if (step < steps_) {
-      const uint32_t to = ring_ + (step % kRing) * (kStageChunks * 16);
+  __device__ void copy(int i, const int (&ids)[kLaneColumns]) const {
+    const uint32_t to = ring_ + (i % kRing) * kStageBytes;
+    // The last stage alone has slots without a column.
+    if (whole_ && i + 1 < stages_) {
 #pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i) {
-        const uint32_t chunk = stage_chunk(copy_slot(lane_, i), copy_chunk(lane_));
-        const bool real = copies_ && ids[i] >= 0;
-        copy_async(to + 16 * chunk, x_ + (real ? ids[i] * stride_ : 0), real ? 16 : 0);
+      for (int j = 0; j < kLaneColumns; ++j) copy_async(to + place(j), row(ids[j]));
+    } else if (i < stages_) {
+#pragma unroll
+      for (int j = 0; j < kLaneColumns; ++j) {
+        const bool real = inside_ && ids[j] >= 0;
+        copy_async(to + place(j), real ? row(ids[j]) : x_, real ? 16 : 0);
       }
     }
     commit_copies();  // an empty group keeps the count of groups right
   }
 
-  __device__ void prefetch(int step) const {
-    if (step >= steps_ || lane_ > 1) return;
-    const int64_t stage = stage_ + step;
+  __device__ uint32_t place(int j) const {
+    return 16 * stage_chunk(copy_slot(lane_, j), copy_chunk(lane_));
+  }
+  __device__ const char* row(int id) const {
+    return x_ + uint64_t{static_cast<uint32_t>(id)} * stride_;
+  }
+
+  __device__ void prefetch(int i) const {
+    if (i >= stages_ || lane_ > 2) return;
+    const int64_t stage = stage_ + i;
     if (lane_ == 0) prefetch_l2(a_.columns + stage * kStage);
     if (lane_ == 1 && a_.bitmap != nullptr) prefetch_l2(a_.bitmap + stage * Source::kRows * 4);
+    if (lane_ == 2 && a_.slot_scale != nullptr) {
+      prefetch_l2(static_cast<const typename Tile::Storage*>(a_.slot_scale) + stage * kStage);
+    }
   }
 
   __device__ void multiply(uint32_t stage, const typename Source::Stage& operand) {
@@ -139,17 +154,18 @@ class PanelWarp {
 
   const BlockedView& a_;
   int64_t stage_;
-  int steps_;
+  int stages_;
   int lane_;
-  bool copies_;
-  const typename Tile::Storage* x_;
-  int64_t stride_;
   uint32_t ring_;
+  bool inside_;
+  bool whole_;
+  const char* x_;
+  uint32_t stride_;
 };
 
 // Four neighbouring features of a row: sums of cut panels into the workspace, others into y.
 struct PanelOutput {
-  const WindowSpmm& p;
+  const PanelSpmm& p;
   int64_t first_row;
   int partial;
   float scale;
@@ -211,16 +227,17 @@ __device__ void store_words(const PanelOutput& out, const float (&sums)[4][4], i
 
 template <Precision P, class Source>
 __global__ void __launch_bounds__(kWarp, kPanelBlocks<Source>)
-    panel_spmm_kernel(const __grid_constant__ WindowSpmm p) {
+    panel_spmm_kernel(const __grid_constant__ PanelSpmm p) {
   using Tile = PanelTile<P>;
   __shared__ __align__(1024) uint4 ring[kRing * kStageChunks];
   const int lane = threadIdx.x;
-  const WindowRange range = window_range(p.a, p.segments, blockIdx.x);
+  const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
+  const PanelItem item = {words.x, words.y, words.z, words.w};
   const int64_t feature = int64_t{blockIdx.y} * Tile::kFeatures;
-  PanelWarp<P, Source> warp(p, range, lane, feature,
+  PanelWarp<P, Source> warp(p, item, lane, feature,
                             static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
   warp.run();
-  const PanelOutput out{p, range.row, p.segments[blockIdx.x].partial, Source::kScale};
+  const PanelOutput out{p, item.row, item.partial, Source::kScale};
 #pragma unroll
   for (int m = 0; m < Source::kRows / 16; ++m) {
     if constexpr (Tile::kTf32) {
@@ -232,14 +249,19 @@ __global__ void __launch_bounds__(kWarp, kPanelBlocks<Source>)
 }
 
 template <Precision P, class Source>
-void launch_panel_spmm(const WindowSpmm& p, Stream stream) {
+void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
-  const dim3 grid = grid_of(p.segment_count, 1, slices, "spmm_panel");
+  const dim3 grid = grid_of(p.item_count, 1, slices, "spmm_panel");
+  // Left alone the driver may give shared memory less than the blocks that fit by registers need.
+  check(cudaFuncSetAttribute(panel_spmm_kernel<P, Source>,
+                             cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "spmm_panel");
   launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream, p);
 }
 
 template <Precision P, int kRows>
-void run_panels_of(const WindowSpmm& p, Stream stream) {
+void run_panels_of(const PanelSpmm& p, Stream stream) {
   if (p.a.encoding == Encoding::kDense) {
     launch_panel_spmm<P, ValuePanel<P, kRows>>(p, stream);
   } else if (p.a.slot_scale != nullptr) {
@@ -251,7 +273,7 @@ void run_panels_of(const WindowSpmm& p, Stream stream) {
 
 // Every source for one precision; instantiated once in panel_spmm_<precision>.cu.
 template <Precision P>
-void run_panel_spmm(const WindowSpmm& p, Stream stream) {
+void run_panel_spmm(const PanelSpmm& p, Stream stream) {
   if (p.a.shape.window == 16) {
     run_panels_of<P, 16>(p, stream);
   } else {
@@ -259,8 +281,8 @@ void run_panel_spmm(const WindowSpmm& p, Stream stream) {
   }
 }
 
-extern template void run_panel_spmm<Precision::kFp16>(const WindowSpmm&, Stream);
-extern template void run_panel_spmm<Precision::kBf16>(const WindowSpmm&, Stream);
-extern template void run_panel_spmm<Precision::kTf32>(const WindowSpmm&, Stream);
+extern template void run_panel_spmm<Precision::kFp16>(const PanelSpmm&, Stream);
+extern template void run_panel_spmm<Precision::kBf16>(const PanelSpmm&, Stream);
+extern template void run_panel_spmm<Precision::kTf32>(const PanelSpmm&, Stream);
 
 }  // namespace gnnsparse::cuda

@@ -1,5 +1,5 @@
 #include "kernels/panel_spmm.cuh"
 
 namespace gnnsparse::cuda {
-template void run_panel_spmm<Precision::kFp16>(const WindowSpmm&, Stream);
+template void run_panel_spmm<Precision::kFp16>(const PanelSpmm&, Stream);
 }  // namespace gnnsparse::cuda

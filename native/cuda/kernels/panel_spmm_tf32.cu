@@ -1,5 +1,5 @@
 #include "kernels/panel_spmm.cuh"
 
 namespace gnnsparse::cuda {
-template void run_panel_spmm<Precision::kTf32>(const WindowSpmm&, Stream);
+template void run_panel_spmm<Precision::kTf32>(const PanelSpmm&, Stream);
 }  // namespace gnnsparse::cuda

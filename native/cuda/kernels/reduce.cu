@@ -41,20 +41,4 @@ void reduce_partials(const Reduce& problem, Stream stream) {
   launch("reduce", reduce_kernel, grid, kThreads, stream, problem);
 }
 
-void reduce_windows(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Stream stream) {
-  if (cut_count == 0) return;
-  Reduce reduce;
-  reduce.cuts = cuts;
-  reduce.cut_count = cut_count;
-  reduce.partial = problem.partial;
-  reduce.window = problem.a.shape.window;
-  reduce.first_rows = problem.a.panel_rows;
-  reduce.rows = problem.a.rows;
-  reduce.row_ids = problem.row_ids;
-  reduce.row_scale = problem.row_scale;
-  reduce.y = problem.y;
-  reduce.n = problem.n;
-  reduce_partials(reduce, stream);
-}
-
 }  // namespace gnnsparse::cuda

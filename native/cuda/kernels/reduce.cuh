@@ -21,6 +21,21 @@ struct Reduce {
 void reduce_partials(const Reduce& problem, Stream stream);
 
 // The partial sums of a window or panel kernel's cut windows, if there are any.
-void reduce_windows(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Stream stream);
+template <class Problem>
+void reduce_windows(const Problem& problem, const Cut* cuts, int64_t cut_count, Stream stream) {
+  if (cut_count == 0) return;
+  Reduce reduce;
+  reduce.cuts = cuts;
+  reduce.cut_count = cut_count;
+  reduce.partial = problem.partial;
+  reduce.window = problem.a.shape.window;
+  reduce.first_rows = problem.a.panel_rows;
+  reduce.rows = problem.a.rows;
+  reduce.row_ids = problem.row_ids;
+  reduce.row_scale = problem.row_scale;
+  reduce.y = problem.y;
+  reduce.n = problem.n;
+  reduce_partials(reduce, stream);
+}
 
 }  // namespace gnnsparse::cuda

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gnnsparse/blocked.h"
+#include "gnnsparse/panel_problem.h"
 #include "gnnsparse/types.h"
 #include "gnnsparse/window_problem.h"
 
@@ -105,7 +106,7 @@ void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
 void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
                  Stream stream);
-void spmm_panel(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
+void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
                 Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 void softmax(const Softmax& problem, Stream stream);

@@ -8,6 +8,15 @@
 
 namespace gnnsparse {
 
+// A run of stages of one panel. Long panels are cut into several, whose partial sums are added in
+// order afterwards; `partial` is the place of this one's, or -1 where it is the only one.
+struct PanelItem {
+  int32_t row;    // first row of the panel
+  int32_t stage;  // first stage of the run, counted over all panels
+  int32_t stages;
+  int32_t partial;
+};
+
 template <int kWords>
 GNNSPARSE_HD inline void load_words(const void* from, uint32_t (&to)[kWords]) {
 #if defined(__CUDA_ARCH__)

@@ -1,5 +1,4 @@
-// What the window and panel kernels and their host emulation are called with. A panel is a window
-// of 16 or 32 rows whose elements lie in lane order.
+// What the window kernels and their host emulation are called with.
 #pragma once
 
 #include "gnnsparse/window_source.h"
@@ -42,7 +41,6 @@ namespace cpu {
 // and `window` as in BlockedView. For tests: slow. Cut segments are added in order.
 void emulate_spmm(const WindowSpmm& problem, Precision precision);
 void emulate_sddmm(const WindowSddmm& problem, Precision precision);
-void emulate_panel(const WindowSpmm& problem, Precision precision);
 
 }  // namespace cpu
 }  // namespace gnnsparse
