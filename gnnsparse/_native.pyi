@@ -155,6 +155,7 @@ def cuda_spmm_panel(
     x: Dense,
     y: Dense,
     n: int,
+    slices: int,
     partial: int,
     precision: int,
     stream: int,

@@ -102,11 +102,12 @@ class Plan:
         lanes: csr on CUDA: lanes along the features; each loads 16 bytes of a row.
         row_lanes: csr on CUDA: lanes of one row; row_lanes / lanes nonzeros run side by side.
         row_limit: csr on CUDA: longer rows are cut into parts of at most this many nonzeros.
-        prescale: csr on CUDA, rank-1 weights: the rows of X are weighed once before the product;
-            False: every nonzero's value is made once and kept.
+        prescale: csr and panel on CUDA, rank-1 weights: the rows of X are weighed once before the
+            product; False: each nonzero's value is made once and kept, or each column slot's.
         step_limit: window, panel: longer windows are cut into parts of at most this many steps of 16
             column slots, panels into as many stages of 32.
         height: panel: rows of a panel, 16 or 32.
+        slices: panel: slices of 128 bytes of the rows of X that a warp takes one after the other.
         reasons: why, one line each.
     """
 
@@ -117,6 +118,7 @@ class Plan:
     prescale: bool = True
     step_limit: int = 24
     height: int = 32
+    slices: int = 1
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:

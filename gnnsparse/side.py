@@ -107,11 +107,11 @@ class Side:
         panel = self.panel(height)
         return self._remember(("panels", height, limit), lambda: cut_panels(panel, limit))
 
-    def panel_view(self, height: int) -> Any:
-        """Native handle of the panels, with their column weights."""
+    def panel_view(self, height: int, weighted: bool) -> Any:
+        """Native handle of the panels, with or without their column weights."""
         panel = self.panel(height)
-        scale = self._slot_scale(panel)
-        return self._remember(("panel view", height), lambda: panel.view(scale))
+        scale = self._slot_scale(panel) if weighted else None
+        return self._remember(("panel view", height, weighted), lambda: panel.view(scale))
 
     def _slot_scale(self, blocked: BlockedMatrix) -> torch.Tensor | None:
         """Weight of each column slot in the storage dtype, where weights are rank-1."""

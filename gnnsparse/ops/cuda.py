@@ -84,7 +84,7 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
         if plan.kernel == "panel":
             if not own:
                 raise ValueError("plan: panels hold no place for edge values; use window or csr")
-            return _panel_spmm(side, _vectorized(x, side), plan, x.dtype)
+            return _panel_spmm(side, x, plan)
         col_scale = row_scale = None
         if own and side.col_scale is not None and not plan.prescale:
             weights = side.explicit_values
@@ -97,16 +97,17 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
         return y
 
 
-def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan, dtype: torch.dtype) -> torch.Tensor:
+def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan) -> torch.Tensor:
     n = x.shape[1]
-    y = torch.empty(side.csr.rows, n, dtype=dtype, device=x.device)
+    rows = _vectorized(x, side, side.col_scale if plan.prescale else None)
+    y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
     segments = side.panel_segments(plan.height, plan.step_limit)
     partial = _partials(segments, plan.height, n, x.device)
     row_scale = side.row_scale if side.values is None else None
     _native.cuda_spmm_panel(
-        side.panel_view(plan.height), segments.view, address(segments.cuts), segments.cuts.shape[0],
-        address(side.row_ids), address(row_scale), _dense(x), _dense(y), n, address(partial),
-        side.precision.code, stream_of(x.device),
+        side.panel_view(plan.height, not plan.prescale), segments.view, address(segments.cuts),
+        segments.cuts.shape[0], address(side.row_ids), address(row_scale), _dense(rows), _dense(y), n,
+        plan.slices, address(partial), side.precision.code, stream_of(x.device),
     )  # fmt: skip
     return y
 

@@ -114,10 +114,11 @@ void spmm_window(const BlockedView& a, const Segments& segments, Address cuts, i
 
 void spmm_panel(const BlockedView& a, const Segments& segments, Address cuts, int64_t cut_count,
                 Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
-                Address partial, int precision_code, Address stream) {
+                int slices, Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_vectors(x, a.cols, n, precision, "x");
-  const PanelSpmm p = panel_spmm(a, segments, row_ids, row_scale, x, y, n, partial, precision);
+  const PanelSpmm p =
+      panel_spmm(a, segments, row_ids, row_scale, x, y, n, slices, partial, precision);
   cuda::spmm_panel(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
                    stream_of(stream));
 }

@@ -55,7 +55,7 @@ void bind_emulation(py::module_& m) {
       [](const BlockedView& a, const Segments& segments, Address row_ids, Address row_scale,
          const Dense& x, const Dense& y, int64_t n, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_panel(panel_spmm(a, segments, row_ids, row_scale, x, y, n, 0, p), p);
+        cpu::emulate_panel(panel_spmm(a, segments, row_ids, row_scale, x, y, n, 1, 0, p), p);
       },
       nogil);
   m.def(

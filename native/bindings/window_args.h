@@ -48,7 +48,9 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
 // The same for a panel kernel, whose segments are PanelItems.
 inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address row_ids,
                             Address row_scale, const Dense& x, const Dense& y, int64_t n,
-                            Address partial, Precision precision) {
+                            int slices, Address partial, Precision precision) {
+  if (slices < 1) reject("slices", "must be at least 1, got " + std::to_string(slices));
+  if (n > INT32_MAX) reject("n", "must be below 2^31");
   if (!a.shape.lane_order) reject("format", "the panel kernel takes panels in lane order");
   if (a.columns != nullptr) {
     if (a.encoding == Encoding::kDense && a.values == nullptr) reject("values", "is null");
@@ -65,6 +67,7 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address
   if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   p.y = matrix<MutableDenseView>(y, a.rows, n, "y");
   p.n = n;
+  p.slices = slices;
   p.partial = optional_array<float>(partial, "partial");
   return p;
 }

@@ -34,7 +34,9 @@ def products(a: gnnsparse.SparseOperand, width: int) -> None:
 def panels(a: gnnsparse.SparseOperand) -> None:
     for height, limit, width in ((16, 1, 5), (32, 1, 72), (16, 100, 136), (32, 100, 9)):
         x = torch.randn(a.shape[1], width, device="cuda")
-        gnnsparse.spmm(a, x, plan=Plan("panel", height=height, step_limit=limit))
+        for slices in (1, 2):
+            plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=slices == 1)
+            gnnsparse.spmm(a, x, plan=plan)
 
 
 def main() -> None:

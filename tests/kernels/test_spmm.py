@@ -97,14 +97,16 @@ def test_every_window_cut(precision: str, name: str, limit: int) -> None:
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
 @pytest.mark.parametrize("height", [16, 32])
 @pytest.mark.parametrize("weights", [None, "gcn", "mean", "random"])
-@pytest.mark.parametrize("limit", [1, 3, 1000])
-def test_every_panel(precision: str, height: int, weights: str | None, limit: int) -> None:
+@pytest.mark.parametrize(("limit", "slices", "prescale"), [(1, 1, False), (3, 3, True), (1000, 2, False)])
+def test_every_panel(
+    precision: str, height: int, weights: str | None, limit: int, slices: int, prescale: bool
+) -> None:
     random = weights == "random"
     graph = random_graph(150, 150, 0.06, weighted=random, hubs=2, empty_rows=0.1)
     weights = None if random else weights
     a = make(graph, "cuda", precision=precision, values=weights, reorder="degree")
     dense = dense_matrix(graph, weights)
-    plan = Plan("panel", height=height, step_limit=limit)
+    plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=prescale)
     for width in (1, 40, 64, 136, 200):
         for dtype in (torch.float32, a.precision.storage):
             x = torch.randn(150, width).to(dtype)

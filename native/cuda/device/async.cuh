@@ -22,22 +22,11 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, 
 #endif
 }
 
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Waits for all but the last `kPending` groups of this lane.
-template <int kPending>
+// Waits for all copies of this lane.
 __device__ __forceinline__ void wait_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
-}
-
-__device__ __forceinline__ void prefetch_l2(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 // Four 8 x 8 matrices of 16-bit elements, transposed.

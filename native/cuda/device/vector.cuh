@@ -116,7 +116,8 @@ __device__ __forceinline__ void store_row(const MutableDenseView& y, int64_t row
       if constexpr (kCount == 8) {
         *reinterpret_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
       } else {
-        *reinterpret_cast<uint2*>(p) = make_uint2(words[0], words[1]);
+        // Results of the panel kernel leave L2 first: the rows of X are still in use.
+        __stcs(reinterpret_cast<uint2*>(p), make_uint2(words[0], words[1]));
       }
       return;
     }

@@ -3,7 +3,8 @@
 // shared memory, and every row of the panel uses them. panel_tile.h has the maps.
 //
 // One warp is a block: nothing ever waits for another warp. The second grid dimension runs over
-// slices of X, so that the rows in use at a time are a slice that stays in L2.
+// slices of X, so that the rows in use at a time are a slice that stays in L2; where panels are
+// short a warp takes several slices, to start less often.
 #pragma once
 
 #include "device/async.cuh"
@@ -16,11 +17,94 @@ namespace gnnsparse::cuda {
 
 inline constexpr int kRing = 2;  // stages in shared memory
 inline constexpr uint32_t kStageBytes = 16 * kStageChunks;
-inline constexpr int kPrefetchStages = 8;  // columns and bits come into L2 this much ahead
 
 // Blocks that must fit on a multiprocessor: registers are the limit (64 sums a lane at 32 rows).
 template <class Source>
 inline constexpr int kPanelBlocks = Source::kRows == 32 ? 16 : 20;
+template <Precision P>
+inline constexpr int kPanelBlocks<UnitPanel<P, 16>> = 24;
+
+// Where the results of a lane go: rows g, g + 8, ... of the panel. Sums of cut panels go into the
+// workspace, others into y.
+template <class Source>
+class PanelOutput {
+ public:
+  static constexpr int kGroups = Source::kRows / 8;
+
+  __device__ PanelOutput(const PanelSpmm& p, const PanelItem& item, int lane) : p_(p) {
+    partial_ = item.partial;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int row = item.row + 8 * group + (lane >> 2);
+      const bool inside = row < p.a.rows;
+      row_[group] = inside ? row : -1;
+      scale_[group] = Source::kScale;
+      if (partial_ >= 0) {
+        row_[group] = 8 * group + (lane >> 2);
+      } else if (inside) {
+        if (p.row_ids != nullptr) row_[group] = p.row_ids[row];
+        if (p.row_scale != nullptr) scale_[group] *= p.row_scale[row];
+      }
+    }
+  }
+
+  // Four neighbouring features.
+  __device__ void store(int group, int64_t feature, float (&v)[4]) const {
+    if (feature >= p_.n || row_[group] < 0) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] *= scale_[group];
+    if (partial_ >= 0) {
+      const int64_t row = int64_t{partial_} * Source::kRows + row_[group];
+      float* to = p_.partial + row * partial_stride(p_.n);
+      *reinterpret_cast<float4*>(to + feature) = make_float4(v[0], v[1], v[2], v[3]);
+    } else {
+      store_row(p_.y, row_[group], feature, p_.n, v);
+    }
+  }
+
+ private:
+  const PanelSpmm& p_;
+  int partial_;
+  int row_[kGroups];
+  float scale_[kGroups];
+};
+
+// Lanes of a pair exchange halves of two accumulators, so that each has four features of one.
+template <class Source, int kTiles>
+__device__ void store_pairs(const PanelOutput<Source>& out, const float (&sums)[kTiles][4],
+                            int group, int lane, int64_t feature) {
+  const bool odd = lane & 1;
+#pragma unroll
+  for (int pair = 0; pair < kTiles / 2; ++pair) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      float mine[2];
+      float theirs[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float even_tile = sums[2 * pair][2 * upper + i];
+        const float odd_tile = sums[2 * pair + 1][2 * upper + i];
+        mine[i] = odd ? odd_tile : even_tile;
+        theirs[i] = __shfl_xor_sync(0xffffffffu, odd ? even_tile : odd_tile, 1);
+      }
+      float v[4] = {odd ? theirs[0] : mine[0], odd ? theirs[1] : mine[1], odd ? mine[0] : theirs[0],
+                    odd ? mine[1] : theirs[1]};
+      const int column = 8 * (2 * pair + odd) + 2 * (lane & 2);
+      out.store(group + upper, feature + column, v);
+    }
+  }
+}
+
+template <class Source>
+__device__ void store_words(const PanelOutput<Source>& out, const float (&sums)[4][4], int group,
+                            int lane, int64_t feature) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    float v[4] = {sums[0][r], sums[1][r], sums[2][r], sums[3][r]};
+    const int column = 8 * (lane & 3) + 4 * (r & 1);
+    out.store(group + (r >> 1), feature + column, v);
+  }
+}
 
 template <Precision P, class Source>
 class PanelWarp {
@@ -28,66 +112,92 @@ class PanelWarp {
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
 
-  __device__ PanelWarp(const PanelSpmm& p, const PanelItem& item, int lane, int64_t feature,
+  __device__ PanelWarp(const PanelSpmm& p, const PanelItem& item, int lane, int slice,
                        uint32_t ring)
       : a_(p.a), stage_(item.stage), stages_(item.stages), lane_(lane), ring_(ring) {
-    const int64_t at = feature + copy_chunk(lane) * Tile::kPerChunk;
-    // Past the width of X there is nothing to read; zeros are copied instead.
-    inside_ = at < p.n;
-    whole_ = feature + (kRowChunks - 1) * Tile::kPerChunk < p.n;
-    x_ = reinterpret_cast<const char*>(static_cast<const typename Tile::Storage*>(p.x.data) +
-                                       (inside_ ? at : 0));
+    left_ = static_cast<int>(p.n) - slice * Tile::kFeatures;
+    const int64_t at = int64_t{slice} * Tile::kFeatures + copy_chunk(lane) * Tile::kPerChunk;
+    x_ = static_cast<const char*>(p.x.data) + at * sizeof(typename Tile::Storage);
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
   }
 
-  __device__ void run() {
-    if (stages_ == 0) return;
+  // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
+  __device__ void run(const PanelSpmm& p, const PanelItem& item, int64_t feature, int slices) {
+    // Short panels would wait for these at their end; at 32 rows there are no registers for them.
+    constexpr bool kEarly = kRowTiles == 1;
+    const PanelOutput<Source> early(p, item, kEarly ? lane_ : 0);
+    uint32_t here = 0;                 // half of the ring that is multiplied
+    int remaining = stages_ * slices;  // stages to copy, and to read the columns of
+    int to_read = remaining;
     int ids[kLaneColumns];
-    int second[kLaneColumns];
-    load_ids(0, ids);
-    load_ids(1, second);
-    typename Source::Stage operand = Source::load(a_, stage_, lane_);
-    copy(0, ids);
-    copy(1, second);
-    load_ids(2, ids);
-    for (int i = 0; i < stages_; ++i) {
-      const int64_t next = stage_ + (i + 1 < stages_ ? i + 1 : i);
-      const typename Source::Stage following = Source::load(a_, next, lane_);
-      prefetch(i + kPrefetchStages);
-      wait_copies<kRing - 1>();
-      __syncwarp();  // the other lanes' copies
-      multiply(ring_ + (i % kRing) * kStageBytes, operand);
-      __syncwarp();  // everybody has read the stage that is overwritten now
-      copy(i + kRing, ids);
-      load_ids(i + kRing + 1, ids);
-      operand = following;
+    typename Source::Stage operand = {};
+    if (remaining > 0) {
+      load_ids(to_read, ids);
+      operand = Source::load(a_, stage_, lane_);
+      copy(remaining, ids, 0);
+      load_ids(to_read, ids);
     }
-    wait_copies<0>();
+    for (int slice = 0; slice < slices; ++slice) {
+      for (int i = 0; i < stages_; ++i) {
+        const int next = i + 1 < stages_ ? i + 1 : 0;
+        const typename Source::Stage following = Source::load(a_, stage_ + next, lane_);
+        wait_copies();
+        // Now every lane's copies of this stage are there, and all have read the one before it.
+        __syncwarp();
+        copy(remaining, ids, here ^ kStageBytes);
+        load_ids(to_read, ids);
+        multiply(ring_ + here, operand);
+        here ^= kStageBytes;
+        operand = following;
+      }
+      store(kEarly ? early : PanelOutput<Source>(p, item, lane_),
+            feature + slice * Tile::kFeatures);
+    }
   }
-
-  float sums_[kRowTiles][Tile::kTiles][4] = {};
 
  private:
-  __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
-    if (i >= stages_) return;
-    const int32_t* columns = a_.columns + (stage_ + i) * kStage + copy_slot(lane_, 0);
+  __device__ void load_ids(int& remaining, int (&ids)[kLaneColumns]) {
+    if (remaining-- <= 0) return;
+    const int32_t* columns = a_.columns + (stage_ + read_) * kStage + copy_slot(lane_, 0);
     load_words(columns, reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
+    read_ = read_ + 1 < stages_ ? read_ + 1 : 0;
   }
 
-  __device__ void copy(int i, const int (&ids)[kLaneColumns]) const {
-    const uint32_t to = ring_ + (i % kRing) * kStageBytes;
-    // The last stage alone has slots without a column.
-    if (whole_ && i + 1 < stages_) {
+  // Copies the next stage to `offset` in the ring.
+  __device__ void copy(int& remaining, const int (&ids)[kLaneColumns], uint32_t offset) {
+    if (remaining-- <= 0) return;
+    const uint32_t to = ring_ + offset;
+    const bool last = copied_ + 1 == stages_;
+    // The last stage alone has slots without a column, the last slice alone may end early.
+    if (!last && left_ > (kRowChunks - 1) * Tile::kPerChunk) {
 #pragma unroll
       for (int j = 0; j < kLaneColumns; ++j) copy_async(to + place(j), row(ids[j]));
-    } else if (i < stages_) {
+    } else {
+      const bool inside = left_ > copy_chunk(lane_) * Tile::kPerChunk;
 #pragma unroll
       for (int j = 0; j < kLaneColumns; ++j) {
-        const bool real = inside_ && ids[j] >= 0;
-        copy_async(to + place(j), real ? row(ids[j]) : x_, real ? 16 : 0);
+        const bool real = inside && ids[j] >= 0;
+        copy_async(to + place(j), real ? row(ids[j]) : row(0), real ? 16 : 0);
       }
     }
-    commit_copies();  // an empty group keeps the count of groups right
+    copied_ = last ? 0 : copied_ + 1;
+    if (last) {
+      x_ += kRowChunks * 16;
+      left_ -= Tile::kFeatures;
+    }
+  }
+
+  __device__ void store(const PanelOutput<Source>& out, int64_t feature) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      if constexpr (Tile::kTf32) {
+        store_words<Source>(out, sums_[m], 2 * m, lane_, feature);
+      } else {
+        store_pairs<Source>(out, sums_[m], 2 * m, lane_, feature);
+      }
+#pragma unroll
+      for (int i = 0; i < 4 * Tile::kTiles; ++i) sums_[m][i / 4][i % 4] = 0.0f;
+    }
   }
 
   __device__ uint32_t place(int j) const {
@@ -95,16 +205,6 @@ class PanelWarp {
   }
   __device__ const char* row(int id) const {
     return x_ + uint64_t{static_cast<uint32_t>(id)} * stride_;
-  }
-
-  __device__ void prefetch(int i) const {
-    if (i >= stages_ || lane_ > 2) return;
-    const int64_t stage = stage_ + i;
-    if (lane_ == 0) prefetch_l2(a_.columns + stage * kStage);
-    if (lane_ == 1 && a_.bitmap != nullptr) prefetch_l2(a_.bitmap + stage * Source::kRows * 4);
-    if (lane_ == 2 && a_.slot_scale != nullptr) {
-      prefetch_l2(static_cast<const typename Tile::Storage*>(a_.slot_scale) + stage * kStage);
-    }
   }
 
   __device__ void multiply(uint32_t stage, const typename Source::Stage& operand) {
@@ -157,73 +257,13 @@ class PanelWarp {
   int stages_;
   int lane_;
   uint32_t ring_;
-  bool inside_;
-  bool whole_;
+  int left_;  // features from the slice that is copied next on
   const char* x_;
   uint32_t stride_;
+  int read_ = 0;    // the stage whose columns are read next
+  int copied_ = 0;  // the stage whose rows are copied next
+  float sums_[kRowTiles][Tile::kTiles][4] = {};
 };
-
-// Four neighbouring features of a row: sums of cut panels into the workspace, others into y.
-struct PanelOutput {
-  const PanelSpmm& p;
-  int64_t first_row;
-  int partial;
-  float scale;
-
-  template <int kHeight>
-  __device__ void store(int in_panel, int64_t feature, float (&v)[4]) const {
-    if (feature >= p.n) return;
-    if (partial >= 0) {
-      float* to = p.partial + (int64_t{partial} * kHeight + in_panel) * partial_stride(p.n);
-      *reinterpret_cast<float4*>(to + feature) =
-          make_float4(v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale);
-      return;
-    }
-    const int64_t row = first_row + in_panel;
-    if (row >= p.a.rows) return;
-    const float by = p.row_scale != nullptr ? p.row_scale[row] * scale : scale;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] *= by;
-    store_row(p.y, p.row_ids != nullptr ? p.row_ids[row] : row, feature, p.n, v);
-  }
-};
-
-// Lanes of a pair exchange halves of two accumulators, so that each has four features of one.
-template <class Source, int kTiles>
-__device__ void store_pairs(const PanelOutput& out, const float (&sums)[kTiles][4], int first_row,
-                            int lane, int64_t feature) {
-  const bool odd = lane & 1;
-#pragma unroll
-  for (int pair = 0; pair < kTiles / 2; ++pair) {
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
-      float mine[2];
-      float theirs[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float even_tile = sums[2 * pair][2 * upper + i];
-        const float odd_tile = sums[2 * pair + 1][2 * upper + i];
-        mine[i] = odd ? odd_tile : even_tile;
-        theirs[i] = __shfl_xor_sync(0xffffffffu, odd ? even_tile : odd_tile, 1);
-      }
-      float v[4] = {odd ? theirs[0] : mine[0], odd ? theirs[1] : mine[1], odd ? mine[0] : theirs[0],
-                    odd ? mine[1] : theirs[1]};
-      const int column = 8 * (2 * pair + odd) + 2 * (lane & 2);
-      out.store<Source::kRows>(first_row + (lane >> 2) + 8 * upper, feature + column, v);
-    }
-  }
-}
-
-template <class Source>
-__device__ void store_words(const PanelOutput& out, const float (&sums)[4][4], int first_row,
-                            int lane, int64_t feature) {
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    float v[4] = {sums[0][r], sums[1][r], sums[2][r], sums[3][r]};
-    const int column = 8 * (lane & 3) + 4 * (r & 1);
-    out.store<Source::kRows>(first_row + (lane >> 2) + 8 * (r >> 1), feature + column, v);
-  }
-}
 
 template <Precision P, class Source>
 __global__ void __launch_bounds__(kWarp, kPanelBlocks<Source>)
@@ -233,25 +273,18 @@ __global__ void __launch_bounds__(kWarp, kPanelBlocks<Source>)
   const int lane = threadIdx.x;
   const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
-  const int64_t feature = int64_t{blockIdx.y} * Tile::kFeatures;
-  PanelWarp<P, Source> warp(p, item, lane, feature,
+  const int first = blockIdx.y * p.slices;
+  const int slices =
+      min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
+  PanelWarp<P, Source> warp(p, item, lane, first,
                             static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
-  warp.run();
-  const PanelOutput out{p, item.row, item.partial, Source::kScale};
-#pragma unroll
-  for (int m = 0; m < Source::kRows / 16; ++m) {
-    if constexpr (Tile::kTf32) {
-      store_words<Source>(out, warp.sums_[m], 16 * m, lane, feature);
-    } else {
-      store_pairs<Source>(out, warp.sums_[m], 16 * m, lane, feature);
-    }
-  }
+  warp.run(p, item, int64_t{first} * Tile::kFeatures, slices);
 }
 
 template <Precision P, class Source>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
-  const dim3 grid = grid_of(p.item_count, 1, slices, "spmm_panel");
+  const dim3 grid = grid_of(p.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
   // Left alone the driver may give shared memory less than the blocks that fit by registers need.
   check(cudaFuncSetAttribute(panel_spmm_kernel<P, Source>,
                              cudaFuncAttributePreferredSharedMemoryCarveout,

@@ -15,6 +15,7 @@ struct PanelSpmm {
   DenseView x;                       // rows 16-byte aligned, whole multiples of 16 bytes
   MutableDenseView y;
   int64_t n = 0;
+  int slices = 1;  // of 128 bytes a row of X, that a warp takes one after the other
   float* partial = nullptr;  // [cut items][panel][n rounded up to a tile]
 };
 
