@@ -107,7 +107,6 @@ class Plan:
         step_limit: window, panel: longer windows are cut into parts of at most this many steps of 16
             column slots, panels into as many stages of 32.
         height: panel: rows of a panel, 16 or 32.
-        run: panel: stages that a warp takes at least, of neighbouring panels where they are short.
         slices: panel: slices of 128 bytes of the rows of X that a warp takes one after the other.
         reasons: why, one line each.
     """
@@ -119,7 +118,6 @@ class Plan:
     prescale: bool = True
     step_limit: int = 24
     height: int = 32
-    run: int = 8
     slices: int = 1
     reasons: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import PanelRuns, Segments, cut_panels, cut_rows, cut_windows
+from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
@@ -102,10 +102,10 @@ class Side:
         spec = format_spec("panel", self.precision, panel=height)
         return self._remember(("panel slots", height), lambda: count_slots(self.csr, spec))
 
-    def panel_runs(self, height: int, limit: int, run: int) -> PanelRuns:
-        """Every panel, cut into at most `limit` stages, in runs of about `run` stages."""
+    def panel_segments(self, height: int, limit: int) -> Segments:
+        """Every panel, cut into at most `limit` stages."""
         panel = self.panel(height)
-        return self._remember(("panels", height, limit, run), lambda: cut_panels(panel, limit, run))
+        return self._remember(("panels", height, limit), lambda: cut_panels(panel, limit))
 
     def panel_view(self, height: int, weighted: bool) -> Any:
         """Native handle of the panels, with or without their column weights."""

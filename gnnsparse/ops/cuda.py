@@ -8,7 +8,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr, address, stream_of
 from gnnsparse.plan import Plan
 from gnnsparse.precision import DTYPE_CODES, round_operand
-from gnnsparse.preprocess.balance import PanelRuns, Segments
+from gnnsparse.preprocess.balance import Segments
 from gnnsparse.side import Side
 
 __all__ = ["edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
@@ -53,7 +53,7 @@ def _aligned(values: torch.Tensor, side: Side) -> torch.Tensor:
     return values if values.data_ptr() % _VECTOR == 0 else values.clone()
 
 
-def _partials(segments: Segments | PanelRuns, rows: int, width: int, device: torch.device) -> torch.Tensor:
+def _partials(segments: Segments, rows: int, width: int, device: torch.device) -> torch.Tensor:
     """Workspace for the sums of cut rows; the kernels round its width up to 64."""
     return torch.empty(segments.partials * rows * (-(-width // 64) * 64), dtype=torch.float32, device=device)
 
@@ -101,12 +101,12 @@ def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan) -> torch.Tensor:
     n = x.shape[1]
     rows = _vectorized(x, side, side.col_scale if plan.prescale else None)
     y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
-    work = side.panel_runs(plan.height, plan.step_limit, plan.run)
-    partial = _partials(work, plan.height, n, x.device)
+    segments = side.panel_segments(plan.height, plan.step_limit)
+    partial = _partials(segments, plan.height, n, x.device)
     row_scale = side.row_scale if side.values is None else None
     _native.cuda_spmm_panel(
-        side.panel_view(plan.height, not plan.prescale), work.view, address(work.cuts),
-        work.cuts.shape[0], address(side.row_ids), address(row_scale), _dense(rows), _dense(y), n,
+        side.panel_view(plan.height, not plan.prescale), segments.view, address(segments.cuts),
+        segments.cuts.shape[0], address(side.row_ids), address(row_scale), _dense(rows), _dense(y), n,
         plan.slices, address(partial), side.precision.code, stream_of(x.device),
     )  # fmt: skip
     return y

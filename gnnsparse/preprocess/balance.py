@@ -15,7 +15,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr, address
 from gnnsparse.formats import BlockedMatrix
 
-__all__ = ["STAGE", "STEP", "PanelRuns", "Segments", "cut_panels", "cut_rows", "cut_windows", "window_steps"]
+__all__ = ["STAGE", "STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "window_steps"]
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
@@ -101,45 +101,17 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
     return replace(segments, row_offsets=_row_offsets(blocked, csr, items))
 
 
-@dataclass(frozen=True, eq=False)
-class PanelRuns:
-    """The work list of the panel kernel.
+def cut_panels(blocked: BlockedMatrix, limit: int) -> Segments:
+    """Segments of every panel in lane order, of at most `limit` stages each.
 
-    Attributes:
-        items: int32 [items, 4]: first row of the panel, stage behind the last one (counted over all
-            panels), place of the partial sum or -1, 0.
-        runs: int32 [runs, 4]: first item, number of them, first stage, number of them; what one
-            warp does.
-        cuts, partials: as in Segments.
+    Its items are what a warp starts with, in one load: first row, first stage counted over all
+    panels, number of stages, place of the partial sum or -1.
     """
-
-    items: torch.Tensor
-    runs: torch.Tensor
-    cuts: torch.Tensor
-    partials: int
-
-    @cached_property
-    def view(self) -> _native.Segments:
-        """The native handle."""
-        return _native.Segments(address(self.runs), self.runs.shape[0], address(self.items))
-
-
-def cut_panels(blocked: BlockedMatrix, limit: int, run: int) -> PanelRuns:
-    """Items of at most `limit` stages for every panel in lane order, in runs of about `run` stages."""
-    parts, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
-    count = parts[:, 2].long()
-    end = count.cumsum(0)
-    items = torch.stack([parts[:, 0].long() * blocked.spec.panel, end, parts[:, 3].long()], dim=1)
-    items = torch.nn.functional.pad(items, (0, 1)).to(torch.int32)
-    # An item belongs to the run that its first stage falls into; empty panels count a little, so
-    # that no run has very many.
-    begin = end - count
-    weight = (4 * count + 1).cumsum(0) - (4 * count + 1)
-    _, size = torch.unique_consecutive(weight // (4 * run), return_counts=True)
-    first = size.cumsum(0) - size
-    last = first + size - 1
-    runs = torch.stack([first, size, begin[first], end[last] - begin[first]], dim=1).to(torch.int32)
-    return PanelRuns(items.contiguous(), runs.contiguous(), cuts, partials)
+    items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
+    panel = items[:, 0].long()
+    items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
+    items[:, 0] *= blocked.spec.panel
+    return Segments(items, cuts, partials)
 
 
 def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor) -> torch.Tensor:

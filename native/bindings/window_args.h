@@ -45,9 +45,8 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
   return p;
 }
 
-// The same for a panel kernel. Its segments are [runs][4] int32 as PanelRun; row_offsets is the
-// list of PanelItems.
-inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& runs, Address row_ids,
+// The same for a panel kernel, whose segments are PanelItems.
+inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address row_ids,
                             Address row_scale, const Dense& x, const Dense& y, int64_t n,
                             int slices, Address partial, Precision precision) {
   if (slices < 1) reject("slices", "must be at least 1, got " + std::to_string(slices));
@@ -59,9 +58,8 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& runs, Address 
   }
   PanelSpmm p;
   p.a = a;
-  p.items = array<const PanelItem>(runs.row_offsets, runs.count, "items");
-  p.runs = array<const PanelRun>(runs.data, runs.count, "runs");
-  p.run_count = runs.count;
+  p.items = array<const PanelItem>(items.data, items.count, "items");
+  p.item_count = items.count;
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.row_scale = optional_array<const float>(row_scale, "row_scale");
   p.x = matrix<DenseView>(x, a.cols, n, "x");

@@ -80,41 +80,29 @@ void multiply_stage(const PanelSpmm& p, int64_t stage, int64_t feature, std::vec
   }
 }
 
-// One item's product with a slice of X, added to the sums [rows][n].
-template <Precision P, class Source>
-void add_item(const PanelSpmm& p, const PanelItem& item, int first_stage, int64_t f0,
-              std::vector<float>& sums) {
-  using Tile = PanelTile<P>;
-  std::vector<WarpC> c(Source::kRows / 16 * Tile::kTiles, WarpC{});
-  for (int stage = first_stage; stage < item.end; ++stage)
-    multiply_stage<P, Source>(p, stage, f0, c);
-  for (int i = 0; i < static_cast<int>(c.size()) * kWarp * 4; ++i) {
-    const int reg = i % 4;
-    const int lane = i / 4 % kWarp;
-    const int accumulator = i / 4 / kWarp;
-    const int tile = accumulator % Tile::kTiles;
-    const int64_t row = item.row + 16 * (accumulator / Tile::kTiles) + (lane >> 2) + 8 * (reg >> 1);
-    const int64_t column = f0 + result_feature<P>(lane, tile, reg);
-    if (row >= p.a.rows || column >= p.n) continue;
-    sums[row * p.n + column] += Source::kScale * c[accumulator].reg[lane][reg];
-  }
-}
-
 template <Precision P, class Source>
 void emulate_with(const PanelSpmm& p) {
   using Tile = PanelTile<P>;
   std::vector<float> sums(p.a.rows * p.n, 0.0f);
-  for (int64_t r = 0; r < p.run_count; ++r) {
-    const PanelRun run = p.runs[r];
-    int stage = run.stage;
-    for (int i = run.item; i < run.item + run.items; ++i) {
-      for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
-        add_item<P, Source>(p, p.items[i], stage, f0, sums);
+  for (int64_t s = 0; s < p.item_count; ++s) {
+    const PanelItem item = p.items[s];
+    for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
+      std::vector<WarpC> c(Source::kRows / 16 * Tile::kTiles, WarpC{});
+      for (int stage = item.stage; stage < item.stage + item.stages; ++stage) {
+        multiply_stage<P, Source>(p, stage, f0, c);
       }
-      stage = p.items[i].end;
+      for (int i = 0; i < static_cast<int>(c.size()) * kWarp * 4; ++i) {
+        const int reg = i % 4;
+        const int lane = i / 4 % kWarp;
+        const int accumulator = i / 4 / kWarp;
+        const int tile = accumulator % Tile::kTiles;
+        const int64_t row =
+            item.row + 16 * (accumulator / Tile::kTiles) + (lane >> 2) + 8 * (reg >> 1);
+        const int64_t column = f0 + result_feature<P>(lane, tile, reg);
+        if (row >= p.a.rows || column >= p.n) continue;
+        sums[row * p.n + column] += Source::kScale * c[accumulator].reg[lane][reg];
+      }
     }
-    if (stage != run.stage + run.stages)
-      throw std::logic_error("a run is not as long as its items");
   }
   store_rows(p, sums);
 }

@@ -24,9 +24,9 @@ LOW = (Precision.FP16, Precision.BF16, Precision.TF32)
 def emulate(
     graph: SparseGraph, panel: BlockedMatrix, x: torch.Tensor, precision: Precision, limit: int = 1000,
     scale: torch.Tensor | None = None, row_ids: torch.Tensor | None = None,
-    row_scale: torch.Tensor | None = None, run: int = 3,
+    row_scale: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    segments = cut_panels(panel, limit, run)
+    segments = cut_panels(panel, limit)
     y = torch.full((graph.num_rows, x.shape[1]), float("nan"))
     _native.emulate_panel_spmm(
         panel.view(scale), segments.view, address(row_ids), address(row_scale), view(x), view(y),
@@ -86,7 +86,7 @@ def test_property(data: Any) -> None:
     precision, height = draw(st.sampled_from(LOW)), draw(st.sampled_from([16, 32]))
     x = vectors(torch.randn(cols, draw(st.integers(1, 80))), precision)
     values = graph.values is not None and draw(st.booleans())
-    y = emulate(graph, panels(graph, precision, height, values), x, precision, draw(st.integers(1, 4)), run=draw(st.integers(1, 5)))
+    y = emulate(graph, panels(graph, precision, height, values), x, precision, draw(st.integers(1, 4)))
     weights = round_operand(graph.values, precision) if values else torch.ones(graph.nnz)  # type: ignore[arg-type]
     assert_same(y, dense_of(graph, weights) @ x.double())
 

@@ -112,94 +112,64 @@ class PanelWarp {
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
 
-  __device__ PanelWarp(const PanelSpmm& p, const PanelRun& run, int lane, int slice, uint32_t ring)
-      : p_(p), run_(run), lane_(lane), ring_(ring) {
+  __device__ PanelWarp(const PanelSpmm& p, const PanelItem& item, int lane, int slice,
+                       uint32_t ring)
+      : a_(p.a), stage_(item.stage), stages_(item.stages), lane_(lane), ring_(ring) {
     left_ = static_cast<int>(p.n) - slice * Tile::kFeatures;
     const int64_t at = int64_t{slice} * Tile::kFeatures + copy_chunk(lane) * Tile::kPerChunk;
     x_ = static_cast<const char*>(p.x.data) + at * sizeof(typename Tile::Storage);
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
   }
 
-  // The run for each of `slices` slices of X. The ring runs on from panel to panel, slice to slice.
-  __device__ void run(int64_t feature, int slices) {
-    int remaining = run_.stages * slices;  // stages to copy, and to read the columns of
+  // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
+  __device__ void run(const PanelSpmm& p, const PanelItem& item, int64_t feature, int slices) {
+    // Short panels would wait for these at their end; at 32 rows there are no registers for them.
+    constexpr bool kEarly = kRowTiles == 1;
+    const PanelOutput<Source> early(p, item, kEarly ? lane_ : 0);
+    uint32_t here = 0;                 // half of the ring that is multiplied
+    int remaining = stages_ * slices;  // stages to copy, and to read the columns of
     int to_read = remaining;
     int ids[kLaneColumns];
     typename Source::Stage operand = {};
     if (remaining > 0) {
       load_ids(to_read, ids);
-      operand = load_operand(0);
+      operand = Source::load(a_, stage_, lane_);
       copy(remaining, ids, 0);
       load_ids(to_read, ids);
     }
-    for (int slice = 0; slice < slices; ++slice, feature += Tile::kFeatures) {
-      Place place(*this);
-      place.finish(run_.stage, feature);  // panels without a column
-      for (int i = 0; i < run_.stages; ++i) {
-        const typename Source::Stage following = load_operand(i + 1 < run_.stages ? i + 1 : 0);
+    for (int slice = 0; slice < slices; ++slice) {
+      for (int i = 0; i < stages_; ++i) {
+        const int next = i + 1 < stages_ ? i + 1 : 0;
+        const typename Source::Stage following = Source::load(a_, stage_ + next, lane_);
         wait_copies();
         // Now every lane's copies of this stage are there, and all have read the one before it.
         __syncwarp();
-        copy(remaining, ids, here_ ^ kStageBytes);
+        copy(remaining, ids, here ^ kStageBytes);
         load_ids(to_read, ids);
-        multiply(ring_ + here_, operand);
-        here_ ^= kStageBytes;
+        multiply(ring_ + here, operand);
+        here ^= kStageBytes;
         operand = following;
-        place.finish(run_.stage + i + 1, feature);
       }
+      store(kEarly ? early : PanelOutput<Source>(p, item, lane_),
+            feature + slice * Tile::kFeatures);
     }
   }
 
  private:
-  // The item that the stages belong to.
-  class Place {
-   public:
-    __device__ explicit Place(PanelWarp& warp) : warp_(warp), item_(warp.run_.item) { fetch(); }
-
-    // Stores the items that end before `stage`.
-    __device__ void finish(int stage, int64_t feature) {
-      while (stage == end_) {
-        warp_.store(PanelOutput<Source>(warp_.p_, now_, warp_.lane_), feature);
-        ++item_;
-        fetch();
-      }
-    }
-
-   private:
-    __device__ void fetch() {
-      end_ = -1;
-      if (item_ == warp_.run_.item + warp_.run_.items) return;
-      const int4 words = __ldg(reinterpret_cast<const int4*>(warp_.p_.items) + item_);
-      now_ = {words.x, words.y, words.z, words.w};
-      end_ = now_.end;
-    }
-
-    PanelWarp& warp_;
-    int item_;
-    int end_;
-    PanelItem now_;
-  };
-
-  __device__ typename Source::Stage load_operand(int i) const {
-    return Source::load(p_.a, int64_t{run_.stage} + i, lane_);
-  }
-
   __device__ void load_ids(int& remaining, int (&ids)[kLaneColumns]) {
     if (remaining-- <= 0) return;
-    const int64_t stage = int64_t{run_.stage} + read_;
-    load_words(p_.a.columns + stage * kStage + copy_slot(lane_, 0),
-               reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
-    read_ = read_ + 1 < run_.stages ? read_ + 1 : 0;
+    const int32_t* columns = a_.columns + (stage_ + read_) * kStage + copy_slot(lane_, 0);
+    load_words(columns, reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
+    read_ = read_ + 1 < stages_ ? read_ + 1 : 0;
   }
 
   // Copies the next stage to `offset` in the ring.
   __device__ void copy(int& remaining, const int (&ids)[kLaneColumns], uint32_t offset) {
     if (remaining-- <= 0) return;
     const uint32_t to = ring_ + offset;
-    // The last stage of a panel alone has slots without a column, at its end; the last slice alone
-    // may end early.
-    const bool padded = __any_sync(0xffffffffu, ids[kLaneColumns - 1] < 0);
-    if (!padded && left_ > (kRowChunks - 1) * Tile::kPerChunk) {
+    const bool last = copied_ + 1 == stages_;
+    // The last stage alone has slots without a column, the last slice alone may end early.
+    if (!last && left_ > (kRowChunks - 1) * Tile::kPerChunk) {
 #pragma unroll
       for (int j = 0; j < kLaneColumns; ++j) copy_async(to + place(j), row(ids[j]));
     } else {
@@ -210,8 +180,8 @@ class PanelWarp {
         copy_async(to + place(j), real ? row(ids[j]) : row(0), real ? 16 : 0);
       }
     }
-    if (++copied_ == run_.stages) {
-      copied_ = 0;
+    copied_ = last ? 0 : copied_ + 1;
+    if (last) {
       x_ += kRowChunks * 16;
       left_ -= Tile::kFeatures;
     }
@@ -282,12 +252,12 @@ class PanelWarp {
     }
   }
 
-  const PanelSpmm& p_;
-  PanelRun run_;
+  const BlockedView& a_;
+  int64_t stage_;
+  int stages_;
   int lane_;
   uint32_t ring_;
-  uint32_t here_ = 0;  // half of the ring that is multiplied
-  int left_;           // features from the slice that is copied next on
+  int left_;  // features from the slice that is copied next on
   const char* x_;
   uint32_t stride_;
   int read_ = 0;    // the stage whose columns are read next
@@ -301,20 +271,20 @@ __global__ void __launch_bounds__(kWarp, kPanelBlocks<Source>)
   using Tile = PanelTile<P>;
   __shared__ __align__(1024) uint4 ring[kRing * kStageChunks];
   const int lane = threadIdx.x;
-  const int4 words = __ldg(reinterpret_cast<const int4*>(p.runs) + blockIdx.x);
-  const PanelRun run = {words.x, words.y, words.z, words.w};
+  const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
+  const PanelItem item = {words.x, words.y, words.z, words.w};
   const int first = blockIdx.y * p.slices;
   const int slices =
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
-  PanelWarp<P, Source> warp(p, run, lane, first,
+  PanelWarp<P, Source> warp(p, item, lane, first,
                             static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
-  warp.run(int64_t{first} * Tile::kFeatures, slices);
+  warp.run(p, item, int64_t{first} * Tile::kFeatures, slices);
 }
 
 template <Precision P, class Source>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
-  const dim3 grid = grid_of(p.run_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
+  const dim3 grid = grid_of(p.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
   // Left alone the driver may give shared memory less than the blocks that fit by registers need.
   check(cudaFuncSetAttribute(panel_spmm_kernel<P, Source>,
                              cudaFuncAttributePreferredSharedMemoryCarveout,

@@ -8,22 +8,13 @@
 
 namespace gnnsparse {
 
-// Stages of one panel, from the end of the item before it on. Long panels are cut into several
-// items, whose partial sums are added in order afterwards; `partial` is the place of this one's, or
-// -1 where it is the only one.
+// A run of stages of one panel. Long panels are cut into several, whose partial sums are added in
+// order afterwards; `partial` is the place of this one's, or -1 where it is the only one.
 struct PanelItem {
-  int32_t row;  // first row of the panel
-  int32_t end;  // stage behind its last one, counted over all panels
-  int32_t partial;
-  int32_t unused;
-};
-
-// Neighbouring items that one warp takes, so that short panels do not each start anew.
-struct PanelRun {
-  int32_t item;
-  int32_t items;
-  int32_t stage;  // first stage
+  int32_t row;    // first row of the panel
+  int32_t stage;  // first stage of the run, counted over all panels
   int32_t stages;
+  int32_t partial;
 };
 
 template <int kWords>
