@@ -169,9 +169,9 @@ class Bench:
             subject.name, "", work.op, subject.kind, work.precision.value, work.width, name, ours
         )
         try:
-            # torch calls its CSR support a beta, once a process.
+            # torch calls its CSR support a beta; other libraries have their own to say when imported.
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
+                warnings.simplefilter("ignore")
                 row = self._measure(make(), reference)
         except UnavailableError as error:
             self.skipped.append(replace(skipped, reason=_line(error)))
@@ -223,7 +223,7 @@ def _line(error: BaseException) -> str:
 
 
 def _release() -> None:
-    """Gives memory back between contestants: a peer's copies must not count against the next."""
-    gc.collect()
+    """Gives a GPU's memory back between contestants: a peer's copies must not count against the next."""
     if torch.cuda.is_initialized():
+        gc.collect()
         torch.cuda.empty_cache()
