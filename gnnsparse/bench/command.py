@@ -30,11 +30,12 @@ def run_kernels(settings: Settings, out: Path | None = None, plot: Path | None =
     console = console if console.is_terminal else Console(width=max(_WIDTH, console.width))
     progress = Console(stderr=True)
     bench = Bench(settings, lambda line: progress.print(line, markup=False, highlight=False, soft_wrap=True))
-    bench.run()
-    add_ratios(bench.rows, settings.device)
+    for spec in settings.matrices:
+        bench.run_matrix(spec)
+        add_ratios(bench.rows, settings.device)
+        if out is not None:  # after each matrix: a run of hours may be ended from outside
+            write_json(out, as_json(bench))
     print_report(bench, console)
-    if out is not None:
-        write_json(out, as_json(bench))
     if plot is not None:
         from gnnsparse.bench.plot import plot_ratios
 

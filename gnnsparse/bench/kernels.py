@@ -89,21 +89,24 @@ class Bench:
     def run(self) -> None:
         """Measures everything."""
         for spec in self.settings.matrices:
-            try:
-                graph = spec.load(self.settings.device)
-            except (ValueError, OSError, MemoryError) as error:
-                # The reader's message begins with the whole path, which tells about a machine.
-                reason = _line(error).removeprefix(f"{spec.path}: ")
-                self.skipped.append(Skipped(spec.name, reason, failed=True))
-                continue
-            size = f"{graph.num_rows} x {graph.num_cols}, {graph.nnz} nonzeros"
-            self.tell(f"{spec.name}: {size}")
-            for op in self.settings.ops:
-                # The weights play no part in sddmm.
-                for kind in self.settings.values if op == "spmm" else ("none",):
-                    self._run_subject(spec.name, graph, op, kind)
-            del graph
-            _release()
+            self.run_matrix(spec)
+
+    def run_matrix(self, spec: MatrixSpec) -> None:
+        """Measures everything about one matrix."""
+        try:
+            graph = spec.load(self.settings.device)
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            # The reader's message begins with the whole path, which tells about a machine.
+            reason = _line(error).removeprefix(f"{spec.path}: ")
+            self.skipped.append(Skipped(spec.name, reason, failed=True))
+            return
+        self.tell(f"{spec.name}: {graph.num_rows} x {graph.num_cols}, {graph.nnz} nonzeros")
+        for op in self.settings.ops:
+            # The weights play no part in sddmm.
+            for kind in self.settings.values if op == "spmm" else ("none",):
+                self._run_subject(spec.name, graph, op, kind)
+        del graph
+        _release()
 
     def _run_subject(self, name: str, graph: SparseGraph, op: str, kind: str) -> None:
         try:
