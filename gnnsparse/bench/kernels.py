@@ -26,6 +26,9 @@ from gnnsparse.precision import Precision
 
 __all__ = ["Bench", "Settings", "Skipped"]
 
+#: How long a contestant's repeats may take: of a gather and scatter that takes seconds 3 are enough.
+_SECONDS = 3.0
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -193,7 +196,7 @@ class Bench:
         verdict = reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
         del result
         repeats = self.settings.repeats
-        time = measure(who.call, work.device, repeats=repeats, before=self._before)
+        time = measure(who.call, work.device, repeats=repeats, before=self._before, seconds=_SECONDS)
         model = None if self._rates is None else floor_model(work, who.gathered, self._rates)
         measured = floor_measured(work, who, repeats)
         floor = model if measured is None else measured
@@ -203,7 +206,7 @@ class Bench:
             "nnz": subject.graph.nnz, "product_nnz": subject.csr.nnz,
             "op": work.op, "values": subject.kind, "precision": work.precision.value, "width": work.width,
             "kernel": who.name, "ours": who.ours, "plan": None if who.plan is None else str(who.plan),
-            "same_as": None,
+            "same_as": None, "repeats": time.repeats,
             "ms": time.median, "fastest_ms": time.fastest, "slowest_ms": time.slowest,
             "lower_quartile_ms": time.lower_quartile, "upper_quartile_ms": time.upper_quartile,
             "gflops": 2 * subject.csr.nnz * work.width / time.median / 1e6,

@@ -109,7 +109,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers", ("all", "none", *PEERS), ("all",),
         f"all (default: those for the device), none, or {', '.join(PEERS)}",
     )  # fmt: skip
-    parser.add_argument("--repeats", type=_at_least_one, default=20, metavar="N", help="default: 20")
+    parser.add_argument(
+        "--repeats", type=_at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
+    )
     parser.add_argument(
         "--cache", choices=("warm", "cold"), default="warm",
         help="warm (default): one repeat follows another, as the layers of a training step do; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -90,6 +91,7 @@ def measure(
     warmup: int = 3,
     repeats: int = 20,
     before: Callable[[], object] = lambda: None,
+    seconds: float = math.inf,
 ) -> Timing:
     """Times a call.
 
@@ -99,15 +101,22 @@ def measure(
         warmup: calls before the first that counts.
         repeats: calls that count.
         before: called before each repeat and not timed, `cache_flusher(device)` for one.
+        seconds: about as long as the repeats may take: there are fewer of a slow call, but at least 3
+            (or `repeats`), and one warm-up call.
 
     Raises:
         ValueError: repeats is below 1.
     """
     if repeats < 1:
         raise ValueError(f"repeats: got {repeats}; accepted: at least 1")
+    cuda = torch.device(device).type == "cuda"
+    if seconds < math.inf:
+        once = _cpu_samples(lambda: (call(), torch.cuda.synchronize() if cuda else None), 1, before)[0] / 1e3
+        if once * repeats > seconds:
+            warmup, repeats = 0, min(repeats, max(3, int(seconds / once)))
     for _ in range(warmup):
         call()
-    if torch.device(device).type == "cuda":
+    if cuda:
         torch.cuda.synchronize()
         return Timing.of(_cuda_samples(call, repeats, before))
     return Timing.of(_cpu_samples(call, repeats, before))

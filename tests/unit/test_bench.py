@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -452,6 +453,9 @@ def test_timing() -> None:
     order: list[str] = []
     measure(lambda: order.append("call"), "cpu", warmup=1, repeats=2, before=lambda: order.append("flush"))
     assert order == ["call", "flush", "call", "flush", "call"]
+    slow = measure(lambda: time.sleep(0.01), "cpu", repeats=50, seconds=0.05)
+    assert 3 <= slow.repeats <= 5
+    assert measure(lambda: time.sleep(0.01), "cpu", repeats=2, seconds=0.0).repeats == 2
     with pytest.raises(ValueError, match="repeats"):
         measure(lambda: None, "cpu", repeats=0)
     cache_flusher("cpu")()
