@@ -110,13 +110,17 @@ def measure(
     if repeats < 1:
         raise ValueError(f"repeats: got {repeats}; accepted: at least 1")
     cuda = torch.device(device).type == "cuda"
+    wait = torch.cuda.synchronize if cuda else lambda: None
     if seconds < math.inf:
-        once = _cpu_samples(lambda: (call(), torch.cuda.synchronize() if cuda else None), 1, before)[0] / 1e3
+        wait()  # for what is queued already
+        begin = time.perf_counter()
+        call()
+        wait()
+        once = time.perf_counter() - begin
         if once * repeats > seconds:
             warmup, repeats = 0, min(repeats, max(3, int(seconds / once)))
     for _ in range(warmup):
         call()
-    if cuda:
-        torch.cuda.synchronize()
-        return Timing.of(_cuda_samples(call, repeats, before))
-    return Timing.of(_cpu_samples(call, repeats, before))
+    wait()
+    sample = _cuda_samples if cuda else _cpu_samples
+    return Timing.of(sample(call, repeats, before))
