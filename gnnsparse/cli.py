@@ -6,16 +6,31 @@ import argparse
 import datetime
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
+
+from gnnsparse.bench.options import DESCRIPTION, add_arguments, settings_of
 
 __all__ = ["main"]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line; argparse would print all options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gnnsparse", description=__doc__)
+    parser = _Parser(prog="gnnsparse", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     cache = commands.add_parser("cache", help="look after the cache of prepared graphs")
     cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
+    bench = commands.add_parser("bench", help="measure")
+    subjects = bench.add_subparsers(dest="subject", required=True, metavar="subject")
+    kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
+    add_arguments(kernels)
+    kernels.set_defaults(fail=kernels.error)
     return parser
 
 
@@ -68,12 +83,22 @@ def _clear_cache(folder: str | None) -> int:
     return 0
 
 
+def _bench(options: argparse.Namespace) -> int:
+    settings = settings_of(options, options.fail)
+    from gnnsparse.bench.command import run_kernels
+
+    return run_kernels(settings, options.out, options.plot)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status.
 
     `gnnsparse cache ls|verify|clear [--dir DIR]`: verify exits with 1 if a file is damaged.
+    `gnnsparse bench kernels [options]`: exits with 1 if a kernel is wrong. Bad options exit with 2.
     """
     options = _parser().parse_args(arguments)
+    if options.command == "bench":
+        return _bench(options)
     actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
     return actions[options.action](options.dir)
 

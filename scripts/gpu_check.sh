@@ -43,7 +43,10 @@ sanitize() {
 
 bench() {
   mkdir -p "$out"
-  "$python" -m benchmarks.spmm --out "$out/spmm.json"
+  local graphs=(reddit_like products_like amazon_like arxiv_like dd_like)
+  local kernels=("$python" -m gnnsparse.cli bench kernels --device cuda --matrix "${graphs[@]}")
+  "${kernels[@]}" --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
+  "${kernels[@]}" --op sddmm --width 32 128 --out "$out/sddmm.json"
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
 }
 

@@ -39,7 +39,8 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 def spmm_table() -> str:
     """Times at 128 columns, GCN weights, and ratios to cuSPARSE."""
     data = load("spmm.json")
-    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in data["rows"] if r["width"] == 128}
+    shown = [r for r in data["rows"] if (r["op"], r["width"], r.get("values", "gcn")) == ("spmm", 128, "gcn")]
+    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in shown}
     rows = []
     for graph in dict.fromkeys(r["graph"] for r in data["rows"]):
         peer = by_key[graph, "cusparse", "fp16"]

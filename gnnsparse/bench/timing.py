@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -9,22 +11,40 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Timing", "measure"]
+__all__ = ["Timing", "cache_flusher", "measure"]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call over many repeats."""
+    """Milliseconds of one call over many repeats.
+
+    Attributes:
+        median, fastest, slowest: of the repeats.
+        repeats: how many there were.
+        lower_quartile, upper_quartile: a quarter of the repeats is below, a quarter above.
+    """
 
     median: float
     fastest: float
     slowest: float
     repeats: int
+    lower_quartile: float
+    upper_quartile: float
+
+    @classmethod
+    def of(cls, samples: list[float]) -> Timing:
+        """The statistics of one or more samples."""
+        quartiles = [samples[0]] * 3
+        if len(samples) > 1:
+            quartiles = statistics.quantiles(samples, n=4, method="inclusive")
+        median = statistics.median(samples)
+        return cls(median, min(samples), max(samples), len(samples), quartiles[0], quartiles[2])
 
 
-def _cuda_samples(call: Callable[[], object], repeats: int) -> list[float]:
+def _cuda_samples(call: Callable[[], object], repeats: int, before: Callable[[], object]) -> list[float]:
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for begin, end in events:
+        before()
         begin.record()
         call()
         end.record()
@@ -32,17 +52,46 @@ def _cuda_samples(call: Callable[[], object], repeats: int) -> list[float]:
     return [begin.elapsed_time(end) for begin, end in events]
 
 
-def _cpu_samples(call: Callable[[], object], repeats: int) -> list[float]:
+def _cpu_samples(call: Callable[[], object], repeats: int, before: Callable[[], object]) -> list[float]:
     samples = []
     for _ in range(repeats):
+        before()
         begin = time.perf_counter()
         call()
         samples.append(1e3 * (time.perf_counter() - begin))
     return samples
 
 
+def cache_flusher(device: torch.device | str) -> Callable[[], None]:
+    """A function that leaves nothing of earlier work in the device's last cache.
+
+    It queues a write of four times the cache's size on the current stream. Call it before each
+    repeat, outside what is timed.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        size = torch.cuda.get_device_properties(device).L2_cache_size
+    else:
+        known = "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names
+        # Of a server it is the sum over parts that a core can't reach: 128 MB is more than one part.
+        size = min(os.sysconf("SC_LEVEL3_CACHE_SIZE") if known else 0, 2**27)
+    # Some systems tell no size: 64 MB is more than the last cache of most.
+    scratch = torch.zeros(4 * (size if size > 0 else 2**26), dtype=torch.uint8, device=device)
+
+    def flush() -> None:
+        scratch.fill_(1)
+
+    return flush
+
+
 def measure(
-    call: Callable[[], object], device: torch.device | str, *, warmup: int = 3, repeats: int = 20
+    call: Callable[[], object],
+    device: torch.device | str,
+    *,
+    warmup: int = 3,
+    repeats: int = 20,
+    before: Callable[[], object] = lambda: None,
+    seconds: float = math.inf,
 ) -> Timing:
     """Times a call.
 
@@ -51,17 +100,27 @@ def measure(
         device: where the work runs: CUDA events or the wall clock.
         warmup: calls before the first that counts.
         repeats: calls that count.
+        before: called before each repeat and not timed, `cache_flusher(device)` for one.
+        seconds: about as long as the repeats may take: there are fewer of a slow call, but at least 3
+            (or `repeats`), and one warm-up call.
 
     Raises:
         ValueError: repeats is below 1.
     """
     if repeats < 1:
         raise ValueError(f"repeats: got {repeats}; accepted: at least 1")
+    cuda = torch.device(device).type == "cuda"
+    wait = torch.cuda.synchronize if cuda else lambda: None
+    if seconds < math.inf:
+        wait()  # for what is queued already
+        begin = time.perf_counter()
+        call()
+        wait()
+        once = time.perf_counter() - begin
+        if once * repeats > seconds:
+            warmup, repeats = 0, min(repeats, max(3, int(seconds / once)))
     for _ in range(warmup):
         call()
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-        samples = _cuda_samples(call, repeats)
-    else:
-        samples = _cpu_samples(call, repeats)
-    return Timing(statistics.median(samples), min(samples), max(samples), repeats)
+    wait()
+    sample = _cuda_samples if cuda else _cpu_samples
+    return Timing.of(sample(call, repeats, before))

@@ -110,10 +110,15 @@ def sample_named(
     shuffled: bool = False,
 ) -> tuple[SparseGraph, torch.Tensor]:
     """The graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
+    return sample_graph(_MODELS[name], check_scale_of(name, scale), seed, device, shuffled)
+
+
+def check_scale_of(name: str, scale: float) -> float:
+    """Returns `scale` if the graph of that name can be generated at it, else raises ValueError."""
     scale, model = check_scale(scale), _MODELS[name]
     if scale < model.smallest_scale:
         bad_value("scale", f"got {scale:g}; accepted for {name}: {model.smallest_scale:.2g} to 1")
-    return sample_graph(model, scale, seed, device, shuffled)
+    return scale
 
 
 def sample_graph(

@@ -1,0 +1,45 @@
+"""Runs `gnnsparse bench kernels`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.report import add_ratios, as_json, print_report
+from gnnsparse.environment import write_json
+
+__all__ = ["run_kernels"]
+
+#: Narrower, the table would cut its numbers where the output is no terminal.
+_WIDTH = 160
+
+
+def run_kernels(settings: Settings, out: Path | None = None, plot: Path | None = None) -> int:
+    """Measures, prints the report, and writes it.
+
+    Args:
+        out: a JSON file, or None.
+        plot: a figure, or None.
+
+    Returns:
+        The exit status: 1 if a kernel of ours is wrong or failed, or a matrix could not be read.
+    """
+    console = Console()
+    console = console if console.is_terminal else Console(width=max(_WIDTH, console.width))
+    progress = Console(stderr=True)
+    bench = Bench(settings, lambda line: progress.print(line, markup=False, highlight=False, soft_wrap=True))
+    for spec in settings.matrices:
+        bench.run_matrix(spec)
+        add_ratios(bench.rows, settings.device)
+        if out is not None:  # after each matrix: a run of hours may be ended from outside
+            write_json(out, as_json(bench))
+    print_report(bench, console)
+    if plot is not None:
+        from gnnsparse.bench.plot import plot_ratios
+
+        plot_ratios(bench.rows, plot)
+    wrong = any(row["ours"] and not row["ok"] for row in bench.rows)
+    failed = any(case.failed and (case.ours or not case.name) for case in bench.skipped)
+    return 1 if wrong or failed else 0

@@ -1,0 +1,108 @@
+"""Which matrices a benchmark runs on: generated graphs, files, and folders of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from gnnsparse.data.files import load_matrix
+from gnnsparse.data.generators import GENERATED_GRAPHS, check_scale_of, graph_like
+from gnnsparse.errors import bad_value
+from gnnsparse.graph import SparseGraph
+
+__all__ = ["ENDINGS", "MatrixSpec", "parse_matrix", "unique_names"]
+
+#: Files that a folder is searched for.
+ENDINGS = (".mtx", ".mtx.gz", ".smtx", ".smtx.gz", ".npz")
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """Where a matrix comes from; nothing is loaded yet.
+
+    Attributes:
+        name: what tables call it: without the folders above it, which tell about a machine.
+        generator: name of a generated graph, "" for a file.
+        path: the file, None for a generated graph.
+        scale, shuffled, seed: of `gnnsparse.data.graph_like`.
+    """
+
+    name: str
+    generator: str = ""
+    path: Path | None = None
+    scale: float = 1.0
+    shuffled: bool = False
+    seed: int = 0
+
+    def load(self, device: torch.device | str) -> SparseGraph:
+        """The structure on `device`: values None, for the benchmark brings its own.
+
+        Raises:
+            ValueError, OSError: as `gnnsparse.data.load_matrix`.
+        """
+        if self.path is not None:
+            graph = load_matrix(self.path).to(device)
+        else:
+            graph = graph_like(self.generator, self.scale, self.seed, device, self.shuffled)
+        return SparseGraph(graph.csr)
+
+
+def parse_matrix(text: str) -> list[MatrixSpec]:
+    """The matrices that an argument stands for.
+
+    Args:
+        text: a generated graph, `NAME`, `NAME:scale=0.1`, `NAME:shuffled`, `NAME:seed=1` or several of
+            these; a file; or a folder, searched with all folders in it.
+
+    Raises:
+        ValueError: there is no such graph or file, a parameter is wrong, or the folder has none.
+    """
+    name, *parameters = text.split(":")
+    if name in GENERATED_GRAPHS:
+        return [_generated(text, name, parameters)]
+    path = Path(text)
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.name.endswith(ENDINGS) and p.is_file())
+        if not found:
+            bad_value("matrix", f"the folder {text!r} has no file {', '.join(ENDINGS)}")
+        return [MatrixSpec(file.relative_to(path).as_posix(), path=file) for file in found]
+    if not path.is_file():
+        bad_value("matrix", f"got {text!r}; accepted: {', '.join(GENERATED_GRAPHS)}, a file or a folder")
+    if not path.name.endswith(ENDINGS):
+        bad_value("matrix", f"got {text!r}; accepted: files {', '.join(ENDINGS)}")
+    return [MatrixSpec(path.name, path=path)]
+
+
+def _generated(text: str, name: str, parameters: list[str]) -> MatrixSpec:
+    spec = MatrixSpec(text, generator=name)
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key == "shuffled" and not value:
+            spec = replace(spec, shuffled=True)
+        elif key == "scale":
+            spec = replace(spec, scale=check_scale_of(name, _number(parameter, value)))
+        elif key == "seed" and value.isdecimal():
+            spec = replace(spec, seed=int(value))
+        else:
+            bad_value("matrix", f"got {parameter!r} in {text!r}; accepted: scale=S, shuffled, seed=N")
+    return spec
+
+
+def _number(parameter: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        bad_value("matrix", f"got {parameter!r}; accepted: scale=S with a number S")
+
+
+def unique_names(specs: Iterable[MatrixSpec]) -> list[MatrixSpec]:
+    """The specs without repeats; files of one name from several folders get a number."""
+    seen: dict[str, int] = {}
+    named = []
+    for spec in dict.fromkeys(specs):
+        count = seen[spec.name] = seen.get(spec.name, 0) + 1
+        named.append(spec if count == 1 else replace(spec, name=f"{spec.name}#{count}"))
+    return named

@@ -1,0 +1,165 @@
+"""The options of `gnnsparse bench kernels`: all of them are checked before anything heavy starts."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.bench.contestants import KERNELS
+from gnnsparse.bench.kernels import Settings
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.peers import PEERS
+from gnnsparse.bench.plot import PLOT_ENDINGS
+from gnnsparse.bench.workload import VALUES
+from gnnsparse.data.generators import GENERATED_GRAPHS
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.reorder import REORDERINGS
+
+__all__ = ["DESCRIPTION", "add_arguments", "settings_of"]
+
+DESCRIPTION = """\
+Measures our kernels and their peers on the same matrices in one process, checks every result
+against float64, and says where the plan's own choice (auto) is not the best.
+"""
+_OPS = ("spmm", "sddmm")
+#: Where no matrix is named: a GPU needs work, a CPU would need hours for it.
+_DEFAULT_MATRICES = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
+
+
+def _matrix(text: str) -> list[MatrixSpec]:
+    try:
+        return parse_matrix(text)
+    except (ValueError, TypeError) as error:
+        message = str(error)
+        raise argparse.ArgumentTypeError(message.removeprefix("matrix: ")) from None
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
+    return int(text)
+
+
+def _device(text: str) -> str:
+    if text not in ("auto", "cpu", "cuda"):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: auto, cpu, cuda")
+    usable = torch.cuda.is_available() and _native.has_cuda
+    if text == "cuda" and not usable:
+        problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
+        raise argparse.ArgumentTypeError(problem)
+    return text if text != "auto" else "cuda" if usable else "cpu"
+
+
+def _reorder(text: str) -> str:
+    if text not in REORDERINGS:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(REORDERINGS)}")
+    if text == "metis" and importlib.util.find_spec("pymetis") is None:
+        raise argparse.ArgumentTypeError("metis needs the package pymetis: pip install pymetis")
+    return text
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
+    return path
+
+
+def _plot(text: str) -> Path:
+    if not text.endswith(PLOT_ENDINGS):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(PLOT_ENDINGS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'gnnsparse[bench]'")
+    return _file(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+
+    def several(name: str, choices: tuple[str, ...], default: tuple[str, ...], text: str) -> None:
+        parser.add_argument(name, nargs="+", choices=choices, default=default, metavar="NAME", help=text)
+
+    several("--op", _OPS, ("spmm",), "spmm (default), sddmm")
+    parser.add_argument(
+        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
+        help=f"may be repeated; a generated graph ({', '.join(GENERATED_GRAPHS)}), also as NAME:scale=0.1, "
+        "NAME:shuffled, NAME:seed=1; a file .mtx, .smtx (both also .gz) or .npz; a folder of such files. "
+        "Default: all generated graphs on a GPU, arxiv_like on a CPU",
+    )  # fmt: skip
+    names = Precision.names()
+    several("--precision", names, ("fp16", "fp32"), f"{', '.join(names)}; default: fp16 fp32")
+    parser.add_argument(
+        "--width", nargs="+", type=_at_least_one, default=(64, 128, 256), metavar="N",
+        help="columns of X, or features of Q and K; default: 64 128 256",
+    )  # fmt: skip
+    several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
+    parser.add_argument(
+        "--device", type=_device, default="auto", metavar="NAME", help="auto (default), cpu, cuda"
+    )
+    several(
+        "--kernels", tuple(KERNELS), tuple(KERNELS),
+        f"{', '.join(KERNELS)}; default: all. auto is what users get, the others are forced",
+    )  # fmt: skip
+    several(
+        "--peers", ("all", "none", *PEERS), ("all",),
+        f"all (default: those for the device), none, or {', '.join(PEERS)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repeats", type=_at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
+    )
+    parser.add_argument(
+        "--cache", choices=("warm", "cold"), default="warm",
+        help="warm (default): one repeat follows another, as the layers of a training step do; "
+        "cold: the last cache (L2 on a GPU) is flushed before each",
+    )  # fmt: skip
+    parser.add_argument(
+        "--reorder", type=_reorder, default="none", metavar="NAME",
+        help=f"row order of our operands: {', '.join(REORDERINGS)}; peers get the matrix as it is",
+    )  # fmt: skip
+    parser.add_argument("--out", type=_file, metavar="FILE.json", help="write all measurements")
+    parser.add_argument("--plot", type=_plot, metavar="FILE.png", help="draw the ratios (needs matplotlib)")
+
+
+def _peers(
+    names: list[str], ops: tuple[str, ...], device: str, fail: Callable[[str], object]
+) -> tuple[str, ...]:
+    if len(names) > 1 and {"all", "none"} & set(names):
+        fail("argument --peers: 'all' and 'none' stand alone")
+    if "none" in names:
+        return ()
+    takes_part = {n: device in p.devices and bool(set(ops) & set(p.ops)) for n, p in PEERS.items()}
+    if "all" in names:
+        return tuple(name for name in PEERS if takes_part[name])
+    for name in names:
+        if not takes_part[name]:
+            where = f"{' and '.join(PEERS[name].ops)} on {' and '.join(PEERS[name].devices)}"
+            fail(f"argument --peers: {name} computes {where}; this run is of {', '.join(ops)} on {device}")
+    return tuple(dict.fromkeys(names))
+
+
+def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> Settings:
+    """The settings that parsed options stand for; still nothing is loaded.
+
+    Args:
+        fail: is given a message where options do not go together; `ArgumentParser.error`.
+    """
+    ops = tuple(dict.fromkeys(options.op))
+    groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
+    return Settings(
+        matrices=tuple(unique_names(spec for group in groups for spec in group)),
+        device=options.device,
+        ops=ops,
+        precisions=tuple(dict.fromkeys(options.precision)),
+        widths=tuple(dict.fromkeys(options.width)),
+        values=tuple(dict.fromkeys(options.values)),
+        kernels=tuple(dict.fromkeys(options.kernels)),
+        peers=_peers(options.peers, ops, options.device, fail),
+        repeats=options.repeats,
+        cache=options.cache,
+        reorder=options.reorder,
+    )

@@ -1,0 +1,170 @@
+"""Other libraries on the same product, called as their users would. They are imported when called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from gnnsparse.bench.contestants import Contestant, UnavailableError
+from gnnsparse.bench.workload import Workload
+from gnnsparse.precision import Precision
+
+__all__ = ["BASELINES", "PEERS", "Peer", "peer_contestant", "peer_precision"]
+
+_HALF = ("fp16", "bf16")
+#: Share of the free memory that a peer may take: allocators round up.
+_MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A function of another library.
+
+    Attributes:
+        ops: what it computes.
+        devices: where.
+        bind: gives the call to time; raises UnavailableError or ImportError.
+        precisions: what it can store operands in; others are measured in fp32 instead.
+    """
+
+    ops: tuple[str, ...]
+    devices: tuple[str, ...]
+    bind: Callable[[Workload], Callable[[], torch.Tensor]]
+    precisions: tuple[str, ...] = ("fp32", *_HALF)
+
+
+def _sparse(work: Workload) -> torch.Tensor:
+    """The matrix as a torch CSR tensor with int32 indices, which cuSPARSE and MKL take as they are."""
+    subject = work.subject
+    if subject.csr.nnz >= 2**31:
+        raise UnavailableError(f"{subject.csr.nnz} nonzeros do not fit into int32 offsets")
+    values = subject.explicit_values.to(work.precision.storage)
+    shape = (subject.csr.rows, subject.csr.cols)
+    return torch.sparse_csr_tensor(subject.csr.indptr.int(), subject.csr.indices, values, shape)
+
+
+def _torch_csr(work: Workload) -> Callable[[], torch.Tensor]:
+    (x,), sparse = work.dense, _sparse(work)
+    return lambda: sparse @ x
+
+
+def _sparse_mm(work: Workload) -> Callable[[], torch.Tensor]:
+    (x,), sparse = work.dense, _sparse(work)
+    return lambda: torch.sparse.mm(sparse, x)
+
+
+def _sparse_mm_reduce(work: Workload) -> Callable[[], torch.Tensor]:
+    (x,), sparse = work.dense, _sparse(work)
+    return lambda: torch.sparse.mm(sparse, x, "sum")
+
+
+def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
+    (q, k), sparse = work.dense, _sparse(work)
+    return lambda: torch.sparse.sampled_addmm(sparse, q, k.T, beta=0.0).values()
+
+
+def _check_memory(work: Workload, copies: int) -> None:
+    """Refuses what would need more memory than there is, before it is tried."""
+    nnz = work.subject.csr.nnz
+    needed = nnz * (copies * work.row_bytes + 16) + 2 * work.subject.csr.rows * work.row_bytes
+    free = _free_bytes(work.device)
+    if needed > _MEMORY_SHARE * free:
+        raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _edge_index(work: Workload) -> torch.Tensor:
+    csr = work.subject.csr
+    return torch.stack([csr.indices.long(), csr.row_index()])
+
+
+def _weights(work: Workload) -> torch.Tensor | None:
+    """The weights in the storage dtype, None where all are 1."""
+    if work.subject.kind == "none":
+        return None
+    return work.subject.explicit_values.to(work.precision.storage)
+
+
+def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
+    """Gather and scatter over `edge_index`, as PyG's layers do without a sparse adjacency."""
+    _check_memory(work, copies=1 if work.subject.kind == "none" else 2)
+    from torch_geometric.nn import SimpleConv
+
+    conv, csr, (x,) = SimpleConv(aggr="sum"), work.subject.csr, work.dense
+    edge_index, weights = _edge_index(work), _weights(work)
+    # Sources and targets are numbered apart, so that the matrix need not be square.
+    return lambda: conv((x, None), edge_index, weights, size=(csr.cols, csr.rows))
+
+
+def _gather_dot(work: Workload) -> Callable[[], torch.Tensor]:
+    """Both ends of each edge gathered, then the dot product, as a PyG layer would."""
+    _check_memory(work, copies=3)
+    (q, k), (source, target) = work.dense, _edge_index(work)
+    return lambda: (q[target] * k[source]).sum(1)
+
+
+def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
+    """copy_u_sum, with "gcn" between two scalings as DGL's GraphConv has it; u_mul_e_sum of edge weights."""
+    import dgl
+
+    csr, (x,), scale = work.subject.csr, work.dense, work.subject.scale
+    source, target = _edge_index(work)
+    block = dgl.create_block((source, target), num_src_nodes=csr.cols, num_dst_nodes=csr.rows)
+    if scale is not None:
+        factor = scale.to(x.dtype)[:, None]
+        return lambda: dgl.ops.copy_u_sum(block, x * factor) * factor
+    weights = _weights(work)
+    if weights is None:
+        return lambda: dgl.ops.copy_u_sum(block, x)
+    edges = weights[:, None]
+    return lambda: dgl.ops.u_mul_e_sum(block, x, edges)
+
+
+#: Name -> peer.
+PEERS = {
+    "cusparse": Peer(("spmm",), ("cuda",), _torch_csr),
+    "sparse_mm": Peer(("spmm",), ("cpu",), _sparse_mm, ("fp32",)),
+    "sparse_mm_reduce": Peer(("spmm",), ("cpu",), _sparse_mm_reduce),
+    "pyg": Peer(("spmm",), ("cpu", "cuda"), _pyg),
+    "dgl": Peer(("spmm",), ("cpu",), _dgl, ("fp32",)),
+    "sampled_addmm": Peer(("sddmm",), ("cpu", "cuda"), _sampled_addmm, ("fp32",)),
+    "gather_dot": Peer(("sddmm",), ("cpu", "cuda"), _gather_dot),
+}
+
+#: (op, type of device) -> the peer that ratios are to. On a GPU both are cuSPARSE's.
+BASELINES = {
+    ("spmm", "cuda"): "cusparse",
+    ("spmm", "cpu"): "sparse_mm",
+    ("sddmm", "cuda"): "sampled_addmm",
+    ("sddmm", "cpu"): "sampled_addmm",
+}
+
+
+def peer_precision(name: str, precision: Precision) -> Precision:
+    """What a peer runs in beside our kernels in `precision`: operands of the same size, if it can."""
+    storage = Precision.FP32 if precision is Precision.TF32 else precision
+    return storage if storage.value in PEERS[name].precisions else Precision.FP32
+
+
+def peer_contestant(name: str, work: Workload) -> Contestant:
+    """A peer on a workload of an op, a device and a precision (`peer_precision`) that it takes.
+
+    Raises:
+        UnavailableError: it can't run, with the reason.
+    """
+    peer = PEERS[name]
+    try:
+        call = peer.bind(work)
+    except ImportError as error:
+        raise UnavailableError(f"not installed: {error}") from error
+    csr = work.subject.csr
+    return Contestant(name, False, call, csr.nnz, columns=csr.indices)

@@ -1,0 +1,49 @@
+"""A figure of the ratios to the baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PLOT_ENDINGS", "plot_ratios"]
+
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
+
+
+def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draws speed over the baseline's by case, a panel for each op and precision.
+
+    Args:
+        rows: with ratios; those without one and wrong results are left out.
+        path: ends in .png, .pdf or .svg.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file can't be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = [row for row in rows if row["over_baseline"] is not None and row["ok"]]
+    panels = list(dict.fromkeys((row["op"], row["precision"]) for row in shown))
+    cases = list(dict.fromkeys(_label(row) for row in shown))
+    size = (max(8.0, 0.35 * len(cases) + 2), max(3.0, 3.0 * len(panels) + 1))
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)  # no window system: pyplot would choose one
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(len(panels), 1, number + 1)
+        mine = [row for row in shown if (row["op"], row["precision"]) == panel]
+        for kernel in dict.fromkeys(row["kernel"] for row in mine):
+            points = [(cases.index(_label(r)), r["over_baseline"]) for r in mine if r["kernel"] == kernel]
+            axes.plot(*zip(*points, strict=True), "o" if kernel == "auto" else "x", label=kernel)
+        axes.axhline(1.0, color="grey", linewidth=0.8)
+        axes.set(yscale="log", ylabel=f"speed / {mine[0]['baseline']}", title=" ".join(panel))
+        axes.set_xticks(range(len(cases)), cases if number == len(panels) - 1 else [], rotation=90)
+        axes.set_xlim(-0.5, len(cases) - 0.5)
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"{row['graph']} {row['values']} N={row['width']}"

@@ -1,0 +1,198 @@
+"""What measurements add up to: ratios to a baseline, means over matrices, and lost cases."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gnnsparse.bench.kernels import Bench, Skipped
+from gnnsparse.bench.peers import BASELINES, peer_precision
+from gnnsparse.environment import describe_environment
+from gnnsparse.precision import Precision
+
+__all__ = ["LOSS", "add_ratios", "as_json", "geometric_mean", "lost_cases", "means_of_auto", "print_report"]
+
+#: `auto` loses a case below this fraction of the best speed.
+LOSS = 0.97
+#: Matrices that a line of the report names at most.
+_NAMES = 4
+
+Row = dict[str, Any]
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    """exp of the mean logarithm.
+
+    Raises:
+        ValueError: there is none, or one is not above 0.
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    if not logs:
+        raise ValueError("ratios: got none; accepted: at least one")
+    return math.exp(math.fsum(logs) / len(logs))
+
+
+def _case(row: Row) -> tuple[Any, ...]:
+    return row["graph"], row["op"], row["values"], row["width"]
+
+
+def _in_precision(row: Row) -> tuple[Any, ...]:
+    return *_case(row), row["precision"]
+
+
+def add_ratios(rows: list[Row], device: str) -> None:
+    """Adds to each row its speed relative to the baseline: above 1 is faster.
+
+    Keys: `baseline` ("cusparse fp16"), `over_baseline`, and `over_cusparse`, which is the same where
+    the baseline is cuSPARSE's; None where the baseline was not measured or its result is wrong.
+    """
+    times = {(*_case(r), r["kernel"], r["precision"]): r["ms"] for r in rows if not r["ours"] and r["ok"]}
+    for row in rows:
+        peer = BASELINES[row["op"], device]
+        precision = peer_precision(peer, Precision(row["precision"])).value
+        base = times.get((*_case(row), peer, precision))
+        ratio = None if base is None else base / row["ms"]
+        row["baseline"] = None if base is None else f"{peer} {precision}"
+        row["over_baseline"] = ratio
+        row["over_cusparse"] = ratio if device == "cuda" else None
+
+
+def means_of_auto(rows: list[Row]) -> list[Row]:
+    """Geometric means over matrices, widths and values of the ratios of `auto`.
+
+    Returns:
+        {"op", "precision", "baseline", "cases", "matrices", "mean"} for each op and precision. Wrong
+        results and cases without a baseline do not count.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["kernel"] == "auto" and row["ok"] and row["over_baseline"] is not None:
+            groups[row["op"], row["precision"], row["baseline"]].append(row)
+    return [
+        {
+            "op": op, "precision": precision, "baseline": baseline, "cases": len(group),
+            "matrices": len({row["graph"] for row in group}),
+            "mean": geometric_mean(row["over_baseline"] for row in group),
+        }
+        for (op, precision, baseline), group in groups.items()
+    ]  # fmt: skip
+
+
+def lost_cases(rows: list[Row]) -> list[Row]:
+    """Where `auto` is slower than LOSS times the best of the baseline and our forced kernels.
+
+    This is how plans are judged. Wrong results do not count as rivals.
+
+    Returns:
+        {"graph", "op", "values", "precision", "width", "ms", "best", "best_ms", "speed"}; the last is
+        the speed of `auto` in units of the best one's. Worst first.
+    """
+    rivals: dict[tuple[Any, ...], list[tuple[float, str]]] = defaultdict(list)
+    for row in rows:
+        if row["ours"] and row["ok"] and row["kernel"] != "auto":
+            rivals[_in_precision(row)].append((row["ms"], row["kernel"]))
+    lost = []
+    for row in rows:
+        if row["kernel"] != "auto":
+            continue
+        against = list(rivals[_in_precision(row)])
+        if row["over_baseline"] is not None:
+            against.append((row["ms"] * row["over_baseline"], row["baseline"]))
+        if against and (best := min(against))[0] < LOSS * row["ms"]:
+            keys = ("graph", "op", "values", "precision", "width", "ms")
+            found = {key: row[key] for key in keys}
+            lost.append({**found, "best": best[1], "best_ms": best[0], "speed": best[0] / row["ms"]})
+    return sorted(lost, key=lambda case: case["speed"])
+
+
+def as_json(bench: Bench) -> dict[str, Any]:
+    """Everything about a run: environment, settings, rows, what was skipped, summary."""
+    settings = asdict(bench.settings)
+    settings["matrices"] = [spec.name for spec in bench.settings.matrices]
+    return {
+        **describe_environment(bench.settings.device),
+        "settings": settings,
+        "rows": bench.rows,
+        "skipped": [asdict(skipped) for skipped in bench.skipped],
+        "means": means_of_auto(bench.rows),
+        "lost": lost_cases(bench.rows),
+    }
+
+
+def _table(op: str, rows: list[Row], baseline: str) -> Table:
+    table = Table(title=op)
+    for name in ("matrix", "values", "N", "precision", "kernel"):
+        table.add_column(name, overflow="fold")
+    for name in ("ms", "quartiles", "GFLOP/s", "GB/s", "of floor", f"x {baseline}", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
+    # A case together, its peers first, whatever the order of measuring was.
+    order = {case: number for number, case in enumerate(dict.fromkeys(map(_case, rows)))}
+    for r in sorted(rows, key=lambda row: order[_case(row)]):
+        error = "-" if r["error"] is None else f"{r['error']:.1e}"
+        table.add_row(
+            escape(r["graph"]), r["values"], str(r["width"]), r["precision"],
+            r["kernel"] + (f" = {r['same_as']}" if r["same_as"] else ""),
+            f"{r['ms']:.3f}", f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}",
+            f"{r['gflops']:.0f}", f"{r['gathered_gbs']:.0f}", _number(r["of_floor"]),
+            _number(r["over_baseline"]), error if r["ok"] else f"[red]WRONG[/red] {error}",
+            style=None if r["ours"] else "dim",
+        )  # fmt: skip
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def print_report(bench: Bench, console: Console) -> None:
+    """The table, what is wrong or was skipped, and how `auto` did."""
+
+    def say(text: str) -> None:
+        console.print(escape(text), soft_wrap=True, highlight=False)
+
+    for op in bench.settings.ops:
+        rows = [row for row in bench.rows if row["op"] == op]
+        if rows:
+            console.print(_table(op, rows, BASELINES[op, bench.settings.device]))
+    for row in bench.rows:
+        if not row["ok"]:
+            say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")
+    for line in _skipped_lines(bench.skipped):
+        say(line)
+    for mean in means_of_auto(bench.rows):
+        if mean["matrices"] > 1:
+            about = f"{mean['cases']} cases of {mean['matrices']} matrices"
+            say(f"auto, {mean['op']} {mean['precision']}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
+    for case in lost_cases(bench.rows):
+        best = f"{case['best']} takes {case['best_ms']:.3f} ms"
+        say(f"auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x)")
+
+
+def _where(row: Row) -> str:
+    return f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}"
+
+
+def _skipped_lines(skipped: list[Skipped]) -> list[str]:
+    """One line for each contestant and reason."""
+    groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
+    for case in skipped:
+        groups[case.name, case.reason].append(case)
+    lines = []
+    for (name, reason), cases in groups.items():
+        graphs = list(dict.fromkeys(c.graph for c in cases))
+        if len(graphs) > _NAMES:
+            graphs = [*graphs[:_NAMES], f"and {len(graphs) - _NAMES} more"]
+        parts = (graphs, [c.op for c in cases], [c.precision for c in cases])
+        where = [", ".join(dict.fromkeys(filter(None, names))) for names in parts]
+        about = "; ".join(filter(None, where))
+        verb = "failed" if any(c.failed for c in cases) else "skipped"
+        count = f"{len(cases)} cases of " if len(cases) > 1 else ""
+        lines.append(f"{verb}: {name + ' in ' if name else ''}{count}{about}: {reason}")
+    return lines

@@ -1,0 +1,479 @@
+"""`gnnsparse bench kernels`: what it measures, how it checks, and what it says about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.bench import contestants, floors, peers
+from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample, poisoned_call
+from gnnsparse.bench.contestants import KERNELS, our_kernel, same_run
+from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.peers import PEERS, Peer, peer_contestant, peer_precision
+from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto
+from gnnsparse.bench.timing import Timing, cache_flusher, measure
+from gnnsparse.bench.workload import VALUES, Subject, Workload, make_subject
+from gnnsparse.cli import main
+from gnnsparse.plan import Device, Problem, choose_plan
+from gnnsparse.precision import Precision
+from gnnsparse.testing import random_graph
+from tests.helpers import PRECISIONS, dense_matrix
+
+SMALL = ["--width", "8", "--repeats", "2", "--device", "cpu"]
+MTX = """%%MatrixMarket matrix coordinate real general
+4 6 5
+1 1 1.0
+1 6 2.0
+3 2 1.5
+4 4 -1
+4 1 3
+"""
+
+
+def workload(op: str = "spmm", kind: str = "random", precision: str = "fp32", **options: Any) -> Workload:
+    graph = random_graph(700, 700, 0.02, hubs=2, empty_rows=0.1, **options)
+    return Workload(make_subject("random", graph, kind), op, Precision(precision), 12)
+
+
+def row(kernel: str, ms: float, **facts: Any) -> dict[str, Any]:
+    base = {
+        "graph": "g", "op": "spmm", "values": "gcn", "width": 64, "precision": "fp16", "ok": True,
+        "ours": kernel in KERNELS,
+    }  # fmt: skip
+    return {**base, "kernel": kernel, "ms": ms, **facts}
+
+
+# The command
+
+
+def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "deep" / "result.json"
+    command = ["bench", "kernels", "--matrix", "arxiv_like:scale=0.015", "dd_like:scale=0.003", *SMALL]
+    options = ["--op", "spmm", "sddmm", "--values", *VALUES, "--precision", *PRECISIONS, "--out", str(out)]
+    assert main([*command, *options]) == 0
+    printed, result = capsys.readouterr().out, json.loads(out.read_text())
+    assert {"device_name", "versions", "commit", "date", "threads"} <= set(result)
+    assert result["settings"]["matrices"] == ["arxiv_like:scale=0.015", "dd_like:scale=0.003"]
+    assert result["settings"]["cache"] == "warm"
+    rows = result["rows"]
+    assert {r["kernel"] for r in rows} >= {
+        "auto", "csr", "sparse_mm", "sparse_mm_reduce", "pyg", "sampled_addmm", "gather_dot"
+    }  # fmt: skip
+    for r in rows:
+        assert r["ok"], r
+        assert 0 <= r["error"] <= max(r["allowed"], 1e-6)
+        assert (
+            r["fastest_ms"] <= r["lower_quartile_ms"] <= r["ms"] <= r["upper_quartile_ms"] <= r["slowest_ms"]
+        )
+        assert r["gflops"] == pytest.approx(2 * r["product_nnz"] * r["width"] / r["ms"] / 1e6)
+        assert r["over_baseline"] > 0
+        assert r["over_cusparse"] is None
+    cases = {(r["graph"], r["op"], r["values"], r["precision"]) for r in rows if r["kernel"] == "auto"}
+    assert len(cases) == 2 * len(PRECISIONS) * (len(VALUES) + 1)
+    assert {r["same_as"] for r in rows if r["kernel"] == "csr"} == {"auto"}
+    assert {s["name"] for s in result["skipped"]} >= {"window"}
+    assert "skipped: window" in printed
+    assert "auto, spmm fp32" in printed
+    mean = next(m for m in result["means"] if (m["op"], m["precision"]) == ("spmm", "fp32"))
+    ratios = [
+        r["over_baseline"] for r in rows if (r["kernel"], r["op"], r["precision"]) == ("auto", "spmm", "fp32")
+    ]
+    assert mean["matrices"] == 2
+    assert mean["mean"] == pytest.approx(geometric_mean(ratios))
+
+
+def test_files_of_a_folder_square_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "matrices"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "a.mtx").write_text(MTX)
+    (folder / "notes.txt").write_text("not a matrix")
+    out = tmp_path / "result.json"
+    options = ["--matrix", str(folder), "--values", "none", "gcn", "--precision", "fp32", "--out", str(out)]
+    assert main(["bench", "kernels", *SMALL, *options]) == 0
+    text = out.read_text()
+    assert str(tmp_path) not in text  # results are kept in a repository
+    result = json.loads(text)
+    assert {(r["graph"], r["nodes"], r["cols"], r["nnz"]) for r in result["rows"]} == {
+        ("inner/a.mtx", 4, 6, 5)
+    }
+    assert {r["values"] for r in result["rows"]} == {"none"}
+    assert "'gcn' needs a square matrix" in capsys.readouterr().out
+
+
+def test_a_damaged_file_is_told_and_the_others_are_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.mtx").write_text("nothing")
+    (tmp_path / "good.mtx").write_text(MTX)
+    options = ["--matrix", str(tmp_path), "--values", "none", "--precision", "fp32", "--peers", "none"]
+    assert main(["bench", "kernels", *SMALL, *options]) == 1
+    printed = capsys.readouterr().out
+    assert "failed: bad.mtx: " in printed
+    assert "good.mtx" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "says"),
+    [
+        (["--width", "0"], "--width", "from 1"),
+        (["--width", "x"], "--width", "from 1"),
+        (["--repeats", "0"], "--repeats", "from 1"),
+        (["--op", "spmv"], "--op", "sddmm"),
+        (["--precision", "fp8"], "--precision", "bf16"),
+        (["--values", "mean"], "--values", "gcn"),
+        (["--kernels", "magic"], "--kernels", "window"),
+        (["--peers", "magic"], "--peers", "pyg"),
+        (["--peers", "all", "pyg"], "--peers", "alone"),
+        (["--device", "cpu", "--peers", "cusparse"], "--peers", "cuda"),
+        (["--device", "cpu", "--peers", "gather_dot"], "--peers", "sddmm"),
+        (["--device", "tpu"], "--device", "cuda"),
+        (["--cache", "hot"], "--cache", "cold"),
+        (["--reorder", "magic"], "--reorder", "metis"),
+        (["--matrix", "nowhere.mtx"], "--matrix", "reddit_like"),
+        (["--matrix", __file__], "--matrix", ".smtx"),
+        (["--matrix", "reddit_like:scale=2"], "--matrix", "at most 1"),
+        (["--matrix", "reddit_like:scale=1e-9"], "--matrix", "reddit_like"),
+        (["--matrix", "reddit_like:scale=much"], "--matrix", "number"),
+        (["--matrix", "reddit_like:mixed"], "--matrix", "shuffled"),
+        (["--plot", "a.txt"], "--plot", ".png"),
+        (["--out", "."], "--out", "folder"),
+        (["--unknown"], "--unknown", ""),
+    ],
+)
+def test_bad_options_are_one_line(
+    options: list[str], name: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "kernels", *options])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert name in said
+    assert says in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "kernels", "--device", "cuda"])
+    assert "--device" in capsys.readouterr().err
+
+
+def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "kernels", "--matrix", str(tmp_path)])
+    assert "has no file" in capsys.readouterr().err
+
+
+def test_help_imports_no_peer() -> None:
+    code = (
+        "import sys\nfrom gnnsparse.cli import main\n"
+        "try: main(['bench', 'kernels', '--help'])\nexcept SystemExit as e: assert e.code == 0\n"
+        "assert not {'torch_geometric', 'dgl', 'matplotlib', 'scipy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--peers" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_plot(tmp_path: Path) -> None:
+    from gnnsparse.bench.plot import plot_ratios
+
+    rows = [row(k, ms, graph=g) for g in ("a", "b") for k, ms in (("cusparse", 2.0), ("auto", 1.0))]
+    add_ratios(rows, "cuda")
+    file = tmp_path / "new" / "ratios.png"
+    plot_ratios(rows, file)
+    assert file.read_bytes().startswith(b"\x89PNG")
+    plot_ratios([], tmp_path / "empty.png")
+
+
+def test_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else find(n, *a))
+    with pytest.raises(SystemExit):
+        main(["bench", "kernels", "--plot", "a.png"])
+    assert "gnnsparse[bench]" in capsys.readouterr().err
+
+
+# The check
+
+
+def test_the_reference_is_the_product() -> None:
+    for kind in VALUES:
+        work = workload(kind=kind, weighted=False)
+        weights = "gcn" if kind == "gcn" else None
+        exact = dense_matrix(work.subject.graph, weights) @ work.dense[0].double()
+        sample = Sample.of(work.subject)
+        torch.testing.assert_close(Reference(work, sample).results[0], exact[sample.chosen])
+    work = workload("sddmm")
+    q, k = work.dense
+    sample = Sample.of(work.subject)
+    index = work.subject.csr.row_index(), work.subject.csr.indices.long()
+    exact = (q.double() @ k.double().T)[index][sample.slots]
+    torch.testing.assert_close(Reference(work, sample).results[0], exact)
+
+
+def test_the_longest_rows_are_checked() -> None:
+    subject = workload().subject
+    assert subject.csr.rows > 520
+    assert set(subject.csr.degrees.topk(20).indices.tolist()) <= set(Sample.of(subject).chosen.tolist())
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+def test_our_kernels_pass(op: str, precision: str, reorder: str) -> None:
+    work = workload(op, precision=precision)
+    a = gnnsparse.prepare(work.subject.graph, precision=precision, reorder=reorder, cache=False)
+    who = our_kernel("auto", a.side.plan(op, 12, False), a, work)
+    result = who.in_caller_order(poisoned_call(who.call, work, fill_all=True))
+    assert Reference(work, Sample.of(work.subject)).judge(result, 2.0).ok
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_wrong_results_are_flagged(op: str, precision: str) -> None:
+    work = workload(op, precision=precision)
+    reference = Reference(work, Sample.of(work.subject))
+    a = gnnsparse.prepare(work.subject.graph, precision=precision, cache=False)
+    right = gnnsparse.spmm(a, *work.dense) if op == "spmm" else gnnsparse.sddmm(a, *work.dense)
+    assert reference.judge(right, PEER_FACTOR).ok
+    longest = int(work.subject.csr.degrees.argmax())
+    at = longest if op == "spmm" else int(work.subject.csr.indptr[longest])
+    wrong = right.clone()
+    wrong[at] *= 1.5
+    assert not reference.judge(wrong, PEER_FACTOR).ok
+    assert not reference.judge(right[:-1], PEER_FACTOR).ok
+    missing = right.clone()
+    missing.view(-1)[-1] = float("nan")
+    verdict = reference.judge(missing, PEER_FACTOR)
+    assert not verdict.ok
+    assert verdict.problem == "1 elements are NaN or were not written"
+
+
+def test_an_element_outside_the_sample_that_nobody_writes_is_seen() -> None:
+    work = workload(kind="none")
+    sample = Sample.of(work.subject)
+    outside = next(r for r in range(work.subject.csr.rows) if r not in set(sample.chosen.tolist()))
+    a = gnnsparse.prepare(work.subject.graph, cache=False)
+
+    def lazy() -> torch.Tensor:
+        result, full = torch.empty(work.output_shape), gnnsparse.spmm(a, *work.dense)
+        keep = torch.arange(full.shape[0]) != outside
+        result[keep] = full[keep]
+        return result
+
+    verdict = Reference(work, sample).judge(poisoned_call(lazy, work, fill_all=False), PEER_FACTOR)
+    assert verdict.problem == "12 elements are NaN or were not written"
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, name: str, bind: Any) -> Bench:
+    """A run with a peer of the test's own making."""
+    monkeypatch.setitem(PEERS, name, Peer(("spmm",), ("cpu",), bind))
+    spec = MatrixSpec("dd_like:scale=0.003", "dd_like", scale=0.003)
+    wanted = ("sparse_mm", name)
+    bench = Bench(Settings((spec,), precisions=("fp32",), widths=(8,), peers=wanted, repeats=1))
+    bench.run()
+    add_ratios(bench.rows, "cpu")
+    return bench
+
+
+def test_a_wrong_peer_is_flagged_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = run_with(monkeypatch, "wrong", lambda work: lambda: torch.zeros(work.output_shape))
+    by_name = {r["kernel"]: r for r in bench.rows}
+    assert not by_name["wrong"]["ok"]
+    assert by_name["wrong"]["error"] == pytest.approx(1.0)
+    assert "relative error" in by_name["wrong"]["problem"]
+    assert by_name["auto"]["ok"]
+    bench = run_with(monkeypatch, "unfinished", lambda work: lambda: torch.empty(work.output_shape))
+    found = next(r for r in bench.rows if r["kernel"] == "unfinished")
+    assert found["error"] is None  # JSON has no NaN
+    assert "were not written" in found["problem"]
+
+
+def test_a_wrong_kernel_of_ours_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spmm = gnnsparse.spmm
+    monkeypatch.setattr(contestants.gnnsparse, "spmm", lambda *a, **k: 1.01 * spmm(*a, **k))
+    options = ["--matrix", "dd_like:scale=0.003", "--precision", "fp32", "--peers", "none"]
+    assert main(["bench", "kernels", *SMALL, *options]) == 1
+    assert "WRONG: auto, dd_like:scale=0.003" in capsys.readouterr().out
+
+
+def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(work: Workload) -> Any:
+        raise RuntimeError("no kernel image\nand a long trace")
+
+    def lack(work: Workload) -> Any:
+        raise ModuleNotFoundError("No module named 'other'")
+
+    (skipped,) = (s for s in run_with(monkeypatch, "failing", fail).skipped if s.name == "failing")
+    assert skipped.reason == "RuntimeError: no kernel image"
+    assert skipped.failed
+    (skipped,) = (s for s in run_with(monkeypatch, "lacking", lack).skipped if s.name == "lacking")
+    assert skipped.reason == "not installed: No module named 'other'"
+    assert not skipped.failed
+
+
+def test_a_peer_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_free_bytes", lambda device: 1000)
+    with pytest.raises(contestants.UnavailableError, match="would need"):
+        peer_contestant("pyg", workload())
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_dgl_is_given_the_same_product(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DGL has no wheel for every torch: a stand-in with its two functions shows what they are given."""
+
+    def gather(block: Any, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        source, target, rows = block
+        return torch.zeros(rows, x.shape[1]).index_add(0, target, x[source] * edges)
+
+    ops = types.SimpleNamespace(
+        copy_u_sum=lambda block, x: gather(block, x, torch.ones(1)), u_mul_e_sum=gather
+    )
+    block = lambda ends, num_src_nodes, num_dst_nodes: (*ends, num_dst_nodes)  # noqa: E731
+    monkeypatch.setitem(sys.modules, "dgl", types.SimpleNamespace(ops=ops, create_block=block))
+    work = workload(kind=kind)
+    result = peer_contestant("dgl", work).call()
+    assert Reference(work, Sample.of(work.subject)).judge(result, PEER_FACTOR).ok
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
+    def problem(precision: Precision, form: str) -> Problem:
+        hopper = Device("cuda", (9, 0), 132)
+        return Problem(op, hopper, precision, 8000, 8000, 10**6, 64, 300, form, 500_000, 90)
+
+    fp16, fp32 = problem(Precision.FP16, "window"), problem(Precision.FP32, "")
+    for name, make in KERNELS.items():
+        plan = make(fp16)
+        assert plan is not None
+        assert name in ("auto", plan.kernel)
+    assert KERNELS["window"](fp32) is None
+    auto, csr = choose_plan(fp16), KERNELS["csr"](fp16)
+    assert csr is not None
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert same_run(auto, replace(auto, reasons=("another",)), gpu)
+    assert not same_run(auto, csr, gpu)
+    assert not same_run(csr, replace(csr, lanes=csr.lanes // 2), gpu)
+    assert same_run(csr, replace(csr, lanes=csr.lanes // 2), cpu)
+
+
+# Arithmetic of the report
+
+
+def test_ratios_are_to_the_peer_of_the_same_case() -> None:
+    rows = [
+        row("cusparse", 4.0), row("cusparse", 6.0, precision="fp32"), row("cusparse", 1.0, graph="other"),
+        row("auto", 2.0), row("csr", 8.0), row("auto", 3.0, precision="tf32"),
+        row("auto", 1.0, precision="bf16"),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    assert [r["over_cusparse"] for r in rows] == [1.0, 1.0, 1.0, 2.0, 0.5, 2.0, None]
+    assert rows[3]["baseline"] == "cusparse fp16"
+    assert rows[5]["baseline"] == "cusparse fp32"
+    add_ratios(wrong := [row("cusparse", 4.0, ok=False), row("auto", 2.0)], "cuda")
+    assert wrong[1]["over_cusparse"] is None
+
+
+def test_precision_of_the_peers() -> None:
+    assert peer_precision("cusparse", Precision.BF16) is Precision.BF16
+    assert peer_precision("cusparse", Precision.TF32) is Precision.FP32
+    assert peer_precision("sparse_mm", Precision.FP16) is Precision.FP32
+    assert peer_precision("sampled_addmm", Precision.FP16) is Precision.FP32
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([3.0]) == pytest.approx(3.0)
+    with pytest.raises(ValueError, match="none"):
+        geometric_mean([])
+
+
+def test_means_leave_out_what_is_wrong() -> None:
+    rows = [row("cusparse", 4.0, graph=g) for g in "abc"]
+    rows += [row("auto", 2.0, graph="a"), row("auto", 0.5, graph="b"), row("auto", 0.1, graph="c", ok=False)]
+    add_ratios(rows, "cuda")
+    (mean,) = means_of_auto(rows)
+    assert (mean["matrices"], mean["cases"]) == (2, 2)
+    assert mean["mean"] == pytest.approx(4.0)
+
+
+def test_lost_cases() -> None:
+    rows = [
+        row("cusparse", 4.0), row("auto", 1.0), row("csr", 0.98), row("window", 1.5),  # within 3 %
+        row("cusparse", 4.0, width=8), row("auto", 2.0, width=8), row("csr", 1.0, width=8),
+        row("cusparse", 1.5, graph="b"), row("auto", 2.0, graph="b"), row("csr", 0.1, graph="b", ok=False),
+        row("pyg", 0.1),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    lost = lost_cases(rows)
+    assert [(c["graph"], c["width"], c["best"]) for c in lost] == [
+        ("g", 8, "csr"),
+        ("b", 64, "cusparse fp16"),
+    ]
+    assert [c["speed"] for c in lost] == pytest.approx([0.5, 0.75])
+
+
+def test_the_model_of_the_floor() -> None:
+    graph = random_graph(100, 100, 0.2, weighted=False)
+    work = Workload(Subject("g", "none", graph, graph.csr), "spmm", Precision.FP16, 64)
+    rates = floors.Rates(dram=1e9, gather=1e9)
+    assert floors.floor_model(work, graph.nnz, rates) == pytest.approx(1e3 * graph.nnz * 128 / 1e9)
+    slow = floors.Rates(dram=1e6, gather=1e9)
+    assert floors.floor_model(work, graph.nnz, slow) == pytest.approx(1e3 * (200 * 128 + 4 * graph.nnz) / 1e6)
+    assert floors.rates_of("NVIDIA H200") is not None
+    assert floors.rates_of("some processor") is None
+
+
+# Timing and matrices
+
+
+def test_timing() -> None:
+    timing = Timing.of([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (timing.fastest, timing.lower_quartile, timing.median) == (1.0, 2.0, 3.0)
+    assert (timing.upper_quartile, timing.slowest, timing.repeats) == (4.0, 5.0, 5)
+    assert Timing.of([2.0]) == Timing(2.0, 2.0, 2.0, 1, 2.0, 2.0)
+    order: list[str] = []
+    measure(lambda: order.append("call"), "cpu", warmup=1, repeats=2, before=lambda: order.append("flush"))
+    assert order == ["call", "flush", "call", "flush", "call"]
+    slow = measure(lambda: time.sleep(0.01), "cpu", repeats=50, seconds=0.05)
+    assert 3 <= slow.repeats <= 5
+    assert measure(lambda: time.sleep(0.01), "cpu", repeats=2, seconds=0.0).repeats == 2
+    with pytest.raises(ValueError, match="repeats"):
+        measure(lambda: None, "cpu", repeats=0)
+    cache_flusher("cpu")()
+
+
+def test_matrix_arguments(tmp_path: Path) -> None:
+    assert parse_matrix("reddit_like") == [MatrixSpec("reddit_like", "reddit_like")]
+    (spec,) = parse_matrix("dd_like:scale=0.01:shuffled:seed=3")
+    assert (spec.generator, spec.scale, spec.shuffled, spec.seed) == ("dd_like", 0.01, True, 3)
+    assert spec.load("cpu").num_rows == 3349
+    file = tmp_path / "a:b.mtx"
+    file.write_text(MTX)
+    (spec,) = parse_matrix(str(file))
+    assert spec == MatrixSpec("a:b.mtx", path=file)
+    graph = spec.load("cpu")
+    assert (graph.num_rows, graph.num_cols, graph.nnz, graph.values) == (4, 6, 5, None)
+
+
+def test_names_are_unique() -> None:
+    specs = [MatrixSpec("a.mtx", path=Path(f)) for f in ("x/a.mtx", "y/a.mtx", "x/a.mtx")]
+    assert [s.name for s in unique_names(specs)] == ["a.mtx", "a.mtx#2"]
