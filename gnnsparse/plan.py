@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 
@@ -42,7 +43,6 @@ class Device:
             Precision.TF32: ampere,
             Precision.FP32: False,
         }
-
 
     def has_panel_kernel(self, precision: Precision) -> bool:
         """Whether panels run here: they need asynchronous copies to shared memory."""
@@ -157,17 +157,70 @@ def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
 
 def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
-    panels = -(-problem.rows // height)
-    mean_stages = problem.panel_slots[height // 32] / 32 / max(panels, 1)
-    limit = max(12, int(1.3 * mean_stages))
-    return replace(csr_plan(problem), kernel="panel", height=height, step_limit=limit, reasons=reasons)
+    slots = problem.panel_slots[height // 32]
+    mean_stages = slots / _STAGE_SLOTS / max(-(-problem.rows // height), 1)
+    return replace(
+        csr_plan(problem),
+        kernel="panel",
+        height=height,
+        step_limit=max(12, int(1.3 * mean_stages)),
+        # Short panels start less often if a warp takes all slices; with long ones slices that stay
+        # in L2 are worth more.
+        slices=_slices(problem) if mean_stages <= 5 else 1,
+        # In 16 bits weights cost the kernel less than a pass over X.
+        prescale=problem.precision is Precision.TF32 and slots > 57 * problem.cols,
+        reasons=reasons,
+    )
+
+
+def _slices(problem: Problem) -> int:
+    """Slices of 128 bytes of the rows of X."""
+    return -(-problem.width * problem.precision.storage.itemsize // _SLICE_BYTES)
+
+
+def _gather_ms(problem: Problem, row_bytes: float, rows: int) -> float:
+    """Time to bring `rows` rows of X, or parts of them, out of L2."""
+    slice_bytes = problem.cols * _SLICE_BYTES
+    rate = _L2_RATES[-1][1]
+    for (small, fast), (large, slow) in pairwise(_L2_RATES):
+        if slice_bytes <= large:
+            rate = fast + (slow - fast) * (slice_bytes - small) / (large - small)
+            break
+    return rows * row_bytes / rate / 1e9
+
+
+def _estimates(problem: Problem) -> dict[str, float]:
+    """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
+    slices = _slices(problem)
+    row_bytes = slices * _SLICE_BYTES
+    per_row = _CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1]
+    model = {"csr": _gather_ms(problem, row_bytes, problem.nnz) + problem.rows * per_row}
+    for height, slots in zip((16, 32), problem.panel_slots, strict=True):
+        if not slots or (problem.weighted and height == 32):
+            continue
+        busy, start = _PANEL_COSTS[height, problem.precision is Precision.TF32]
+        values = problem.precision.storage.itemsize * height * slices if problem.weighted else 0
+        gather = _gather_ms(problem, busy * row_bytes + values, slots)
+        warps = -(-problem.rows // height) * slices / panel_plan(problem, height).slices
+        model[f"panel {height}"] = gather + warps * start
+    return model
+
+
+def _cheapest(problem: Problem) -> Plan:
+    model = _estimates(problem)
+    best = min(model, key=lambda name: model[name])
+    counts = f"{problem.nnz} nonzeros, {problem.panel_slots[0]} and {problem.panel_slots[1]} columns of "
+    times = ", ".join(f"{name} {1e3 * ms:.0f} us" for name, ms in model.items())
+    reasons = (counts + "16- and 32-row panels", f"by the model: {times}")
+    return csr_plan(problem, reasons) if best == "csr" else panel_plan(problem, int(best[-2:]), reasons)
 
 
 def choose_plan(problem: Problem) -> Plan:
-    """The plan with the least modelled traffic between L2 and the multiprocessors.
+    """The plan with the least modelled time.
 
-    The csr kernel gathers a row of X for each nonzero, the window kernel one for each distinct
-    column of 8 rows (docs/performance.md has the measurements behind this).
+    All kernels are bound by the rows of X that they bring from L2 to the multiprocessors: the csr
+    kernel one for each nonzero, the others one for each distinct column of 8, 16 or 32 rows
+    (docs/performance.md has the measurements behind the model).
     """
     device, precision = problem.device, problem.precision
     if device.type == "cpu":
@@ -182,6 +235,8 @@ def choose_plan(problem: Problem) -> Plan:
         return csr_plan(problem, (f"{problem.format} stores no bits to place edge values by",))
     if not plain:
         return window_plan(problem, (f"format {problem.format} was asked for",))
+    if problem.panel_slots[0]:
+        return _cheapest(problem)
     gathered = f"{problem.nnz} nonzeros, {problem.slots} columns of 8-row windows"
     if problem.slots <= _WINDOW_GAIN * problem.nnz:
         return window_plan(problem, (gathered, "windows gather less"))
@@ -190,3 +245,19 @@ def choose_plan(problem: Problem) -> Plan:
 
 #: The window kernel pays once it gathers at most this fraction of the csr kernel's rows.
 _WINDOW_GAIN = 0.9
+#: Column slots of a stage of the panel kernel (native kStage), and bytes of a row of X in it.
+_STAGE_SLOTS = 32
+_SLICE_BYTES = 128
+#: Rate at which random rows come out of L2, TB/s, by the bytes of X in use at a time; one H200.
+_L2_RATES = (
+    (0, 10.0), (45e6, 9.2), (60e6, 7.8), (90e6, 6.3), (120e6, 5.8), (240e6, 5.4), (640e6, 5.0),
+)  # fmt: skip
+#: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
+_CSR_ROW_MS = (0.1e-6, 0.2e-6)
+#: (height, tf32): how much longer a stage takes than its gather, and milliseconds to start a warp.
+_PANEL_COSTS = {
+    (16, False): (1.0, 1.4e-6),
+    (32, False): (1.1, 4.0e-6),
+    (16, True): (1.03, 1.4e-6),
+    (32, True): (1.37, 4.0e-6),
+}

@@ -11,7 +11,7 @@ import torch
 import gnnsparse
 from gnnsparse.bench.workload import Workload
 from gnnsparse.operand import SparseOperand
-from gnnsparse.plan import Plan, Problem, choose_plan, csr_plan, window_plan
+from gnnsparse.plan import Plan, Problem, choose_plan, csr_plan, panel_plan, window_plan
 
 __all__ = ["KERNELS", "Contestant", "UnavailableError", "our_kernel", "same_run"]
 
@@ -48,15 +48,19 @@ def _window(problem: Problem) -> Plan | None:
     return window_plan(problem) if runs else None
 
 
+def _panel(height: int, problem: Problem) -> Plan | None:
+    runs = problem.panel_slots[height // 32] and not (problem.weighted and height == 32)
+    return panel_plan(problem, height) if runs else None
+
+
 #: Name -> the plan that forces this kernel, None where it can't run. "auto" is what users get.
 KERNELS: dict[str, Callable[[Problem], Plan | None]] = {
     "auto": choose_plan,
     "csr": csr_plan,
     "window": _window,
+    "panel16": partial(_panel, 16),
+    "panel32": partial(_panel, 32),
 }
-
-#: Kernels that gather a row for each column slot of the blocked format; others: for each nonzero.
-_BY_SLOT = ("window",)
 
 
 def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -> Contestant:
@@ -72,8 +76,10 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
     function = gnnsparse.spmm if work.op == "spmm" else gnnsparse.sddmm
     call = partial(function, a, *work.dense, plan=plan)
     columns, blocked = side.csr.indices, side.blocked
-    if plan.kernel in _BY_SLOT and blocked is not None:
+    if plan.kernel == "window" and blocked is not None:
         columns = blocked.columns
+    elif plan.kernel == "panel":
+        columns = side.panel(plan.height).columns
     if work.op == "sddmm":
         return Contestant(name, True, call, columns.numel(), plan, a.to_coo_order, columns)
     return Contestant(name, True, call, columns.numel(), plan, columns=columns)

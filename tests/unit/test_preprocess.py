@@ -166,12 +166,38 @@ def test_plans_say_why() -> None:
         ({"format": "hrpb", "edge_values": True}, "csr", "no bits"),
         ({"format": "hrpb", "op": "sddmm"}, "csr", "no bits"),
         ({"device": Device("cpu")}, "csr", "CPU"),
+        ({"panel_slots": (54_379_008, 45_303_232)}, "panel", "45303232 columns"),
+        ({"panel_slots": (150_000_000, 140_000_000)}, "csr", "by the model"),
     ],
 )
 def test_choice(change: dict[str, object], kernel: str, why: str) -> None:
     plan = choose_plan(replace(REDDIT, **change))
     assert plan.kernel == kernel
     assert why in str(plan)
+
+
+# (rows, nonzeros, columns of 16- and of 32-row panels), and the fastest panel on one H200.
+MEASURED = {
+    "reddit": (232_965, 114_623_235, (54_379_008, 45_303_232), Precision.FP16, 32, 1),
+    "reddit tf32": (232_965, 114_623_235, (54_379_008, 45_303_232), Precision.TF32, 16, 1),
+    "products": (2_449_029, 128_600_000, (77_403_360, 67_888_640), Precision.FP16, 16, 1),
+    "amazon": (410_236, 5_285_000, (3_086_176, 2_679_424), Precision.FP16, 16, 2),
+    "arxiv": (169_343, 2_500_000, (2_490_912, 2_305_472), Precision.FP16, 16, 1),
+    "dd": (334_925, 2_021_000, (2_026_624, 1_672_704), Precision.FP16, 16, 2),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_model_finds_what_was_fastest(name: str) -> None:
+    rows, nnz, slots, precision, height, slices = MEASURED[name]
+    shape = {"rows": rows, "cols": rows, "nnz": nnz}
+    plan = choose_plan(replace(REDDIT, **shape, panel_slots=slots, precision=precision))
+    assert (plan.kernel, plan.height, plan.slices) == ("panel", height, slices)
+
+
+def test_weighted_matrices_take_panels_of_16_rows() -> None:
+    plan = choose_plan(replace(REDDIT, panel_slots=(54_379_008, 45_303_232), weighted=True))
+    assert (plan.kernel, plan.height) == ("panel", 16)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 41, 64, 128, 256, 602])

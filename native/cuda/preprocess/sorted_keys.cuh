@@ -66,7 +66,7 @@ KeyArrays<Key> take_keys(Carver& carver, int64_t count) {
 }
 
 // Afterwards `sorted_keys` and `sorted_ordinals` are sorted; `keys` and `ordinals` hold nothing of
-// use. The sort goes to and fro between the two pairs of arrays, and needs no third one.
+// use. The sort alternates between the two pairs of arrays, and needs no third one.
 template <class Key>
 void sort_keys(KeyArrays<Key>& arrays, int64_t count, int bits, Stream stream) {
   cub::DoubleBuffer<Key> keys(arrays.keys, arrays.sorted_keys);
