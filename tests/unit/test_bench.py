@@ -358,14 +358,21 @@ def test_dgl_is_given_the_same_product(kind: str, monkeypatch: pytest.MonkeyPatc
 def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
     def problem(precision: Precision, form: str) -> Problem:
         hopper = Device("cuda", (9, 0), 132)
-        return Problem(op, hopper, precision, 8000, 8000, 10**6, 64, 300, form, 500_000, 90)
+        panels = (400_000, 300_000) if form == "window" and op == "spmm" else (0, 0)
+        counts = (8000, 8000, 10**6, 64, 300, form, 500_000, 90)
+        return Problem(op, hopper, precision, *counts, panel_slots=panels)
 
     fp16, fp32 = problem(Precision.FP16, "window"), problem(Precision.FP32, "")
     for name, make in KERNELS.items():
         plan = make(fp16)
+        if name.startswith("panel") and op == "sddmm":
+            assert plan is None
+            continue
         assert plan is not None
-        assert name in ("auto", plan.kernel)
-    assert KERNELS["window"](fp32) is None
+        assert name in ("auto", plan.kernel, f"{plan.kernel}{plan.height}")
+    for name in ("window", "panel16", "panel32"):
+        assert KERNELS[name](fp32) is None
+    assert KERNELS["panel32"](replace(fp16, weighted=True)) is None
     auto, csr = choose_plan(fp16), KERNELS["csr"](fp16)
     assert csr is not None
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
