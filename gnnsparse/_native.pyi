@@ -61,6 +61,18 @@ def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...
 def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
+def emulate_panel_sddmm(
+    a: Blocked,
+    items: Segments,
+    indptr: int,
+    row_ids: int,
+    q: Dense,
+    k: Dense,
+    out: int,
+    out_dtype: int,
+    d: int,
+    precision: int,
+) -> None: ...
 def emulate_panel_spmm(
     a: Blocked,
     segments: Segments,
@@ -137,6 +149,19 @@ def cuda_sddmm_csr(
     row_limit: int,
     lanes: int,
     row_lanes: int,
+    q: Dense,
+    k: Dense,
+    out: int,
+    out_dtype: int,
+    d: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_sddmm_panel(
+    a: Blocked,
+    items: Segments,
+    indptr: int,
+    row_ids: int,
     q: Dense,
     k: Dense,
     out: int,

@@ -165,7 +165,7 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
         height=height,
         step_limit=max(12, int(1.3 * mean_stages)),
         # Short panels start less often if a warp takes all slices; with long ones slices that stay
-        # in L2 are worth more.
+        # in L2 are worth more. SDDMM has to take all.
         slices=_slices(problem) if mean_stages <= 5 else 1,
         # In 16 bits weights cost the kernel less than a pass over X.
         prescale=problem.precision is Precision.TF32 and slots > 57 * problem.cols,
@@ -195,11 +195,16 @@ def _estimates(problem: Problem) -> dict[str, float]:
     row_bytes = slices * _SLICE_BYTES
     per_row = _CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1]
     model = {"csr": _gather_ms(problem, row_bytes, problem.nnz) + problem.rows * per_row}
+    if problem.op == "sddmm":
+        model["csr"] *= _SDDMM_CSR
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
-        if not slots or (problem.weighted and height == 32):
+        too_wide = problem.op == "sddmm" and slices > _SDDMM_SLICES
+        no_values = problem.weighted and problem.op == "spmm" and height == 32
+        if not slots or too_wide or no_values:
             continue
         busy, start = _PANEL_COSTS[height, problem.precision is Precision.TF32]
-        values = problem.precision.storage.itemsize * height * slices if problem.weighted else 0
+        stored = problem.weighted and problem.op == "spmm"
+        values = problem.precision.storage.itemsize * height * slices if stored else 0
         gather = _gather_ms(problem, busy * row_bytes + values, slots)
         warps = -(-problem.rows // height) * slices / panel_plan(problem, height).slices
         model[f"panel {height}"] = gather + warps * start
@@ -235,7 +240,7 @@ def choose_plan(problem: Problem) -> Plan:
         return csr_plan(problem, (f"{problem.format} stores no bits to place edge values by",))
     if not plain:
         return window_plan(problem, (f"format {problem.format} was asked for",))
-    if problem.panel_slots[0]:
+    if problem.panel_slots[0] and (problem.op == "spmm" or _slices(problem) <= _SDDMM_SLICES):
         return _cheapest(problem)
     gathered = f"{problem.nnz} nonzeros, {problem.slots} columns of 8-row windows"
     if problem.slots <= _WINDOW_GAIN * problem.nnz:
@@ -252,6 +257,10 @@ _SLICE_BYTES = 128
 _L2_RATES = (
     (0, 10.0), (45e6, 9.2), (60e6, 7.8), (90e6, 6.3), (120e6, 5.8), (240e6, 5.4), (640e6, 5.0),
 )  # fmt: skip
+#: How much longer SDDMM takes in the csr kernel than its gather, and how wide rows may be for panels:
+#: those of Q stay in shared memory.
+_SDDMM_CSR = 2.5
+_SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_MS = (0.1e-6, 0.2e-6)
 #: (height, tf32): how much longer a stage takes than its gather, and milliseconds to start a warp.

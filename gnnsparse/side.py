@@ -90,12 +90,21 @@ class Side:
             raise RuntimeError("the operand has no blocked format")
         return self._remember(("windows", limit), lambda: cut_windows(blocked, self.csr, limit))
 
-    def panel(self, height: int) -> BlockedMatrix:
-        """In panels of 16 or 32 rows for the panel kernel; converted when it is first asked for."""
-        values = self.values
+    def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
+        """In panels of 16 or 32 rows for the panel kernels; converted when it is first asked for.
+
+        With the matrix's values, if it has any, or with `bits` as bits alone.
+        """
+        values = None if bits else self.values
         name = "panel" if values is None else "panel-values"
         spec = format_spec(name, self.precision, panel=height)
-        return self._remember(("panel", height), lambda: convert(self.csr, spec, values))
+        return self._remember((name, height), lambda: convert(self.csr, spec, values))
+
+    def score_panels(self, limit: int) -> tuple[Any, Segments]:
+        """Native handle of the bits of panels of 16 rows for SDDMM, and their work list."""
+        panel = self.panel(16, bits=True)
+        view = self._remember("score view", panel.view)
+        return view, self._remember(("score panels", limit), lambda: cut_panels(panel, limit, self.csr))
 
     def panel_slots(self, height: int) -> int:
         """Column slots of these panels, without converting."""
@@ -154,8 +163,8 @@ class Side:
         longest_window = int(blocked.panel_ptr.diff().max()) if blocked and blocked.panels else 0
         panels = (0, 0)
         plain = blocked is not None and blocked.spec.name == "window"
-        if op == "spmm" and plain and not edge_values and device.has_panel_kernel(self.precision):
-            panels = (self.panel_slots(16), self.panel_slots(32))
+        if plain and not edge_values and device.has_panel_kernel(self.precision):
+            panels = (self.panel_slots(16), self.panel_slots(32) if op == "spmm" else 0)
         return Problem(
             op, device, self.precision, csr.rows, csr.cols, csr.nnz, width, longest,
             blocked.spec.name if blocked else "", blocked.slots if blocked else 0, longest_window,

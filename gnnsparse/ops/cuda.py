@@ -155,6 +155,13 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
                 plan.row_lanes, _dense(q_rows), _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d,
                 side.precision.code, stream_of(q.device),
             )  # fmt: skip
+        elif plan.kernel == "panel":
+            view, items = side.score_panels(plan.step_limit)
+            _native.cuda_sddmm_panel(
+                view, items.view, address(side.csr.indptr), address(side.row_ids), _dense(q_rows),
+                _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d, side.precision.code,
+                stream_of(q.device),
+            )  # fmt: skip
         else:
             segments = side.window_segments(plan.step_limit)
             _native.cuda_sddmm_window(

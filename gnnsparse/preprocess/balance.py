@@ -34,7 +34,7 @@ class Segments:
             of them, 0.
         partials: number of partial sums.
         row_offsets: int32 [segments, window]: nonzeros of each row before the segment (windows
-            of plain bitmaps only).
+            of plain bitmaps, and panels for SDDMM, only).
     """
 
     items: torch.Tensor
@@ -98,29 +98,30 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
     segments = Segments(items, cuts, partials)
     if blocked.spec.stores_values:
         return segments
-    return replace(segments, row_offsets=_row_offsets(blocked, csr, items))
+    return replace(segments, row_offsets=_row_offsets(blocked, csr, items, STEP))
 
 
-def cut_panels(blocked: BlockedMatrix, limit: int) -> Segments:
-    """Segments of every panel in lane order, of at most `limit` stages each.
+def cut_panels(blocked: BlockedMatrix, limit: int, csr: Csr | None = None) -> Segments:
+    """Segments of every panel in lane order, of at most `limit` stages each; with `csr` row_offsets too.
 
     Its items are what a warp starts with, in one load: first row, first stage counted over all
     panels, number of stages, place of the partial sum or -1.
     """
     items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
+    offsets = None if csr is None else _row_offsets(blocked, csr, items, STAGE)
     panel = items[:, 0].long()
     items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
     items[:, 0] *= blocked.spec.panel
-    return Segments(items, cuts, partials)
+    return Segments(items, cuts, partials, offsets)
 
 
-def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor) -> torch.Tensor:
+def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, step: int) -> torch.Tensor:
     """How many nonzeros of each row of each segment's window come before the segment."""
     window = blocked.spec.window
     offsets = torch.zeros(items.shape[0], window, dtype=torch.int64, device=items.device)
     later = (items[:, 1] > 0).nonzero().flatten()
     if later.numel():
-        first_slot = blocked.panel_ptr[items[later, 0].long()] + STEP * items[later, 1].long()
+        first_slot = blocked.panel_ptr[items[later, 0].long()] + step * items[later, 1].long()
         column = blocked.columns[first_slot][:, None]
         rows = items[later, 0].long()[:, None] * window + torch.arange(window, device=items.device)
         begin = csr.indptr[rows.clamp(max=csr.rows)]

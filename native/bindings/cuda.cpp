@@ -123,6 +123,16 @@ void spmm_panel(const BlockedView& a, const Segments& segments, Address cuts, in
                    stream_of(stream));
 }
 
+void sddmm_panel(const BlockedView& a, const Segments& items, Address indptr, Address row_ids,
+                 const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d,
+                 int precision_code, Address stream) {
+  const Precision precision = precision_of(precision_code);
+  require_vectors(q, a.rows, d, precision, "q");
+  require_vectors(k, a.cols, d, precision, "k");
+  cuda::sddmm_panel(panel_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, precision),
+                    precision, stream_of(stream));
+}
+
 void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
                   const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d,
                   int precision_code, Address stream) {
@@ -157,6 +167,7 @@ void bind_kernels(py::module_& m) {
   m.def("cuda_sddmm_csr", &sddmm_csr, nogil);
   m.def("cuda_spmm_window", &spmm_window, nogil);
   m.def("cuda_spmm_panel", &spmm_panel, nogil);
+  m.def("cuda_sddmm_panel", &sddmm_panel, nogil);
   m.def("cuda_sddmm_window", &sddmm_window, nogil);
   m.def(
       "cuda_softmax",

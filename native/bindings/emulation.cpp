@@ -59,6 +59,15 @@ void bind_emulation(py::module_& m) {
       },
       nogil);
   m.def(
+      "emulate_panel_sddmm",
+      [](const BlockedView& a, const Segments& items, Address indptr, Address row_ids,
+         const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
+        const Precision p = precision_of(precision);
+        cpu::emulate_panel_sddmm(panel_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, p),
+                                 p);
+      },
+      nogil);
+  m.def(
       "emulate_window_sddmm",
       [](const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
          const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {

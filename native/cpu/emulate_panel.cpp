@@ -10,7 +10,8 @@ struct StageMemory {
 };
 
 template <Precision P>
-StageMemory copy_stage(const PanelSpmm& p, int64_t stage, int64_t feature) {
+StageMemory copy_stage(const BlockedView& a, const DenseView& x, int64_t width, int64_t stage,
+                       int64_t feature) {
   using Tile = PanelTile<P>;
   StageMemory memory;
   memset(&memory, 0xff, sizeof memory);  // NaN, wherever no lane writes
@@ -18,9 +19,9 @@ StageMemory copy_stage(const PanelSpmm& p, int64_t stage, int64_t feature) {
     const int64_t at = feature + copy_chunk(lane) * Tile::kPerChunk;
     for (int i = 0; i < kLaneColumns; ++i) {
       const int slot = copy_slot(lane, i);
-      const int32_t column = p.a.columns[stage * kStage + slot];
+      const int32_t column = a.columns[stage * kStage + slot];
       memory.chunk[stage_chunk(slot, copy_chunk(lane))] =
-          column >= 0 ? load_vec16<typename Tile::Storage>(p.x, column, at, p.n) : Vec16{};
+          column >= 0 ? load_vec16<typename Tile::Storage>(x, column, at, width) : Vec16{};
     }
   }
   return memory;
@@ -66,7 +67,7 @@ int result_feature(int lane, int tile, int reg) {
 template <Precision P, class Source>
 void multiply_stage(const PanelSpmm& p, int64_t stage, int64_t feature, std::vector<WarpC>& sums) {
   using Tile = PanelTile<P>;
-  const StageMemory memory = copy_stage<P>(p, stage, feature);
+  const StageMemory memory = copy_stage<P>(p.a, p.x, p.n, stage, feature);
   for (int q = 0; q < Tile::kMmas; ++q) {
     for (int m = 0; m < Source::kRows / 16; ++m) {
       WarpA a;
@@ -119,7 +120,124 @@ void emulate_precision(const PanelSpmm& p) {
   return p.a.shape.window == 16 ? emulate_height<P, 16>(p) : emulate_height<P, 32>(p);
 }
 
+// A slice of the panel's rows of Q in shared memory.
+struct QueryMemory {
+  Vec16 chunk[kQueryChunks];
+};
+
+template <Precision P>
+QueryMemory copy_queries(const PanelSddmm& p, const PanelItem& item, int64_t feature) {
+  QueryMemory memory;
+  for (int row = 0; row < kQueryRows; ++row) {
+    for (int chunk = 0; chunk < kRowChunks; ++chunk) {
+      const int64_t at = int64_t{item.row} + row;
+      const int64_t id = at < p.a.rows && p.row_ids != nullptr ? p.row_ids[at] : at;
+      const int64_t column = feature + chunk * PanelTile<P>::kPerChunk;
+      memory.chunk[query_chunk(row, chunk)] =
+          at < p.a.rows ? load_vec16<typename PanelTile<P>::Storage>(p.q, id, column, p.d)
+                        : Vec16{};
+    }
+  }
+  return memory;
+}
+
+// ldmatrix without transposition: word `lane % 4` of row `lane / 4` of the matrix whose row r lane
+// 8 m + r points to.
+template <class Chunk>
+uint32_t plain_word(int lane, int matrix, Chunk chunk_of) {
+  return chunk_of(8 * matrix + (lane >> 2)).word[lane & 3];
+}
+
+// Both operands of k-step q: 16 features in 16 bits, 8 of tf32.
+template <Precision P>
+void score_operands(const QueryMemory& queries, const StageMemory& keys, int q, int j, WarpA& a,
+                    WarpB& b) {
+  for (int lane = 0; lane < kWarp; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      if constexpr (PanelTile<P>::kTf32) {
+        const int row = (lane >> 2) + 8 * (r & 1);
+        const int chunk = query_chunk(row, word_pair_chunk(lane, r >> 1));
+        a.reg[lane][r] = to_tf32(queries.chunk[chunk].word[q]);
+      } else {
+        a.reg[lane][r] = plain_word(lane, r, [&](int source) -> const Vec16& {
+          return queries.chunk[query_chunk(query_row(source), query_step_chunk(source, q))];
+        });
+      }
+    }
+    for (int r = 0; r < 2; ++r) {
+      if constexpr (PanelTile<P>::kTf32) {
+        const int chunk = stage_chunk(column_slot(lane >> 2, j), word_pair_chunk(lane, r));
+        b.reg[lane][r] = to_tf32(keys.chunk[chunk].word[q]);
+      } else {
+        b.reg[lane][r] = plain_word(lane, 2 * (q & 1) + r, [&](int source) -> const Vec16& {
+          const int slot = column_slot(source & 7, j);
+          return keys.chunk[stage_chunk(slot, key_step_chunk(source, q >> 1))];
+        });
+      }
+    }
+  }
+}
+
+// Writes one row's scores of a stage; its lanes' slots are in the order of the columns.
+void store_scores(const PanelSddmm& p, const WarpC (&scores)[4], const uint32_t (&bits)[kWarp],
+                  int in_panel, int64_t& next) {
+  const int upper = in_panel / 8;
+  for (int t = 0; t < 4; ++t) {
+    const int lane = 4 * (in_panel % 8) + t;
+    for (int slot = 0; slot < kLaneColumns; ++slot) {
+      if (!(bits[lane] >> result_bit(upper, slot >> 1, slot & 1) & 1u)) continue;
+      store_element(p.out, p.out_dtype, next++,
+                    scores[slot >> 1].reg[lane][2 * upper + (slot & 1)]);
+    }
+  }
+}
+
+template <Precision P>
+void emulate_scores(const PanelSddmm& p) {
+  constexpr int64_t kFeatures = PanelTile<P>::kFeatures;
+  for (int64_t s = 0; s < p.item_count; ++s) {
+    const PanelItem item = p.items[s];
+    int64_t next[kQueryRows] = {};
+    for (int r = 0; r < kQueryRows && item.row + r < p.a.rows; ++r) {
+      next[r] = p.indptr[item.row + r] + p.row_offsets[s * kQueryRows + r];
+    }
+    for (int64_t stage = item.stage; stage < int64_t{item.stage} + item.stages; ++stage) {
+      WarpC scores[4] = {};
+      for (int64_t f0 = 0; f0 < p.d; f0 += kFeatures) {
+        const QueryMemory queries = copy_queries<P>(p, item, f0);
+        const StageMemory keys = copy_stage<P>(p.a, p.k, p.d, stage, f0);
+        for (int q = 0; q < 4; ++q) {
+          for (int j = 0; j < 4; ++j) {
+            WarpA a;
+            WarpB b;
+            score_operands<P>(queries, keys, q, j, a, b);
+            mma<P>(scores[j], a, b);
+          }
+        }
+      }
+      uint32_t bits[kWarp];
+      for (int lane = 0; lane < kWarp; ++lane) {
+        bits[lane] = lane_bits(load_bits<kQueryRows>(p.a, stage, lane), kQueryRows);
+      }
+      for (int r = 0; r < kQueryRows; ++r) store_scores(p, scores, bits, r, next[r]);
+    }
+  }
+}
+
 }  // namespace
+
+void emulate_panel_sddmm(const PanelSddmm& problem, Precision precision) {
+  switch (precision) {
+    case Precision::kFp16:
+      return emulate_scores<Precision::kFp16>(problem);
+    case Precision::kBf16:
+      return emulate_scores<Precision::kBf16>(problem);
+    case Precision::kTf32:
+      return emulate_scores<Precision::kTf32>(problem);
+    default:
+      throw std::invalid_argument("precision: the panel kernel has no fp32");
+  }
+}
 
 void emulate_panel(const PanelSpmm& problem, Precision precision) {
   switch (precision) {

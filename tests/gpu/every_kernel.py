@@ -37,6 +37,7 @@ def panels(a: gnnsparse.SparseOperand) -> None:
         for slices in (1, 2):
             plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=slices == 1)
             gnnsparse.spmm(a, x, plan=plan)
+        gnnsparse.sddmm(a, torch.randn(a.shape[0], width, device="cuda"), x, plan=plan)
 
 
 def main() -> None:

@@ -91,6 +91,23 @@ def test_property(data: Any) -> None:
     assert_same(y, dense_of(graph, weights) @ x.double())
 
 
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize(("width", "limit"), [(1, 1), (24, 2), (64, 1000), (70, 1), (136, 3)])
+def test_sddmm(precision: Precision, width: int, limit: int) -> None:
+    graph = random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2)
+    panel = panels(graph, precision, 16, False)
+    q, k = (vectors(torch.randn(n, width), precision) for n in (75, 130))
+    ids = torch.randperm(75).to(torch.int32)
+    items = cut_panels(panel, limit, graph.csr)
+    out = torch.full((graph.nnz,), float("nan"))
+    _native.emulate_panel_sddmm(
+        panel.view(), items.view, address(graph.csr.indptr), address(ids), view(q), view(k),
+        address(out), DTYPE_CODES[out.dtype], width, precision.code,
+    )  # fmt: skip
+    row, col = ids.long()[graph.csr.row_index()], graph.csr.indices.long()
+    assert_same(out, (q.double()[row] * k.double()[col]).sum(1))
+
+
 @pytest.mark.parametrize("height", [16, 32])
 @pytest.mark.parametrize("values", [False, True])
 def test_decode_reads_back_what_was_converted(height: int, values: bool) -> None:

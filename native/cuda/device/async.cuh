@@ -13,7 +13,7 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const void* global) 
 #endif
 }
 
-// The same, or zeros where `bytes` is 0.
+// The first `bytes` of 16, and zeros for the rest.
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
@@ -29,7 +29,15 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
-// Four 8 x 8 matrices of 16-bit elements, transposed.
+// Four 8 x 8 matrices of 16-bit elements.
+__device__ __forceinline__ void load_matrices_plain(uint32_t shared, uint32_t (&m)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(shared)
+               : "memory");
+}
+
+// The same, each transposed.
 __device__ __forceinline__ void load_matrices(uint32_t shared, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])

@@ -26,12 +26,19 @@ inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
 }
 
+// With `bytes` of dynamic shared memory.
+template <class... Parameters, class... Arguments>
+void launch_shared(const char* call, void (*kernel)(Parameters...), dim3 grid, int threads,
+                   uint32_t bytes, Stream stream, const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+  kernel<<<grid, threads, bytes, stream>>>(arguments...);
+  check(cudaGetLastError(), call);
+}
+
 template <class... Parameters, class... Arguments>
 void launch(const char* call, void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream,
             const Arguments&... arguments) {
-  if (grid.x == 0 || grid.y == 0) return;
-  kernel<<<grid, threads, 0, stream>>>(arguments...);
-  check(cudaGetLastError(), call);
+  launch_shared(call, kernel, grid, threads, 0, stream, arguments...);
 }
 
 }  // namespace gnnsparse::cuda

@@ -108,6 +108,7 @@ void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, 
                  Stream stream);
 void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
                 Stream stream);
+void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);

@@ -15,15 +15,31 @@ struct PanelSpmm {
   DenseView x;                       // rows 16-byte aligned, whole multiples of 16 bytes
   MutableDenseView y;
   int64_t n = 0;
-  int slices = 1;  // of 128 bytes a row of X, that a warp takes one after the other
+  int slices = 1;            // of 128 bytes a row of X, that a warp takes one after the other
   float* partial = nullptr;  // [cut items][panel][n rounded up to a tile]
+};
+
+// out[e] = dot(q[row_ids[i]], k[j]) for every nonzero e = (i, j), in row order.
+struct PanelSddmm {
+  BlockedView a;  // bits of panels of 16 rows in lane order
+  const int64_t* indptr = nullptr;
+  const PanelItem* items = nullptr;
+  int64_t item_count = 0;
+  const int32_t* row_offsets = nullptr;  // [items][16] nonzeros of the row before the item
+  const int32_t* row_ids = nullptr;
+  DenseView q;  // both as x above
+  DenseView k;
+  void* out = nullptr;
+  DType out_dtype = DType::kFloat32;
+  int64_t d = 0;
 };
 
 namespace cpu {
 
-// The panel kernel, executed on the CPU one warp after another by the maps of panel_tile.h. For
+// The panel kernels, executed on the CPU one warp after another by the maps of panel_tile.h. For
 // tests: slow. The items of a panel are neighbours in the list.
 void emulate_panel(const PanelSpmm& problem, Precision precision);
+void emulate_panel_sddmm(const PanelSddmm& problem, Precision precision);
 
 }  // namespace cpu
 }  // namespace gnnsparse

@@ -92,6 +92,31 @@ GNNSPARSE_HD constexpr int operand_bit(int m, int q, int r) {
                                : 4 * operand_group(m, r) + operand_pair(q, r);
 }
 
+// SDDMM multiplies 16 rows of Q (operand A, from shared memory) by the stage's rows of K (operand
+// B, as columns): mma j has the slots 8t + 2j and 8t + 2j + 1 of a lane in its result, so that the
+// lane that has a row's bits has its results too. Column n of mma j is this slot:
+GNNSPARSE_HD constexpr int column_slot(int n, int j) {
+  return kLaneColumns * (n >> 1) + 2 * j + (n & 1);
+}
+// The bit of slot 2 j + odd of the lane, in the lower (0) or upper (1) eight rows.
+GNNSPARSE_HD constexpr int result_bit(int upper, int j, int odd) {
+  return 4 * upper + j + 16 * odd;
+}
+
+// A slice of Q in shared memory: 16 rows x 8 chunks.
+inline constexpr int kQueryRows = 16;
+inline constexpr int kQueryChunks = kQueryRows * kRowChunks;
+GNNSPARSE_HD constexpr int query_chunk(int row, int chunk) {
+  return kRowChunks * row + (chunk ^ (row & 7));
+}
+// 16-bit: ldmatrix row `lane % 8` of matrix `lane / 8` for k-step q (16 features) of a slice.
+GNNSPARSE_HD constexpr int query_row(int lane) { return lane % 16; }
+GNNSPARSE_HD constexpr int query_step_chunk(int lane, int q) { return 2 * q + (lane >> 4); }
+// Of K, matrices of the two k-steps 2 pair and 2 pair + 1.
+GNNSPARSE_HD constexpr int key_step_chunk(int lane, int pair) { return 4 * pair + (lane >> 3); }
+// tf32: a lane reads two chunks of a row; word w of them is k = t and k = t + 4 of k-step w.
+GNNSPARSE_HD constexpr int word_pair_chunk(int lane, int upper) { return 2 * (lane & 3) + upper; }
+
 // Results. 16-bit: accumulator `tile` (8 features each) has rows g and g + 8 of its row tile in
 // registers 0, 1 and 2, 3, features 8 tile + 2t and 8 tile + 2t + 1. tf32: accumulator j has
 // features 8t + j and 8t + 4 + j.
