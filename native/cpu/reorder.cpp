@@ -24,7 +24,7 @@ constexpr int kCoarserLevels = 12;
 constexpr int kFinerLevels = 2;
 constexpr double kFiner = 16;               // factor of the resolution from level to level
 constexpr int64_t kFewMoves = 50;           // a round that moves one node in so many is the last
-constexpr int64_t kWorthAThread = 1 << 14;  // links to look at
+constexpr int64_t kWorthAThread = 1 << 16;  // links to look at
 
 // Nodes move in batches. Those of one batch see the communities as the batches before have left
 // them and not each other's moves, so that neither threads nor their timing change a result. With
@@ -152,13 +152,13 @@ Partition find_communities(const Graph& graph, const CommunityOptions& options, 
   return found;
 }
 
-// Communities inside those of `coarse`, if these are far larger than a group: the smallest first.
+// Communities inside those of `coarse`, found at higher resolutions: the smallest first.
 std::vector<Partition> refine(const Graph& graph, const Partition& coarse, CommunityOptions options,
                               int threads) {
   std::vector<Partition> finer;
   const Partition* within = &coarse;
   finer.reserve(kFinerLevels);
-  for (int i = 0; i < kFinerLevels && graph.nodes > 2 * kHeight * within->count; ++i) {
+  for (int i = 0; i < kFinerLevels; ++i) {
     options.resolution *= kFiner;
     finer.push_back(find_communities(graph, options, threads, &within->label));
     within = &finer.back();
@@ -187,7 +187,8 @@ std::vector<Partition> find_hierarchy(const CsrView& a, const CommunityOptions& 
   return levels;
 }
 
-// Distinct columns of the parts of an order, in groups of kHeight rows that begin anew with each.
+// Distinct columns of the parts of an order, in groups of kHeight rows that begin anew with each; 0
+// for a part of one group, whose order does not matter.
 std::vector<int64_t> count_part_columns(const CsrView& a, const Order& order,
                                         const std::vector<int64_t>& starts, int threads) {
   const auto parts = static_cast<int64_t>(starts.size()) - 1;
@@ -204,6 +205,7 @@ std::vector<int64_t> count_part_columns(const CsrView& a, const Order& order,
     int64_t p = std::upper_bound(group_ptr.begin(), group_ptr.end(), begin) - group_ptr.begin() - 1;
     for (int64_t g = begin; g < end; ++g) {
       while (g >= group_ptr[p + 1]) ++p;
+      if (group_ptr[p + 1] - group_ptr[p] == 1) continue;
       const auto id = static_cast<int32_t>(g - begin);
       const int64_t first = starts[p] + (g - group_ptr[p]) * kHeight;
       int64_t count = 0;
