@@ -40,7 +40,7 @@ CHOICES = {
     "optimizer.decay": ("first", "all"),
     "optimizer.schedule": ("none", "cosine"),
     "trainer.logger": ("csv", "tensorboard", "both", "none"),
-    "preprocess.reorder": ("none", "degree", "rcm", "metis"),
+    "preprocess.reorder": ("none", "degree", "rcm", "metis", "community"),
     "preprocess.format": ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile"),
 }
 #: The same of options that count something: the least value.

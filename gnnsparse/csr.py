@@ -171,6 +171,13 @@ class Csr:
         source[slots[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
         return csr, source
 
+    def community_order(self, rounds: int = 10, resolution: float = 1.0) -> torch.Tensor:
+        """The rows of a square matrix on the CPU in the order of their communities, int32 [rows]."""
+        self.check_scratch(bytes_per_column=128 + 4 * _threads())
+        order = torch.empty(self.rows, dtype=torch.int32)
+        _native.community_order(self.view, rounds, resolution, address(order), _threads())
+        return order
+
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Distinct columns in groups of `height` consecutive rows of `order`, int64 [groups]."""
         host = self.to(torch.device("cpu"))

@@ -132,7 +132,7 @@ def _transposed_order(weights: Weighted, csr: Csr, order: Reordering | None) -> 
     """The row order of A^T: methods on A + A^T give both the same."""
     if order is None or order.order is None:
         return None
-    if order.method in ("rcm", "metis"):
+    if order.method in ("rcm", "metis", "community"):
         return order.order
     return reorder(replace(weights.graph, csr=csr, values=None, edge_slots=None), order.method).order
 

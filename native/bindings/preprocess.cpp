@@ -1,6 +1,7 @@
 #include "checks.h"
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr.h"
+#include "gnnsparse/reorder.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -119,6 +120,16 @@ void bind_preprocess(py::module_& m) {
                            require_threads(threads));
       },
       "Distinct columns of every group of `height` rows of the order.", nogil);
+  m.def(
+      "community_order",
+      [](const CsrView& a, int rounds, double resolution, Address order, int threads) {
+        if (a.rows != a.cols) reject("matrix", "must be square to be a graph");
+        if (rounds < 1) reject("rounds", "must be at least 1");
+        if (!(resolution > 0)) reject("resolution", "must be above 0");
+        cpu::community_order(a, {rounds, resolution}, array<int32_t>(order, a.rows, "order"),
+                             require_threads(threads));
+      },
+      "Writes the rows in the order of their communities.", nogil);
   m.def(
       "count_panels",
       [](const CsrView& a, const BlockedView& format, Address columns, Address bricks,

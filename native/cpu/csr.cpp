@@ -148,7 +148,7 @@ void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray so
       for (int64_t e = a.indptr[r]; e < a.indptr[r + 1]; ++e) {
         const int64_t out = cursor[a.indices[e]]++;
         indices[out] = static_cast<int32_t>(r);
-        source.set(out, e);
+        if (source.data != nullptr) source.set(out, e);
       }
     }
   });

@@ -180,7 +180,8 @@ def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path
         ("trainer.max_epochs=-3", "trainer.max_epochs: got -3; accepted: an integer, at least 1"),
         ("trainer.max_epochs=many", "trainer.max_epochs: got 'many'; accepted: an integer, at least 1"),
         ("seed=-1", "seed: got -1; accepted: an integer, at least 0"),
-        ("preprocess.reorder=best", "preprocess.reorder: got 'best'; accepted: none, degree, rcm, metis"),
+        ("preprocess.reorder=best", "preprocess.reorder: got 'best'; accepted: none, degree, rcm, metis, "
+         "community"),
         ("preprocess.format=dense", "preprocess.format: got 'dense'; accepted: auto, csr, window, me-bcrs, "
          "cvse, tiled-csr, hrpb, rs-tile"),
         ("trainer.logger=paper", "trainer.logger: got 'paper'; accepted: csv, tensorboard, both, none"),

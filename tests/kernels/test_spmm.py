@@ -141,7 +141,7 @@ def test_edge_values_of_the_call(device: str, precision: str, kernel: str) -> No
         assert_accurate(y.cpu(), plain_product(dense, x, precision), dense @ x.double())
 
 
-@pytest.mark.parametrize("reorder", ["degree", "rcm", "metis"])
+@pytest.mark.parametrize("reorder", ["degree", "rcm", "metis", "community"])
 @pytest.mark.parametrize("name", ["csr", "window", "rs-tile"])
 def test_row_order_is_folded_into_the_result(device: str, reorder: str, name: str) -> None:
     graph = random_graph(140, 140, 0.05, hubs=2, empty_rows=0.05)

@@ -40,7 +40,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("reorder", ["none", "degree", "metis"])
+@pytest.mark.parametrize("reorder", ["none", "degree", "metis", "community"])
 @pytest.mark.parametrize("name", ["csr", "window", "me-bcrs", "hrpb", "rs-tile", "tiled-csr"])
 @pytest.mark.parametrize("values", [None, "gcn", "edges"])
 def test_second_time_is_a_hit_with_the_same_arrays(reorder: str, name: str, values: str | None) -> None:

@@ -58,7 +58,7 @@ def tolerate(call: Any) -> Any:
     graph=ANYTHING,
     num_nodes=SMALL,
     values=ANYTHING,
-    reorder=st.sampled_from(["none", "metis", "x"]),
+    reorder=st.sampled_from(["none", "metis", "community", "x"]),
     name=st.sampled_from(["auto", "window", "hrpb", "rs-tile", 3]),
     num_cols=SMALL,
     weight=ANYTHING,

@@ -93,7 +93,7 @@ def test_values_of_one_are_a_pattern() -> None:
 @given(
     n=st.integers(1, 15),
     count=st.integers(0, 60),
-    reorder=st.sampled_from(["none", "degree", "rcm", "metis"]),
+    reorder=st.sampled_from(["none", "degree", "rcm", "metis", "community"]),
     loops=st.booleans(),
     seed=st.integers(0, 2**20),
 )
@@ -163,7 +163,7 @@ def test_transpose_of_the_transpose() -> None:
     assert torch.equal(matrix_of(transposed.T), want)
 
 
-@pytest.mark.parametrize("reorder", ["none", "metis"])
+@pytest.mark.parametrize("reorder", ["none", "metis", "community"])
 def test_copies_and_pickles(reorder: str) -> None:
     a = make(random_graph(40, 40, 0.1), "cpu", reorder=reorder, format="hrpb", precision="fp16")
     assert copy.deepcopy(a) is a
@@ -238,6 +238,7 @@ BAD_PREPARE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (sp.eye(3), {"values": torch.ones(3)}, ValueError, "values"),
     (random_graph(5, 7, 0.2), {"values": "gcn"}, ValueError, "values.*square"),
     (random_graph(5, 7, 0.2), {"reorder": "rcm"}, ValueError, "reorder.*square"),
+    (random_graph(5, 7, 0.2), {"reorder": "community"}, ValueError, "reorder.*square"),
 ]
 
 

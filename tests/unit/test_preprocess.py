@@ -82,7 +82,7 @@ def test_tiny_and_empty_graphs(method: str, n: int) -> None:
 
 def test_directed_graphs_are_symmetrised() -> None:
     edges = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
-    for method in ("rcm", "metis"):
+    for method in ("rcm", "metis", "community"):
         assert reorder(SparseGraph.from_edge_index(edges, 300), method).order.numel() == 300
 
 

@@ -47,7 +47,8 @@ bool is_canonical(const int64_t* indptr, IndexArray indices, int64_t rows, int t
 int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr, int32_t* indices,
                    SlotArray slot, int threads);
 
-// Writes the transpose, and for each of its slots the slot of the same nonzero in `a`.
+// Writes the transpose, and for each of its slots the slot of the same nonzero in `a` (if `source`
+// has memory).
 void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray source, int threads);
 
 // Row i of the result is row order[i] of `a`; `source` is the slot each nonzero came from.
