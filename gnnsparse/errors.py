@@ -76,11 +76,9 @@ def check_tensor(
 
     `None` in `shape` accepts any size.
     """
-    accepted = "a dense tensor of dtype " + ", ".join(str(d).removeprefix("torch.") for d in dtypes)
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        bad_type(name, value, accepted)
-    if value.dtype not in dtypes:
-        bad_type(name, value, accepted)
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.dtype not in dtypes:
+        names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+        bad_type(name, value, f"a dense tensor of dtype {names}")
     if shape is not None and (
         value.dim() != len(shape)
         or any(want is not None and want != got for want, got in zip(shape, value.shape, strict=True))

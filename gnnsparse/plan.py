@@ -189,6 +189,12 @@ def _gather_ms(problem: Problem, row_bytes: float, rows: int) -> float:
     return rows * row_bytes / rate / 1e9
 
 
+def _suits_panels(problem: Problem) -> bool:
+    """Whether SDDMM has rows of at least a slice, and few enough slices to keep Q in shared memory."""
+    whole = problem.width * problem.precision.storage.itemsize >= _SLICE_BYTES
+    return whole and _slices(problem) <= _SDDMM_SLICES
+
+
 def _estimates(problem: Problem) -> dict[str, float]:
     """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
     slices = _slices(problem)
@@ -198,16 +204,15 @@ def _estimates(problem: Problem) -> dict[str, float]:
     if problem.op == "sddmm":
         model["csr"] *= _SDDMM_CSR
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
-        too_wide = problem.op == "sddmm" and slices > _SDDMM_SLICES
-        no_values = problem.weighted and problem.op == "spmm" and height == 32
-        if not slots or too_wide or no_values:
+        if not slots or (problem.weighted and problem.op == "spmm" and height == 32):
             continue
-        busy, start = _PANEL_COSTS[height, problem.precision is Precision.TF32]
+        busy, start, per_slice = _PANEL_COSTS[height, problem.precision is Precision.TF32]
         stored = problem.weighted and problem.op == "spmm"
         values = problem.precision.storage.itemsize * height * slices if stored else 0
         gather = _gather_ms(problem, busy * row_bytes + values, slots)
-        warps = -(-problem.rows // height) * slices / panel_plan(problem, height).slices
-        model[f"panel {height}"] = gather + warps * start
+        of_a_warp = slices if problem.op == "sddmm" else panel_plan(problem, height).slices
+        warps = -(-problem.rows // height) * slices / of_a_warp
+        model[f"panel {height}"] = gather + warps * (start + of_a_warp * per_slice)
     return model
 
 
@@ -240,7 +245,7 @@ def choose_plan(problem: Problem) -> Plan:
         return csr_plan(problem, (f"{problem.format} stores no bits to place edge values by",))
     if not plain:
         return window_plan(problem, (f"format {problem.format} was asked for",))
-    if problem.panel_slots[0] and (problem.op == "spmm" or _slices(problem) <= _SDDMM_SLICES):
+    if problem.panel_slots[0] and (problem.op == "spmm" or _suits_panels(problem)):
         return _cheapest(problem)
     gathered = f"{problem.nnz} nonzeros, {problem.slots} columns of 8-row windows"
     if problem.slots <= _WINDOW_GAIN * problem.nnz:
@@ -263,10 +268,11 @@ _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_MS = (0.1e-6, 0.2e-6)
-#: (height, tf32): how much longer a stage takes than its gather, and milliseconds to start a warp.
+#: (height, tf32): how much longer a stage takes than its gather, and milliseconds to start a warp and
+#: each of its slices.
 _PANEL_COSTS = {
-    (16, False): (1.0, 1.4e-6),
-    (32, False): (1.1, 4.0e-6),
-    (16, True): (1.03, 1.4e-6),
-    (32, True): (1.37, 4.0e-6),
+    (16, False): (1.0, 0.9e-6, 0.4e-6),
+    (32, False): (1.1, 1.4e-6, 1.5e-6),
+    (16, True): (1.03, 0.9e-6, 0.4e-6),
+    (32, True): (1.37, 1.4e-6, 1.5e-6),
 }

@@ -53,12 +53,19 @@ class Precision(str, enum.Enum):
     @property
     def storage(self) -> torch.dtype:
         """The dtype that operands are stored in."""
-        return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.value, torch.float32)
+        return _STORAGE[self]
 
     @property
     def code(self) -> int:
         """How the native module numbers this precision."""
-        return list(Precision).index(self)
+        return _CODES[self]
+
+
+_STORAGE = dict.fromkeys(Precision, torch.float32) | {
+    Precision.FP16: torch.float16,
+    Precision.BF16: torch.bfloat16,
+}
+_CODES = {p: code for code, p in enumerate(Precision)}
 
 
 def _round_tf32(x: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,8 @@ class Side:
     col_scale: torch.Tensor | None = None
     _memo: dict[Any, Any] = field(default_factory=dict)
 
-    def _remember(self, key: Any, make: Callable[[], Any]) -> Any:
+    def remember(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gave when `key` was first asked for."""
         if key not in self._memo:
             if self.csr.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise RuntimeError(
@@ -52,7 +53,7 @@ class Side:
     @property
     def values(self) -> torch.Tensor | None:
         """The matrix's own values, [nnz] in the storage dtype; None where it is rank-1."""
-        return self._remember("values", self.make_values)
+        return self.remember("values", self.make_values)
 
     @property
     def explicit_values(self) -> torch.Tensor:
@@ -60,7 +61,7 @@ class Side:
         if self.values is not None:
             return self.values
         scales = (self.row_scale, self.col_scale)
-        return self._remember(
+        return self.remember(
             "explicit", lambda: explicit_values(self.csr, None, None, scales, self.precision)
         )
 
@@ -70,25 +71,25 @@ class Side:
         if self.values is None:
             return None
         values = self.values
-        return self._remember("values32", lambda: values.float())
+        return self.remember("values32", lambda: values.float())
 
     def row_segments(self, limit: int) -> Segments:
         """The rows with more than `limit` nonzeros, cut."""
-        return self._remember(("rows", limit), lambda: cut_rows(self.csr, limit))
+        return self.remember(("rows", limit), lambda: cut_rows(self.csr, limit))
 
     def residual_segments(self, limit: int) -> Segments:
         """The same of the rows that the format keeps out of its windows."""
         residual = self.blocked.residual if self.blocked is not None else None
         if residual is None:
             raise RuntimeError("the format keeps no rows out")
-        return self._remember(("residual", limit), lambda: cut_rows(residual, limit))
+        return self.remember(("residual", limit), lambda: cut_rows(residual, limit))
 
     def window_segments(self, limit: int) -> Segments:
         """Every window, cut into at most `limit` steps."""
         blocked = self.blocked
         if blocked is None:
             raise RuntimeError("the operand has no blocked format")
-        return self._remember(("windows", limit), lambda: cut_windows(blocked, self.csr, limit))
+        return self.remember(("windows", limit), lambda: cut_windows(blocked, self.csr, limit))
 
     def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
         """In panels of 16 or 32 rows for the panel kernels; converted when it is first asked for.
@@ -98,29 +99,29 @@ class Side:
         values = None if bits else self.values
         name = "panel" if values is None else "panel-values"
         spec = format_spec(name, self.precision, panel=height)
-        return self._remember((name, height), lambda: convert(self.csr, spec, values))
+        return self.remember((name, height), lambda: convert(self.csr, spec, values))
 
     def score_panels(self, limit: int) -> tuple[Any, Segments]:
         """Native handle of the bits of panels of 16 rows for SDDMM, and their work list."""
         panel = self.panel(16, bits=True)
-        view = self._remember("score view", panel.view)
-        return view, self._remember(("score panels", limit), lambda: cut_panels(panel, limit, self.csr))
+        view = self.remember("score view", panel.view)
+        return view, self.remember(("score panels", limit), lambda: cut_panels(panel, limit, self.csr))
 
     def panel_slots(self, height: int) -> int:
         """Column slots of these panels, without converting."""
         spec = format_spec("panel", self.precision, panel=height)
-        return self._remember(("panel slots", height), lambda: count_slots(self.csr, spec))
+        return self.remember(("panel slots", height), lambda: count_slots(self.csr, spec))
 
     def panel_segments(self, height: int, limit: int) -> Segments:
         """Every panel, cut into at most `limit` stages."""
         panel = self.panel(height)
-        return self._remember(("panels", height, limit), lambda: cut_panels(panel, limit))
+        return self.remember(("panels", height, limit), lambda: cut_panels(panel, limit))
 
     def panel_view(self, height: int, weighted: bool) -> Any:
         """Native handle of the panels, with or without their column weights."""
         panel = self.panel(height)
         scale = self._slot_scale(panel) if weighted else None
-        return self._remember(("panel view", height, weighted), lambda: panel.view(scale))
+        return self.remember(("panel view", height, weighted), lambda: panel.view(scale))
 
     def _slot_scale(self, blocked: BlockedMatrix) -> torch.Tensor | None:
         """Weight of each column slot in the storage dtype, where weights are rank-1."""
@@ -129,7 +130,7 @@ class Side:
             return None
         key = ("slot scale", blocked.spec.name, blocked.spec.panel)
         # Padded slots may be -1; their weight plays no part.
-        return self._remember(
+        return self.remember(
             key, lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage)
         )
 
@@ -139,7 +140,7 @@ class Side:
         if blocked is None:
             raise RuntimeError("the operand has no blocked format")
         scale = self._slot_scale(blocked) if weighted else None
-        return self._remember(("view", weighted), lambda: blocked.view(scale))
+        return self.remember(("view", weighted), lambda: blocked.view(scale))
 
     def residual_row_ids(self) -> torch.Tensor:
         """Output row of each row that the format keeps out of its windows."""
@@ -147,11 +148,11 @@ class Side:
         if rows is None:
             raise RuntimeError("the format keeps no rows out")
         ids = self.row_ids
-        return rows if ids is None else self._remember("residual_ids", lambda: ids[rows.long()])
+        return rows if ids is None else self.remember("residual_ids", lambda: ids[rows.long()])
 
     def plan(self, op: str, width: int, edge_values: bool) -> Plan:
         """The plan of a product of this side."""
-        return self._remember(
+        return self.remember(
             (op, width, edge_values), lambda: choose_plan(self.problem(op, width, edge_values))
         )
 

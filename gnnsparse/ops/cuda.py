@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, stream_of
+from gnnsparse.csr import Csr, address, on_device, stream_of
 from gnnsparse.plan import Plan
 from gnnsparse.precision import DTYPE_CODES, round_operand
 from gnnsparse.preprocess.balance import Segments
@@ -78,7 +80,7 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
     own = values is None
     plan = plan or side.plan("spmm", n, not own)
     weights = side.values if values is None else _aligned(values, side)
-    with torch.cuda.device(x.device):
+    with on_device(x.device):
         if plan.kernel == "window":
             return _window_spmm(side, _vectorized(x, side), weights, plan, x.dtype, own)
         if plan.kernel == "panel":
@@ -97,17 +99,40 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
         return y
 
 
+class _PanelWork(NamedTuple):
+    """What every product of a side in panels hands to the kernel; the side keeps the arrays."""
+
+    view: _native.Blocked
+    items: _native.Segments
+    cuts: int
+    cut_count: int
+    partials: int
+    row_ids: int
+    row_scale: int
+
+
+def _panel_work(side: Side, plan: Plan) -> _PanelWork:
+    def make() -> _PanelWork:
+        segments = side.panel_segments(plan.height, plan.step_limit)
+        row_scale = side.row_scale if side.values is None else None
+        return _PanelWork(
+            side.panel_view(plan.height, not plan.prescale), segments.view, address(segments.cuts),
+            segments.cuts.shape[0], segments.partials, address(side.row_ids), address(row_scale),
+        )  # fmt: skip
+
+    return side.remember(("panel work", plan.height, plan.step_limit, plan.prescale), make)
+
+
 def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan) -> torch.Tensor:
-    n = x.shape[1]
+    n, work = x.shape[1], _panel_work(side, plan)
     rows = _vectorized(x, side, side.col_scale if plan.prescale else None)
     y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
-    segments = side.panel_segments(plan.height, plan.step_limit)
-    partial = _partials(segments, plan.height, n, x.device)
-    row_scale = side.row_scale if side.values is None else None
+    partial = None
+    if work.partials:
+        partial = torch.empty(work.partials * plan.height * (-(-n // 64) * 64), device=x.device)
     _native.cuda_spmm_panel(
-        side.panel_view(plan.height, not plan.prescale), segments.view, address(segments.cuts),
-        segments.cuts.shape[0], address(side.row_ids), address(row_scale), _dense(rows), _dense(y), n,
-        plan.slices, address(partial), side.precision.code, stream_of(x.device),
+        work.view, work.items, work.cuts, work.cut_count, work.row_ids, work.row_scale, _dense(rows),
+        _dense(y), n, plan.slices, address(partial), side.precision.code, stream_of(x.device),
     )  # fmt: skip
     return y
 
@@ -146,7 +171,7 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
         return q.new_zeros(side.csr.nnz)
     plan = plan or side.plan("sddmm", d, False)
     out = torch.empty(side.csr.nnz, dtype=q.dtype, device=q.device)
-    with torch.cuda.device(q.device):
+    with on_device(q.device):
         q_rows, k_rows = _vectorized(q, side), _vectorized(k, side)
         if plan.kernel == "csr":
             segments = side.row_segments(plan.row_limit)
@@ -177,7 +202,7 @@ def edge_softmax(side: Side, scores: torch.Tensor) -> torch.Tensor:
     scores32 = scores.float().contiguous()
     out = torch.empty_like(scores32)
     segments = side.row_segments(_SOFTMAX_ROW_LIMIT)
-    with torch.cuda.device(scores.device):
+    with on_device(scores.device):
         _native.cuda_softmax(
             side.csr.view, address(segments.cuts), segments.cuts.shape[0], _SOFTMAX_ROW_LIMIT,
             address(scores32), address(out), stream_of(scores.device),
@@ -190,7 +215,7 @@ def edge_softmax_grad(side: Side, weights: torch.Tensor, grad: torch.Tensor) -> 
     weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
     out = torch.empty_like(grad32)
     segments = side.row_segments(_SOFTMAX_ROW_LIMIT)
-    with torch.cuda.device(grad.device):
+    with on_device(grad.device):
         _native.cuda_softmax_grad(
             side.csr.view, address(segments.cuts), segments.cuts.shape[0], _SOFTMAX_ROW_LIMIT,
             address(weights32), address(grad32), address(out), stream_of(grad.device),

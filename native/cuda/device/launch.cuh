@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -24,6 +25,23 @@ inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*
     throw CudaError(std::string(call) + ": the problem is larger than a grid");
   }
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
+}
+
+// Gives a kernel all the shared memory it may have, once for each device. Left alone the driver may
+// give it less than the blocks that fit by registers need.
+template <class... Parameters>
+void prefer_shared_memory(void (*kernel)(Parameters...), int dynamic_bytes,
+                          std::atomic<uint64_t>& done) {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if (done.load(std::memory_order_relaxed) & bit) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_bytes),
+        "cudaFuncSetAttribute");
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "cudaFuncSetAttribute");
+  done.fetch_or(bit, std::memory_order_relaxed);
 }
 
 // With `bytes` of dynamic shared memory.

@@ -228,13 +228,11 @@ template <Precision P>
 void run(const PanelSddmm& p, Stream stream) {
   const auto slices = static_cast<uint32_t>(ceil_div<int64_t>(p.d, PanelTile<P>::kFeatures));
   const uint32_t bytes = 2 * kStageBytes + slices * kQueryBytes;
-  constexpr uint32_t kMost = 96 * 1024;  // what every supported device has
+  constexpr uint32_t kMost = 96 * 1024;  // what every device of capability 8.0 has
   if (bytes > kMost) throw std::invalid_argument("d: too wide for the panel kernel");
   const auto kernel = panel_sddmm_kernel<P>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "sddmm");
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared),
-        "sddmm");
+  static std::atomic<uint64_t> prepared{0};
+  prefer_shared_memory(kernel, kMost, prepared);
   const dim3 grid = grid_of(p.item_count, 1, 1, "sddmm_panel");
   launch_shared("sddmm_panel", kernel, grid, kWarp, bytes, stream, p);
 }

@@ -285,11 +285,8 @@ template <Precision P, class Source>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
   const dim3 grid = grid_of(p.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
-  // Left alone the driver may give shared memory less than the blocks that fit by registers need.
-  check(cudaFuncSetAttribute(panel_spmm_kernel<P, Source>,
-                             cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared),
-        "spmm_panel");
+  static std::atomic<uint64_t> prepared{0};
+  prefer_shared_memory(panel_spmm_kernel<P, Source>, 0, prepared);
   launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream, p);
 }
 
