@@ -12,19 +12,29 @@ namespace {
 
 constexpr uint32_t kStageBytes = 16 * kStageChunks;
 constexpr uint32_t kQueryBytes = 16 * kQueryChunks;
+// A score on its way to `at`, counted from the panel's first nonzero.
+struct Score {
+  uint32_t at;
+  float value;
+};
+constexpr int kListed = 256;  // scores of a stage that are gathered before they are written
+
+constexpr uint32_t kListBytes = kListed * sizeof(Score);
 constexpr int kBlocks = 16;  // that must fit on a multiprocessor
 
-// Where the scores of a lane go: rows g and g + 8 of the panel, in row order.
+// Where the scores of a lane go: rows g and g + 8 of the panel, in row order. Most stages have few:
+// they are put side by side in shared memory first, so that a store writes 32 of them.
 class ScoreOutput {
  public:
-  __device__ ScoreOutput(const PanelSddmm& p, const PanelItem& item, int64_t index, int lane)
-      : p_(p), lane_(lane) {
+  __device__ ScoreOutput(const PanelSddmm& p, const PanelItem& item, int64_t index, int lane,
+                         Score* list)
+      : p_(p), lane_(lane), base_(p.indptr[item.row]), list_(list) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       const int in_panel = 8 * upper + (lane >> 2);
       const int row = item.row + in_panel;
       next_[upper] =
-          row < p.a.rows ? p.indptr[row] + p.row_offsets[index * kQueryRows + in_panel] : 0;
+          row < p.a.rows ? p.indptr[row] + p.row_offsets[index * kQueryRows + in_panel] : base_;
     }
   }
 
@@ -38,25 +48,63 @@ class ScoreOutput {
       const int before = __shfl_up_sync(0xffffffffu, sum, step, 4);
       if ((lane_ & 3) >= step) sum += before;
     }
-    const int total = __shfl_sync(0xffffffffu, sum, 3, 4);
-    const int first = sum - mine;
+    const int row_total = __shfl_sync(0xffffffffu, sum, 3, 4);
+    const int before = sum - mine;
+    const int64_t at[2] = {next_[0] + (before & 0xffff), next_[1] + (before >> 16)};
+    next_[0] += row_total & 0xffff;
+    next_[1] += row_total >> 16;
+
+    const int count = (mine & 0xffff) + (mine >> 16);
+    int end = count;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int others = __shfl_up_sync(0xffffffffu, end, step);
+      if (lane_ >= step) end += others;
+    }
+    const int total = __shfl_sync(0xffffffffu, end, kWarp - 1);
+    if (total > kListed || p_.a.cols >= kWide) return write_each(bits, scores, at);
+    Score* to = list_ + end - count;
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      int64_t at = next_[upper] + (upper ? first >> 16 : first & 0xffff);
+      auto place = static_cast<uint32_t>(at[upper] - base_);
+#pragma unroll
+      for (int slot = 0; slot < kLaneColumns; ++slot) {
+        if (bits >> result_bit(upper, slot >> 1, slot & 1) & 1u) {
+          *to++ = {place++, scores[slot >> 1][2 * upper + (slot & 1)]};
+        }
+      }
+    }
+    __syncwarp();
+    for (int i = lane_; i < total; i += kWarp) {
+      const Score score = list_[i];
+      store_scalar(p_.out, p_.out_dtype, base_ + score.at, score.value);
+    }
+    __syncwarp();  // the next stage writes to the list again
+  }
+
+ private:
+  // 16 rows of more columns might have more nonzeros than 32 bits count.
+  static constexpr int64_t kWide = int64_t{1} << 28;
+
+  __device__ void write_each(uint32_t bits, const float (&scores)[4][4],
+                             const int64_t (&first)[2]) const {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      int64_t at = first[upper];
 #pragma unroll
       for (int slot = 0; slot < kLaneColumns; ++slot) {
         if (bits >> result_bit(upper, slot >> 1, slot & 1) & 1u) {
           store_scalar(p_.out, p_.out_dtype, at++, scores[slot >> 1][2 * upper + (slot & 1)]);
         }
       }
-      next_[upper] += upper ? total >> 16 : total & 0xffff;
     }
   }
 
- private:
   const PanelSddmm& p_;
   int lane_;
+  int64_t base_;
   int64_t next_[2];
+  Score* list_;
 };
 
 template <Precision P>
@@ -65,8 +113,10 @@ class ScoreWarp {
   using Tile = PanelTile<P>;
   static constexpr int kSize = sizeof(typename Tile::Storage);
 
-  __device__ ScoreWarp(const PanelSddmm& p, const PanelItem& item, int lane, uint32_t ring)
-      : p_(p), item_(item), lane_(lane), ring_(ring), queries_(ring + 2 * kStageBytes) {
+  __device__ ScoreWarp(const PanelSddmm& p, const PanelItem& item, int lane, void* shared)
+      : p_(p), item_(item), lane_(lane), list_(static_cast<Score*>(shared)) {
+    ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + kListBytes;
+    queries_ = ring_ + 2 * kStageBytes;
     slices_ = static_cast<int>(ceil_div<int64_t>(p.d, Tile::kFeatures));
     k_ = static_cast<const char*>(p.k.data) + 16 * copy_chunk(lane);
     stride_ = static_cast<uint32_t>(p.k.stride * kSize);
@@ -74,7 +124,7 @@ class ScoreWarp {
 
   __device__ void run(int64_t index) {
     copy_queries();
-    ScoreOutput out(p_, item_, index, lane_);
+    ScoreOutput out(p_, item_, index, lane_, list_);
     load_ids(0, ids_);
     load_ids(1, following_ids_);
     copy();
@@ -201,6 +251,7 @@ class ScoreWarp {
   const PanelSddmm& p_;
   const PanelItem& item_;
   int lane_;
+  Score* list_;
   uint32_t ring_;
   uint32_t queries_;
   int slices_;
@@ -220,14 +271,14 @@ __global__ void __launch_bounds__(kWarp, kBlocks)
   const int4 words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
   if (item.stages == 0) return;
-  ScoreWarp<P> warp(p, item, threadIdx.x, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+  ScoreWarp<P> warp(p, item, threadIdx.x, shared);
   warp.run(blockIdx.x);
 }
 
 template <Precision P>
 void run(const PanelSddmm& p, Stream stream) {
   const auto slices = static_cast<uint32_t>(ceil_div<int64_t>(p.d, PanelTile<P>::kFeatures));
-  const uint32_t bytes = 2 * kStageBytes + slices * kQueryBytes;
+  const uint32_t bytes = kListBytes + 2 * kStageBytes + slices * kQueryBytes;
   constexpr uint32_t kMost = 96 * 1024;  // what every device of capability 8.0 has
   if (bytes > kMost) throw std::invalid_argument("d: too wide for the panel kernel");
   const auto kernel = panel_sddmm_kernel<P>;
