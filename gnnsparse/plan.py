@@ -247,6 +247,8 @@ def choose_plan(problem: Problem) -> Plan:
         return window_plan(problem, (f"format {problem.format} was asked for",))
     if problem.panel_slots[0] and (problem.op == "spmm" or _suits_panels(problem)):
         return _cheapest(problem)
+    if problem.op == "sddmm":
+        return window_plan(problem, ("dot products on Tensor Cores, of rows that are short or very wide",))
     gathered = f"{problem.nnz} nonzeros, {problem.slots} columns of 8-row windows"
     if problem.slots <= _WINDOW_GAIN * problem.nnz:
         return window_plan(problem, (gathered, "windows gather less"))

@@ -167,6 +167,9 @@ def test_plans_say_why() -> None:
         ({"format": "hrpb", "op": "sddmm"}, "csr", "no bits"),
         ({"device": Device("cpu")}, "csr", "CPU"),
         ({"panel_slots": (54_379_008, 45_303_232)}, "panel", "45303232 columns"),
+        ({"panel_slots": (54_379_008, 0), "op": "sddmm"}, "panel", "by the model"),
+        ({"panel_slots": (54_379_008, 0), "op": "sddmm", "width": 32}, "window", "short"),
+        ({"panel_slots": (54_379_008, 0), "op": "sddmm", "width": 4000}, "window", "very wide"),
         ({"panel_slots": (150_000_000, 140_000_000)}, "csr", "by the model"),
     ],
 )
