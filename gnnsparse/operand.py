@@ -297,8 +297,8 @@ class SparseOperand:
         Returns:
             rows, cols, nnz, edges (as given), precision, device, symmetric (structure), format,
             windows and columns (of 8-row windows; None without a blocked format), density (nonzeros
-            per stored element of them), bytes by part, reorder (report), prepare_seconds,
-            cache_hit, and kernel: {op: {"name", "why"}}.
+            per stored element of them), bytes by part (of panels those made so far), reorder (report),
+            prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
         """
         prepared, side, blocked = self._core.prepared, self._side, self._side.blocked
         facts = prepared.facts
@@ -311,6 +311,7 @@ class SparseOperand:
         sizes = {
             "csr": side.csr.nbytes,
             "blocked": blocked.nbytes if blocked else 0,
+            "panels": side.panel_bytes,
             "values": side.values.nbytes if side.values is not None else 0,
             "transpose": 0 if prepared.backward is prepared.forward else prepared.backward.csr.nbytes,
             "maps": sum(t.nbytes for t in (prepared.transpose_map, prepared.edge_map) if t is not None),

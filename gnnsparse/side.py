@@ -107,6 +107,11 @@ class Side:
         view = self.remember("score view", panel.view)
         return view, self.remember(("score panels", limit), lambda: cut_panels(panel, limit, self.csr))
 
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of the panels made so far."""
+        return sum(made.nbytes for made in self._memo.values() if isinstance(made, BlockedMatrix))
+
     def panel_slots(self, height: int) -> int:
         """Column slots of these panels, without converting."""
         spec = format_spec("panel", self.precision, panel=height)

@@ -4,6 +4,7 @@
 
 #include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/rounding.h"
+#include "pages.h"
 #include "parallel.h"
 
 namespace gnnsparse::cpu {
@@ -59,12 +60,14 @@ bool select_kernels(const char* name) {
 }
 
 void spmm(const SpmmArgs& args, int threads) {
+  advise_huge_pages(args.y.data, args.a.rows * args.y.stride * size_of(args.y.dtype));
   const auto run = kernels().spmm_rows;
   parallel_chunks(args.a.rows, row_chunk(args.a, args.n), threads,
                   [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 void sddmm(const SddmmArgs& args, int threads) {
+  advise_huge_pages(args.out, args.a.nnz * size_of(args.out_dtype));
   const auto run = kernels().sddmm_rows;
   parallel_chunks(args.a.rows, row_chunk(args.a, args.d), threads,
                   [&](int64_t begin, int64_t end) { run(args, begin, end); });
@@ -83,6 +86,7 @@ void softmax_grad(const SoftmaxArgs& args, int threads) {
 }
 
 void round_to_tf32(const float* in, float* out, int64_t count, int threads) {
+  advise_huge_pages(out, count * static_cast<int64_t>(sizeof(float)));
   parallel_ranges(count, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) out[i] = round_tf32(in[i]);
   });

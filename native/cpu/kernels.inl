@@ -10,7 +10,7 @@
 namespace gnnsparse::cpu::GNNSPARSE_ISA {
 namespace {
 
-constexpr int kPrefetchAhead = 8;  // nonzeros
+constexpr int kPrefetchAhead = 16;  // nonzeros
 
 template <class T>
 inline const T* row_of(const DenseView& m, int64_t row) {
