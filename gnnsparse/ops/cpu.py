@@ -23,16 +23,24 @@ def _rows(x: torch.Tensor, side: Side) -> torch.Tensor:
     return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()
 
 
+def _own_weights(side: Side) -> tuple[int, int, int]:
+    """Addresses of a side's values, column and row scales, which it keeps."""
+    return address(side.values32), address(side.col_scale), address(side.row_scale)
+
+
 def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None) -> torch.Tensor:
     """See gnnsparse.spmm. Every argument has been checked."""
-    y = torch.empty(side.csr.rows, x.shape[1], dtype=x.dtype)
+    n = x.shape[1]
+    y = torch.empty(side.csr.rows, n, dtype=x.dtype)
     rows = _rows(x, side)
-    weights, col_scale, row_scale = side.values32, side.col_scale, side.row_scale
-    if values is not None:
-        weights, col_scale, row_scale = round_operand(values, side.precision).float(), None, None
+    if values is None:
+        weights, by_col, by_row = side.remember("own weights", lambda: _own_weights(side))
+    else:
+        values = round_operand(values, side.precision).float()
+        weights, by_col, by_row = address(values), 0, 0
     _native.cpu_spmm(
-        side.csr.view, address(side.row_ids), address(weights), address(col_scale), address(row_scale),
-        _dense(rows), _dense(y), x.shape[1], torch.get_num_threads(),
+        side.csr.view, address(side.row_ids), weights, by_col, by_row, _dense(rows), _dense(y), n,
+        torch.get_num_threads(),
     )  # fmt: skip
     return y
 
