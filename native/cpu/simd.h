@@ -121,13 +121,17 @@ inline void store(T* p, Vec v, int64_t n) {
   memcpy(p, padded, n * sizeof(T));
 }
 
+// Adds the upper half to the lower one, and so on, without leaving the registers.
+template <int kHalf = kWidth / 2>
 inline float sum(Vec v) {
-  float parts[kWidth];
-  store(parts, v);
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
+  Vec other;
+  for (int i = 0; i < kWidth; ++i) other[i] = v[i ^ kHalf];
+  v += other;
+  if constexpr (kHalf > 1) {
+    return sum<kHalf / 2>(v);
+  } else {
+    return v[0];
   }
-  return parts[0];
 }
 
 inline float maximum(Vec v) {
