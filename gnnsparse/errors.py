@@ -13,6 +13,7 @@ __all__ = [
     "check_choice",
     "check_device",
     "check_flag",
+    "check_integer",
     "check_memory",
     "check_tensor",
 ]
@@ -27,6 +28,15 @@ def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     """Raise a TypeError about the argument `name`."""
     kind = f"a tensor of dtype {got.dtype}" if isinstance(got, torch.Tensor) else type(got).__name__
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
+
+
+def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
+    """Return `value` if it is an integer and at least `least`, else raise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        bad_type(name, value, accepted)
+    if value < least:
+        bad_value(name, f"got {value}; accepted: {accepted}")
+    return value
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -150,6 +150,11 @@ class SparseOperand:
         return self._core.precision
 
     @property
+    def cache_hit(self) -> bool:
+        """Whether `prepare` found it in its cache."""
+        return self._core.cache_hit
+
+    @property
     def device(self) -> torch.device:
         """Where the arrays are."""
         return self._core.device
@@ -331,7 +336,7 @@ class SparseOperand:
             "bytes": sizes,
             "reorder": facts["reorder"],
             "prepare_seconds": facts["seconds"],
-            "cache_hit": self._core.cache_hit,
+            "cache_hit": self.cache_hit,
             "kernel": kernels,
         }
 

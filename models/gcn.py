@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.nn import GCNConv, dropout
 
 __all__ = ["GCN"]
@@ -19,14 +19,6 @@ _NORMS: dict[str, type[torch.nn.Module]] = {
     "batch": torch.nn.BatchNorm1d,
     "layer": torch.nn.LayerNorm,
 }
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        bad_type(name, value, "a positive integer")
-    if value < 1:
-        bad_value(name, f"got {value}; accepted: a positive integer")
-    return value
 
 
 def _share(name: str, value: Any) -> float:
@@ -72,7 +64,9 @@ class GCN(torch.nn.Module):
         self.dropout = _share("dropout", dropout)
         self.residual = check_flag("residual", residual)
         norm_class = _NORMS[check_choice("norm", norm, tuple(_NORMS))]
-        hidden = [_count("hidden_channels", hidden_channels)] * (_count("num_layers", num_layers) - 1)
+        hidden = [check_integer("hidden_channels", hidden_channels)] * (
+            check_integer("num_layers", num_layers) - 1
+        )
         widths = [in_channels, *hidden, out_channels]
         self.convs = torch.nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
         self.norms = torch.nn.ModuleList(norm_class(width) for width in hidden)

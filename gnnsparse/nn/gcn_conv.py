@@ -7,21 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 
 __all__ = ["GCNConv"]
-
-
-def _channels(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        bad_type(name, value, "a positive integer")
-    if value < 1:
-        bad_value(name, f"got {value}; accepted: a positive integer")
-    return value
 
 
 class GCNConv(torch.nn.Module):
@@ -61,8 +53,8 @@ class GCNConv(torch.nn.Module):
             add_self_loops = normalize
         if add_self_loops and not normalize:
             bad_value("add_self_loops", "goes with normalize=True only")
-        self.in_channels = _channels("in_channels", in_channels)
-        self.out_channels = _channels("out_channels", out_channels)
+        self.in_channels = check_integer("in_channels", in_channels)
+        self.out_channels = check_integer("out_channels", out_channels)
         self.improved = check_flag("improved", improved)
         self.cached = check_flag("cached", cached)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)

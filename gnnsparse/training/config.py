@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 
@@ -31,11 +31,7 @@ LOGGERS = ("csv", "tensorboard", "both", "none")
 
 
 def _integer(name: str, value: Any, least: int = 1) -> None:
-    accepted = f"an integer, at least {least}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        bad_type(name, value, accepted)
-    if value < least:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+    check_integer(name, value, least, f"an integer, at least {least}")
 
 
 def _number(name: str, value: Any, *, zero: bool) -> None:

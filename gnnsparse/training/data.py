@@ -112,7 +112,7 @@ class FullGraphData(pl.LightningDataModule):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.preprocess_seconds = time.perf_counter() - start
-        self.cache_hit = bool(adj.stats()["cache_hit"])
+        self.cache_hit = adj.cache_hit
         self._batch = self._on_device(adj)
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
