@@ -68,10 +68,8 @@ class Problem:
         precision: of the product.
         rows, cols, nnz: of A.
         width: columns of X, or the feature dimension of SDDMM.
-        longest_row: nonzeros of the longest row.
         format: name of A's blocked format, "" if it has none.
         slots: column slots of that format.
-        longest_window: most slots of a window.
         edge_values: whether values come with the call, in row order.
         weighted: whether the matrix stores a value for each nonzero.
         panel_slots: column slots of panels of 16 and of 32 rows; 0 where they were not counted.
@@ -84,10 +82,8 @@ class Problem:
     cols: int
     nnz: int
     width: int
-    longest_row: int
     format: str = ""
     slots: int = 0
-    longest_window: int = 0
     edge_values: bool = False
     weighted: bool = False
     panel_slots: tuple[int, int] = (0, 0)

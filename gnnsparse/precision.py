@@ -10,7 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["DTYPE_CODES", "Precision", "round_operand"]
+__all__ = ["DTYPE_CODES", "Precision", "dense_view", "round_operand"]
 
 #: How the native module numbers storage types (native/include/gnnsparse/types.h).
 DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -59,6 +59,12 @@ class Precision(str, enum.Enum):
     def code(self) -> int:
         """How the native module numbers this precision."""
         return _CODES[self]
+
+
+def dense_view(x: torch.Tensor) -> _native.Dense:
+    """The native handle of a matrix [rows, columns] whose rows are contiguous."""
+    stride = x.stride(0) if x.shape[0] > 1 else x.shape[1]  # of a single row it may be anything
+    return _native.Dense(x.data_ptr(), stride, DTYPE_CODES[x.dtype])
 
 
 _STORAGE = dict.fromkeys(Precision, torch.float32) | {

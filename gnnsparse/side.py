@@ -165,14 +165,12 @@ class Side:
         """The counts that the plan is made from."""
         csr, blocked = self.csr, self.blocked
         device = describe_device(csr.device)
-        longest = int(csr.degrees.max()) if csr.rows else 0
-        longest_window = int(blocked.panel_ptr.diff().max()) if blocked and blocked.panels else 0
         panels = (0, 0)
         plain = blocked is not None and blocked.spec.name == "window"
         if plain and not edge_values and device.has_panel_kernel(self.precision):
             panels = (self.panel_slots(16), self.panel_slots(32) if op == "spmm" else 0)
         return Problem(
-            op, device, self.precision, csr.rows, csr.cols, csr.nnz, width, longest,
-            blocked.spec.name if blocked else "", blocked.slots if blocked else 0, longest_window,
-            edge_values, self.values is not None, panels,
+            op, device, self.precision, csr.rows, csr.cols, csr.nnz, width,
+            blocked.spec.name if blocked else "", blocked.slots if blocked else 0, edge_values,
+            self.values is not None, panels,
         )  # fmt: skip

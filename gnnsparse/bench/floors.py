@@ -11,7 +11,7 @@ from gnnsparse.bench.contestants import Contestant
 from gnnsparse.bench.timing import measure
 from gnnsparse.bench.workload import Workload
 from gnnsparse.csr import address, stream_of
-from gnnsparse.precision import DTYPE_CODES
+from gnnsparse.precision import dense_view
 
 __all__ = ["RATES", "Rates", "floor_measured", "floor_model", "rates_of"]
 
@@ -66,9 +66,10 @@ def floor_measured(work: Workload, contestant: Contestant, repeats: int) -> floa
     x, columns = work.dense[-1], contestant.columns
     processors = torch.cuda.get_device_properties(work.device).multi_processor_count
     out = torch.empty(processors, max(1024, work.width), dtype=torch.float32, device=work.device)
-    dense = _native.Dense(address(x), x.stride(0), DTYPE_CODES[x.dtype])
 
     def call() -> None:
-        gather(address(columns), columns.numel(), dense, work.width, address(out), stream_of(work.device))
+        gather(
+            address(columns), columns.numel(), dense_view(x), work.width, address(out), stream_of(work.device)
+        )
 
     return measure(call, work.device, repeats=repeats).median

@@ -7,14 +7,10 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.plan import Plan
-from gnnsparse.precision import DTYPE_CODES, round_operand
+from gnnsparse.precision import DTYPE_CODES, dense_view, round_operand
 from gnnsparse.side import Side
 
 __all__ = ["edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
-
-
-def _dense(x: torch.Tensor) -> _native.Dense:
-    return _native.Dense(address(x), x.stride(0) if x.shape[0] > 1 else x.shape[1], DTYPE_CODES[x.dtype])
 
 
 def _rows(x: torch.Tensor, side: Side) -> torch.Tensor:
@@ -39,7 +35,7 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
         values = round_operand(values, side.precision).float()
         weights, by_col, by_row = address(values), 0, 0
     _native.cpu_spmm(
-        side.csr.view, address(side.row_ids), weights, by_col, by_row, _dense(rows), _dense(y), n,
+        side.csr.view, address(side.row_ids), weights, by_col, by_row, dense_view(rows), dense_view(y), n,
         torch.get_num_threads(),
     )  # fmt: skip
     return y
@@ -50,7 +46,7 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
     out = torch.empty(side.csr.nnz, dtype=q.dtype)
     q_rows, k_rows = _rows(q, side), _rows(k, side)
     _native.cpu_sddmm(
-        side.csr.view, address(side.row_ids), _dense(q_rows), _dense(k_rows), address(out),
+        side.csr.view, address(side.row_ids), dense_view(q_rows), dense_view(k_rows), address(out),
         DTYPE_CODES[out.dtype], q.shape[1], torch.get_num_threads(),
     )  # fmt: skip
     return out

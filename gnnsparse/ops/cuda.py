@@ -9,7 +9,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address, on_device, stream_of
 from gnnsparse.plan import Plan
-from gnnsparse.precision import DTYPE_CODES, round_operand
+from gnnsparse.precision import DTYPE_CODES, dense_view, round_operand
 from gnnsparse.preprocess.balance import Segments
 from gnnsparse.side import Side
 
@@ -17,10 +17,6 @@ __all__ = ["edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
 
 _VECTOR = 16  # bytes a lane loads at a time
 _SOFTMAX_ROW_LIMIT = 1024
-
-
-def _dense(x: torch.Tensor) -> _native.Dense:
-    return _native.Dense(address(x), x.stride(0) if x.shape[0] > 1 else x.shape[1], DTYPE_CODES[x.dtype])
 
 
 def _vectorized(x: torch.Tensor, side: Side, scale: torch.Tensor | None = None) -> torch.Tensor:
@@ -44,7 +40,7 @@ def _vectorized(x: torch.Tensor, side: Side, scale: torch.Tensor | None = None) 
     packed = torch.empty(x.shape[0], width, dtype=dtype, device=x.device)
     _native.cuda_pack(
         address(x), DTYPE_CODES[x.dtype], x.stride(0), x.stride(1), address(scale), x.shape[0], x.shape[1],
-        _dense(packed), stream_of(x.device),
+        dense_view(packed), stream_of(x.device),
     )  # fmt: skip
     return packed[:, : x.shape[1]]
 
@@ -55,20 +51,22 @@ def _aligned(values: torch.Tensor, side: Side) -> torch.Tensor:
     return values if values.data_ptr() % _VECTOR == 0 else values.clone()
 
 
-def _partials(segments: Segments, rows: int, width: int, device: torch.device) -> torch.Tensor:
-    """Workspace for the sums of cut rows; the kernels round its width up to 64."""
-    return torch.empty(segments.partials * rows * (-(-width // 64) * 64), dtype=torch.float32, device=device)
+def _partials(count: int, rows: int, width: int, device: torch.device) -> torch.Tensor | None:
+    """Workspace for `count` sums of `rows` cut rows; the kernels round its width up to 64."""
+    if count == 0:
+        return None
+    return torch.empty(count * rows * (-(-width // 64) * 64), dtype=torch.float32, device=device)
 
 
 def _csr_spmm(
     side: Side, csr: Csr, row_ids: torch.Tensor | None, segments: Segments, plan: Plan,
     x: torch.Tensor, y: torch.Tensor, values: torch.Tensor | None, row_scale: torch.Tensor | None,
 ) -> None:  # fmt: skip
-    partial = _partials(segments, 1, y.shape[1], y.device)
+    partial = _partials(segments.partials, 1, y.shape[1], y.device)
     _native.cuda_spmm_csr(
         csr.view, address(row_ids), address(values), address(row_scale), segments.view,
         address(segments.cuts), segments.cuts.shape[0], plan.row_limit, plan.lanes, plan.row_lanes,
-        _dense(x), _dense(y), y.shape[1], address(partial), side.precision.code, stream_of(y.device),
+        dense_view(x), dense_view(y), y.shape[1], address(partial), side.precision.code, stream_of(y.device),
     )  # fmt: skip
 
 
@@ -127,12 +125,10 @@ def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan) -> torch.Tensor:
     n, work = x.shape[1], _panel_work(side, plan)
     rows = _vectorized(x, side, side.col_scale if plan.prescale else None)
     y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
-    partial = None
-    if work.partials:
-        partial = torch.empty(work.partials * plan.height * (-(-n // 64) * 64), device=x.device)
+    partial = _partials(work.partials, plan.height, n, x.device)
     _native.cuda_spmm_panel(
-        work.view, work.items, work.cuts, work.cut_count, work.row_ids, work.row_scale, _dense(rows),
-        _dense(y), n, plan.slices, address(partial), side.precision.code, stream_of(x.device),
+        work.view, work.items, work.cuts, work.cut_count, work.row_ids, work.row_scale, dense_view(rows),
+        dense_view(y), n, plan.slices, address(partial), side.precision.code, stream_of(x.device),
     )  # fmt: skip
     return y
 
@@ -150,12 +146,12 @@ def _window_spmm(
     new = torch.empty if blocked.residual is None else torch.zeros
     y = new(side.csr.rows, n, dtype=dtype, device=x.device)
     segments = side.window_segments(plan.step_limit)
-    partial = _partials(segments, blocked.spec.window, n, x.device)
+    partial = _partials(segments.partials, blocked.spec.window, n, x.device)
     row_scale = side.row_scale if own and not stores_values else None
     _native.cuda_spmm_window(
         side.blocked_view(weighted=own), segments.view, address(segments.cuts), segments.cuts.shape[0],
         address(side.csr.indptr), address(None if stores_values else values), address(side.row_ids),
-        address(row_scale), _dense(x), _dense(y), n, address(partial), side.precision.code,
+        address(row_scale), dense_view(x), dense_view(y), n, address(partial), side.precision.code,
         stream_of(x.device),
     )  # fmt: skip
     if blocked.residual is not None:
@@ -177,21 +173,21 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
             segments = side.row_segments(plan.row_limit)
             _native.cuda_sddmm_csr(
                 side.csr.view, address(side.row_ids), segments.view, plan.row_limit, plan.lanes,
-                plan.row_lanes, _dense(q_rows), _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d,
-                side.precision.code, stream_of(q.device),
+                plan.row_lanes, dense_view(q_rows), dense_view(k_rows), address(out),
+                DTYPE_CODES[out.dtype], d, side.precision.code, stream_of(q.device),
             )  # fmt: skip
         elif plan.kernel == "panel":
             view, items = side.score_panels(plan.step_limit)
             _native.cuda_sddmm_panel(
-                view, items.view, address(side.csr.indptr), address(side.row_ids), _dense(q_rows),
-                _dense(k_rows), address(out), DTYPE_CODES[out.dtype], d, side.precision.code,
+                view, items.view, address(side.csr.indptr), address(side.row_ids), dense_view(q_rows),
+                dense_view(k_rows), address(out), DTYPE_CODES[out.dtype], d, side.precision.code,
                 stream_of(q.device),
             )  # fmt: skip
         else:
             segments = side.window_segments(plan.step_limit)
             _native.cuda_sddmm_window(
                 side.blocked_view(weighted=False), segments.view, address(side.csr.indptr),
-                address(side.row_ids), _dense(q_rows), _dense(k_rows), address(out),
+                address(side.row_ids), dense_view(q_rows), dense_view(k_rows), address(out),
                 DTYPE_CODES[out.dtype], d, side.precision.code, stream_of(q.device),
             )  # fmt: skip
     return out

@@ -141,9 +141,7 @@ def test_cut_rows_lists_long_rows_alone() -> None:
 
 
 H200 = Device("cuda", (9, 0), 132)
-REDDIT = Problem(
-    "spmm", H200, Precision.FP16, 232_965, 232_965, 114_416_026, 128, 7326, "window", 68_212_192, 12_000
-)
+REDDIT = Problem("spmm", H200, Precision.FP16, 232_965, 232_965, 114_416_026, 128, "window", 68_212_192)
 
 
 def test_plans_say_why() -> None:
