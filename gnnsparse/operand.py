@@ -48,8 +48,8 @@ class _Core:
         self._arrays: dict[tuple[str, int], torch.Tensor | None] = {}
         row, col = prepared.row_scale, prepared.col_scale
         self.sides = (
-            _make_side(prepared.forward, precision, lambda: self._values(0), row, col),
-            _make_side(prepared.backward, precision, lambda: self._values(1), col, row),
+            _make_side(prepared.forward, precision, auto_format, lambda: self._values(0), row, col),
+            _make_side(prepared.backward, precision, auto_format, lambda: self._values(1), col, row),
         )
 
     def _once(self, name: str, which: int, make: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
@@ -361,6 +361,7 @@ def _restore(
 def _make_side(
     direction: Direction,
     precision: Precision,
+    auto_format: bool,
     values: Callable[[], torch.Tensor | None],
     row_scale: torch.Tensor | None,
     col_scale: torch.Tensor | None,
@@ -369,7 +370,9 @@ def _make_side(
     if row_scale is not None and ids is not None:
         row_scale = row_scale[ids.long()]
     rounded = None if col_scale is None else round_operand(col_scale, precision).float()
-    return Side(direction.csr, ids, direction.blocked, precision, values, row_scale, rounded)
+    blocked = direction.blocked
+    panels = auto_format or (blocked is not None and blocked.spec.name == "window")
+    return Side(direction.csr, ids, blocked, precision, values, row_scale, rounded, panels)
 
 
 def _move_direction(side: Direction, device: torch.device) -> Direction:

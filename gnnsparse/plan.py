@@ -45,8 +45,11 @@ class Device:
         }
 
     def has_panel_kernel(self, precision: Precision) -> bool:
-        """Whether panels run here: they need asynchronous copies to shared memory."""
-        return self.capability >= (8, 0) and self.has_window_kernel[precision]
+        """Whether panels run here: they need asynchronous copies to shared memory.
+
+        fp32 runs there as well, each operand in two tf32 parts.
+        """
+        return self.type == "cuda" and self.capability >= (8, 0)
 
 
 @lru_cache(maxsize=64)
@@ -202,7 +205,7 @@ def _estimates(problem: Problem) -> dict[str, float]:
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
         if not slots or (problem.weighted and problem.op == "spmm" and height == 32):
             continue
-        busy, start, per_slice = _PANEL_COSTS[height, problem.precision is Precision.TF32]
+        busy, start, per_slice = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
         stored = problem.weighted and problem.op == "spmm"
         values = problem.precision.storage.itemsize * height * slices if stored else 0
         gather = _gather_ms(problem, busy * row_bytes + values, slots)
@@ -231,6 +234,8 @@ def choose_plan(problem: Problem) -> Plan:
     device, precision = problem.device, problem.precision
     if device.type == "cpu":
         return Plan("csr", reasons=("the CPU kernels work row by row",))
+    if problem.panel_slots[0] and (problem.op == "spmm" or _suits_panels(problem)):
+        return _cheapest(problem)
     if not problem.format:
         return csr_plan(problem, ("the operand has no blocked format",))
     if not device.has_window_kernel[precision]:
@@ -241,8 +246,6 @@ def choose_plan(problem: Problem) -> Plan:
         return csr_plan(problem, (f"{problem.format} stores no bits to place edge values by",))
     if not plain:
         return window_plan(problem, (f"format {problem.format} was asked for",))
-    if problem.panel_slots[0] and (problem.op == "spmm" or _suits_panels(problem)):
-        return _cheapest(problem)
     if problem.op == "sddmm":
         return window_plan(problem, ("dot products on Tensor Cores, of rows that are short or very wide",))
     gathered = f"{problem.nnz} nonzeros, {problem.slots} columns of 8-row windows"
@@ -266,11 +269,13 @@ _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_MS = (0.1e-6, 0.2e-6)
-#: (height, tf32): how much longer a stage takes than its gather, and milliseconds to start a warp and
-#: each of its slices.
+#: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
+#: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
-    (16, False): (1.0, 0.9e-6, 0.4e-6),
-    (32, False): (1.1, 1.4e-6, 1.5e-6),
-    (16, True): (1.03, 0.9e-6, 0.4e-6),
-    (32, True): (1.37, 1.4e-6, 1.5e-6),
+    (16, None): (1.0, 0.9e-6, 0.4e-6),
+    (32, None): (1.1, 1.4e-6, 1.5e-6),
+    (16, Precision.TF32): (1.03, 0.9e-6, 0.4e-6),
+    (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
+    (16, Precision.FP32): (1.1, 0.9e-6, 0.4e-6),
+    (32, Precision.FP32): (1.6, 1.4e-6, 1.5e-6),
 }

@@ -29,6 +29,7 @@ class Side:
         make_values: gives the values, [nnz] in the storage dtype, or None.
         row_scale: float32 [rows] in stored order, or None.
         col_scale: float32 [cols], rounded to the precision, or None.
+        panels: whether a plan may convert to panels: not where another format was asked for.
     """
 
     csr: Csr
@@ -38,6 +39,7 @@ class Side:
     make_values: Callable[[], torch.Tensor | None]
     row_scale: torch.Tensor | None = None
     col_scale: torch.Tensor | None = None
+    panels: bool = False
     _memo: dict[Any, Any] = field(default_factory=dict)
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -166,8 +168,7 @@ class Side:
         csr, blocked = self.csr, self.blocked
         device = describe_device(csr.device)
         panels = (0, 0)
-        plain = blocked is not None and blocked.spec.name == "window"
-        if plain and not edge_values and device.has_panel_kernel(self.precision):
+        if self.panels and not edge_values and device.has_panel_kernel(self.precision):
             panels = (self.panel_slots(16), self.panel_slots(32) if op == "spmm" else 0)
         return Problem(
             op, device, self.precision, csr.rows, csr.cols, csr.nnz, width,

@@ -47,9 +47,9 @@ WarpB operand_b(const StageMemory& memory, int q, int tile) {
   WarpB b;
   for (int lane = 0; lane < kWarp; ++lane) {
     for (int upper = 0; upper < 2; ++upper) {
-      if constexpr (PanelTile<P>::kTf32) {
+      if constexpr (kWords<P>) {
         const int chunk = stage_chunk(word_slot(lane, q, upper), word_chunk(lane));
-        b.reg[lane][upper] = to_tf32(memory.chunk[chunk].word[tile]);
+        b.reg[lane][upper] = memory.chunk[chunk].word[tile];
       } else {
         b.reg[lane][upper] = matrix_word(memory, q, tile / 2, lane, 2 * (tile & 1) + upper);
       }
@@ -58,10 +58,37 @@ WarpB operand_b(const StageMemory& memory, int q, int tile) {
   return b;
 }
 
+// Applies `change` to every register.
+template <class Warp, class Change>
+Warp mapped(const Warp& warp, Change change) {
+  Warp result;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    constexpr int kRegisters = sizeof warp.reg[0] / sizeof warp.reg[0][0];
+    for (int r = 0; r < kRegisters; ++r) result.reg[lane][r] = change(warp.reg[lane][r]);
+  }
+  return result;
+}
+
+// d += a b, where words are rounded or split first, `a` unless it is exact.
+template <Precision P, bool kExact>
+void multiply(WarpC& d, const WarpA& a, const WarpB& b) {
+  if constexpr (P == Precision::kFp32) {
+    const auto high = [](uint32_t word) { return split(bits_float(word)).high; };
+    const auto low = [](uint32_t word) { return split(bits_float(word)).low; };
+    mma<P>(d, mapped(a, high), mapped(b, low));
+    if constexpr (!kExact) mma<P>(d, mapped(a, low), mapped(b, high));
+    mma<P>(d, mapped(a, high), mapped(b, high));
+  } else if constexpr (P == Precision::kTf32) {
+    const auto round = [](uint32_t word) { return to_tf32(word); };
+    mma<P>(d, mapped(a, round), mapped(b, round));
+  } else {
+    mma<P>(d, a, b);
+  }
+}
+
 template <Precision P>
 int result_feature(int lane, int tile, int reg) {
-  return PanelTile<P>::kTf32 ? 8 * (lane & 3) + 4 * (reg & 1) + tile
-                             : 8 * tile + 2 * (lane & 3) + (reg & 1);
+  return kWords<P> ? 8 * (lane & 3) + 4 * (reg & 1) + tile : 8 * tile + 2 * (lane & 3) + (reg & 1);
 }
 
 template <Precision P, class Source>
@@ -75,7 +102,13 @@ void multiply_stage(const PanelSpmm& p, int64_t stage, int64_t feature, std::vec
         Source::registers(Source::load(p.a, stage, lane), m, q, a.reg[lane]);
       }
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
-        mma<P>(sums[m * Tile::kTiles + tile], a, operand_b<P>(memory, q, tile));
+        WarpB b = operand_b<P>(memory, q, tile);
+        for (int i = 0; Tile::kSplit && i < 2 * kWarp; ++i) {
+          uint32_t& word = b.reg[i / 2][i % 2];
+          const auto loaded = Source::load(p.a, stage, i / 2);
+          word = float_bits(Source::weigh(loaded, 2 * q + i % 2, bits_float(word)));
+        }
+        multiply<P, Source::kExact>(sums[m * Tile::kTiles + tile], a, b);
       }
     }
   }
@@ -148,16 +181,16 @@ uint32_t plain_word(int lane, int matrix, Chunk chunk_of) {
   return chunk_of(8 * matrix + (lane >> 2)).word[lane & 3];
 }
 
-// Both operands of k-step q: 16 features in 16 bits, 8 of tf32.
+// Both operands of k-step q: 16 features in 16 bits, 8 words.
 template <Precision P>
 void score_operands(const QueryMemory& queries, const StageMemory& keys, int q, int j, WarpA& a,
                     WarpB& b) {
   for (int lane = 0; lane < kWarp; ++lane) {
     for (int r = 0; r < 4; ++r) {
-      if constexpr (PanelTile<P>::kTf32) {
+      if constexpr (kWords<P>) {
         const int row = (lane >> 2) + 8 * (r & 1);
         const int chunk = query_chunk(row, word_pair_chunk(lane, r >> 1));
-        a.reg[lane][r] = to_tf32(queries.chunk[chunk].word[q]);
+        a.reg[lane][r] = queries.chunk[chunk].word[q];
       } else {
         a.reg[lane][r] = plain_word(lane, r, [&](int source) -> const Vec16& {
           return queries.chunk[query_chunk(query_row(source), query_step_chunk(source, q))];
@@ -165,9 +198,9 @@ void score_operands(const QueryMemory& queries, const StageMemory& keys, int q, 
       }
     }
     for (int r = 0; r < 2; ++r) {
-      if constexpr (PanelTile<P>::kTf32) {
+      if constexpr (kWords<P>) {
         const int chunk = stage_chunk(column_slot(lane >> 2, j), word_pair_chunk(lane, r));
-        b.reg[lane][r] = to_tf32(keys.chunk[chunk].word[q]);
+        b.reg[lane][r] = keys.chunk[chunk].word[q];
       } else {
         b.reg[lane][r] = plain_word(lane, 2 * (q & 1) + r, [&](int source) -> const Vec16& {
           const int slot = column_slot(source & 7, j);
@@ -211,7 +244,7 @@ void emulate_scores(const PanelSddmm& p) {
             WarpA a;
             WarpB b;
             score_operands<P>(queries, keys, q, j, a, b);
-            mma<P>(scores[j], a, b);
+            multiply<P, false>(scores[j], a, b);
           }
         }
       }
@@ -234,8 +267,8 @@ void emulate_panel_sddmm(const PanelSddmm& problem, Precision precision) {
       return emulate_scores<Precision::kBf16>(problem);
     case Precision::kTf32:
       return emulate_scores<Precision::kTf32>(problem);
-    default:
-      throw std::invalid_argument("precision: the panel kernel has no fp32");
+    case Precision::kFp32:
+      return emulate_scores<Precision::kFp32>(problem);
   }
 }
 
@@ -247,8 +280,8 @@ void emulate_panel(const PanelSpmm& problem, Precision precision) {
       return emulate_precision<Precision::kBf16>(problem);
     case Precision::kTf32:
       return emulate_precision<Precision::kTf32>(problem);
-    default:
-      throw std::invalid_argument("precision: the panel kernel has no fp32");
+    case Precision::kFp32:
+      return emulate_precision<Precision::kFp32>(problem);
   }
 }
 

@@ -52,10 +52,9 @@ def main() -> None:
         a = gnnsparse.prepare(square, precision=precision, values="gcn", reorder="degree", cache=False)
         products(a, 136)
         gnnsparse.spmm(a, torch.randn(70, 9, device="cuda"), plan=Plan("csr", 1, 32, row_limit=8))
-        if precision != "fp32":
-            panels(a)
-            panels(gnnsparse.prepare(square, precision=precision, cache=False))
-            panels(gnnsparse.prepare(graph, precision=precision, cache=False))
+        panels(a)
+        panels(gnnsparse.prepare(square, precision=precision, cache=False))
+        panels(gnnsparse.prepare(graph, precision=precision, cache=False))
     long_rows = random_graph(4, 3000, 0.9).to("cuda")
     products(gnnsparse.prepare(long_rows, precision="fp16", cache=False), 16)
     torch.cuda.synchronize()

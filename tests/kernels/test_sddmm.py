@@ -27,8 +27,10 @@ def check(a: gnnsparse.SparseOperand, q: torch.Tensor, k: torch.Tensor, **option
 @pytest.mark.parametrize("d", [1, 7, 16, 32, 45, 64, 100, 128, 200, 256])
 @pytest.mark.parametrize("kernel", ["csr", "window", "panel"])
 def test_matches_float64(device: str, precision: str, d: int, kernel: str) -> None:
-    if kernel != "csr" and (device == "cpu" or precision == "fp32"):
+    if kernel != "csr" and device == "cpu":
         pytest.skip("only the csr kernel runs without Tensor Cores")
+    if kernel == "window" and precision == "fp32":
+        pytest.skip("the window kernel has no fp32")
     graph = random_graph(130, 170, 0.06, hubs=2, empty_rows=0.1)
     a = make(graph, device, precision=precision, format="window")
     q, k = torch.randn(130, d), torch.randn(170, d)

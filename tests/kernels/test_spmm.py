@@ -94,7 +94,7 @@ def test_every_window_cut(precision: str, name: str, limit: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("height", [16, 32])
 @pytest.mark.parametrize("weights", [None, "gcn", "mean", "random"])
 @pytest.mark.parametrize(("limit", "slices", "prescale"), [(1, 1, False), (3, 3, True), (1000, 2, False)])

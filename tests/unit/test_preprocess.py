@@ -169,6 +169,7 @@ def test_plans_say_why() -> None:
         ({"panel_slots": (54_379_008, 0), "op": "sddmm", "width": 32}, "window", "short"),
         ({"panel_slots": (54_379_008, 0), "op": "sddmm", "width": 4000}, "window", "very wide"),
         ({"panel_slots": (150_000_000, 140_000_000)}, "csr", "by the model"),
+        ({"panel_slots": (54_379_008, 45_303_232), "precision": Precision.FP32}, "panel", "by the model"),
     ],
 )
 def test_choice(change: dict[str, object], kernel: str, why: str) -> None:

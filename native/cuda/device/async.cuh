@@ -29,6 +29,19 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
+// Ends a group of copies, and waits for all groups but the last `kGroups`.
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int kGroups>
+__device__ __forceinline__ void wait_copies_but() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
+
 // Four 8 x 8 matrices of 16-bit elements.
 __device__ __forceinline__ void load_matrices_plain(uint32_t shared, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

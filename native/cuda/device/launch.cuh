@@ -59,4 +59,38 @@ void launch(const char* call, void (*kernel)(Parameters...), dim3 grid, int thre
   launch_shared(call, kernel, grid, threads, 0, stream, arguments...);
 }
 
+// Whether a kernel may start while the one before it on its stream still runs.
+inline bool starts_early() {
+  int device = 0;
+  int major = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+        "cudaDeviceGetAttribute");
+  return major >= 9;
+}
+
+// Starts as soon as multiprocessors are free, which hides the launch. The kernel has to call
+// wait_for_previous before it reads what the kernel before it has written.
+template <class... Parameters, class... Arguments>
+void launch_early(const char* call, void (*kernel)(Parameters...), dim3 grid, int threads,
+                  Stream stream, const Arguments&... arguments) {
+  if (grid.x == 0 || grid.y == 0) return;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = starts_early() ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), call);
+}
+
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 }  // namespace gnnsparse::cuda

@@ -1,4 +1,4 @@
-// Tensor Core products of one warp: d += a b, float32 sums.
+// Tensor Core products of one warp: d += a b, float32 sums. Operands of fp32 are tf32 parts of it.
 #pragma once
 
 #include <cstdint>

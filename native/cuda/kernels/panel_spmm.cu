@@ -15,8 +15,9 @@ void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Pr
     case Precision::kTf32:
       run_panel_spmm<Precision::kTf32>(problem, stream);
       break;
-    default:
-      throw std::invalid_argument("precision: the panel kernel has no fp32");
+    case Precision::kFp32:
+      run_panel_spmm<Precision::kFp32>(problem, stream);
+      break;
   }
   reduce_windows(problem, cuts, cut_count, stream);
 }

@@ -23,6 +23,8 @@ template <class Source>
 inline constexpr int kPanelBlocks = Source::kRows == 32 ? 16 : 20;
 template <Precision P>
 inline constexpr int kPanelBlocks<UnitPanel<P, 16>> = 24;
+template <>
+inline constexpr int kPanelBlocks<ValuePanel<Precision::kFp32, 16>> = 16;
 
 // Where the results of a lane go: rows g, g + 8, ... of the panel. Sums of cut panels go into the
 // workspace, others into y.
@@ -190,7 +192,7 @@ class PanelWarp {
   __device__ void store(const PanelOutput<Source>& out, int64_t feature) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      if constexpr (Tile::kTf32) {
+      if constexpr (kWords<P>) {
         store_words<Source>(out, sums_[m], 2 * m, lane_, feature);
       } else {
         store_pairs<Source>(out, sums_[m], 2 * m, lane_, feature);
@@ -213,7 +215,9 @@ class PanelWarp {
       uint32_t a[kRowTiles][4];
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) Source::registers(operand, m, q, a[m]);
-      if constexpr (Tile::kTf32) {
+      if constexpr (Tile::kSplit) {
+        multiply_split(stage, q, operand, a);
+      } else if constexpr (kWords<P>) {
         multiply_words(stage, q, a);
       } else {
         multiply_matrices(stage, q, a);
@@ -249,6 +253,41 @@ class PanelWarp {
       const uint32_t b[2] = {to_tf32(x[0][tile]), to_tf32(x[1][tile])};
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) mma<P>(sums_[m][tile], a[m], b);
+    }
+  }
+
+  // fp32: what the small parts add comes first, so that it is not lost in the sum of the large.
+  __device__ void multiply_split(uint32_t stage, int q, const typename Source::Stage& operand,
+                                 const uint32_t (&a)[kRowTiles][4]) {
+    Split x[Tile::kTiles][2];
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      uint32_t words[4];
+      const int chunk = stage_chunk(word_slot(lane_, q, upper), word_chunk(lane_));
+      load_shared(stage + 16 * chunk, words);
+#pragma unroll
+      for (int tile = 0; tile < Tile::kTiles; ++tile) {
+        x[tile][upper] = split(Source::weigh(operand, 2 * q + upper, bits_float(words[tile])));
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      uint32_t high[4];
+      uint32_t low[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const Split parts = Source::kExact ? Split{a[m][r], 0} : split(bits_float(a[m][r]));
+        high[r] = parts.high;
+        low[r] = parts.low;
+      }
+#pragma unroll
+      for (int tile = 0; tile < Tile::kTiles; ++tile) {
+        const uint32_t x_high[2] = {x[tile][0].high, x[tile][1].high};
+        const uint32_t x_low[2] = {x[tile][0].low, x[tile][1].low};
+        mma<P>(sums_[m][tile], high, x_low);
+        if constexpr (!Source::kExact) mma<P>(sums_[m][tile], low, x_high);
+        mma<P>(sums_[m][tile], high, x_high);
+      }
     }
   }
 
@@ -314,5 +353,6 @@ void run_panel_spmm(const PanelSpmm& p, Stream stream) {
 extern template void run_panel_spmm<Precision::kFp16>(const PanelSpmm&, Stream);
 extern template void run_panel_spmm<Precision::kBf16>(const PanelSpmm&, Stream);
 extern template void run_panel_spmm<Precision::kTf32>(const PanelSpmm&, Stream);
+extern template void run_panel_spmm<Precision::kFp32>(const PanelSpmm&, Stream);
 
 }  // namespace gnnsparse::cuda

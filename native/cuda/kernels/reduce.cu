@@ -7,7 +7,10 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Four features of one row a thread; parts are added in their order along the row.
+constexpr int kAhead = 8;  // parts a thread has in flight
+
+// Four features of one row a thread; parts are added in their order along the row. The kernel may
+// start before the one that writes the parts has ended.
 __global__ void __launch_bounds__(kThreads) reduce_kernel(const Reduce p) {
   const Cut cut = p.cuts[blockIdx.x];
   const int64_t stride = partial_stride(p.n);
@@ -20,12 +23,21 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const Reduce p) {
   if (in_window >= p.window || row >= p.rows || column >= p.n) return;
   float sum[4] = {};
   const float* part = p.partial + (int64_t{cut.first} * p.window + in_window) * stride + column;
-  for (int i = 0; i < cut.count; ++i, part += p.window * stride) {
-    const float4 v = *reinterpret_cast<const float4*>(part);
-    sum[0] += v.x;
-    sum[1] += v.y;
-    sum[2] += v.z;
-    sum[3] += v.w;
+  wait_for_previous();
+  for (int i = 0; i < cut.count; i += kAhead, part += kAhead * p.window * stride) {
+    float4 v[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      if (i + j < cut.count) v[j] = *reinterpret_cast<const float4*>(part + j * p.window * stride);
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      if (i + j >= cut.count) break;
+      sum[0] += v[j].x;
+      sum[1] += v[j].y;
+      sum[2] += v[j].z;
+      sum[3] += v[j].w;
+    }
   }
   const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
 #pragma unroll
@@ -38,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const Reduce p) {
 void reduce_partials(const Reduce& problem, Stream stream) {
   const int64_t items = problem.window * partial_stride(problem.n) / 4;
   const dim3 grid = grid_of(problem.cut_count, 1, ceil_div<int64_t>(items, kThreads), "reduce");
-  launch("reduce", reduce_kernel, grid, kThreads, stream, problem);
+  launch_early("reduce", reduce_kernel, grid, kThreads, stream, problem);
 }
 
 }  // namespace gnnsparse::cuda

@@ -1,6 +1,7 @@
 // Where a panel kernel finds operand A: one source for each way a panel stores its values. A source
 // belongs to one lane. load() fetches what the lane needs of a stage, registers() makes operand A
-// of one mma from it. The host emulation uses the same code.
+// of one mma from it. In fp32 operand A is split too, unless it is kExact, and weigh() gives the
+// row of X in one of the lane's slots its column's weight. The host emulation uses the same code.
 #pragma once
 
 #include "gnnsparse/panel_tile.h"
@@ -46,7 +47,8 @@ GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t stage, int 
 template <Precision P, int kHeight>
 struct UnitPanel {
   static constexpr int kRows = kHeight;
-  static constexpr float kScale = kHalf;
+  static constexpr float kScale = kUnitScale<P>;
+  static constexpr bool kExact = true;
   struct Stage {
     uint32_t bits;
   };
@@ -56,8 +58,9 @@ struct UnitPanel {
   }
   GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
     const uint32_t bits = lane_bits(stage.bits, kRows);
-    for (int r = 0; r < 4; ++r) a[r] = twos<P>(bits, operand_bit<P>(m, q, r));
+    for (int r = 0; r < 4; ++r) a[r] = units<P>(bits, operand_bit<P>(m, q, r));
   }
+  GNNSPARSE_HD static float weigh(const Stage&, int, float x) { return x; }
 };
 
 // A weight for each column: rank-1 values.
@@ -66,6 +69,7 @@ struct ScaledPanel {
   using Tile = PanelTile<P>;
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;
+  static constexpr bool kExact = true;
   struct Stage {
     uint32_t bits;
     uint32_t scale[Tile::kOperandWords];
@@ -83,9 +87,16 @@ struct ScaledPanel {
     const uint32_t bits = lane_bits(stage.bits, kRows);
     for (int r = 0; r < 4; ++r) {
       const int bit = operand_bit<P>(m, q, r);
-      a[r] = stage.scale[operand_pair(q, r)] &
-             (Tile::kTf32 ? word_mask(bits, bit) : pair_mask(bits, bit));
+      if constexpr (Tile::kSplit) {
+        a[r] = units<P>(bits, bit);
+      } else {
+        a[r] = stage.scale[operand_pair(q, r)] &
+               (kWords<P> ? word_mask(bits, bit) : pair_mask(bits, bit));
+      }
     }
+  }
+  GNNSPARSE_HD static float weigh(const Stage& stage, int i, float x) {
+    return bits_float(stage.scale[i]) * x;
   }
 };
 
@@ -95,6 +106,7 @@ struct ValuePanel {
   using Tile = PanelTile<P>;
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;
+  static constexpr bool kExact = false;
   struct Stage {
     uint32_t value[kRows / 8][Tile::kOperandWords];
   };
@@ -111,6 +123,7 @@ struct ValuePanel {
   GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
     for (int r = 0; r < 4; ++r) a[r] = stage.value[operand_group(m, r)][operand_pair(q, r)];
   }
+  GNNSPARSE_HD static float weigh(const Stage&, int, float x) { return x; }
 };
 
 }  // namespace gnnsparse

@@ -9,6 +9,7 @@
 // All functions run on the host too: emulate_panel.cpp executes them lane by lane.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "gnnsparse/blocked.h"
@@ -44,8 +45,8 @@ GNNSPARSE_HD constexpr int matrix_slot(int lane, int q) {
 }
 GNNSPARSE_HD constexpr int matrix_chunk(int lane, int pair) { return 2 * pair + (lane >> 4); }
 
-// tf32: 8 slots make an mma, q = 0 .. 3. A lane reads chunk g of the slots k = t and k = t + 4; its
-// word j belongs to mma j, whose features are 4n + j.
+// tf32 and fp32: 8 slots make an mma, q = 0 .. 3. A lane reads chunk g of the slots k = t and k = t
+// + 4; its word j belongs to mma j, whose features are 4n + j.
 GNNSPARSE_HD constexpr int word_slot(int lane, int q, int upper) {
   return kLaneColumns * (lane & 3) + 2 * q + upper;
 }
@@ -73,23 +74,42 @@ GNNSPARSE_HD inline uint32_t pair_mask(uint32_t bits, int bit) {
 }
 GNNSPARSE_HD inline uint32_t word_mask(uint32_t bits, int bit) { return 0u - (bits >> bit & 1u); }
 
+// Whether operands are 32-bit words: tf32, and fp32, whose operands are multiplied in two tf32
+// parts.
+template <Precision P>
+inline constexpr bool kWords = P == Precision::kTf32 || P == Precision::kFp32;
+
 // 2.0 has a single bit in every format, so that ones are made with a shift and an AND; results are
-// halved.
+// halved. In fp32 that would cost the range its last factor of two: there ones are ones.
 template <Precision P>
-inline constexpr uint32_t kTwo = P == Precision::kTf32 ? 0x40000000u : 0x40004000u;
-inline constexpr float kHalf = 0.5f;
+inline constexpr float kUnitScale = P == Precision::kFp32 ? 1.0f : 0.5f;
 template <Precision P>
-GNNSPARSE_HD inline uint32_t twos(uint32_t bits, int bit) {
-  constexpr int kPlace = P == Precision::kTf32 ? 30 : 14;
-  return (bit <= kPlace ? bits << (kPlace - bit) : bits >> (bit - kPlace)) & kTwo<P>;
+GNNSPARSE_HD inline uint32_t units(uint32_t bits, int bit) {
+  if (P == Precision::kFp32) return word_mask(bits, bit) & 0x3f800000u;
+  constexpr int kPlace = kWords<P> ? 30 : 14;
+  constexpr uint32_t kTwo = kWords<P> ? 0x40000000u : 0x40004000u;
+  return (bit <= kPlace ? bits << (kPlace - bit) : bits >> (bit - kPlace)) & kTwo;
+}
+
+// A float32 as the sum of two tf32 numbers, right to 2^-22 of it. Products of two such sums leave
+// out that of the small parts, which is as small.
+struct Split {
+  uint32_t high;
+  uint32_t low;
+};
+GNNSPARSE_HD inline Split split(float value) {
+  const uint32_t high = float_bits(value) & 0xffffe000u;
+  // Of an infinity the difference is NaN, which the maximum drops; no finite one is as low.
+  const float low = fmaxf(value - bits_float(high), -0x1p120f);
+  return {high, to_tf32(float_bits(low))};
 }
 
 // The bit of operand register r of mma q, row tile m.
 template <Precision P>
 GNNSPARSE_HD constexpr int operand_bit(int m, int q, int r) {
-  // tf32: slot 2 q + upper is pair q, odd where `upper`.
-  return P == Precision::kTf32 ? 4 * operand_group(m, r) + q + 16 * (r >> 1)
-                               : 4 * operand_group(m, r) + operand_pair(q, r);
+  // Words: slot 2 q + upper is pair q, odd where `upper`.
+  return kWords<P> ? 4 * operand_group(m, r) + q + 16 * (r >> 1)
+                   : 4 * operand_group(m, r) + operand_pair(q, r);
 }
 
 // SDDMM multiplies 16 rows of Q (operand A, from shared memory) by the stage's rows of K (operand
@@ -114,20 +134,20 @@ GNNSPARSE_HD constexpr int query_row(int lane) { return lane % 16; }
 GNNSPARSE_HD constexpr int query_step_chunk(int lane, int q) { return 2 * q + (lane >> 4); }
 // Of K, matrices of the two k-steps 2 pair and 2 pair + 1.
 GNNSPARSE_HD constexpr int key_step_chunk(int lane, int pair) { return 4 * pair + (lane >> 3); }
-// tf32: a lane reads two chunks of a row; word w of them is k = t and k = t + 4 of k-step w.
+// Words: a lane reads two chunks of a row; word w of them is k = t and k = t + 4 of k-step w.
 GNNSPARSE_HD constexpr int word_pair_chunk(int lane, int upper) { return 2 * (lane & 3) + upper; }
 
 // Results. 16-bit: accumulator `tile` (8 features each) has rows g and g + 8 of its row tile in
-// registers 0, 1 and 2, 3, features 8 tile + 2t and 8 tile + 2t + 1. tf32: accumulator j has
+// registers 0, 1 and 2, 3, features 8 tile + 2t and 8 tile + 2t + 1. Words: accumulator j has
 // features 8t + j and 8t + 4 + j.
 template <Precision P>
 struct PanelTile {
-  static constexpr bool kTf32 = P == Precision::kTf32;
+  static constexpr bool kSplit = P == Precision::kFp32;
   using Storage = typename TileOf<P>::Type::Storage;
-  static constexpr int kFeatures = kTf32 ? 32 : 64;
-  static constexpr int kMmas = kTf32 ? 4 : 2;          // along the slots of a stage
-  static constexpr int kTiles = kTf32 ? 4 : 8;         // along the features
-  static constexpr int kOperandWords = kTf32 ? 8 : 4;  // of 8 slots of one row
+  static constexpr int kFeatures = kWords<P> ? 32 : 64;
+  static constexpr int kMmas = kWords<P> ? 4 : 2;          // along the slots of a stage
+  static constexpr int kTiles = kWords<P> ? 4 : 8;         // along the features
+  static constexpr int kOperandWords = kWords<P> ? 8 : 4;  // of 8 slots of one row
   static constexpr int kPerChunk = 16 / sizeof(Storage);
 };
 

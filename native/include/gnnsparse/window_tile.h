@@ -145,6 +145,11 @@ template <>
 struct TileOf<Precision::kTf32> {
   using Type = TileM16N8K8;
 };
+// In panels alone, as two tf32 parts.
+template <>
+struct TileOf<Precision::kFp32> {
+  using Type = TileM16N8K8;
+};
 
 // 1.0 in the storage type of a precision.
 template <Precision P>

@@ -1,0 +1,418 @@
+// SDDMM on Tensor Cores over panels of 16 rows: the rows of K that a panel needs go once through
+// shared memory, as those of X in panel_spmm.cuh; the panel's rows of Q stay in registers, or in
+// shared memory where they are wide. One warp is a block. panel_tile.h has the maps.
+#pragma once
+
+#include "device/async.cuh"
+#include "device/launch.cuh"
+#include "device/mma.cuh"
+#include "device/vector.cuh"
+#include "gnnsparse/panel_problem.h"
+
+namespace gnnsparse::cuda {
+
+// Slices of stages in shared memory. Two are on their way while one is multiplied: the writing of
+// scores takes as long as a copy, which would leave memory idle.
+inline constexpr int kScoreRing = 3;
+inline constexpr uint32_t kSliceBytes = 16 * kStageChunks;
+inline constexpr uint32_t kQueryBytes = 16 * kQueryChunks;
+
+// A score on its way to `at`, counted from the panel's first nonzero.
+struct Score {
+  uint32_t at;
+  float value;
+};
+static_assert(kQueryRows * kStage * sizeof(Score) <= kSliceBytes, "a full stage fits its slice");
+
+// Where the scores of a lane go: rows g and g + 8 of the panel, in row order. Most stages have few:
+// they are put side by side in shared memory first, so that a store writes 32 of them.
+class ScoreOutput {
+ public:
+  // Of one stage: the first place of each of the lane's rows, and the lane's part of the list.
+  struct Places {
+    uint32_t bits;
+    int64_t at[2];
+    int begin;
+    int total;
+  };
+
+  __device__ ScoreOutput(const PanelSddmm& p, const PanelItem& item, int64_t index, int lane)
+      : p_(p), lane_(lane), base_(p.indptr[item.row]) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      const int in_panel = 8 * upper + (lane >> 2);
+      const int row = item.row + in_panel;
+      next_[upper] =
+          row < p.a.rows ? p.indptr[row] + p.row_offsets[index * kQueryRows + in_panel] : base_;
+    }
+  }
+
+  // Needs the bits alone, so that its shuffles can run while the stage's rows are on their way.
+  __device__ Places places(uint32_t bits) {
+    Places found;
+    found.bits = bits;
+    // Nonzeros of both rows in the lane's slots, and in those of the lanes before it.
+    const int mine = __popc(bits & 0x000f000fu) | __popc(bits & 0x00f000f0u) << 16;
+    int sum = mine;
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, sum, step, 4);
+      if ((lane_ & 3) >= step) sum += before;
+    }
+    const int row_total = __shfl_sync(0xffffffffu, sum, 3, 4);
+    const int before = sum - mine;
+    found.at[0] = next_[0] + (before & 0xffff);
+    found.at[1] = next_[1] + (before >> 16);
+    next_[0] += row_total & 0xffff;
+    next_[1] += row_total >> 16;
+
+    const int count = (mine & 0xffff) + (mine >> 16);
+    int end = count;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int others = __shfl_up_sync(0xffffffffu, end, step);
+      if (lane_ >= step) end += others;
+    }
+    found.begin = end - count;
+    found.total = __shfl_sync(0xffffffffu, end, kWarp - 1);
+    return found;
+  }
+
+  // Writes the scores of a stage. `list` is free for all lanes, and is free again for the caller
+  // after the next __syncwarp.
+  __device__ void store(const Places& places, const float (&scores)[4][4], Score* list) const {
+    if (p_.a.cols >= kWide) return write_each(places, scores);
+    Score* to = list + places.begin;
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      auto place = static_cast<uint32_t>(places.at[upper] - base_);
+#pragma unroll
+      for (int slot = 0; slot < kLaneColumns; ++slot) {
+        if (places.bits >> result_bit(upper, slot >> 1, slot & 1) & 1u) {
+          *to++ = {place++, scores[slot >> 1][2 * upper + (slot & 1)]};
+        }
+      }
+    }
+    __syncwarp();
+    for (int i = lane_; i < places.total; i += kWarp) {
+      const Score score = list[i];
+      store_scalar(p_.out, p_.out_dtype, base_ + score.at, score.value);
+    }
+  }
+
+ private:
+  // 16 rows of more columns might have more nonzeros than 32 bits count.
+  static constexpr int64_t kWide = int64_t{1} << 28;
+
+  __device__ void write_each(const Places& places, const float (&scores)[4][4]) const {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      int64_t at = places.at[upper];
+#pragma unroll
+      for (int slot = 0; slot < kLaneColumns; ++slot) {
+        if (places.bits >> result_bit(upper, slot >> 1, slot & 1) & 1u) {
+          store_scalar(p_.out, p_.out_dtype, at++, scores[slot >> 1][2 * upper + (slot & 1)]);
+        }
+      }
+    }
+  }
+
+  const PanelSddmm& p_;
+  int lane_;
+  int64_t base_;
+  int64_t next_[2];
+};
+
+// One slice of the panel's rows of Q as a lane uses it: operand A of four k-steps in 16 bits; of
+// words the chunks of rows g and g + 8, two each.
+struct QuerySlice {
+  uint32_t reg[4][4];
+};
+
+// kHeld: slices of Q in registers, all there are; 0: they stay in shared memory, any number.
+template <Precision P, int kHeld>
+class ScoreWarp {
+ public:
+  using Tile = PanelTile<P>;
+  static constexpr int kSize = sizeof(typename Tile::Storage);
+
+  // Q on its way to registers shares the ring's last slice, which is copied to after that.
+  __host__ __device__ static constexpr uint32_t shared_bytes(int slices) {
+    const uint32_t queries = slices * kQueryBytes;
+    if (kHeld == 0) return kScoreRing * kSliceBytes + queries;
+    return (kScoreRing - 1) * kSliceBytes + (queries > kSliceBytes ? queries : kSliceBytes);
+  }
+
+  __device__ ScoreWarp(const PanelSddmm& p, const PanelItem& item, int lane, char* shared)
+      : p_(p), item_(item), lane_(lane), shared_(shared) {
+    ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    queries_ = ring_ + (kHeld == 0 ? kScoreRing : kScoreRing - 1) * kSliceBytes;
+    slices_ = kHeld > 0 ? kHeld : static_cast<int>(ceil_div<int64_t>(p.d, Tile::kFeatures));
+    k_ = static_cast<const char*>(p.k.data) + 16 * copy_chunk(lane);
+    stride_ = static_cast<uint32_t>(p.k.stride * kSize);
+  }
+
+  __device__ void run(int64_t index) {
+    copy_queries();
+    commit_copies();
+    ScoreOutput out(p_, item_, index, lane_);
+    load_ids(0, ids_);
+    load_ids(1, following_ids_);
+#pragma unroll
+    for (int i = 0; i < kScoreRing - 1; ++i) copy();
+    QuerySlice held[kHeld > 0 ? kHeld : 1];
+    if constexpr (kHeld > 0) {
+      wait_copies_but<kScoreRing - 1>();
+      __syncwarp();
+#pragma unroll
+      for (int slice = 0; slice < kHeld; ++slice) held[slice] = load_queries(slice);
+    }
+    uint32_t bits = load_bits<kQueryRows>(p_.a, item_.stage, lane_);
+    for (int i = 0; i < item_.stages; ++i) {
+      const auto places = out.places(lane_bits(bits, kQueryRows));
+      if (i + 1 < item_.stages) {
+        bits = load_bits<kQueryRows>(p_.a, int64_t{item_.stage} + i + 1, lane_);
+      }
+      float scores[4][4] = {};
+      if constexpr (kHeld > 0) {
+#pragma unroll
+        for (int slice = 0; slice < kHeld; ++slice) {
+          const uint32_t keys = next_slice();
+          multiply(keys, held[slice], scores);
+        }
+      } else {
+        for (int slice = 0; slice < slices_; ++slice) {
+          const uint32_t keys = next_slice();
+          multiply(keys, load_queries(slice), scores);
+        }
+      }
+      __syncwarp();  // all have read the slice that holds the list now
+      out.store(places, scores, reinterpret_cast<Score*>(shared_ + (keys_ - ring_)));
+    }
+  }
+
+ private:
+  // Bytes of a row in chunk `chunk` of slice `slice`.
+  __device__ int chunk_bytes(int slice, int chunk) const {
+    const int left = (static_cast<int>(p_.d) - slice * Tile::kFeatures) * kSize - 16 * chunk;
+    return max(0, min(16, left));
+  }
+
+  __device__ void copy_queries() const {
+    const int chunk = copy_chunk(lane_);
+    for (int i = 0; i < kQueryRows / 4; ++i) {
+      const int in_panel = 4 * i + lane_ / kRowChunks;
+      const int64_t row = int64_t{item_.row} + in_panel;
+      const bool inside = row < p_.a.rows;
+      const int64_t id = !inside ? 0 : p_.row_ids != nullptr ? p_.row_ids[row] : row;
+      const char* from =
+          static_cast<const char*>(p_.q.data) + id * p_.q.stride * kSize + 16 * chunk;
+      for (int slice = 0; slice < slices_; ++slice) {
+        const int bytes = inside ? chunk_bytes(slice, chunk) : 0;
+        const uint32_t to = queries_ + slice * kQueryBytes + 16 * query_chunk(in_panel, chunk);
+        copy_async(to, bytes > 0 ? from + 128 * slice : p_.q.data, bytes);
+      }
+    }
+  }
+
+  __device__ QuerySlice load_queries(int slice) const {
+    const uint32_t queries = queries_ + slice * kQueryBytes;
+    QuerySlice loaded;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kWords<P>) {
+        const int row = (lane_ >> 2) + 8 * (i >> 1);
+        load_shared(queries + 16 * query_chunk(row, word_pair_chunk(lane_, i & 1)), loaded.reg[i]);
+      } else {
+        const int chunk = query_chunk(query_row(lane_), query_step_chunk(lane_, i));
+        load_matrices_plain(queries + 16 * chunk, loaded.reg[i]);
+      }
+    }
+    return loaded;
+  }
+
+  __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
+    if (i >= item_.stages) return;
+    load_words(p_.a.columns + (int64_t{item_.stage} + i) * kStage + copy_slot(lane_, 0),
+               reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
+  }
+
+  // Waits for the next slice and starts the copy that is two ahead of it.
+  __device__ uint32_t next_slice() {
+    wait_copies_but<kScoreRing - 2>();
+    // Now every lane's copies of this slice are there, and all are done with the one before it.
+    __syncwarp();
+    copy();
+    keys_ = ring_ + here_;
+    here_ = here_ + kSliceBytes < kScoreRing * kSliceBytes ? here_ + kSliceBytes : 0;
+    return keys_;
+  }
+
+  // Copies the next slice of the stage's rows, or the first one of the next stage's. Counts as one
+  // copy where nothing is left as well.
+  __device__ void copy() {
+    if (copied_ < item_.stages) {
+      copy_slice();
+      if (++copied_slice_ == slices_) {
+        copied_slice_ = 0;
+        ++copied_;
+#pragma unroll
+        for (int j = 0; j < kLaneColumns; ++j) ids_[j] = following_ids_[j];
+        load_ids(copied_ + 1, following_ids_);
+      }
+    }
+    commit_copies();
+  }
+
+  __device__ void copy_slice() {
+    const int bytes = chunk_bytes(copied_slice_, copy_chunk(lane_));
+#pragma unroll
+    for (int j = 0; j < kLaneColumns; ++j) {
+      const bool real = bytes > 0 && ids_[j] >= 0;
+      const char* from = k_ + uint64_t{static_cast<uint32_t>(real ? ids_[j] : 0)} * stride_;
+      const uint32_t to = ring_ + to_ + 16 * stage_chunk(copy_slot(lane_, j), copy_chunk(lane_));
+      copy_async(to, real ? from + 128 * copied_slice_ : p_.k.data, real ? bytes : 0);
+    }
+    to_ = to_ + kSliceBytes < kScoreRing * kSliceBytes ? to_ + kSliceBytes : 0;
+  }
+
+  __device__ void multiply(uint32_t keys, const QuerySlice& queries, float (&scores)[4][4]) const {
+    if constexpr (kWords<P>) {
+      multiply_words(keys, queries, scores);
+    } else {
+      multiply_matrices(keys, queries, scores);
+    }
+  }
+
+  __device__ void multiply_matrices(uint32_t keys, const QuerySlice& queries,
+                                    float (&scores)[4][4]) const {
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        uint32_t k[4];
+        const int slot = column_slot(lane_ & 7, j);
+        load_matrices_plain(keys + 16 * stage_chunk(slot, key_step_chunk(lane_, pair)), k);
+        const uint32_t low[2] = {k[0], k[1]};
+        const uint32_t high[2] = {k[2], k[3]};
+        mma<P>(scores[j], queries.reg[2 * pair], low);
+        mma<P>(scores[j], queries.reg[2 * pair + 1], high);
+      }
+    }
+  }
+
+  __device__ void multiply_words(uint32_t keys, const QuerySlice& queries,
+                                 float (&scores)[4][4]) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t k[2][4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int slot = column_slot(lane_ >> 2, j);
+        load_shared(keys + 16 * stage_chunk(slot, word_pair_chunk(lane_, half)), k[half]);
+      }
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const uint32_t a[4] = {queries.reg[0][w], queries.reg[2][w], queries.reg[1][w],
+                               queries.reg[3][w]};
+        const uint32_t b[2] = {k[0][w], k[1][w]};
+        multiply_step(scores[j], a, b);
+      }
+    }
+  }
+
+  __device__ static void multiply_step(float (&d)[4], const uint32_t (&a)[4],
+                                       const uint32_t (&b)[2]) {
+    uint32_t a_high[4];
+    uint32_t b_high[2];
+    if constexpr (Tile::kSplit) {
+      uint32_t a_low[4];
+      uint32_t b_low[2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const Split parts = split(bits_float(a[i]));
+        a_high[i] = parts.high;
+        a_low[i] = parts.low;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Split parts = split(bits_float(b[i]));
+        b_high[i] = parts.high;
+        b_low[i] = parts.low;
+      }
+      mma<P>(d, a_high, b_low);
+      mma<P>(d, a_low, b_high);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a_high[i] = to_tf32(a[i]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) b_high[i] = to_tf32(b[i]);
+    }
+    mma<P>(d, a_high, b_high);
+  }
+
+  const PanelSddmm& p_;
+  const PanelItem& item_;
+  int lane_;
+  char* shared_;
+  uint32_t ring_;
+  uint32_t queries_;
+  uint32_t keys_ = 0;  // the slice in hand
+  uint32_t here_ = 0;  // offset of the next one
+  uint32_t to_ = 0;    // offset of the next copy
+  int slices_;
+  const char* k_;
+  uint32_t stride_;
+  int ids_[kLaneColumns];
+  int following_ids_[kLaneColumns];
+  int copied_ = 0;
+  int copied_slice_ = 0;
+};
+
+// Blocks that must fit on a multiprocessor: words take more registers.
+template <Precision P>
+inline constexpr int kScoreBlocks = kWords<P> ? 12 : 16;
+
+template <Precision P, int kHeld>
+__global__ void __launch_bounds__(kWarp, kScoreBlocks<P>)
+    panel_sddmm_kernel(const __grid_constant__ PanelSddmm p) {
+  extern __shared__ __align__(1024) char score_memory[];
+  const int4 words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
+  const PanelItem item = {words.x, words.y, words.z, words.w};
+  if (item.stages == 0) return;
+  ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, score_memory);
+  warp.run(blockIdx.x);
+}
+
+template <Precision P, int kHeld>
+void launch_panel_sddmm(const PanelSddmm& p, int slices, Stream stream) {
+  const uint32_t bytes = ScoreWarp<P, kHeld>::shared_bytes(slices);
+  constexpr uint32_t kMost = 96 * 1024;  // what every device of capability 8.0 has
+  if (bytes > kMost) throw std::invalid_argument("d: too wide for the panel kernel");
+  const auto kernel = panel_sddmm_kernel<P, kHeld>;
+  static std::atomic<uint64_t> prepared{0};
+  prefer_shared_memory(kernel, kMost, prepared);
+  const dim3 grid = grid_of(p.item_count, 1, 1, "sddmm_panel");
+  launch_shared("sddmm_panel", kernel, grid, kWarp, bytes, stream, p);
+}
+
+// Instantiated once for each precision in panel_sddmm_<precision>.cu.
+template <Precision P>
+void run_panel_sddmm(const PanelSddmm& p, Stream stream) {
+  const auto slices = static_cast<int>(ceil_div<int64_t>(p.d, PanelTile<P>::kFeatures));
+  if (slices == 1) return launch_panel_sddmm<P, 1>(p, slices, stream);
+  if constexpr (P != Precision::kFp32) {  // the parts of fp32 would not fit the registers
+    if (slices == 2) return launch_panel_sddmm<P, 2>(p, slices, stream);
+  }
+  if constexpr (P == Precision::kTf32) {
+    if (slices == 4) return launch_panel_sddmm<P, 4>(p, slices, stream);
+  }
+  launch_panel_sddmm<P, 0>(p, slices, stream);
+}
+
+extern template void run_panel_sddmm<Precision::kFp16>(const PanelSddmm&, Stream);
+extern template void run_panel_sddmm<Precision::kBf16>(const PanelSddmm&, Stream);
+extern template void run_panel_sddmm<Precision::kTf32>(const PanelSddmm&, Stream);
+extern template void run_panel_sddmm<Precision::kFp32>(const PanelSddmm&, Stream);
+
+}  // namespace gnnsparse::cuda
