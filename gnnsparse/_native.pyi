@@ -134,6 +134,8 @@ def cuda_spmm_csr(
     cuts: int,
     cut_count: int,
     row_limit: int,
+    groups: int,
+    group_count: int,
     lanes: int,
     row_lanes: int,
     x: Dense,

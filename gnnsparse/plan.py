@@ -101,10 +101,14 @@ class Plan:
         lanes: csr on CUDA: lanes along the features; each loads 16 bytes of a row.
         row_lanes: csr on CUDA: lanes of one row; row_lanes / lanes nonzeros run side by side.
         row_limit: csr on CUDA: longer rows are cut into parts of at most this many nonzeros.
+        group: csr on CUDA: neighbouring rows of about this many nonzeros in all are taken one after the
+            other by `lanes` lanes; 0: each row by itself, by `row_lanes`.
         prescale: csr and panel on CUDA, rank-1 weights: the rows of X are weighed once before the
             product; False: each nonzero's value is made once and kept, or each column slot's.
         step_limit: window, panel: longer windows are cut into parts of at most this many steps of 16
             column slots, panels into as many stages of 32.
+        longest_first: panel: the longest parts start first, so that none is started last; otherwise they
+            start in the order of the rows, whose neighbours share rows of X.
         height: panel: rows of a panel, 16 or 32.
         slices: panel: slices of 128 bytes of the rows of X that a warp takes one after the other.
         reasons: why, one line each.
@@ -114,8 +118,10 @@ class Plan:
     lanes: int = 32
     row_lanes: int = 32
     row_limit: int = 256
+    group: int = 0
     prescale: bool = True
     step_limit: int = 24
+    longest_first: bool = False
     height: int = 32
     slices: int = 1
     reasons: tuple[str, ...] = ()
@@ -142,7 +148,11 @@ def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     row_lanes = lanes
     while row_lanes < 32 and mean >= 96 * (row_lanes // lanes):
         row_lanes *= 2
-    return Plan("csr", lanes, row_lanes, max(256, int(2 * mean)), prescale=mean >= 32, reasons=reasons)
+    short = problem.op == "spmm" and mean < _SHORT_ROWS
+    return Plan(
+        "csr", lanes, row_lanes, max(256, int(2 * mean)), _GROUP if short else 0, prescale=mean >= 32,
+        reasons=reasons,
+    )  # fmt: skip
 
 
 def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
@@ -158,11 +168,14 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
     """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
     slots = problem.panel_slots[height // 32]
     mean_stages = slots / _STAGE_SLOTS / max(-(-problem.rows // height), 1)
+    resident = problem.cols * _SLICE_BYTES <= _RESIDENT_BYTES
     return replace(
         csr_plan(problem),
         kernel="panel",
         height=height,
-        step_limit=max(12, int(1.3 * mean_stages)),
+        step_limit=max(20 if resident else 16, int(1.3 * mean_stages)),
+        # Where a slice of X stays in L2 the order of the rows gains nothing.
+        longest_first=resident,
         # Short panels start less often if a warp takes all slices; with long ones slices that stay
         # in L2 are worth more. SDDMM has to take all.
         slices=_slices(problem) if mean_stages <= 5 else 1,
@@ -194,14 +207,21 @@ def _suits_panels(problem: Problem) -> bool:
     return whole and _slices(problem) <= _SDDMM_SLICES
 
 
+def _csr_ms(problem: Problem, row_bytes: int, slices: int) -> float:
+    """The csr kernel by the model."""
+    gather = _gather_ms(problem, row_bytes, problem.nnz)
+    if csr_plan(problem).group:
+        busy = _GROUP_BUSY[problem.precision.storage.itemsize]
+        return busy * gather + problem.rows * slices * _GROUP_ROW_MS
+    total = gather + problem.rows * (_CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1])
+    return _SDDMM_CSR * total if problem.op == "sddmm" else total
+
+
 def _estimates(problem: Problem) -> dict[str, float]:
     """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
     slices = _slices(problem)
     row_bytes = slices * _SLICE_BYTES
-    per_row = _CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1]
-    model = {"csr": _gather_ms(problem, row_bytes, problem.nnz) + problem.rows * per_row}
-    if problem.op == "sddmm":
-        model["csr"] *= _SDDMM_CSR
+    model = {"csr": _csr_ms(problem, row_bytes, slices)}
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
         if not slots or (problem.weighted and problem.op == "spmm" and height == 32):
             continue
@@ -256,6 +276,9 @@ def choose_plan(problem: Problem) -> Plan:
 
 #: The window kernel pays once it gathers at most this fraction of the csr kernel's rows.
 _WINDOW_GAIN = 0.9
+#: Below this mean length rows go to the csr kernel in groups of so many nonzeros.
+_SHORT_ROWS = 32
+_GROUP = 128
 #: Column slots of a stage of the panel kernel (native kStage), and bytes of a row of X in it.
 _STAGE_SLOTS = 32
 _SLICE_BYTES = 128
@@ -269,6 +292,9 @@ _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_MS = (0.1e-6, 0.2e-6)
+#: Rows in groups: how much longer than the gather by bytes an element, and milliseconds a row's slice.
+_GROUP_BUSY = {2: 1.9, 4: 1.2}
+_GROUP_ROW_MS = 0.04e-6
 #: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
@@ -276,6 +302,6 @@ _PANEL_COSTS = {
     (32, None): (1.1, 1.4e-6, 1.5e-6),
     (16, Precision.TF32): (1.03, 0.9e-6, 0.4e-6),
     (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
-    (16, Precision.FP32): (1.1, 0.9e-6, 0.4e-6),
+    (16, Precision.FP32): (1.35, 0.9e-6, 0.4e-6),
     (32, Precision.FP32): (1.6, 1.4e-6, 1.5e-6),
 }

@@ -12,7 +12,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows
+from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
@@ -79,6 +79,10 @@ class Side:
         """The rows with more than `limit` nonzeros, cut."""
         return self.remember(("rows", limit), lambda: cut_rows(self.csr, limit))
 
+    def row_groups(self, size: int, limit: int) -> torch.Tensor:
+        """Groups of neighbouring short rows of about `size` nonzeros."""
+        return self.remember(("groups", size, limit), lambda: group_rows(self.csr, size, limit))
+
     def residual_segments(self, limit: int) -> Segments:
         """The same of the rows that the format keeps out of its windows."""
         residual = self.blocked.residual if self.blocked is not None else None
@@ -103,11 +107,12 @@ class Side:
         spec = format_spec(name, self.precision, panel=height)
         return self.remember((name, height), lambda: convert(self.csr, spec, values))
 
-    def score_panels(self, limit: int) -> tuple[Any, Segments]:
+    def score_panels(self, limit: int, longest_first: bool) -> tuple[Any, Segments]:
         """Native handle of the bits of panels of 16 rows for SDDMM, and their work list."""
         panel = self.panel(16, bits=True)
         view = self.remember("score view", panel.view)
-        return view, self.remember(("score panels", limit), lambda: cut_panels(panel, limit, self.csr))
+        key = ("score panels", limit, longest_first)
+        return view, self.remember(key, lambda: cut_panels(panel, limit, self.csr, longest_first))
 
     @property
     def panel_bytes(self) -> int:
@@ -119,10 +124,11 @@ class Side:
         spec = format_spec("panel", self.precision, panel=height)
         return self.remember(("panel slots", height), lambda: count_slots(self.csr, spec))
 
-    def panel_segments(self, height: int, limit: int) -> Segments:
+    def panel_segments(self, height: int, limit: int, longest_first: bool) -> Segments:
         """Every panel, cut into at most `limit` stages."""
         panel = self.panel(height)
-        return self.remember(("panels", height, limit), lambda: cut_panels(panel, limit))
+        key = ("panels", height, limit, longest_first)
+        return self.remember(key, lambda: cut_panels(panel, limit, longest_first=longest_first))
 
     def panel_view(self, height: int, weighted: bool) -> Any:
         """Native handle of the panels, with or without their column weights."""

@@ -61,12 +61,14 @@ def _partials(count: int, rows: int, width: int, device: torch.device) -> torch.
 def _csr_spmm(
     side: Side, csr: Csr, row_ids: torch.Tensor | None, segments: Segments, plan: Plan,
     x: torch.Tensor, y: torch.Tensor, values: torch.Tensor | None, row_scale: torch.Tensor | None,
+    groups: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     partial = _partials(segments.partials, 1, y.shape[1], y.device)
     _native.cuda_spmm_csr(
         csr.view, address(row_ids), address(values), address(row_scale), segments.view,
-        address(segments.cuts), segments.cuts.shape[0], plan.row_limit, plan.lanes, plan.row_lanes,
-        dense_view(x), dense_view(y), y.shape[1], address(partial), side.precision.code, stream_of(y.device),
+        address(segments.cuts), segments.cuts.shape[0], plan.row_limit, address(groups),
+        0 if groups is None else groups.numel() - 1, plan.lanes, plan.row_lanes, dense_view(x),
+        dense_view(y), y.shape[1], address(partial), side.precision.code, stream_of(y.device),
     )  # fmt: skip
 
 
@@ -93,7 +95,8 @@ def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | 
         rows = _vectorized(x, side, col_scale)
         y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
         segments = side.row_segments(plan.row_limit)
-        _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, row_scale)
+        groups = side.row_groups(plan.group, plan.row_limit) if plan.group else None
+        _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, row_scale, groups)
         return y
 
 
@@ -111,14 +114,16 @@ class _PanelWork(NamedTuple):
 
 def _panel_work(side: Side, plan: Plan) -> _PanelWork:
     def make() -> _PanelWork:
-        segments = side.panel_segments(plan.height, plan.step_limit)
+        segments = side.panel_segments(plan.height, plan.step_limit, plan.longest_first)
         row_scale = side.row_scale if side.values is None else None
         return _PanelWork(
             side.panel_view(plan.height, not plan.prescale), segments.view, address(segments.cuts),
             segments.cuts.shape[0], segments.partials, address(side.row_ids), address(row_scale),
         )  # fmt: skip
 
-    return side.remember(("panel work", plan.height, plan.step_limit, plan.prescale), make)
+    return side.remember(
+        ("panel work", plan.height, plan.step_limit, plan.longest_first, plan.prescale), make
+    )
 
 
 def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan) -> torch.Tensor:
@@ -177,7 +182,7 @@ def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> to
                 DTYPE_CODES[out.dtype], d, side.precision.code, stream_of(q.device),
             )  # fmt: skip
         elif plan.kernel == "panel":
-            view, items = side.score_panels(plan.step_limit)
+            view, items = side.score_panels(plan.step_limit, plan.longest_first)
             _native.cuda_sddmm_panel(
                 view, items.view, address(side.csr.indptr), address(side.row_ids), dense_view(q_rows),
                 dense_view(k_rows), address(out), DTYPE_CODES[out.dtype], d, side.precision.code,

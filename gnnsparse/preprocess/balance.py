@@ -15,7 +15,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr, address
 from gnnsparse.formats import BlockedMatrix
 
-__all__ = ["STAGE", "STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "window_steps"]
+__all__ = ["STAGE", "STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_steps"]
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
@@ -86,6 +86,22 @@ def cut_rows(csr: Csr, limit: int) -> Segments:
     return Segments(items, cuts, partials)
 
 
+def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
+    """First rows of groups of neighbouring rows with about `size` nonzeros, int32 [groups + 1].
+
+    A row counts as two nonzeros more, for what it costs to store. Rows with more than `limit`
+    nonzeros, which cut_rows cuts, are groups of their own.
+    """
+    if csr.rows == 0:
+        return torch.zeros(1, dtype=torch.int32, device=csr.device)
+    work = csr.indptr[:-1] + 2 * torch.arange(csr.rows, device=csr.device)
+    block, long = work // size, csr.degrees > limit
+    starts = torch.ones(csr.rows, dtype=torch.bool, device=csr.device)
+    starts[1:] = (block[1:] != block[:-1]) | long[1:] | long[:-1]
+    end = torch.tensor([csr.rows], device=csr.device)
+    return torch.cat([starts.nonzero().flatten(), end]).to(torch.int32)
+
+
 def window_steps(blocked: BlockedMatrix) -> torch.Tensor:
     """Steps of each window, int64 [windows]."""
     per_panel = (blocked.panel_ptr.diff() + STEP - 1) // STEP
@@ -101,10 +117,12 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
     return replace(segments, row_offsets=_row_offsets(blocked, csr, items, STEP))
 
 
-def cut_panels(blocked: BlockedMatrix, limit: int, csr: Csr | None = None) -> Segments:
+def cut_panels(
+    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False
+) -> Segments:
     """Segments of every panel in lane order, of at most `limit` stages each; with `csr` row_offsets too.
 
-    Its items are what a warp starts with, in one load: first row, first stage counted over all
+    With `longest_first` the longest come first, so that none is started last. Its items are what a warp starts with, in one load: first row, first stage counted over all
     panels, number of stages, place of the partial sum or -1.
     """
     items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
@@ -112,6 +130,9 @@ def cut_panels(blocked: BlockedMatrix, limit: int, csr: Csr | None = None) -> Se
     panel = items[:, 0].long()
     items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
     items[:, 0] *= blocked.spec.panel
+    if longest_first:
+        order = items[:, 2].argsort(descending=True, stable=True)
+        items, offsets = items[order], None if offsets is None else offsets[order]
     return Segments(items, cuts, partials, offsets)
 
 

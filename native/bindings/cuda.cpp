@@ -54,8 +54,8 @@ void pack(Address x, int x_dtype, int64_t row_stride, int64_t column_stride, Add
 
 void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_scale,
               const Segments& segments, Address cuts, int64_t cut_count, int64_t row_limit,
-              int lanes, int row_lanes, const Dense& x, const Dense& y, int64_t n, Address partial,
-              int precision_code, Address stream) {
+              Address groups, int64_t group_count, int lanes, int row_lanes, const Dense& x,
+              const Dense& y, int64_t n, Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_lanes(lanes, row_lanes);
   require_aligned(values, "values");
@@ -69,6 +69,8 @@ void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_sca
   p.cuts = array<const cuda::Cut>(cuts, cut_count, "cuts");
   p.cut_count = cut_count;
   p.row_limit = row_limit;
+  p.groups = group_count > 0 ? array<const int32_t>(groups, group_count + 1, "groups") : nullptr;
+  p.group_count = group_count;
   p.lanes = lanes;
   p.row_lanes = row_lanes;
   p.x = vector_matrix(x, a.cols, n, precision, "x");

@@ -36,7 +36,7 @@ def panels(a: gnnsparse.SparseOperand) -> None:
         x = torch.randn(a.shape[1], width, device="cuda")
         for slices in (1, 2):
             plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=slices == 1)
-            gnnsparse.spmm(a, x, plan=plan)
+            gnnsparse.spmm(a, x, plan=replace(plan, longest_first=slices == 2))
         gnnsparse.sddmm(a, torch.randn(a.shape[0], width, device="cuda"), x, plan=plan)
 
 
@@ -52,6 +52,7 @@ def main() -> None:
         a = gnnsparse.prepare(square, precision=precision, values="gcn", reorder="degree", cache=False)
         products(a, 136)
         gnnsparse.spmm(a, torch.randn(70, 9, device="cuda"), plan=Plan("csr", 1, 32, row_limit=8))
+        gnnsparse.spmm(a, torch.randn(70, 72, device="cuda"), plan=Plan("csr", 8, 8, row_limit=8, group=20))
         panels(a)
         panels(gnnsparse.prepare(square, precision=precision, cache=False))
         panels(gnnsparse.prepare(graph, precision=precision, cache=False))

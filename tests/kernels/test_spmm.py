@@ -73,6 +73,23 @@ def test_every_csr_plan(device: str, precision: str, width: int, lanes: tuple[in
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", [None, "gcn", "random"])
+@pytest.mark.parametrize("lanes", [1, 8, 32])
+@pytest.mark.parametrize("group", [1, 20, 10_000])
+def test_every_group_of_rows(
+    device: str, precision: str, weights: str | None, lanes: int, group: int
+) -> None:
+    random = weights == "random"
+    graph = random_graph(120, 120, 0.04, weighted=random, hubs=2, empty_rows=0.2)
+    weights = None if random else weights
+    a = make(graph, device, precision=precision, values=weights, reorder="degree")
+    for limit, width in ((8, 40), (10_000, 130)):
+        plan = Plan("csr", lanes, lanes, row_limit=limit, group=group)
+        check(a, dense_matrix(graph, weights), torch.randn(120, width), plan=plan)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("prescale", [True, False])
 def test_rank_one_weights_either_way(device: str, precision: str, prescale: bool) -> None:
     graph = random_graph(90, 90, 0.1, weighted=False, hubs=2)
@@ -106,7 +123,10 @@ def test_every_panel(
     weights = None if random else weights
     a = make(graph, "cuda", precision=precision, values=weights, reorder="degree")
     dense = dense_matrix(graph, weights)
-    plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=prescale)
+    plan = Plan(
+        "panel", height=height, step_limit=limit, slices=slices, prescale=prescale,
+        longest_first=slices == 1,
+    )  # fmt: skip
     for width in (1, 40, 64, 136, 200):
         for dtype in (torch.float32, a.precision.storage):
             x = torch.randn(150, width).to(dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from gnnsparse import SparseGraph
 from gnnsparse.formats import format_spec
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import cut_rows, cut_windows, window_steps
+from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, window_steps
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.testing import random_graph
@@ -194,6 +195,24 @@ def test_the_model_finds_what_was_fastest(name: str) -> None:
     shape = {"rows": rows, "cols": rows, "nnz": nnz}
     plan = choose_plan(replace(REDDIT, **shape, panel_slots=slots, precision=precision))
     assert (plan.kernel, plan.height, plan.slices) == ("panel", height, slices)
+
+
+@pytest.mark.parametrize("size", [1, 10, 1000])
+@pytest.mark.parametrize("limit", [4, 100])
+def test_groups_of_rows_cover_all_in_order(size: int, limit: int) -> None:
+    csr = random_graph(80, 60, 0.1, hubs=2, empty_rows=0.3).csr
+    starts = group_rows(csr, size, limit).tolist()
+    assert starts[0] == 0
+    assert starts[-1] == csr.rows
+    for first, last in pairwise(starts):
+        assert first < last
+        inside = csr.degrees[first:last]
+        assert last - first == 1 or int(inside.max()) <= limit
+        assert last - first == 1 or int(inside[:-1].sum()) + 2 * (last - first - 1) < size
+
+
+def test_no_rows_make_no_groups() -> None:
+    assert group_rows(random_graph(0, 5, 0.0).csr, 10, 10).tolist() == [0]
 
 
 def test_weighted_matrices_take_panels_of_16_rows() -> None:

@@ -29,6 +29,11 @@ __device__ __forceinline__ void wait_copies() {
 #endif
 }
 
+// Asks for a line of L2; an address that does not exist does nothing.
+__device__ __forceinline__ void prefetch(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 // Ends a group of copies, and waits for all groups but the last `kGroups`.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800

@@ -10,6 +10,9 @@ namespace gnnsparse::cuda {
 // warps with the next batch fetched ahead (docs/performance.md).
 inline constexpr int kCsrThreads = 64;
 inline constexpr int kCsrBlocks = 16;
+// Groups carry two rows' ends, places and scales, and columns of the next batch.
+template <Precision P>
+inline constexpr int kGroupBlocks = VectorOf<P>::kElements == 4 ? 10 : 8;
 inline constexpr int kBatch = 8;  // nonzeros a lane has in flight
 
 // Lane layout: `lanes` along the features, `row_lanes / lanes` nonzeros side by side.
@@ -54,6 +57,46 @@ struct RowWork {
       count = p.a.indptr[r + 1] - begin;
       if (count > p.row_limit) return;  // its segments do it
       row = r;
+    }
+    base = begin & ~int64_t{kBatch - 1};
+    first = static_cast<int>(begin - base);
+    last = first + static_cast<int>(count);
+    room = static_cast<int>(min(p.a.nnz - base, int64_t{1} << 30));
+  }
+
+  __device__ bool has(int number) const { return number >= first && number < last; }
+};
+
+// The nonzeros of a group of neighbouring rows, or of a part of a long one, numbered as in RowWork.
+struct GroupWork {
+  int64_t row = -1;  // the first, -1: nothing to do
+  int64_t last_row = 0;
+  int64_t base = 0;
+  int first = 0;
+  int last = 0;
+  int room = 0;
+  int partial = -1;
+
+  __device__ GroupWork(const CsrSpmm& p, int64_t item) {
+    int64_t begin;
+    int64_t count;
+    if (item < p.segment_count) {
+      const RowSegment s = p.segments[item];
+      row = s.row;
+      last_row = row + 1;
+      begin = p.a.indptr[row] + s.first;
+      count = s.count;
+      partial = s.partial;
+    } else {
+      const int64_t group = item - p.segment_count;
+      if (group >= p.group_count) return;
+      const int64_t first_row = p.groups[group];
+      last_row = p.groups[group + 1];
+      begin = p.a.indptr[first_row];
+      count = p.a.indptr[last_row] - begin;
+      // A row that is cut is a group of its own.
+      if (count > p.row_limit && last_row - first_row == 1) return;
+      row = first_row;
     }
     base = begin & ~int64_t{kBatch - 1};
     first = static_cast<int>(begin - base);

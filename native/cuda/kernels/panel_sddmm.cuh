@@ -277,7 +277,12 @@ class ScoreWarp {
   }
 
   __device__ void multiply(uint32_t keys, const QuerySlice& queries, float (&scores)[4][4]) const {
-    if constexpr (kWords<P>) {
+    if constexpr (Tile::kSplit) {
+      float fresh[4][4] = {};
+      multiply_words(keys, queries, fresh);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) scores[i / 4][i % 4] += fresh[i / 4][i % 4];
+    } else if constexpr (kWords<P>) {
       multiply_words(keys, queries, scores);
     } else {
       multiply_matrices(keys, queries, scores);

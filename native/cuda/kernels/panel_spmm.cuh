@@ -7,6 +7,8 @@
 // short a warp takes several slices, to start less often.
 #pragma once
 
+#include <type_traits>
+
 #include "device/async.cuh"
 #include "device/launch.cuh"
 #include "device/mma.cuh"
@@ -15,16 +17,18 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kRing = 2;  // stages in shared memory
+inline constexpr int kRing = 2;           // stages in shared memory
+inline constexpr int kStartAhead = 1320;  // blocks: half of those that run at a time
 inline constexpr uint32_t kStageBytes = 16 * kStageChunks;
 
-// Blocks that must fit on a multiprocessor: registers are the limit (64 sums a lane at 32 rows).
-template <class Source>
-inline constexpr int kPanelBlocks = Source::kRows == 32 ? 16 : 20;
-template <Precision P>
-inline constexpr int kPanelBlocks<UnitPanel<P, 16>> = 24;
-template <>
-inline constexpr int kPanelBlocks<ValuePanel<Precision::kFp32, 16>> = 16;
+// Blocks that must fit on a multiprocessor; registers are the limit.
+template <Precision P, class Source>
+constexpr int panel_blocks() {
+  const bool tall = Source::kRows == 32;
+  if (PanelTile<P>::kSplit) return tall ? 8 : 16;
+  if (tall) return Source::kExact ? 16 : 12;
+  return std::is_same_v<Source, UnitPanel<P, 16>> ? 24 : 20;
+}
 
 // Where the results of a lane go: rows g, g + 8, ... of the panel. Sums of cut panels go into the
 // workspace, others into y.
@@ -139,6 +143,7 @@ class PanelWarp {
       copy(remaining, ids, 0);
       load_ids(to_read, ids);
     }
+    prefetch_start(p);
     for (int slice = 0; slice < slices; ++slice) {
       for (int i = 0; i < stages_; ++i) {
         const int next = i + 1 < stages_ ? i + 1 : 0;
@@ -158,6 +163,20 @@ class PanelWarp {
   }
 
  private:
+  // Asks for what a later block reads first, so that it starts with hits in L2.
+  __device__ void prefetch_start(const PanelSpmm& p) const {
+    const int64_t later = int64_t{blockIdx.x} + kStartAhead;
+    if (later >= p.item_count || lane_ > 3) return;
+    const int64_t slot = int64_t{__ldg(&p.items[later].stage)} * kStage;
+    const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kStage);
+    if (lane_ == 2 && a_.bitmap != nullptr) {
+      at = reinterpret_cast<const char*>(a_.bitmap) + slot * Source::kRows / 8;
+    } else if (lane_ == 3 && a_.slot_scale != nullptr) {
+      at = static_cast<const char*>(a_.slot_scale) + slot * sizeof(typename Tile::Storage);
+    }
+    prefetch(at);
+  }
+
   __device__ void load_ids(int& remaining, int (&ids)[kLaneColumns]) {
     if (remaining-- <= 0) return;
     const int32_t* columns = a_.columns + (stage_ + read_) * kStage + copy_slot(lane_, 0);
@@ -210,22 +229,40 @@ class PanelWarp {
   }
 
   __device__ void multiply(uint32_t stage, const typename Source::Stage& operand) {
+    if constexpr (Tile::kSplit) {
+      float fresh[kRowTiles][Tile::kTiles][4] = {};
+      multiply_into(stage, operand, fresh);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4 * Tile::kTiles; ++i) sums_[m][i / 4][i % 4] += fresh[m][i / 4][i % 4];
+      }
+    } else {
+      multiply_into(stage, operand, sums_);
+    }
+  }
+
+  using Sums = float[kRowTiles][Tile::kTiles][4];
+
+  __device__ void multiply_into(uint32_t stage, const typename Source::Stage& operand,
+                                Sums& sums) const {
 #pragma unroll
     for (int q = 0; q < Tile::kMmas; ++q) {
       uint32_t a[kRowTiles][4];
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) Source::registers(operand, m, q, a[m]);
       if constexpr (Tile::kSplit) {
-        multiply_split(stage, q, operand, a);
+        multiply_split(stage, q, operand, a, sums);
       } else if constexpr (kWords<P>) {
-        multiply_words(stage, q, a);
+        multiply_words(stage, q, a, sums);
       } else {
-        multiply_matrices(stage, q, a);
+        multiply_matrices(stage, q, a, sums);
       }
     }
   }
 
-  __device__ void multiply_matrices(uint32_t stage, int q, const uint32_t (&a)[kRowTiles][4]) {
+  __device__ void multiply_matrices(uint32_t stage, int q, const uint32_t (&a)[kRowTiles][4],
+                                    Sums& sums) const {
 #pragma unroll
     for (int pair = 0; pair < Tile::kTiles / 2; ++pair) {
       uint32_t x[4];
@@ -235,13 +272,14 @@ class PanelWarp {
       const uint32_t high[2] = {x[2], x[3]};
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
-        mma<P>(sums_[m][2 * pair], a[m], low);
-        mma<P>(sums_[m][2 * pair + 1], a[m], high);
+        mma<P>(sums[m][2 * pair], a[m], low);
+        mma<P>(sums[m][2 * pair + 1], a[m], high);
       }
     }
   }
 
-  __device__ void multiply_words(uint32_t stage, int q, const uint32_t (&a)[kRowTiles][4]) {
+  __device__ void multiply_words(uint32_t stage, int q, const uint32_t (&a)[kRowTiles][4],
+                                 Sums& sums) const {
     uint32_t x[2][4];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
@@ -252,13 +290,13 @@ class PanelWarp {
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
       const uint32_t b[2] = {to_tf32(x[0][tile]), to_tf32(x[1][tile])};
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) mma<P>(sums_[m][tile], a[m], b);
+      for (int m = 0; m < kRowTiles; ++m) mma<P>(sums[m][tile], a[m], b);
     }
   }
 
   // fp32: what the small parts add comes first, so that it is not lost in the sum of the large.
   __device__ void multiply_split(uint32_t stage, int q, const typename Source::Stage& operand,
-                                 const uint32_t (&a)[kRowTiles][4]) {
+                                 const uint32_t (&a)[kRowTiles][4], Sums& sums) const {
     Split x[Tile::kTiles][2];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
@@ -284,9 +322,9 @@ class PanelWarp {
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
         const uint32_t x_high[2] = {x[tile][0].high, x[tile][1].high};
         const uint32_t x_low[2] = {x[tile][0].low, x[tile][1].low};
-        mma<P>(sums_[m][tile], high, x_low);
-        if constexpr (!Source::kExact) mma<P>(sums_[m][tile], low, x_high);
-        mma<P>(sums_[m][tile], high, x_high);
+        mma<P>(sums[m][tile], high, x_low);
+        if constexpr (!Source::kExact) mma<P>(sums[m][tile], low, x_high);
+        mma<P>(sums[m][tile], high, x_high);
       }
     }
   }
@@ -305,7 +343,7 @@ class PanelWarp {
 };
 
 template <Precision P, class Source>
-__global__ void __launch_bounds__(kWarp, kPanelBlocks<Source>)
+__global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ PanelSpmm p) {
   using Tile = PanelTile<P>;
   __shared__ __align__(1024) uint4 ring[kRing * kStageChunks];

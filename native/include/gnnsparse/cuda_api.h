@@ -67,8 +67,10 @@ struct CsrSpmm {
   const Cut* cuts = nullptr;
   int64_t cut_count = 0;
   int64_t row_limit = 0;
+  const int32_t* groups = nullptr;  // [group_count + 1] first rows; null: every row is its own
+  int64_t group_count = 0;
   int lanes = 32;      // along the features, a power of two from 1 to 32
-  int row_lanes = 32;  // of one row, a multiple of lanes up to 32
+  int row_lanes = 32;  // of one row, a multiple of lanes up to 32; a group has just `lanes`
   DenseView x;
   MutableDenseView y;
   int64_t n = 0;

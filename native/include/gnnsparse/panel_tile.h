@@ -99,9 +99,9 @@ struct Split {
 };
 GNNSPARSE_HD inline Split split(float value) {
   const uint32_t high = float_bits(value) & 0xffffe000u;
-  // Of an infinity the difference is NaN, which the maximum drops; no finite one is as low.
-  const float low = fmaxf(value - bits_float(high), -0x1p120f);
-  return {high, to_tf32(float_bits(low))};
+  const float low = value - bits_float(high);
+  // Rounded by two integer operations, which are faster than the conversion.
+  return {high, (float_bits(low) + 0x1000u) & 0xffffe000u};
 }
 
 // The bit of operand register r of mma q, row tile m.
