@@ -122,8 +122,9 @@ def cut_panels(
 ) -> Segments:
     """Segments of every panel in lane order, of at most `limit` stages each; with `csr` row_offsets too.
 
-    With `longest_first` the longest come first, so that none is started last. Its items are what a warp starts with, in one load: first row, first stage counted over all
-    panels, number of stages, place of the partial sum or -1.
+    With `longest_first` the longest come first, so that none is started last. Its items are what a
+    warp starts with, in one load: first row, first stage counted over all panels, number of stages,
+    place of the partial sum or -1.
     """
     items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
     offsets = None if csr is None else _row_offsets(blocked, csr, items, STAGE)
