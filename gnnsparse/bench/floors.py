@@ -48,7 +48,7 @@ def rates_of(name: str) -> Rates | None:
     return next((rates for part, rates in RATES.items() if part in name), None)
 
 
-def floor_measured(work: Workload, contestant: Contestant, repeats: int) -> float | None:
+def floor_measured(work: Workload, contestant: Contestant, repeats: int, graph: bool = False) -> float | None:
     """Milliseconds of the gather alone on this device; None where it can't be measured.
 
     This is where a measured floor goes: the native module has to offer
@@ -72,4 +72,4 @@ def floor_measured(work: Workload, contestant: Contestant, repeats: int) -> floa
             address(columns), columns.numel(), dense_view(x), work.width, address(out), stream_of(work.device)
         )
 
-    return measure(call, work.device, repeats=repeats).median
+    return measure(call, work.device, repeats=repeats, graph=graph).median

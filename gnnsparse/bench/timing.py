@@ -7,11 +7,17 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from gnnsparse.bench.capture import CaptureError, capture
+
 __all__ = ["Timing", "cache_flusher", "measure"]
+
+#: A graph holds as many calls as take about so many milliseconds, and at most so many.
+_GRAPH_MS = 1.0
+_GRAPH_CALLS = 20
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,9 @@ class Timing:
         median, fastest, slowest: of the repeats.
         repeats: how many there were.
         lower_quartile, upper_quartile: a quarter of the repeats is below, a quarter above.
+        method: "clock" (of the CPU), "events" (CUDA events around a call) or "graph" (around a CUDA
+            graph of several calls).
+        problem: why it is "events" where a graph was asked for.
     """
 
     median: float
@@ -30,6 +39,8 @@ class Timing:
     repeats: int
     lower_quartile: float
     upper_quartile: float
+    method: str = "clock"
+    problem: str | None = None
 
     @classmethod
     def of(cls, samples: list[float]) -> Timing:
@@ -50,6 +61,20 @@ def _cuda_samples(call: Callable[[], object], repeats: int, before: Callable[[],
         end.record()
     torch.cuda.synchronize()
     return [begin.elapsed_time(end) for begin, end in events]
+
+
+def _graph_samples(call: Callable[[], object], repeats: int, warmup: int) -> list[float]:
+    calls = _calls_of_a_graph(call)
+    replay = capture(call, calls)
+    # Nothing waits between these and the repeats: the GPU is then busy while the next is launched.
+    for _ in range(max(warmup, 1)):
+        replay()
+    return [ms / calls for ms in _cuda_samples(replay, repeats, lambda: None)]
+
+
+def _calls_of_a_graph(call: Callable[[], object]) -> int:
+    once = min(_cuda_samples(call, 3, lambda: None))
+    return min(_GRAPH_CALLS, max(1, round(_GRAPH_MS / max(once, 1e-6))))
 
 
 def _cpu_samples(call: Callable[[], object], repeats: int, before: Callable[[], object]) -> list[float]:
@@ -92,6 +117,7 @@ def measure(
     repeats: int = 20,
     before: Callable[[], object] = lambda: None,
     seconds: float = math.inf,
+    graph: bool = False,
 ) -> Timing:
     """Times a call.
 
@@ -103,13 +129,18 @@ def measure(
         before: called before each repeat and not timed, `cache_flusher(device)` for one.
         seconds: about as long as the repeats may take: there are fewer of a slow call, but at least 3
             (or `repeats`), and one warm-up call.
+        graph: captures about 1 ms of calls (at most 20) in a CUDA graph and times its replays, so
+            that what Python costs plays no part; of a call that can't be captured each repeat is
+            timed on its own, and `problem` says why. `before` is not called: caches are warm.
 
     Raises:
-        ValueError: repeats is below 1.
+        ValueError: repeats is below 1, or a graph is asked for on a CPU.
     """
     if repeats < 1:
         raise ValueError(f"repeats: got {repeats}; accepted: at least 1")
     cuda = torch.device(device).type == "cuda"
+    if graph and not cuda:
+        raise ValueError(f"graph: there are no CUDA graphs on {device}")
     wait = torch.cuda.synchronize if cuda else lambda: None
     if seconds < math.inf:
         wait()  # for what is queued already
@@ -122,5 +153,12 @@ def measure(
     for _ in range(warmup):
         call()
     wait()
-    sample = _cuda_samples if cuda else _cpu_samples
-    return Timing.of(sample(call, repeats, before))
+    if not cuda:
+        return Timing.of(_cpu_samples(call, repeats, before))
+    problem = None
+    if graph:
+        try:
+            return replace(Timing.of(_graph_samples(call, repeats, warmup)), method="graph")
+        except CaptureError as error:
+            problem = str(error)
+    return replace(Timing.of(_cuda_samples(call, repeats, before)), method="events", problem=problem)
