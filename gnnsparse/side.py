@@ -16,7 +16,11 @@ from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_win
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
-__all__ = ["Side"]
+__all__ = ["SddmmCall", "Side", "SpmmCall"]
+
+#: A product that is ready to run: (x, edge values or None) -> y, and (q, k) -> scores.
+SpmmCall = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(eq=False)
@@ -30,6 +34,7 @@ class Side:
         row_scale: float32 [rows] in stored order, or None.
         col_scale: float32 [cols], rounded to the precision, or None.
         panels: whether a plan may convert to panels: not where another format was asked for.
+        checked: dtypes, shapes and devices of arguments that a product has accepted, and what ran it.
     """
 
     csr: Csr
@@ -40,6 +45,7 @@ class Side:
     row_scale: torch.Tensor | None = None
     col_scale: torch.Tensor | None = None
     panels: bool = False
+    checked: dict[Any, Any] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict)
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
