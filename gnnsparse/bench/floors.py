@@ -8,10 +8,10 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.bench.contestants import Contestant
-from gnnsparse.bench.timing import measure
 from gnnsparse.bench.workload import Workload
 from gnnsparse.csr import address, stream_of
 from gnnsparse.precision import dense_view
+from gnnsparse.timing import measure
 
 __all__ = ["RATES", "Rates", "floor_measured", "floor_model", "rates_of"]
 

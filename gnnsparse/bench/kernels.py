@@ -17,12 +17,12 @@ from gnnsparse.bench.contestants import KERNELS, Contestant, UnavailableError, o
 from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, peer_contestant, peer_precision
-from gnnsparse.bench.timing import cache_flusher, measure
 from gnnsparse.bench.workload import Subject, Workload, make_subject
 from gnnsparse.environment import device_name
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.timing import cache_flusher, measure
 
 __all__ = ["Bench", "Settings", "Skipped"]
 

@@ -19,7 +19,6 @@ from gnnsparse.testing import random_graph
 from tests.kernels.test_window_maps import assert_same, dense_of, vectors, view
 
 
-
 def emulate(
     graph: SparseGraph, panel: BlockedMatrix, x: torch.Tensor, precision: Precision, limit: int = 1000,
     scale: torch.Tensor | None = None, row_ids: torch.Tensor | None = None,

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from gnnsparse.bench.capture import CaptureError, capture
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.report import print_report
-from gnnsparse.bench.timing import measure
 from gnnsparse.cli import main
+from gnnsparse.timing import CaptureError, capture, measure
 
 SMALL = ["bench", "kernels", "--matrix", "dd_like:scale=0.003", "--width", "8", "--device", "cpu"]
 
@@ -59,21 +58,22 @@ class FakeGpu:
             def __init__(self) -> None:
                 self.kernels: list[float] = []
 
+            def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+                assert capture_error_mode == "thread_local"
+                gpu.recording = self.kernels
+
+            def capture_end(self) -> None:
+                gpu.recording = None
+                if not gpu.capturable:
+                    raise RuntimeError("capture is over")
+
             def replay(self) -> None:
                 gpu.replays += 1
                 gpu.now += sum(self.kernels)
 
-        @contextlib.contextmanager
-        def graph(made: Graph, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
-            gpu.recording = made.kernels
-            try:
-                yield
-            finally:
-                gpu.recording = None
-
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         for name, fake in {
-            "Event": Event, "CUDAGraph": Graph, "graph": graph, "graph_pool_handle": lambda: (0, 7),
+            "Event": Event, "CUDAGraph": Graph, "graph_pool_handle": lambda: (0, 7),
             "Stream": lambda: stream, "current_stream": lambda: stream, "synchronize": lambda: None,
             "stream": lambda s: contextlib.nullcontext(), "current_device": lambda: 0,
         }.items():  # fmt: skip
@@ -104,9 +104,7 @@ def test_a_graph_times_what_the_gpu_does(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_graph_holds_a_millisecond_of_calls(ms: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = fake(monkeypatch, kernel_ms=ms, python_ms=0.0)
     captured: list[int] = []
-    monkeypatch.setattr(
-        "gnnsparse.bench.timing.capture", lambda call, n: (captured.append(n), capture(call, n))[1]
-    )
+    monkeypatch.setattr("gnnsparse.timing.capture", lambda call, n: (captured.append(n), capture(call, n))[1])
     assert measure(gpu.call, "cuda", repeats=3, graph=True).median == pytest.approx(ms)
     assert captured == [calls]
 

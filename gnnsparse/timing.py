@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
@@ -11,9 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gnnsparse.bench.capture import CaptureError, capture
-
-__all__ = ["Timing", "cache_flusher", "measure"]
+__all__ = ["CaptureError", "Timing", "cache_flusher", "capture", "measure"]
 
 #: A graph holds as many calls as take about so many milliseconds, and at most so many.
 _GRAPH_MS = 1.0
@@ -50,6 +49,57 @@ class Timing:
             quartiles = statistics.quantiles(samples, n=4, method="inclusive")
         median = statistics.median(samples)
         return cls(median, min(samples), max(samples), len(samples), quartiles[0], quartiles[2])
+
+
+class CaptureError(Exception):
+    """A call can't be captured in a CUDA graph; the message says why, in one line."""
+
+
+def capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
+    """A CUDA graph of a call made `calls` times, one after the other.
+
+    Args:
+        call: queues its work on the current stream, and has run before on this device.
+
+    Returns:
+        A function that replays the graph on the current stream.
+
+    Raises:
+        CaptureError: the call does what a capture does not allow, waiting for the GPU for one. The
+            device can be used as before.
+    """
+    graph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+    try:
+        # What a library makes on its first call on a stream must be there before the capture.
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            call()
+            torch.cuda.synchronize()
+            # torch.cuda.graph would also collect garbage and give the memory that torch keeps back.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                for _ in range(calls):
+                    call()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # told by the error in hand
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream().wait_stream(side)
+    # Whatever another library raises in a capture, it can still be timed without.
+    except Exception as error:
+        _abandon(pool)
+        text = str(error).strip() or type(error).__name__
+        raise CaptureError(text.splitlines()[0][:200]) from error
+    return graph.replay
+
+
+def _abandon(pool: tuple[int, int]) -> None:
+    """Undoes what a failed capture leaves: torch would go on sending new memory to the graph's pool."""
+    with contextlib.suppress(RuntimeError, AttributeError):
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+    with contextlib.suppress(RuntimeError):  # the error is told once more
+        torch.cuda.synchronize()
 
 
 def _cuda_samples(call: Callable[[], object], repeats: int, before: Callable[[], object]) -> list[float]:
