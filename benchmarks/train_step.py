@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
-from gnnsparse.bench.timing import measure
 from gnnsparse.data import graph_like
 from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.timing import measure
 from models.gcn import GCN
 
 FEATURES, CLASSES, HIDDEN, LAYERS = 602, 41, 128, 5

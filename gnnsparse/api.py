@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_choice
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 from gnnsparse.formats import FORMAT_NAMES, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
+from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Recipe, prepare_arrays
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.preprocess.source import read_source
@@ -35,6 +36,7 @@ def prepare(
     format: str = "auto",
     panel: int | None = None,
     cache: bool | str | os.PathLike[str] = True,
+    autotune: bool = False,
 ) -> SparseOperand:
     """Does the one-time work on a graph: validation, weights, row order, transpose, format.
 
@@ -60,6 +62,9 @@ def prepare(
         panel: with format="hrpb": rows of a panel, 16 (default) or 32.
         cache: True keeps the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR),
             a path in that folder, False nowhere.
+        autotune: on a GPU, measures every kernel the first time that a product of another width is asked
+            for (about a second each), uses the fastest, and keeps the choice in the cache; False:
+            kernels are chosen from counts. `SparseOperand.tune` does it ahead of time.
 
     Returns:
         The operand, on the device of the input.
@@ -75,6 +80,7 @@ def prepare(
     check_choice("format", format, FORMAT_NAMES)
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
+    check_flag("autotune", autotune)
     if panel is not None:
         format_spec(format, precision, panel=panel)  # complains where they do not go together
     kind, weights = _read_values(values, edge_weight)
@@ -94,8 +100,16 @@ def prepare(
     store = None if cache is False else GraphCache(folder)
     prepared, hit = prepare_arrays(source, recipe, store)
     _check_range(prepared.values, precision)
+    plans = None
+    if autotune:
+        plans = PlanStore("" if store is None else recipe.key(source), store)
     return SparseOperand.from_prepared(
-        prepared, precision, _device_of(source.arrays), auto_format=format == "auto", cache_hit=hit
+        prepared,
+        precision,
+        _device_of(source.arrays),
+        auto_format=format == "auto",
+        cache_hit=hit,
+        plans=plans,
     )
 
 

@@ -46,14 +46,15 @@ def _list_cache(folder: str | None) -> int:
         Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False)
         return 0
     table = Table(title=str(cache.folder), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
-    for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder"):
+    for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, or plan of"):
         table.add_column(name)
     for entry in entries:
         facts = entry.facts
         used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
         about = ("damaged", "", "")
         if facts is not None:
-            about = (f"{facts['rows']} x {facts['cols']}", str(facts["edges"]), facts["reorder"]["method"])
+            kind = facts.get("kind") or facts["reorder"]["method"]
+            about = (f"{facts['rows']} x {facts['cols']}", str(facts["edges"]), kind)
         table.add_row(entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
     Console().print(table)
     return 0

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import format_spec
-from gnnsparse.plan import describe_device
+from gnnsparse.plan import Plan, describe_device
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.convert import convert
+from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Direction, Prepared, inverse
 from gnnsparse.side import Side
 
-__all__ = ["SparseOperand", "bind_matmul", "operand_of"]
+__all__ = ["SparseOperand", "bind_matmul", "bind_tuner", "operand_of"]
 
 _handles = itertools.count()
 _operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()
@@ -39,11 +40,19 @@ def operand_of(handle: int) -> SparseOperand:
 class _Core:
     """What an operand and its transpose share. Index 0 is A, index 1 its transpose."""
 
-    def __init__(self, prepared: Prepared, precision: Precision, auto_format: bool, cache_hit: bool) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        precision: Precision,
+        auto_format: bool,
+        cache_hit: bool,
+        plans: PlanStore | None = None,
+    ) -> None:
         self.prepared = prepared
         self.precision = precision
         self.auto_format = auto_format
         self.cache_hit = cache_hit
+        self.plans = plans
         self.device = prepared.forward.csr.device
         self._arrays: dict[tuple[str, int], torch.Tensor | None] = {}
         row, col = prepared.row_scale, prepared.col_scale
@@ -51,6 +60,14 @@ class _Core:
             _make_side(prepared.forward, precision, auto_format, lambda: self._values(0), row, col),
             _make_side(prepared.backward, precision, auto_format, lambda: self._values(1), col, row),
         )
+
+        if plans is not None:
+            for which, side in enumerate(self.sides):
+                side.tuner = _tuner_of(plans, self.direction(which))
+
+    def direction(self, which: int) -> str:
+        """ "A", or "T" for a transpose that is stored apart."""
+        return "A" if which == 0 or self.prepared.backward is self.prepared.forward else "T"
 
     def _once(self, name: str, which: int, make: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
         key = (name, which)
@@ -115,13 +132,17 @@ class SparseOperand:
         *,
         auto_format: bool,
         cache_hit: bool,
+        plans: PlanStore | None = None,
     ) -> SparseOperand:
-        """An operand on `device`; with `auto_format` in the format that suits the device."""
+        """An operand on `device`; with `auto_format` in the format that suits the device.
+
+        With `plans`, its plans are measured and kept there.
+        """
         if device != prepared.forward.csr.device:
             prepared = _move(prepared, device)
         if auto_format:
             prepared = _with_auto_format(prepared, precision)
-        return cls(_Core(prepared, precision, auto_format, cache_hit))
+        return cls(_Core(prepared, precision, auto_format, cache_hit, plans))
 
     # An operand is immutable: copies of a model share it, and a pickle makes a new one.
     def __copy__(self) -> SparseOperand:
@@ -132,7 +153,8 @@ class SparseOperand:
 
     def __reduce__(self) -> Any:
         core = self._core
-        return _restore, (core.prepared, core.precision, core.auto_format, core.cache_hit, self._which)
+        facts = core.prepared, core.precision, core.auto_format, core.cache_hit, core.plans
+        return _restore, (*facts, self._which)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -249,7 +271,12 @@ class SparseOperand:
             return self
         core = self._core
         moved = SparseOperand.from_prepared(
-            core.prepared, core.precision, device, auto_format=core.auto_format, cache_hit=core.cache_hit
+            core.prepared,
+            core.precision,
+            device,
+            auto_format=core.auto_format,
+            cache_hit=core.cache_hit,
+            plans=core.plans,
         )
         return moved if self._which == 0 else moved.T
 
@@ -295,6 +322,44 @@ class SparseOperand:
             f"SparseOperand({rows} x {cols}, nnz={self.nnz}, {self.precision.value}, "
             f"format={name}, device={self.device})"
         )
+
+    def plan(self, width: int = 128, op: str = "spmm", edge_values: bool = False) -> Plan:
+        """How a product would run, and why: `print(A.plan(128))`.
+
+        Args:
+            width: columns of X, or the feature dimension of SDDMM.
+            op: "spmm" or "sddmm".
+            edge_values: whether values come with the call.
+
+        Raises:
+            TypeError, ValueError: an argument is of another type or out of range.
+        """
+        return self._side.plan(*_check_product(op, width, edge_values))
+
+    def tune(self, width: int, op: str = "spmm", edge_values: bool = False) -> Plan:
+        """Measures every kernel that can run a product, and uses the fastest from then on.
+
+        It takes about a second and the memory of every format, once: an operand that was prepared with
+        autotune=True and a cache keeps the choice there. `A.T` is tuned on its own. On a CPU there is one
+        kernel, and nothing to measure.
+
+        Args:
+            width, op, edge_values: as of `plan`.
+
+        Returns:
+            The plan; its first reason says what was measured.
+
+        Raises:
+            TypeError, ValueError: as `plan`.
+            RuntimeError: the native module was built without CUDA, or a CUDA graph is being captured.
+        """
+        product = _check_product(op, width, edge_values)
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("a plan can't be measured while a CUDA graph is captured: tune before")
+        store = self._core.plans or PlanStore("", None)
+        plan = _tune(self._side, *product, store, self._core.direction(self._which))
+        self._side.use_plan(*product, plan)
+        return plan
 
     def stats(self, width: int = 128) -> dict[str, Any]:
         """What the operand is made of, and how a product with `width` columns would run.
@@ -343,6 +408,8 @@ class SparseOperand:
 
 #: What `A @ X` calls: gnnsparse.ops, which imports this module, puts spmm here.
 _matmul: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
+#: What measures plans: gnnsparse.ops.tuning, likewise.
+_tune: Callable[[Side, str, int, bool, PlanStore, str], Plan]
 
 
 def bind_matmul(function: Callable[[SparseOperand, torch.Tensor], torch.Tensor]) -> None:
@@ -351,11 +418,33 @@ def bind_matmul(function: Callable[[SparseOperand, torch.Tensor], torch.Tensor])
     _matmul = function
 
 
+def bind_tuner(function: Callable[[Side, str, int, bool, PlanStore, str], Plan]) -> None:
+    """Makes `tune` and operands that were prepared with autotune=True call `function`."""
+    global _tune
+    _tune = function
+
+
+def _tuner_of(plans: PlanStore, direction: str) -> Callable[[Side, str, int, bool], Plan]:
+    return lambda side, op, width, edge_values: _tune(side, op, width, edge_values, plans, direction)
+
+
 def _restore(
-    prepared: Prepared, precision: Precision, auto_format: bool, cache_hit: bool, which: int
+    prepared: Prepared,
+    precision: Precision,
+    auto_format: bool,
+    cache_hit: bool,
+    plans: PlanStore | None,
+    which: int,
 ) -> SparseOperand:
-    operand = SparseOperand(_Core(prepared, precision, auto_format, cache_hit))
+    operand = SparseOperand(_Core(prepared, precision, auto_format, cache_hit, plans))
     return operand if which == 0 else operand.T
+
+
+def _check_product(op: Any, width: Any, edge_values: Any) -> tuple[str, int, bool]:
+    check_choice("op", op, ("spmm", "sddmm"))
+    if check_flag("edge_values", edge_values) and op == "sddmm":
+        bad_value("edge_values", "play no part in sddmm")
+    return op, check_integer("width", width), edge_values
 
 
 def _make_side(

@@ -14,7 +14,7 @@ import torch
 
 from gnnsparse.precision import Precision
 
-__all__ = ["Device", "Plan", "Problem", "choose_plan", "describe_device"]
+__all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device"]
 
 #: Bytes a lane loads at a time.
 _VECTOR = 16
@@ -128,6 +128,11 @@ class Plan:
 
     def __str__(self) -> str:
         return f"{self.kernel}: " + "; ".join(self.reasons)
+
+    @property
+    def label(self) -> str:
+        """The kernel, of panels with their height."""
+        return f"panel {self.height}" if self.kernel == "panel" else self.kernel
 
 
 def _power_of_two_at_least(value: int) -> int:
@@ -272,6 +277,49 @@ def choose_plan(problem: Problem) -> Plan:
     if problem.slots <= _WINDOW_GAIN * problem.nnz:
         return window_plan(problem, (gathered, "windows gather less"))
     return csr_plan(problem, (gathered, "windows save too little"))
+
+
+def candidates(problem: Problem) -> tuple[Plan, ...]:
+    """Plans to measure, each of which can run; the model's choice comes first."""
+    plans = [choose_plan(problem)]
+    if problem.device.type != "cpu":
+        weigh = (True, False) if problem.op == "spmm" and not problem.weighted else (True,)
+        csr = csr_plan(problem)
+        plans += [replace(csr, prescale=p) for p in weigh]
+        if csr.group:
+            plans += [replace(csr, group=0), replace(csr, group=csr.group // 2)]
+        plans += _window_candidates(problem) + _panel_candidates(problem, weigh)
+    found: dict[Plan, Plan] = {}
+    for plan in plans:
+        found.setdefault(replace(plan, reasons=()), plan)
+    return tuple(found.values())
+
+
+def _window_candidates(problem: Problem) -> list[Plan]:
+    plain = problem.format == "window"
+    stored = bool(problem.format) and problem.op == "spmm" and not problem.edge_values
+    if not problem.device.has_window_kernel[problem.precision] or not (plain or stored):
+        return []
+    plan = window_plan(problem)
+    return [plan, replace(plan, step_limit=4 * plan.step_limit)]
+
+
+def _panel_candidates(problem: Problem, weigh: tuple[bool, ...]) -> list[Plan]:
+    if problem.op == "sddmm" and not _suits_panels(problem):
+        return []
+    taken = sorted({1, _slices(problem)}) if problem.op == "spmm" else [1]
+    found = []
+    for height, slots in zip((16, 32), problem.panel_slots, strict=True):
+        if not slots or (problem.op == "spmm" and problem.weighted and height == 32):
+            continue
+        plan = panel_plan(problem, height)
+        found += [
+            replace(plan, step_limit=plan.step_limit * times, slices=slices, prescale=prescale)
+            for times in (1, 3)
+            for slices in taken
+            for prescale in (weigh if problem.op == "spmm" else (plan.prescale,))
+        ]
+    return found
 
 
 #: The window kernel pays once it gathers at most this fraction of the csr kernel's rows.

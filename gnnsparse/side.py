@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,11 @@ from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_win
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
-__all__ = ["Side"]
+__all__ = ["SddmmCall", "Side", "SpmmCall"]
+
+#: A product that is ready to run: (x, edge values or None) -> y, and (q, k) -> scores.
+SpmmCall = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(eq=False)
@@ -30,6 +34,9 @@ class Side:
         row_scale: float32 [rows] in stored order, or None.
         col_scale: float32 [cols], rounded to the precision, or None.
         panels: whether a plan may convert to panels: not where another format was asked for.
+        tuner: measures plans for a side, an op, a width and whether edge values come with the call; None:
+            plans are those of the model.
+        checked: dtypes, shapes and devices of arguments that a product has accepted, and what ran it.
     """
 
     csr: Csr
@@ -40,6 +47,8 @@ class Side:
     row_scale: torch.Tensor | None = None
     col_scale: torch.Tensor | None = None
     panels: bool = False
+    tuner: Callable[[Side, str, int, bool], Plan] | None = None
+    checked: dict[Any, Any] = field(default_factory=dict)
     _memo: dict[Any, Any] = field(default_factory=dict)
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -165,9 +174,24 @@ class Side:
 
     def plan(self, op: str, width: int, edge_values: bool) -> Plan:
         """The plan of a product of this side."""
-        return self.remember(
-            (op, width, edge_values), lambda: choose_plan(self.problem(op, width, edge_values))
-        )
+
+        def make() -> Plan:
+            if self.tuner is not None:
+                return self.tuner(self, op, width, edge_values)
+            return choose_plan(self.problem(op, width, edge_values))
+
+        return self.remember((op, width, edge_values), make)
+
+    def use_plan(self, op: str, width: int, edge_values: bool, plan: Plan) -> None:
+        """Makes a plan the one of a product, in place of what was used before."""
+        self._memo[op, width, edge_values] = plan
+        for key in [key for key in self._memo if key[:2] == (f"{op} call", width)]:
+            self._memo.pop(key, None)
+        self.checked = {}
+
+    def scratch(self) -> Side:
+        """The same side; what is made for it goes when it does."""
+        return replace(self, tuner=None, checked={}, _memo=dict(self._memo))
 
     def problem(self, op: str, width: int, edge_values: bool) -> Problem:
         """The counts that the plan is made from."""

@@ -8,10 +8,10 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.bench.contestants import Contestant
-from gnnsparse.bench.timing import measure
 from gnnsparse.bench.workload import Workload
 from gnnsparse.csr import address, stream_of
 from gnnsparse.precision import dense_view
+from gnnsparse.timing import measure
 
 __all__ = ["RATES", "Rates", "floor_measured", "floor_model", "rates_of"]
 
@@ -24,6 +24,8 @@ class Rates:
     gather: float
 
 
+#: Words of a row of what the native gather writes (kGatherFloorWords).
+_WORDS = 1024
 #: By a part of the device's name. A device that nobody measured has no model.
 RATES = {"H200": Rates(4.31e12, 9.2e12)}
 
@@ -48,28 +50,32 @@ def rates_of(name: str) -> Rates | None:
     return next((rates for part, rates in RATES.items() if part in name), None)
 
 
-def floor_measured(work: Workload, contestant: Contestant, repeats: int) -> float | None:
+def floor_measured(work: Workload, contestant: Contestant, repeats: int, graph: bool = False) -> float | None:
     """Milliseconds of the gather alone on this device; None where it can't be measured.
 
-    This is where a measured floor goes: the native module has to offer
+    The native `cuda_gather_floor` loads the rows of the dense operand that the contestant's `columns`
+    list, in this order, slice by slice of 128 bytes, and adds their words up: nothing else binds it.
+    A gather made of torch operations writes what it reads, which is no floor.
 
-        cuda_gather_floor(columns, count, x: Dense, width, out, stream)
-
-    which sums the rows of x that `columns` (int32 [count]) lists, in this order and as fast as the
-    device loads them, and writes something that depends on all of them to `out` (float32, at least
-    one row of x's width for each multiprocessor, 4 KB a row). A gather made of torch operations
-    writes what it reads, which is no floor.
+    Args:
+        graph: times it in CUDA graphs, as the contestant was.
     """
-    gather = getattr(_native, "cuda_gather_floor", None)
-    if gather is None or work.device.type != "cuda" or contestant.columns is None:
+    if work.device.type != "cuda" or contestant.columns is None or not _native.has_cuda:
         return None
-    x, columns = work.dense[-1], contestant.columns
+    x, columns = _whole_vectors(work.dense[-1]), contestant.columns
     processors = torch.cuda.get_device_properties(work.device).multi_processor_count
-    out = torch.empty(processors, max(1024, work.width), dtype=torch.float32, device=work.device)
+    out = torch.empty(processors, _WORDS, dtype=torch.int32, device=work.device)
 
     def call() -> None:
-        gather(
-            address(columns), columns.numel(), dense_view(x), work.width, address(out), stream_of(work.device)
-        )
+        _native.cuda_gather_floor(
+            address(columns), columns.numel(), dense_view(x), work.width, address(out),
+            stream_of(work.device),
+        )  # fmt: skip
 
-    return measure(call, work.device, repeats=repeats).median
+    return measure(call, work.device, repeats=repeats, graph=graph).median
+
+
+def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
+    """`x` with rows of whole 16-byte vectors, as the kernels are given it."""
+    per_vector = 16 // x.dtype.itemsize
+    return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector))

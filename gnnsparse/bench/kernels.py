@@ -17,12 +17,12 @@ from gnnsparse.bench.contestants import KERNELS, Contestant, UnavailableError, o
 from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, peer_contestant, peer_precision
-from gnnsparse.bench.timing import cache_flusher, measure
 from gnnsparse.bench.workload import Subject, Workload, make_subject
 from gnnsparse.environment import device_name
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.timing import cache_flusher, measure
 
 __all__ = ["Bench", "Settings", "Skipped"]
 
@@ -39,6 +39,7 @@ class Settings:
         device: "cpu" or "cuda".
         cache: "warm": repeats follow one another, as the layers of a training step do; "cold": the
             last cache is flushed before each.
+        timing: "events": each call on its own; "graph": in CUDA graphs of several calls, warm.
         reorder: row order of our operands; peers get the matrix as it is.
     """
 
@@ -52,6 +53,7 @@ class Settings:
     peers: tuple[str, ...] = ()
     repeats: int = 20
     cache: str = "warm"
+    timing: str = "events"
     reorder: str = "none"
 
 
@@ -195,10 +197,12 @@ class Bench:
         result = who.in_caller_order(poisoned_call(who.call, work, fill_all=who.ours))
         verdict = reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
         del result
-        repeats = self.settings.repeats
-        time = measure(who.call, work.device, repeats=repeats, before=self._before, seconds=_SECONDS)
+        repeats, graph = self.settings.repeats, self.settings.timing == "graph"
+        time = measure(
+            who.call, work.device, repeats=repeats, before=self._before, seconds=_SECONDS, graph=graph
+        )
         model = None if self._rates is None else floor_model(work, who.gathered, self._rates)
-        measured = floor_measured(work, who, repeats)
+        measured = floor_measured(work, who, repeats, time.method == "graph")
         floor = model if measured is None else measured
         subject = work.subject
         return {
@@ -206,7 +210,7 @@ class Bench:
             "nnz": subject.graph.nnz, "product_nnz": subject.csr.nnz,
             "op": work.op, "values": subject.kind, "precision": work.precision.value, "width": work.width,
             "kernel": who.name, "ours": who.ours, "plan": None if who.plan is None else str(who.plan),
-            "same_as": None, "repeats": time.repeats,
+            "same_as": None, "repeats": time.repeats, "timing": time.method, "timing_problem": time.problem,
             "ms": time.median, "fastest_ms": time.fastest, "slowest_ms": time.slowest,
             "lower_quartile_ms": time.lower_quartile, "upper_quartile_ms": time.upper_quartile,
             "gflops": 2 * subject.csr.nnz * work.width / time.median / 1e6,

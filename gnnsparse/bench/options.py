@@ -118,6 +118,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cold: the last cache (L2 on a GPU) is flushed before each",
     )  # fmt: skip
     parser.add_argument(
+        "--timing", choices=("events", "graph"), default="events",
+        help="events (default): each call on its own, with what Python costs where the product is "
+        "small; graph: replays of a CUDA graph of several calls, which is what the GPU takes",
+    )  # fmt: skip
+    parser.add_argument(
         "--reorder", type=_reorder, default="none", metavar="NAME",
         help=f"row order of our operands: {', '.join(REORDERINGS)}; peers get the matrix as it is",
     )  # fmt: skip
@@ -149,6 +154,10 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         fail: is given a message where options do not go together; `ArgumentParser.error`.
     """
     ops = tuple(dict.fromkeys(options.op))
+    if options.timing == "graph" and options.device != "cuda":
+        fail("argument --timing: graph needs an NVIDIA GPU; this run is on the CPU")
+    if options.timing == "graph" and options.cache == "cold":
+        fail("argument --timing: the calls of a graph follow one another: graph goes with --cache warm")
     groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
     return Settings(
         matrices=tuple(unique_names(spec for group in groups for spec in group)),
@@ -161,5 +170,6 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         peers=_peers(options.peers, ops, options.device, fail),
         repeats=options.repeats,
         cache=options.cache,
+        timing=options.timing,
         reorder=options.reorder,
     )

@@ -164,6 +164,8 @@ def print_report(bench: Bench, console: Console) -> None:
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")
+    for line in _uncaptured_lines(bench.rows):
+        say(line)
     for line in _skipped_lines(bench.skipped):
         say(line)
     for mean in means_of_auto(bench.rows):
@@ -173,6 +175,12 @@ def print_report(bench: Bench, console: Console) -> None:
     for case in lost_cases(bench.rows):
         best = f"{case['best']} takes {case['best_ms']:.3f} ms"
         say(f"auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x)")
+
+
+def _uncaptured_lines(rows: list[Row]) -> list[str]:
+    """What was asked for as a CUDA graph and could not be captured, a line for each reason."""
+    found = dict.fromkeys((r["kernel"], r["timing_problem"]) for r in rows if r.get("timing_problem"))
+    return [f"timed without a CUDA graph: {name}: {problem}" for name, problem in found]
 
 
 def _where(row: Row) -> str:

@@ -12,7 +12,16 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import cpu, cuda
 
-__all__ = ["FLOATS", "IMPLS", "backend_of", "check_dense", "check_edges", "check_operand", "resolve_impl"]
+__all__ = [
+    "FLOATS",
+    "IMPLS",
+    "backend_of",
+    "check_dense",
+    "check_edges",
+    "check_operand",
+    "require_kernels",
+    "resolve_impl",
+]
 
 #: Names that `impl=` accepts.
 IMPLS = ("auto", "cuda", "cpu", "reference")
@@ -23,6 +32,15 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 def backend_of(device: torch.device) -> ModuleType:
     """The module that runs operations on a device."""
     return cpu if device.type == "cpu" else cuda
+
+
+def require_kernels(kind: str) -> None:
+    """Raises RuntimeError where the native module has no kernels for this type of device."""
+    if kind == "cuda" and not _native.has_cuda:
+        raise RuntimeError(
+            "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on, or "
+            "use impl='reference'"
+        )
 
 
 def resolve_impl(impl: Any, operand: SparseOperand) -> str:
@@ -38,11 +56,7 @@ def resolve_impl(impl: Any, operand: SparseOperand) -> str:
         return impl
     if impl != "auto" and impl != kind:
         bad_value("impl", f"{impl!r} can't run: the operand is on {operand.device}")
-    if kind == "cuda" and not _native.has_cuda:
-        raise RuntimeError(
-            "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on, or "
-            "use impl='reference'"
-        )
+    require_kernels(kind)
     if kind not in ("cpu", "cuda"):
         bad_value("operand", f"is on {operand.device}; accepted: cpu, cuda, or impl='reference'")
     return kind

@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address, on_device, stream_of
 from gnnsparse.plan import Plan
-from gnnsparse.precision import DTYPE_CODES, dense_view, round_operand
+from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
 from gnnsparse.preprocess.balance import Segments
-from gnnsparse.side import Side
+from gnnsparse.side import SddmmCall, Side, SpmmCall
 
-__all__ = ["edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
+__all__ = ["bind_sddmm", "bind_spmm", "edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
 
 _VECTOR = 16  # bytes a lane loads at a time
 _SOFTMAX_ROW_LIMIT = 1024
 
+#: Gives a dense operand as the kernels read it, and its native view. Hold the tensor while the view is used.
+_Loader = Callable[[torch.Tensor], tuple[torch.Tensor, _native.Dense]]
 
-def _vectorized(x: torch.Tensor, side: Side, scale: torch.Tensor | None = None) -> torch.Tensor:
-    """`x`, its rows times `scale`, in the storage dtype with every row in whole 16-byte vectors.
 
-    It is `x` itself where nothing has to be done. tf32 is rounded inside the kernels.
+def _loader(precision: Precision, width: int, scale: torch.Tensor | None = None) -> _Loader:
+    """Brings X [rows, width], its rows times `scale`, into the storage dtype, every row in whole 16-byte
+    vectors. It is X itself where nothing has to be done. tf32 is rounded inside the kernels.
     """
-    dtype = side.precision.storage
+    dtype, code = precision.storage, DTYPE_CODES[precision.storage]
     per_vector = _VECTOR // dtype.itemsize
-    width = -(-x.shape[1] // per_vector) * per_vector
-    ready = (
-        scale is None
-        and x.dtype == dtype
-        and x.stride(1) == 1
-        and x.stride(0) % per_vector == 0
-        and x.stride(0) >= width
-        and x.data_ptr() % _VECTOR == 0
-    )
-    if ready:
-        return x
-    packed = torch.empty(x.shape[0], width, dtype=dtype, device=x.device)
-    _native.cuda_pack(
-        address(x), DTYPE_CODES[x.dtype], x.stride(0), x.stride(1), address(scale), x.shape[0], x.shape[1],
-        dense_view(packed), stream_of(x.device),
-    )  # fmt: skip
-    return packed[:, : x.shape[1]]
+    padded = -(-width // per_vector) * per_vector
+
+    def load(x: torch.Tensor) -> tuple[torch.Tensor, _native.Dense]:
+        (row_stride, column_stride), data = x.stride(), x.data_ptr()
+        ready = (
+            scale is None
+            and x.dtype == dtype
+            and column_stride == 1
+            and row_stride % per_vector == 0
+            and row_stride >= padded
+            and data % _VECTOR == 0
+        )
+        if ready:
+            return x, _native.Dense(data, row_stride, code)
+        rows, columns = x.shape
+        packed = torch.empty(rows, padded, dtype=dtype, device=x.device)
+        view = _native.Dense(packed.data_ptr(), padded, code)
+        _native.cuda_pack(
+            data, DTYPE_CODES[x.dtype], row_stride, column_stride, address(scale), rows, columns, view,
+            stream_of(x.device),
+        )  # fmt: skip
+        return packed, view
+
+    return load
 
 
-def _aligned(values: torch.Tensor, side: Side) -> torch.Tensor:
+def _aligned(values: torch.Tensor, precision: Precision) -> torch.Tensor:
     """Edge values in the storage dtype, contiguous from an address that is a multiple of 16."""
-    values = round_operand(values, side.precision).contiguous()
+    values = round_operand(values, precision).contiguous()
     return values if values.data_ptr() % _VECTOR == 0 else values.clone()
 
 
@@ -58,144 +68,209 @@ def _partials(count: int, rows: int, width: int, device: torch.device) -> torch.
     return torch.empty(count * rows * (-(-width // 64) * 64), dtype=torch.float32, device=device)
 
 
-def _csr_spmm(
-    side: Side, csr: Csr, row_ids: torch.Tensor | None, segments: Segments, plan: Plan,
-    x: torch.Tensor, y: torch.Tensor, values: torch.Tensor | None, row_scale: torch.Tensor | None,
-    groups: torch.Tensor | None = None,
-) -> None:  # fmt: skip
-    partial = _partials(segments.partials, 1, y.shape[1], y.device)
-    _native.cuda_spmm_csr(
-        csr.view, address(row_ids), address(values), address(row_scale), segments.view,
-        address(segments.cuts), segments.cuts.shape[0], plan.row_limit, address(groups),
-        0 if groups is None else groups.numel() - 1, plan.lanes, plan.row_lanes, dense_view(x),
-        dense_view(y), y.shape[1], address(partial), side.precision.code, stream_of(y.device),
-    )  # fmt: skip
+def _on_its_device(side: Side, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`run` with the side's device as the current one."""
+    device = side.csr.device
+
+    def call(*tensors: torch.Tensor | None) -> torch.Tensor:
+        if torch.cuda.current_device() == device.index:
+            return run(*tensors)
+        with torch.cuda.device(device):
+            return run(*tensors)
+
+    return call
+
+
+def bind_spmm(
+    side: Side, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None
+) -> SpmmCall:
+    """How `spmm` runs for X of a width and a dtype: all that does not depend on where X is.
+
+    The side keeps it, and must be alive where it is called: it holds addresses.
+    """
+
+    def make() -> SpmmCall:
+        if width == 0 or side.csr.nnz == 0:
+            rows = side.csr.rows
+            return lambda x, values: x.new_zeros(rows, width)
+        chosen = plan or side.plan("spmm", width, edge_values)
+        bind = _SPMM.get(chosen.kernel, _bind_csr)
+        return _on_its_device(side, bind(side, chosen, width, dtype, edge_values))
+
+    return side.remember(("spmm call", width, dtype, edge_values, plan), make)
 
 
 def spmm(side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None) -> torch.Tensor:
     """See gnnsparse.spmm. Every argument has been checked."""
-    n = x.shape[1]
-    if n == 0 or side.csr.nnz == 0:
-        return x.new_zeros(side.csr.rows, n)
-    own = values is None
-    plan = plan or side.plan("spmm", n, not own)
-    weights = side.values if values is None else _aligned(values, side)
-    with on_device(x.device):
-        if plan.kernel == "window":
-            return _window_spmm(side, _vectorized(x, side), weights, plan, x.dtype, own)
-        if plan.kernel == "panel":
-            if not own:
-                raise ValueError("plan: panels hold no place for edge values; use window or csr")
-            return _panel_spmm(side, x, plan)
-        col_scale = row_scale = None
-        if own and side.col_scale is not None and not plan.prescale:
-            weights = side.explicit_values
-        elif own:
-            col_scale, row_scale = side.col_scale, side.row_scale
-        rows = _vectorized(x, side, col_scale)
-        y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
-        segments = side.row_segments(plan.row_limit)
-        groups = side.row_groups(plan.group, plan.row_limit) if plan.group else None
-        _csr_spmm(side, side.csr, side.row_ids, segments, plan, rows, y, weights, row_scale, groups)
-        return y
+    return bind_spmm(side, x.shape[1], x.dtype, values is not None, plan)(x, values)
 
 
-class _PanelWork(NamedTuple):
-    """What every product of a side in panels hands to the kernel; the side keeps the arrays."""
+def _csr_product(
+    csr: Csr, row_ids: torch.Tensor | None, segments: Segments, groups: torch.Tensor | None, plan: Plan,
+    width: int, precision: Precision,
+) -> Callable[[_native.Dense, _native.Dense, int, int, torch.device], None]:  # fmt: skip
+    """The csr kernel: (x, y, address of values, of row scales, device)."""
+    first_rows, group_count = address(groups), 0 if groups is None else groups.numel() - 1
+    view, ids, items, code = csr.view, address(row_ids), segments.view, precision.code
+    cuts, cut_count, partials = address(segments.cuts), segments.cuts.shape[0], segments.partials
 
-    view: _native.Blocked
-    items: _native.Segments
-    cuts: int
-    cut_count: int
-    partials: int
-    row_ids: int
-    row_scale: int
-
-
-def _panel_work(side: Side, plan: Plan) -> _PanelWork:
-    def make() -> _PanelWork:
-        segments = side.panel_segments(plan.height, plan.step_limit, plan.longest_first)
-        row_scale = side.row_scale if side.values is None else None
-        return _PanelWork(
-            side.panel_view(plan.height, not plan.prescale), segments.view, address(segments.cuts),
-            segments.cuts.shape[0], segments.partials, address(side.row_ids), address(row_scale),
+    def run(x: _native.Dense, y: _native.Dense, values: int, row_scale: int, device: torch.device) -> None:
+        partial = _partials(partials, 1, width, device)
+        _native.cuda_spmm_csr(
+            view, ids, values, row_scale, items, cuts, cut_count, plan.row_limit, first_rows, group_count,
+            plan.lanes, plan.row_lanes, x, y, width, address(partial), code, stream_of(device),
         )  # fmt: skip
 
-    return side.remember(
-        ("panel work", plan.height, plan.step_limit, plan.longest_first, plan.prescale), make
-    )
+    return run
 
 
-def _panel_spmm(side: Side, x: torch.Tensor, plan: Plan) -> torch.Tensor:
-    n, work = x.shape[1], _panel_work(side, plan)
-    rows = _vectorized(x, side, side.col_scale if plan.prescale else None)
-    y = torch.empty(side.csr.rows, n, dtype=x.dtype, device=x.device)
-    partial = _partials(work.partials, plan.height, n, x.device)
-    _native.cuda_spmm_panel(
-        work.view, work.items, work.cuts, work.cut_count, work.row_ids, work.row_scale, dense_view(rows),
-        dense_view(y), n, plan.slices, address(partial), side.precision.code, stream_of(x.device),
-    )  # fmt: skip
-    return y
+def _bind_csr(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_values: bool) -> SpmmCall:
+    precision, rows, out_code = side.precision, side.csr.rows, DTYPE_CODES[dtype]
+    own, col_scale, row_scale = 0, None, 0
+    if not edge_values and side.col_scale is not None and not plan.prescale:
+        own = address(side.explicit_values)
+    elif not edge_values:
+        own, col_scale, row_scale = address(side.values), side.col_scale, address(side.row_scale)
+    load = _loader(precision, width, col_scale)
+    segments = side.row_segments(plan.row_limit)
+    groups = side.row_groups(plan.group, plan.row_limit) if plan.group else None
+    product = _csr_product(side.csr, side.row_ids, segments, groups, plan, width, precision)
+
+    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+        kept, x_view = load(x)
+        y = x.new_empty(rows, width)
+        given = None if values is None else _aligned(values, precision)
+        weights = own if given is None else given.data_ptr()
+        product(x_view, _native.Dense(y.data_ptr(), width, out_code), weights, row_scale, y.device)
+        del kept
+        return y
+
+    return run
 
 
-def _window_spmm(
-    side: Side, x: torch.Tensor, values: torch.Tensor | None, plan: Plan, dtype: torch.dtype, own: bool
-) -> torch.Tensor:
-    blocked, n = side.blocked, x.shape[1]
+def _bind_panel(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_values: bool) -> SpmmCall:
+    if edge_values:
+        raise ValueError("plan: panels hold no place for edge values; use window or csr")
+    height, slices = plan.height, plan.slices
+    segments = side.panel_segments(height, plan.step_limit, plan.longest_first)
+    view, items, partials = side.panel_view(height, not plan.prescale), segments.view, segments.partials
+    cuts, cut_count, row_ids = address(segments.cuts), segments.cuts.shape[0], address(side.row_ids)
+    row_scale = address(side.row_scale if side.values is None else None)
+    rows, code, out_code = side.csr.rows, side.precision.code, DTYPE_CODES[dtype]
+    load = _loader(side.precision, width, side.col_scale if plan.prescale else None)
+
+    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+        kept, x_view = load(x)
+        y = x.new_empty(rows, width)
+        partial = _partials(partials, height, width, y.device)
+        _native.cuda_spmm_panel(
+            view, items, cuts, cut_count, row_ids, row_scale, x_view,
+            _native.Dense(y.data_ptr(), width, out_code), width, slices, address(partial), code,
+            stream_of(y.device),
+        )  # fmt: skip
+        del kept
+        return y
+
+    return run
+
+
+def _bind_window(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_values: bool) -> SpmmCall:
+    blocked, precision, out_code = side.blocked, side.precision, DTYPE_CODES[dtype]
     if blocked is None:
         raise ValueError("plan: the window kernel needs an operand in a blocked format")
     stores_values = blocked.spec.stores_values
-    if stores_values and not own:
+    if stores_values and edge_values:
         raise ValueError(f"plan: {blocked.spec.name} stores no bits to place edge values by; use csr")
-    # Rows in no window and not kept out either are empty.
-    new = torch.empty if blocked.residual is None else torch.zeros
-    y = new(side.csr.rows, n, dtype=dtype, device=x.device)
-    segments = side.window_segments(plan.step_limit)
-    partial = _partials(segments.partials, blocked.spec.window, n, x.device)
-    row_scale = side.row_scale if own and not stores_values else None
-    _native.cuda_spmm_window(
-        side.blocked_view(weighted=own), segments.view, address(segments.cuts), segments.cuts.shape[0],
-        address(side.csr.indptr), address(None if stores_values else values), address(side.row_ids),
-        address(row_scale), dense_view(x), dense_view(y), n, address(partial), side.precision.code,
-        stream_of(x.device),
-    )  # fmt: skip
-    if blocked.residual is not None:
-        kept_out, ids = side.residual_segments(plan.row_limit), side.residual_row_ids()
-        _csr_spmm(side, blocked.residual, ids, kept_out, plan, x, y, blocked.residual_values, None)
-    return y
+    own = address(None if stores_values or edge_values else side.values)
+    row_scale = address(None if stores_values or edge_values else side.row_scale)
+    segments, view = side.window_segments(plan.step_limit), side.blocked_view(weighted=not edge_values)
+    items, partials, window = segments.view, segments.partials, blocked.spec.window
+    cuts, cut_count = address(segments.cuts), segments.cuts.shape[0]
+    indptr, row_ids, rows = address(side.csr.indptr), address(side.row_ids), side.csr.rows
+    load, code, kept_out = _loader(precision, width), precision.code, _bind_kept_out(side, plan, width)
+
+    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+        kept, x_view = load(x)
+        # Rows in no window and not kept out either are empty.
+        y = x.new_empty(rows, width) if kept_out is None else x.new_zeros(rows, width)
+        y_view = _native.Dense(y.data_ptr(), width, out_code)
+        given = None if values is None else _aligned(values, precision)
+        weights = own if given is None else given.data_ptr()
+        partial = _partials(partials, window, width, y.device)
+        _native.cuda_spmm_window(
+            view, items, cuts, cut_count, indptr, weights, row_ids, row_scale, x_view, y_view, width,
+            address(partial), code, stream_of(y.device),
+        )  # fmt: skip
+        if kept_out is not None:
+            kept_out(x_view, y_view, y.device)
+        del kept
+        return y
+
+    return run
+
+
+def _bind_kept_out(
+    side: Side, plan: Plan, width: int
+) -> Callable[[_native.Dense, _native.Dense, torch.device], None] | None:
+    """The product of the rows that the format keeps out of its windows, None where there are none."""
+    residual = side.blocked.residual if side.blocked is not None else None
+    if side.blocked is None or residual is None:
+        return None
+    segments, ids = side.residual_segments(plan.row_limit), side.residual_row_ids()
+    product = _csr_product(residual, ids, segments, None, plan, width, side.precision)
+    values = address(side.blocked.residual_values)
+    return lambda x, y, device: product(x, y, values, 0, device)
+
+
+_SPMM: dict[str, Callable[[Side, Plan, int, torch.dtype, bool], SpmmCall]] = {
+    "csr": _bind_csr, "panel": _bind_panel, "window": _bind_window,
+}  # fmt: skip
+
+
+def bind_sddmm(side: Side, width: int, dtype: torch.dtype, plan: Plan | None = None) -> SddmmCall:
+    """How `sddmm` runs for Q of a width and a dtype, likewise."""
+
+    def make() -> SddmmCall:
+        nnz = side.csr.nnz
+        if width == 0 or nnz == 0:
+            return lambda q, k: q.new_zeros(nnz)
+        chosen = plan or side.plan("sddmm", width, False)
+        kernel, head, tail = _sddmm_kernel(side, chosen, DTYPE_CODES[dtype], width)
+        load = _loader(side.precision, width)
+
+        def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            out = q.new_empty(nnz)
+            kept_q, q_view = load(q)
+            kept_k, k_view = load(k)
+            kernel(*head, q_view, k_view, out.data_ptr(), *tail, stream_of(out.device))
+            del kept_q, kept_k
+            return out
+
+        return _on_its_device(side, run)
+
+    return side.remember(("sddmm call", width, dtype, plan), make)
+
+
+def _sddmm_kernel(
+    side: Side, plan: Plan, out_code: int, width: int
+) -> tuple[Callable[..., None], tuple[Any, ...], tuple[int, ...]]:
+    """A kernel, and its arguments before and behind Q, K and the result."""
+    indptr, row_ids = address(side.csr.indptr), address(side.row_ids)
+    tail = (out_code, width, side.precision.code)
+    if plan.kernel == "csr":
+        items = side.row_segments(plan.row_limit).view
+        lanes = (plan.row_limit, plan.lanes, plan.row_lanes)
+        return _native.cuda_sddmm_csr, (side.csr.view, row_ids, items, *lanes), tail
+    if plan.kernel == "panel":
+        view, segments = side.score_panels(plan.step_limit, plan.longest_first)
+        return _native.cuda_sddmm_panel, (view, segments.view, indptr, row_ids), tail
+    items, view = side.window_segments(plan.step_limit).view, side.blocked_view(weighted=False)
+    return _native.cuda_sddmm_window, (view, items, indptr, row_ids), tail
 
 
 def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
     """See gnnsparse.sddmm. Every argument has been checked."""
-    d = q.shape[1]
-    if d == 0 or side.csr.nnz == 0:
-        return q.new_zeros(side.csr.nnz)
-    plan = plan or side.plan("sddmm", d, False)
-    out = torch.empty(side.csr.nnz, dtype=q.dtype, device=q.device)
-    with on_device(q.device):
-        q_rows, k_rows = _vectorized(q, side), _vectorized(k, side)
-        if plan.kernel == "csr":
-            segments = side.row_segments(plan.row_limit)
-            _native.cuda_sddmm_csr(
-                side.csr.view, address(side.row_ids), segments.view, plan.row_limit, plan.lanes,
-                plan.row_lanes, dense_view(q_rows), dense_view(k_rows), address(out),
-                DTYPE_CODES[out.dtype], d, side.precision.code, stream_of(q.device),
-            )  # fmt: skip
-        elif plan.kernel == "panel":
-            view, items = side.score_panels(plan.step_limit, plan.longest_first)
-            _native.cuda_sddmm_panel(
-                view, items.view, address(side.csr.indptr), address(side.row_ids), dense_view(q_rows),
-                dense_view(k_rows), address(out), DTYPE_CODES[out.dtype], d, side.precision.code,
-                stream_of(q.device),
-            )  # fmt: skip
-        else:
-            segments = side.window_segments(plan.step_limit)
-            _native.cuda_sddmm_window(
-                side.blocked_view(weighted=False), segments.view, address(side.csr.indptr),
-                address(side.row_ids), dense_view(q_rows), dense_view(k_rows), address(out),
-                DTYPE_CODES[out.dtype], d, side.precision.code, stream_of(q.device),
-            )  # fmt: skip
-    return out
+    return bind_sddmm(side, q.shape[1], q.dtype, plan)(q, k)
 
 
 def edge_softmax(side: Side, scores: torch.Tensor) -> torch.Tensor:

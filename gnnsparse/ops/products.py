@@ -20,19 +20,41 @@ from gnnsparse.ops.backend import backend_of, check_dense, check_edges, check_op
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.normalize import explicit_values
+from gnnsparse.side import SddmmCall, SpmmCall
 
-__all__ = ["edge_softmax", "sddmm", "spmm"]
+__all__ = ["edge_softmax", "is_plain", "needs_grad", "sddmm", "spmm"]
 
 
-def _is_plain(*tensors: torch.Tensor | None) -> bool:
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether the tensors have memory that a native kernel can read right now."""
     if torch.compiler.is_compiling():
         return False
-    return all(t is None or type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors)
+    return all(t is None or type(t) in _PLAIN for t in tensors)
 
 
-def _needs_grad(*tensors: torch.Tensor | None) -> bool:
+def needs_grad(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd follows an operation on the tensors."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _form(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
+    """What the checks of a plain, strided tensor look at; None of any other."""
+    if type(t) in _PLAIN and t.layout is torch.strided:
+        return t.dtype, t.shape, t.device
+    return None
+
+
+def _direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without its look at the signature of `forward`.
+
+    That is new in each call and takes longer than all the rest. Only transforms of torch.func need it,
+    and these can't reach a native kernel.
+    """
+    quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return quick
 
 
 @dataclass(frozen=True)
@@ -105,9 +127,8 @@ def softmax_grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 class _Spmm(torch.autograd.Function):
     @staticmethod
-    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, plan: Plan | None) -> Any:
-        side = operand_of(handle).side
-        return backend_of(x.device).spmm(side, x, values, plan)
+    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, run: SpmmCall) -> Any:
+        return run(x, values)
 
     setup_context = staticmethod(spmm_setup)
 
@@ -118,8 +139,8 @@ class _Spmm(torch.autograd.Function):
 
 class _Sddmm(torch.autograd.Function):
     @staticmethod
-    def forward(q: torch.Tensor, k: torch.Tensor, handle: int, plan: Plan | None) -> Any:
-        return backend_of(q.device).sddmm(operand_of(handle).side, q, k, plan)
+    def forward(q: torch.Tensor, k: torch.Tensor, handle: int, run: SddmmCall) -> Any:
+        return run(q, k)
 
     setup_context = staticmethod(sddmm_setup)
 
@@ -136,6 +157,10 @@ class _EdgeSoftmax(torch.autograd.Function):
     setup_context = staticmethod(softmax_setup)
 
     backward = staticmethod(softmax_grad)
+
+
+_spmm_with_grad, _sddmm_with_grad = _direct(_Spmm), _direct(_Sddmm)
+_softmax_with_grad = _direct(_EdgeSoftmax)
 
 
 def _check_plan(plan: Any) -> Plan | None:
@@ -200,6 +225,12 @@ def spmm(
         TypeError: an argument is of another type or dtype.
         ValueError: a shape or a device does not go with A, or impl can't run there.
     """
+    known = None
+    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+        # Arguments like these have passed all checks before, and what runs them is made.
+        known = "spmm", _form(x), None if values is None else _form(values) or False
+        if (run := A.side.checked.get(known)) is not None:
+            return _spmm_with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
     check_operand(A)
     kind = resolve_impl(impl, A)
     _check_plan(plan)
@@ -210,11 +241,12 @@ def spmm(
         values = check_edges("values", values, A, kind)
     if kind == "reference":
         return _reference_spmm(A, x, values)
-    if not _is_plain(x, values):
+    if not is_plain(x, values):
         return torch.ops.gnnsparse.spmm(x, values, A.handle)
-    if _needs_grad(x, values):
-        return _Spmm.apply(x, values, A.handle, plan)
-    return backend_of(x.device).spmm(A.side, x, values, plan)
+    run = backend_of(x.device).bind_spmm(A.side, x.shape[1], x.dtype, values is not None, plan)
+    if known is not None:
+        A.side.checked[known] = run
+    return _spmm_with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
 
 
 def sddmm(
@@ -241,6 +273,11 @@ def sddmm(
     Raises:
         TypeError, ValueError: as `spmm`.
     """
+    known = None
+    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+        known = "sddmm", _form(q), _form(k)  # as in spmm
+        if (run := A.side.checked.get(known)) is not None:
+            return _sddmm_with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)
     check_operand(A)
     kind = resolve_impl(impl, A)
     _check_plan(plan)
@@ -251,11 +288,12 @@ def sddmm(
     if kind == "reference":
         rounded = _rounded(q, A.precision), _rounded(k, A.precision)
         return reference.sddmm(A.indices(), *rounded).to(q.dtype)
-    if not _is_plain(q, k):
+    if not is_plain(q, k):
         return torch.ops.gnnsparse.sddmm(q, k, A.handle)
-    if _needs_grad(q, k):
-        return _Sddmm.apply(q, k, A.handle, plan)
-    return backend_of(q.device).sddmm(A.side, q, k, plan)
+    run = backend_of(q.device).bind_sddmm(A.side, q.shape[1], q.dtype, plan)
+    if known is not None:
+        A.side.checked[known] = run
+    return _sddmm_with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)
 
 
 def edge_softmax(
@@ -283,10 +321,10 @@ def edge_softmax(
     if kind == "reference":
         exact = scores if scores.dtype == torch.float64 else scores.float()
         return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
-    if not _is_plain(scores):
+    if not is_plain(scores):
         return torch.ops.gnnsparse.edge_softmax(scores, A.handle)
-    if _needs_grad(scores):
-        return _EdgeSoftmax.apply(scores, A.handle)
+    if needs_grad(scores):
+        return _softmax_with_grad(scores, A.handle)
     return backend_of(scores.device).edge_softmax(A.side, scores)
 
 

@@ -145,6 +145,15 @@ void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr
                      precision, stream_of(stream));
 }
 
+void gather_floor(Address columns, int64_t count, const Dense& x, int64_t n, Address out,
+                  Address stream) {
+  const auto view = matrix<DenseView>(x, count, n, "x");
+  require_aligned(x.data, "x");
+  if (view.stride * size_of(view.dtype) % 16 != 0) reject("x", "rows must be 16-byte aligned");
+  cuda::gather_floor(array<const int32_t>(columns, count, "columns"), count, view, n,
+                     array<uint32_t>(out, cuda::kGatherFloorWords, "out"), stream_of(stream));
+}
+
 cuda::Softmax softmax_problem(const CsrView& a, Address long_rows, int64_t long_row_count,
                               int64_t row_limit, Address scores, Address grad, Address out) {
   cuda::Softmax p;
@@ -171,6 +180,7 @@ void bind_kernels(py::module_& m) {
   m.def("cuda_spmm_panel", &spmm_panel, nogil);
   m.def("cuda_sddmm_panel", &sddmm_panel, nogil);
   m.def("cuda_sddmm_window", &sddmm_window, nogil);
+  m.def("cuda_gather_floor", &gather_floor, nogil);
   m.def(
       "cuda_softmax",
       [](const CsrView& a, Address long_rows, int64_t count, int64_t limit, Address scores,

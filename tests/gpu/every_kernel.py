@@ -10,7 +10,10 @@ from dataclasses import replace
 import torch
 
 import gnnsparse
+from gnnsparse import _native
+from gnnsparse.csr import address, stream_of
 from gnnsparse.plan import Plan
+from gnnsparse.precision import dense_view
 from gnnsparse.testing import random_graph
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -40,6 +43,14 @@ def panels(a: gnnsparse.SparseOperand) -> None:
         gnnsparse.sddmm(a, torch.randn(a.shape[0], width, device="cuda"), x, plan=plan)
 
 
+def gather_floor() -> None:
+    columns = torch.randint(-1, 75, (1000,), dtype=torch.int32, device="cuda")
+    x = torch.randn(75, 40, device="cuda")
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    out = torch.empty(processors, 1024, dtype=torch.int32, device="cuda")
+    _native.cuda_gather_floor(address(columns), 1000, dense_view(x), 40, address(out), stream_of(x.device))
+
+
 def main() -> None:
     torch.manual_seed(0)
     for precision in PRECISIONS:
@@ -58,6 +69,7 @@ def main() -> None:
         panels(gnnsparse.prepare(graph, precision=precision, cache=False))
     long_rows = random_graph(4, 3000, 0.9).to("cuda")
     products(gnnsparse.prepare(long_rows, precision="fp16", cache=False), 16)
+    gather_floor()
     torch.cuda.synchronize()
     print("every kernel ran")
 

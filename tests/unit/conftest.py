@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import fake_cuda
+
 
 @pytest.fixture
 def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -11,3 +13,9 @@ def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "dataset-cache"
     monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> fake_cuda.Recorded:
+    """Operands on the CPU take the CUDA path, whose native calls are recorded."""
+    return fake_cuda.install(monkeypatch)

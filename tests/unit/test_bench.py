@@ -23,12 +23,12 @@ from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS, Peer, peer_contestant, peer_precision
 from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto
-from gnnsparse.bench.timing import Timing, cache_flusher, measure
 from gnnsparse.bench.workload import VALUES, Subject, Workload, make_subject
 from gnnsparse.cli import main
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
+from gnnsparse.timing import Timing, cache_flusher, measure
 from tests.helpers import PRECISIONS, dense_matrix
 
 SMALL = ["--width", "8", "--repeats", "2", "--device", "cpu"]

@@ -1,0 +1,196 @@
+"""`--timing graph`: what is captured and timed, and what happens to a call that can't be captured.
+
+There is a stand-in for the GPU here whose clock the calls move on; on a real one, the same is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.matrices import MatrixSpec
+from gnnsparse.bench.peers import PEERS
+from gnnsparse.bench.report import print_report
+from gnnsparse.cli import main
+from gnnsparse.timing import CaptureError, capture, measure
+
+SMALL = ["bench", "kernels", "--matrix", "dd_like:scale=0.003", "--width", "8", "--device", "cpu"]
+
+
+class FakeGpu:
+    """Calls take `kernel_ms` on the GPU and, outside a graph, `python_ms` more."""
+
+    def __init__(self, kernel_ms: float, python_ms: float, capturable: bool = True) -> None:
+        self.kernel_ms, self.python_ms, self.capturable = kernel_ms, python_ms, capturable
+        self.now, self.calls, self.replays = 0.0, 0, 0
+        self.recording: list[float] | None = None
+        self.abandoned: list[Any] = []
+
+    def call(self) -> None:
+        self.calls += 1
+        if self.recording is None:
+            self.now += self.kernel_ms + self.python_ms
+        elif self.capturable:
+            self.recording.append(self.kernel_ms)
+        else:
+            raise RuntimeError("operation not permitted when stream is capturing\nand a trace")
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at = gpu.now
+
+            def elapsed_time(self, end: Event) -> float:
+                return end.at - self.at
+
+        class Graph:
+            def __init__(self) -> None:
+                self.kernels: list[float] = []
+
+            def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+                assert capture_error_mode == "thread_local"
+                gpu.recording = self.kernels
+
+            def capture_end(self) -> None:
+                gpu.recording = None
+                if not gpu.capturable:
+                    raise RuntimeError("capture is over")
+
+            def replay(self) -> None:
+                gpu.replays += 1
+                gpu.now += sum(self.kernels)
+
+        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        for name, fake in {
+            "Event": Event, "CUDAGraph": Graph, "graph_pool_handle": lambda: (0, 7),
+            "Stream": lambda: stream, "current_stream": lambda: stream, "synchronize": lambda: None,
+            "stream": lambda s: contextlib.nullcontext(), "current_device": lambda: 0,
+        }.items():  # fmt: skip
+            patch.setattr(torch.cuda, name, fake)
+        patch.setattr(
+            torch._C, "_cuda_endAllocateToPool", lambda d, pool: gpu.abandoned.append(pool), raising=False
+        )
+
+
+def fake(patch: pytest.MonkeyPatch, *args: Any, **options: Any) -> FakeGpu:
+    gpu = FakeGpu(*args, **options)
+    gpu.install(patch)
+    return gpu
+
+
+def test_a_graph_times_what_the_gpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = fake(monkeypatch, kernel_ms=0.01, python_ms=0.03)
+    by_events = measure(gpu.call, "cuda", repeats=5)
+    assert (by_events.median, by_events.method) == (pytest.approx(0.04), "events")
+    timing = measure(gpu.call, "cuda", repeats=5, warmup=2, graph=True)
+    assert timing.median == pytest.approx(0.01)
+    assert (timing.method, timing.problem, timing.repeats) == ("graph", None, 5)
+    assert gpu.replays == 2 + 5
+    assert gpu.abandoned == []
+
+
+@pytest.mark.parametrize(("ms", "calls"), [(0.001, 20), (0.1, 10), (0.3, 3), (2.0, 1)])
+def test_a_graph_holds_a_millisecond_of_calls(ms: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = fake(monkeypatch, kernel_ms=ms, python_ms=0.0)
+    captured: list[int] = []
+    monkeypatch.setattr("gnnsparse.timing.capture", lambda call, n: (captured.append(n), capture(call, n))[1])
+    assert measure(gpu.call, "cuda", repeats=3, graph=True).median == pytest.approx(ms)
+    assert captured == [calls]
+
+
+def test_a_call_that_can_not_be_captured_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = fake(monkeypatch, kernel_ms=0.01, python_ms=0.03, capturable=False)
+    timing = measure(gpu.call, "cuda", repeats=5, graph=True)
+    assert (timing.median, timing.method) == (pytest.approx(0.04), "events")
+    assert timing.problem == "operation not permitted when stream is capturing"
+    assert gpu.abandoned == [(0, 7)]  # or torch would send all new memory to the pool of the graph
+    with pytest.raises(CaptureError, match="not permitted"):
+        capture(gpu.call, 1)
+
+
+def test_an_error_of_the_call_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, kernel_ms=0.01, python_ms=0.0)
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        measure(broken, "cuda", repeats=2, graph=True)
+
+
+def test_graphs_are_refused_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no CUDA graphs on cpu"):
+        measure(lambda: None, "cpu", graph=True)
+    for options, says in (
+        (["--timing", "graph"], "needs an NVIDIA GPU"),
+        (["--timing", "fast"], "graph"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main([*SMALL, *options])
+        assert stopped.value.code == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert "--timing" in said
+        assert says in said
+
+
+def test_rows_and_report_say_how_they_were_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    spec = MatrixSpec("dd_like:scale=0.003", "dd_like", scale=0.003)
+    settings = Settings((spec,), precisions=("fp32",), widths=(8,), peers=("sparse_mm",), repeats=1)
+    bench = Bench(settings)
+    bench.run()
+    assert {(r["timing"], r["timing_problem"]) for r in bench.rows} == {("clock", None)}
+    for r in bench.rows:
+        r["over_baseline"] = None
+        if r["kernel"] == "sparse_mm":
+            r["timing_problem"] = "it waits"
+    print_report(bench, Console(width=200))
+    assert capsys.readouterr().out.count("timed without a CUDA graph: sparse_mm: it waits") == 1
+
+
+def test_a_peer_of_one_op_is_left_out_of_the_other(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+    import json
+
+    out = tmp_path / "result.json"
+    options = ["--precision", "fp32", "--repeats", "1", "--out", str(out)]
+    named = ["--peers", "sparse_mm", "sampled_addmm"]
+    assert main([*SMALL, "--op", "spmm", "sddmm", *options, *named]) == 0
+    peers = {(r["op"], r["kernel"]) for r in json.loads(out.read_text())["rows"] if not r["ours"]}
+    assert peers == {("spmm", "sparse_mm"), ("sddmm", "sampled_addmm")}
+    assert {op for name in named[1:] for op in PEERS[name].ops} == {"spmm", "sddmm"}
+    with pytest.raises(SystemExit):
+        main([*SMALL, "--op", "spmm", *options, *named])
+    assert "sampled_addmm computes sddmm" in capsys.readouterr().err
+
+
+def _busy(x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    return lambda: x @ x
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    x = torch.randn(256, 256, device="cuda")
+    assert measure(_busy(x), "cuda", graph=True).method == "graph"
+    waits = measure(lambda: float((x @ x)[0, 0]), "cuda", graph=True)
+    assert waits.method == "events"
+    assert waits.problem
+    # The device, its allocator and later captures are as before.
+    torch.cuda.empty_cache()
+    torch.testing.assert_close(_busy(x)(), x @ x)
+    again = measure(_busy(x), "cuda", graph=True)
+    assert (again.method, again.problem) == ("graph", None)

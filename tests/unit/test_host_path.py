@@ -1,0 +1,206 @@
+"""What happens between `A @ x` and the kernel: checks that are made once, and calls that are made ready once.
+
+The CUDA part runs on CPU tensors here, its native functions recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.plan import Plan
+from gnnsparse.testing import random_graph
+from tests.fake_cuda import Recorded, View
+from tests.helpers import dense_matrix
+
+
+def operand(**options: Any) -> gnnsparse.SparseOperand:
+    graph = random_graph(200, 200, 0.05, weighted=False)
+    return gnnsparse.prepare(graph, cache=False, **{"values": "gcn", "precision": "fp16", **options})
+
+
+@pytest.mark.parametrize("kernel", ["panel", "window", "csr"])
+def test_every_call_hands_over_its_own_memory(kernel: str, recorded: Recorded) -> None:
+    a, plan = operand(), Plan(kernel, prescale=False)
+    xs = [torch.randn(200, 64).half() for _ in range(3)]
+    ys = [gnnsparse.spmm(a, x, plan=plan) for x in xs]
+    assert recorded.names() == [f"cuda_spmm_{kernel}"] * 3
+    views = recorded.views()
+    assert [(v.data, v.stride, v.dtype) for v in views[0::2]] == [(x.data_ptr(), 64, 1) for x in xs]
+    assert [(v.data, v.stride, v.dtype) for v in views[1::2]] == [(y.data_ptr(), 64, 1) for y in ys]
+    assert all(77 in arguments for _, arguments in recorded.calls)
+    assert {(y.shape, y.dtype) for y in ys} == {(torch.Size([200, 64]), torch.float16)}
+
+
+def test_cut_rows_get_a_workspace_of_their_own(recorded: Recorded) -> None:
+    graph = random_graph(200, 200, 0.3, weighted=False)
+    a, plan = gnnsparse.prepare(graph, precision="fp16", cache=False), Plan("csr", row_limit=8)
+    x = torch.randn(200, 64).half()
+    made: list[torch.Tensor] = []
+    empty = torch.empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", lambda *s, **o: (made.append(empty(*s, **o)), made[-1])[1])
+        for _ in range(2):
+            gnnsparse.spmm(a, x, plan=plan)
+    workspaces = [t for t in made if t.dtype == torch.float32]
+    assert len(workspaces) == 2
+    for (_, arguments), workspace in zip(recorded.calls, workspaces, strict=True):
+        assert arguments[-3] == workspace.data_ptr()
+
+
+@pytest.mark.parametrize("odd", ["float32", "transposed", "offset", "narrow"])
+def test_operands_that_are_not_ready_are_packed(odd: str, recorded: Recorded) -> None:
+    x = {
+        "float32": lambda: torch.randn(200, 64),
+        "transposed": lambda: torch.randn(64, 200).half().T,
+        "offset": lambda: torch.randn(200 * 64 + 1).half()[1:].view(200, 64),
+        "narrow": lambda: torch.randn(200, 61).half(),
+    }[odd]()
+    a, width = operand(), x.shape[1]
+    for _ in range(2):
+        y = a @ x
+        assert y.dtype == x.dtype
+    assert recorded.names() == ["cuda_pack", recorded.names()[1]] * 2
+    (_, pack), (_, product) = recorded.calls[-2:]
+    assert pack[:4] == (x.data_ptr(), 0 if odd == "float32" else 1, *x.stride())
+    packed = next(v for v in pack if isinstance(v, View))
+    assert packed.stride == -(-width // 8) * 8
+    assert packed.data % 16 == 0
+    assert packed in product
+
+
+def test_a_later_call_of_another_stride_is_packed_too(recorded: Recorded) -> None:
+    a, x = operand(), torch.randn(200, 64).half()
+    _ = a @ x
+    _ = a @ torch.randn(64, 200).half().T
+    assert recorded.names().count("cuda_pack") == 1
+
+
+def test_the_device_of_the_operand_becomes_the_current_one(recorded: Recorded) -> None:
+    a, x = operand(), torch.randn(200, 64).half()
+    _ = a @ x
+    assert recorded.switched == []
+    recorded.current = 1
+    _ = a @ x
+    assert recorded.switched == [x.device]
+
+
+@pytest.mark.parametrize("kernel", ["panel", "window", "csr"])
+def test_sddmm(kernel: str, recorded: Recorded) -> None:
+    a, plan = operand(), Plan(kernel)
+    q, k = torch.randn(200, 64).half(), torch.randn(200, 64)
+    out = gnnsparse.sddmm(a, q, k, plan=plan)
+    assert recorded.names() == ["cuda_pack", f"cuda_sddmm_{kernel}"]
+    assert out.data_ptr() in recorded.calls[-1][1]
+    assert recorded.views()[1].data == q.data_ptr()
+
+
+def test_edge_values_take_the_place_of_the_weights(recorded: Recorded) -> None:
+    a, x = operand(), torch.randn(200, 64).half()
+    values = torch.randn(a.nnz).half()
+    for _ in range(2):
+        gnnsparse.spmm(a, x, values)
+        name, arguments = recorded.calls[-1]
+        assert name in ("cuda_spmm_csr", "cuda_spmm_window")
+        assert values.data_ptr() in arguments
+    with pytest.raises(ValueError, match="panels hold no place for edge values"):
+        gnnsparse.spmm(a, x, values, plan=Plan("panel"))
+
+
+# The checks, on the CPU
+
+
+def test_arguments_that_no_longer_fit_are_refused_after_a_good_call() -> None:
+    a = gnnsparse.prepare(random_graph(30, 40, 0.2), cache=False)
+    x, values = torch.randn(40, 8), torch.randn(a.nnz)
+    for _ in range(2):
+        _ = a @ x
+        _ = gnnsparse.spmm(a, x, values)
+        _ = gnnsparse.sddmm(a, torch.randn(30, 8), x)
+    for wrong, message in (
+        (torch.randn(39, 8), "x: has shape"),
+        (torch.randn(40, 8, 1), "x: has shape"),
+        (x.to("meta"), "x: is on meta"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _ = a @ wrong
+    for wrong in (x.double(), x.to_sparse(), [[1.0]], None):
+        with pytest.raises(TypeError, match=r"^x: got"):
+            gnnsparse.spmm(a, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="values: has shape"):
+        gnnsparse.spmm(a, x, values[1:])
+    with pytest.raises(TypeError, match="values: got"):
+        gnnsparse.spmm(a, x, values.double())
+    with pytest.raises(TypeError, match="values: got"):
+        gnnsparse.spmm(a, x, False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k: has 7 columns"):
+        gnnsparse.sddmm(a, torch.randn(30, 8), x[:, :7])
+    with pytest.raises(TypeError, match="A: got"):
+        gnnsparse.spmm(a.side, x)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="impl: got"):
+        gnnsparse.spmm(a, x, impl="magic")
+
+
+def test_the_same_form_of_other_memory_and_strides() -> None:
+    graph = random_graph(30, 40, 0.2)
+    a, exact = gnnsparse.prepare(graph, cache=False), dense_matrix(graph, None)
+    wide = torch.randn(40, 16)
+    for x in (
+        torch.randn(40, 8),
+        torch.randn(8, 40).T,
+        wide[:, ::2],
+        wide[:, 3:11],
+        torch.ones(1, 1).expand(40, 8),
+    ):
+        for _ in range(2):
+            torch.testing.assert_close(a @ x, (exact @ x.double()).float())
+    values = torch.randn(2 * a.nnz)
+    for given in (values[: a.nnz], values[::2]):
+        torch.testing.assert_close(gnnsparse.spmm(a, wide, given), gnnsparse.spmm(a, wide, given.clone()))
+        reference = gnnsparse.spmm(a, wide, given, impl="reference")
+        torch.testing.assert_close(gnnsparse.spmm(a, wide, given), reference)
+
+
+def test_gradients_are_asked_for_call_by_call() -> None:
+    a = gnnsparse.prepare(random_graph(30, 40, 0.2), cache=False)
+    x = torch.randn(40, 8)
+    assert not (a @ x).requires_grad
+    leaf = x.clone().requires_grad_()
+    (a @ leaf).sum().backward()
+    first = leaf.grad
+    with torch.no_grad():
+        assert not (a @ leaf).requires_grad
+    leaf.grad = None
+    (a @ leaf).sum().backward()
+    torch.testing.assert_close(leaf.grad, first)
+    q = torch.randn(30, 8, requires_grad=True)
+    for _ in range(2):
+        q.grad = None
+        gnnsparse.sddmm(a, q, x).sum().backward()
+        torch.testing.assert_close(q.grad, gnnsparse.spmm(a, x, torch.ones(a.nnz)))
+    assert not gnnsparse.sddmm(a, q.detach(), x).requires_grad
+
+
+def test_threads_share_an_operand() -> None:
+    a = gnnsparse.prepare(random_graph(300, 300, 0.05), cache=False)
+    xs = [torch.randn(300, width) for width in (4, 8, 16, 32)]
+    right = [gnnsparse.spmm(a, x, impl="reference") for x in xs]
+    problems: list[str] = []
+
+    def work(x: torch.Tensor, y: torch.Tensor) -> None:
+        for _ in range(50):
+            if not torch.allclose(a @ x, y, atol=1e-5):
+                problems.append("differs")
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(xs, right, strict=True) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
