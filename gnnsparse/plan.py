@@ -153,11 +153,13 @@ def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     row_lanes = lanes
     while row_lanes < 32 and mean >= 96 * (row_lanes // lanes):
         row_lanes *= 2
+    # Of a small matrix each warp takes less, so that all have work at the same time.
+    side_by_side = _CSR_WARPS * problem.device.multiprocessors * (32 // lanes)
+    share = problem.nnz * -(-vectors // lanes) // side_by_side
     short = problem.op == "spmm" and mean < _SHORT_ROWS
-    return Plan(
-        "csr", lanes, row_lanes, max(256, int(2 * mean)), _GROUP if short else 0, prescale=mean >= 32,
-        reasons=reasons,
-    )  # fmt: skip
+    group = min(_GROUP, max(16, _power_of_two_at_least(share))) if short else 0
+    row_limit = max(min(256, max(64, 8 * share)), int(2 * mean))
+    return Plan("csr", lanes, row_lanes, row_limit, group, prescale=mean >= 32, reasons=reasons)
 
 
 def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
@@ -172,18 +174,23 @@ def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
 def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
     slots = problem.panel_slots[height // 32]
-    mean_stages = slots / _STAGE_SLOTS / max(-(-problem.rows // height), 1)
+    panels = max(-(-problem.rows // height), 1)
+    mean_stages = slots / _STAGE_SLOTS / panels
     resident = problem.cols * _SLICE_BYTES <= _RESIDENT_BYTES
+    # Of a small matrix each warp takes less, so that all have work at the same time.
+    at_once = _PANEL_WARPS * problem.device.multiprocessors
+    share = slots / _STAGE_SLOTS * _slices(problem) / at_once
+    limit = min(max(20 if resident else 16, int(1.3 * mean_stages)), int(4 * share))
     return replace(
         csr_plan(problem),
         kernel="panel",
         height=height,
-        step_limit=max(20 if resident else 16, int(1.3 * mean_stages)),
+        step_limit=max(6, limit),
         # Where a slice of X stays in L2 the order of the rows gains nothing.
         longest_first=resident,
         # Short panels start less often if a warp takes all slices; with long ones slices that stay
         # in L2 are worth more. SDDMM has to take all.
-        slices=_slices(problem) if mean_stages <= 5 else 1,
+        slices=_slices(problem) if mean_stages <= 5 and panels >= 2 * at_once else 1,
         # In 16 bits weights cost the kernel less than a pass over X.
         prescale=problem.precision is Precision.TF32 and slots > 57 * problem.cols,
         reasons=reasons,
@@ -215,9 +222,11 @@ def _suits_panels(problem: Problem) -> bool:
 def _csr_ms(problem: Problem, row_bytes: int, slices: int) -> float:
     """The csr kernel by the model."""
     gather = _gather_ms(problem, row_bytes, problem.nnz)
-    if csr_plan(problem).group:
+    plan = csr_plan(problem)
+    if plan.group:
         busy = _GROUP_BUSY[problem.precision.storage.itemsize]
-        return busy * gather + problem.rows * slices * _GROUP_ROW_MS
+        total = busy * gather + problem.rows * slices * _GROUP_ROW_MS
+        return max(total, _START_MS + plan.group / 8 * _BATCH_MS)
     total = gather + problem.rows * (_CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1])
     return _SDDMM_CSR * total if problem.op == "sddmm" else total
 
@@ -234,9 +243,11 @@ def _estimates(problem: Problem) -> dict[str, float]:
         stored = problem.weighted and problem.op == "spmm"
         values = problem.precision.storage.itemsize * height * slices if stored else 0
         gather = _gather_ms(problem, busy * row_bytes + values, slots)
-        of_a_warp = slices if problem.op == "sddmm" else panel_plan(problem, height).slices
-        warps = -(-problem.rows // height) * slices / of_a_warp
-        model[f"panel {height}"] = gather + warps * (start + of_a_warp * per_slice)
+        plan, panels = panel_plan(problem, height), -(-problem.rows // height)
+        of_a_warp = slices if problem.op == "sddmm" else plan.slices
+        total = gather + panels * slices / of_a_warp * (start + of_a_warp * per_slice)
+        longest = min(plan.step_limit, 2 * slots / _STAGE_SLOTS / panels + 2)
+        model[f"panel {height}"] = max(total, _START_MS + longest * of_a_warp * _STAGE_MS)
     return model
 
 
@@ -343,6 +354,10 @@ _CSR_ROW_MS = (0.1e-6, 0.2e-6)
 #: Rows in groups: how much longer than the gather by bytes an element, and milliseconds a row's slice.
 _GROUP_BUSY = {2: 1.9, 4: 1.2}
 _GROUP_ROW_MS = 0.04e-6
+#: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start, a batch of 8 rows of
+#: the csr kernel, a stage of a panel. Small matrices take no less than one warp does.
+_CSR_WARPS, _PANEL_WARPS = 24, 20
+_START_MS, _BATCH_MS, _STAGE_MS = 2.5e-3, 0.8e-3, 0.42e-3
 #: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {

@@ -228,4 +228,4 @@ def test_lane_layouts_are_possible(width: int, precision: Precision, nnz: int) -
     assert plan.lanes in (1, 2, 4, 8, 16, 32)
     assert plan.row_lanes in (1, 2, 4, 8, 16, 32)
     assert plan.lanes <= plan.row_lanes <= 32
-    assert plan.row_limit >= 256
+    assert plan.row_limit >= 64
