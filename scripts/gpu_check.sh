@@ -46,7 +46,16 @@ bench() {
   local graphs=(reddit_like products_like amazon_like arxiv_like dd_like)
   local kernels=("$python" -m gnnsparse.cli bench kernels --device cuda --matrix "${graphs[@]}")
   "${kernels[@]}" --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
-  "${kernels[@]}" --op sddmm --width 32 128 --out "$out/sddmm.json"
+  "${kernels[@]}" --precision fp16 --width 128 --values random --out "$out/spmm_weighted.json"
+  "$python" -m gnnsparse.cli bench kernels --device cuda --matrix reddit_like:shuffled \
+    --reorder community --precision fp16 tf32 --width 128 --out "$out/spmm_shuffled.json"
+  "${kernels[@]}" --op sddmm --precision fp16 tf32 fp32 --width 32 128 --out "$out/sddmm.json"
+  # Published graphs are no part of the package: $GNNSPARSE_TEST_DATA names their folder.
+  if [ -n "${GNNSPARSE_TEST_DATA:-}" ]; then
+    "$python" -m gnnsparse.cli bench kernels --device cuda --matrix \
+      "$GNNSPARSE_TEST_DATA"/{graphs,suitesparse,tu} --peers cusparse --timing graph \
+      --precision fp16 --width 32 64 128 256 512 --repeats 8 --out "$out/spmm_real.json"
+  fi
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
 }
 

@@ -19,8 +19,9 @@ from gnnsparse.testing import measure_errors
 __all__ = ["KERNEL_FACTOR", "PEER_FACTOR", "Reference", "Sample", "Verdict", "poisoned_call"]
 
 #: How many times the error of a plain run a result may have: the rule of gnnsparse.testing for our
-#: kernels; peers may round partial sums to the storage dtype (cuSPARSE: 2.6 times, fp16, Reddit-sized).
-KERNEL_FACTOR, PEER_FACTOR = 2.0, 8.0
+#: kernels; peers may round partial sums to the storage dtype (cuSPARSE: 2.6 to
+#: 8.4 times, fp16, Reddit-sized).
+KERNEL_FACTOR, PEER_FACTOR = 2.0, 12.0
 #: Rows that are checked: at random, and the longest.
 _RANDOM_ROWS, _LONGEST_ROWS = 500, 20
 #: Elements of a gathered part, float64: bounds the scratch memory of a check to a few 0.1 GB.
