@@ -224,12 +224,15 @@ def _csr_ms(problem: Problem, row_bytes: int, slices: int) -> float:
     gather = _gather_ms(problem, row_bytes, problem.nnz)
     plan = csr_plan(problem)
     if plan.group:
-        busy = _GROUP_BUSY[problem.precision.storage.itemsize]
+        busy = _GROUP_BUSY if problem.precision is not Precision.FP32 else _GROUP_BUSY_FP32
         total = busy * gather + problem.rows * slices * _GROUP_ROW_MS
-        # Most matrices have a row that is as long as the limit.
-        return max(total, _START_MS + max(plan.group, plan.row_limit) / 8 * _BATCH_MS)
-    total = gather + problem.rows * (_CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1])
-    return _SDDMM_CSR * total if problem.op == "sddmm" else total
+    else:
+        total = gather + problem.rows * (_CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1])
+    if problem.op == "sddmm":
+        total *= _SDDMM_CSR
+    # Most matrices have a row that is as long as the limit.
+    longest = max(plan.group, plan.row_limit) * plan.lanes / plan.row_lanes
+    return max(total, _START_MS + longest / 8 * _BATCH_MS)
 
 
 def _estimates(problem: Problem) -> dict[str, float]:
@@ -352,8 +355,8 @@ _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_MS = (0.1e-6, 0.2e-6)
-#: Rows in groups: how much longer than the gather by bytes an element, and milliseconds a row's slice.
-_GROUP_BUSY = {2: 1.9, 4: 1.2}
+#: Rows in groups: how much longer than the gather (conversions bind it), and milliseconds a row's slice.
+_GROUP_BUSY, _GROUP_BUSY_FP32 = 1.9, 1.2
 _GROUP_ROW_MS = 0.04e-6
 #: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start, a batch of 8 rows of
 #: the csr kernel, a stage of a panel. Small matrices take no less than one warp does.
