@@ -1,6 +1,7 @@
 """Operations on prepared operands."""
 
 from gnnsparse.ops import library as _library  # noqa: F401  (registers the operators)
+from gnnsparse.ops.attention import attention
 from gnnsparse.ops.products import edge_softmax, sddmm, spmm
 
-__all__ = ["edge_softmax", "sddmm", "spmm"]
+__all__ = ["attention", "edge_softmax", "sddmm", "spmm"]

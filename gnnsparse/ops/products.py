@@ -21,17 +21,18 @@ from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.normalize import explicit_values
 
-__all__ = ["edge_softmax", "sddmm", "spmm"]
+__all__ = ["edge_softmax", "is_plain", "needs_grad", "sddmm", "spmm"]
 
 
-def _is_plain(*tensors: torch.Tensor | None) -> bool:
+def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Whether the tensors have memory that a native kernel can read right now."""
     if torch.compiler.is_compiling():
         return False
     return all(t is None or type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors)
 
 
-def _needs_grad(*tensors: torch.Tensor | None) -> bool:
+def needs_grad(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd follows an operation on the tensors."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -210,9 +211,9 @@ def spmm(
         values = check_edges("values", values, A, kind)
     if kind == "reference":
         return _reference_spmm(A, x, values)
-    if not _is_plain(x, values):
+    if not is_plain(x, values):
         return torch.ops.gnnsparse.spmm(x, values, A.handle)
-    if _needs_grad(x, values):
+    if needs_grad(x, values):
         return _Spmm.apply(x, values, A.handle, plan)
     return backend_of(x.device).spmm(A.side, x, values, plan)
 
@@ -251,9 +252,9 @@ def sddmm(
     if kind == "reference":
         rounded = _rounded(q, A.precision), _rounded(k, A.precision)
         return reference.sddmm(A.indices(), *rounded).to(q.dtype)
-    if not _is_plain(q, k):
+    if not is_plain(q, k):
         return torch.ops.gnnsparse.sddmm(q, k, A.handle)
-    if _needs_grad(q, k):
+    if needs_grad(q, k):
         return _Sddmm.apply(q, k, A.handle, plan)
     return backend_of(q.device).sddmm(A.side, q, k, plan)
 
@@ -283,9 +284,9 @@ def edge_softmax(
     if kind == "reference":
         exact = scores if scores.dtype == torch.float64 else scores.float()
         return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
-    if not _is_plain(scores):
+    if not is_plain(scores):
         return torch.ops.gnnsparse.edge_softmax(scores, A.handle)
-    if _needs_grad(scores):
+    if needs_grad(scores):
         return _EdgeSoftmax.apply(scores, A.handle)
     return backend_of(scores.device).edge_softmax(A.side, scores)
 
