@@ -1,0 +1,339 @@
+// Attention over the nonzeros of each row, forward and backward, for the instruction set that
+// kernels.inl was included for. The scores of one row in one head lie in a buffer of the row's
+// length, padded to whole vectors; nothing else is as long as the edges.
+
+namespace gnnsparse::cpu::GNNSPARSE_ISA {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+inline int64_t padded(int64_t n) { return (n + kWidth - 1) / kWidth * kWidth; }
+
+// Buffers of one thread. Not a std::vector: the linker could share its code among the files.
+class Scratch {
+ public:
+  Scratch(int64_t buffers, int64_t length)
+      : data_(static_cast<float*>(::operator new(sizeof(float) * buffers * length))),
+        length_(length) {}
+  ~Scratch() { ::operator delete(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  float* operator[](int64_t buffer) const { return data_ + buffer * length_; }
+
+ private:
+  float* data_;
+  int64_t length_;
+};
+
+// One row of `a` in one head.
+struct Item {
+  int64_t b;
+  int64_t h;
+  int64_t row;  // in the caller's numbering
+  int64_t begin;
+  int64_t end;
+
+  int64_t count() const { return end - begin; }
+};
+
+// First of the ascending indices [begin, end) that is at least `bound`.
+inline int64_t lower_bound(const int32_t* indices, int64_t begin, int64_t end, int64_t bound) {
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (indices[middle] < bound) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+// Calls body(item) for every row and head of the items [begin, end).
+template <class Body>
+void for_each_item(const AttentionArgs& args, int64_t begin, int64_t end, Body body) {
+  const CsrView& a = args.a;
+  for (int64_t position = begin; position < end; ++position) {
+    const int64_t group = position / a.rows;
+    const int64_t i = position % a.rows;
+    Item item{0, 0, args.row_ids != nullptr ? args.row_ids[i] : i, a.indptr[i], a.indptr[i + 1]};
+    if (args.problem.is_causal && args.transposed) {
+      item.begin = lower_bound(a.indices, item.begin, item.end, item.row);
+    } else if (args.problem.is_causal) {
+      item.end = lower_bound(a.indices, item.begin, item.end, item.row + 1);
+    }
+    const int64_t batches = args.problem.batches / args.batch_groups;
+    const int64_t heads = args.problem.heads / args.head_groups;
+    const int64_t first_b = args.batch_groups == 1 ? 0 : group / args.head_groups;
+    const int64_t first_h = args.head_groups == 1 ? 0 : group % args.head_groups;
+    for (item.b = first_b; item.b < first_b + batches; ++item.b) {
+      for (item.h = first_h; item.h < first_h + heads; ++item.h) body(item);
+    }
+  }
+}
+
+// Start of a head in an array [batches, heads, L].
+inline int64_t head_start(const AttentionArgs& args, const Item& item) {
+  return (item.b * args.problem.heads + item.h) * (args.transposed ? args.a.cols : args.a.rows);
+}
+
+// out[e - begin] = dot(own, the row of `other` that edge e leads to).
+template <class X>
+void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_heads,
+          const HeadsView& other_heads, int64_t width, float* out) {
+  const X* own = row_of<X>(own_heads.of(item.b, item.h), item.row);
+  const DenseView other = other_heads.of(item.b, item.h);
+  const int32_t* indices = args.a.indices;
+  for (int64_t e = item.begin; e < item.end; ++e) {
+    if (e + kPrefetchAhead < args.a.nnz) {
+      const auto* next =
+          reinterpret_cast<const char*>(row_of<X>(other, indices[e + kPrefetchAhead]));
+      for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(X)); b += 64) {
+        __builtin_prefetch(next + b);
+      }
+    }
+    out[e - item.begin] = dot(own, row_of<X>(other, indices[e]), width);
+  }
+}
+
+inline int64_t slot_of(const AttentionArgs& args, int64_t e) {
+  if (args.slot_map == nullptr) return e;
+  return args.wide_map ? static_cast<const int64_t*>(args.slot_map)[e]
+                       : static_cast<const int32_t*>(args.slot_map)[e];
+}
+
+// Dot products to scores; what pads the last vector is -inf.
+void finish_scores(const AttentionArgs& args, const Item& item, float* s) {
+  const int64_t n = item.count();
+  for (int64_t e = 0; e < n; ++e) s[e] *= args.problem.scale;
+  for (int64_t e = n; e < padded(n); ++e) s[e] = -kInfinity;
+  const SlotsView& bias = args.problem.bias;
+  if (bias.data == nullptr) return;
+  with_type(bias.dtype, [&](auto type) {
+    const auto* values = static_cast<decltype(type)>(bias.data) + bias.offset(item.b, item.h);
+    if (args.slot_map == nullptr) {
+      for (int64_t e = 0; e < n; ++e) s[e] += to_float(values[item.begin + e]);
+    } else {
+      for (int64_t e = 0; e < n; ++e) s[e] += to_float(values[slot_of(args, item.begin + e)]);
+    }
+  });
+}
+
+// What dropout multiplies each edge's weight with, but for the scale of those it keeps: 0 or 1.
+void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
+  const PhiloxKey key = philox_key(*args.problem.seed);
+  const uint32_t threshold = args.problem.threshold;
+  const auto head = static_cast<uint32_t>(item.b * args.problem.heads + item.h);
+  const auto own = static_cast<uint32_t>(item.row);
+  const int32_t* indices = args.a.indices + item.begin;
+  const int64_t n = item.count();
+  for (int64_t e = 0; e < n; ++e) {
+    const auto other = static_cast<uint32_t>(indices[e]);
+    const uint32_t row = args.transposed ? other : own;
+    const uint32_t column = args.transposed ? own : other;
+    kept[e] = dropout_keeps(key, row, column, head, threshold) ? 1.0f : 0.0f;
+  }
+  for (int64_t e = n; e < padded(n); ++e) kept[e] = 0.0f;
+}
+
+inline Vec rounded(Vec v, const Half*, Precision) {
+  Half narrow[kWidth];
+  store(narrow, v);
+  return load(narrow);
+}
+inline Vec rounded(Vec v, const BFloat*, Precision) {
+  BFloat narrow[kWidth];
+  store(narrow, v);
+  return load(narrow);
+}
+inline Vec rounded(Vec v, const float*, Precision precision) {
+  if (precision != Precision::kTf32) return v;
+  const IntVec bits = (IntVec)v;
+  const IntVec special = (bits & 0x7f800000) == 0x7f800000;
+  return (Vec)((special & bits) | (~special & ((bits + 0x1000) & -0x2000)));
+}
+
+// Weights as operands of a product, in place.
+template <class X>
+void round_weights(float* w, int64_t n, Precision precision) {
+  for (int64_t e = 0; e < n; e += kWidth) {
+    store(w + e, rounded(load(w + e), static_cast<const X*>(nullptr), precision));
+  }
+}
+
+// The weight of edge e is buffer[e - begin].
+struct FromBuffer {
+  float operator()(int64_t e, int32_t) const { return buffer[e - begin]; }
+  const float* buffer;
+  int64_t begin;
+};
+
+// The item's row of `to` = factor * sum over its edges of weight * row of `from`.
+template <class X>
+void weighted_sum(const AttentionArgs& args, const Item& item, const float* weights,
+                  const HeadsView& from, const HeadsView& to, int64_t width, float factor) {
+  SpmmArgs product;
+  product.a = args.a;
+  product.x = from.of(item.b, item.h);
+  product.y = to.mutable_of(item.b, item.h);
+  product.n = width;
+  spmm_row<X>(SpmmRow<FromBuffer>{product, FromBuffer{weights, item.begin}, item.begin, item.end,
+                                  args.a.nnz, factor, item.row});
+}
+
+template <class X>
+void attend(const AttentionArgs& args, const Item& item, const Scratch& scratch) {
+  const AttentionProblem& problem = args.problem;
+  const int64_t n = item.count();
+  float* p = scratch[0];
+  dots<X>(args, item, problem.q, problem.k, problem.d, p);
+  finish_scores(args, item, p);
+  float top = row_maximum(p, padded(n));
+  if (top == -kInfinity) top = 0.0f;  // as in softmax_rows
+  Vec totals = {};
+  for (int64_t e = 0; e < n; e += kWidth) {
+    const Vec v = exp_nonpositive(load(p + e) - top);
+    store(p + e, v);
+    totals += v;
+  }
+  const float total = sum(totals);
+  if (problem.seed != nullptr) {
+    float* kept = scratch[1];
+    draw_kept(args, item, kept);
+    for (int64_t e = 0; e < n; e += kWidth) store(p + e, load(p + e) * load(kept + e));
+  }
+  round_weights<X>(p, n, problem.precision);
+  const float factor = total == 0.0f ? 0.0f : problem.kept_scale / total;
+  weighted_sum<X>(args, item, p, problem.v, args.out, problem.dv, factor);
+  args.lse[head_start(args, item) + item.row] = total == 0.0f ? -kInfinity : top + std::log(total);
+}
+
+// Numbers of the rows of the pattern that the edges of an item lie in: one row, or one for each.
+struct OfRow {
+  float value;
+  Vec operator()(int64_t) const { return broadcast(value); }
+};
+struct OfEach {
+  const float* values;
+  Vec operator()(int64_t e) const { return load(values + e); }
+};
+
+// Scores `s` become the weights after dropout, but for kept_scale; their gradients `g` become those
+// of the scores. lse is infinite where a row has no edges that count, so that its weights are 0.
+template <class Rows>
+void softmax_grad(const AttentionProblem& problem, int64_t n, float* s, float* g, const float* kept,
+                  Rows lse, Rows delta) {
+  for (int64_t e = 0; e < n; e += kWidth) {
+    const Vec p = exp_nonpositive(load(s + e) - lse(e));
+    Vec gradient = load(g + e) * problem.kept_scale;
+    Vec weight = p;
+    if (kept != nullptr) {
+      gradient *= load(kept + e);
+      weight *= load(kept + e);
+    }
+    store(s + e, weight);
+    store(g + e, p * (gradient - delta(e)));
+  }
+}
+
+// A score's weight is exp(score - lse); where lse is -inf no score counts.
+inline float finite_lse(float lse) { return lse == -kInfinity ? kInfinity : lse; }
+
+// scratch: scores, gradients, kept. Fills the padding of the gradients.
+template <class X>
+const float* recompute(const AttentionArgs& args, const Item& item, const HeadsView (&own)[2],
+                       const HeadsView (&other)[2], const Scratch& scratch) {
+  const int64_t n = item.count();
+  dots<X>(args, item, own[0], other[0], args.problem.d, scratch[0]);
+  finish_scores(args, item, scratch[0]);
+  dots<X>(args, item, own[1], other[1], args.problem.dv, scratch[1]);
+  for (int64_t e = n; e < padded(n); ++e) scratch[1][e] = 0.0f;
+  if (args.problem.seed == nullptr) return nullptr;
+  draw_kept(args, item, scratch[2]);
+  return scratch[2];
+}
+
+template <class X>
+void row_grad(const AttentionArgs& args, const Item& item, const Scratch& scratch) {
+  const AttentionProblem& problem = args.problem;
+  const int64_t n = item.count();
+  const int64_t at = head_start(args, item) + item.row;
+  with_type(args.out.dtype, [&](auto type) {
+    using Out = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+    args.delta[at] = dot(row_of<X>(args.grad.of(item.b, item.h), item.row),
+                         row_of<Out>(args.out.of(item.b, item.h), item.row), problem.dv);
+  });
+  if (args.dq.data == nullptr && args.dbias.data == nullptr) return;
+  const float* kept =
+      recompute<X>(args, item, {problem.q, args.grad}, {problem.k, problem.v}, scratch);
+  float* ds = scratch[1];
+  softmax_grad(problem, n, scratch[0], ds, kept, OfRow{finite_lse(args.lse[at])},
+               OfRow{args.delta[at]});
+  if (args.dbias.data != nullptr) {
+    float* dbias = static_cast<float*>(const_cast<void*>(args.dbias.data)) +
+                   args.dbias.offset(item.b, item.h) + item.begin;
+    for (int64_t e = 0; e < n; ++e) dbias[e] += ds[e];
+  }
+  if (args.dq.data == nullptr) return;
+  round_weights<X>(ds, n, problem.precision);
+  weighted_sum<X>(args, item, ds, problem.k, args.dq, problem.d, problem.scale);
+}
+
+template <class X>
+void column_grad(const AttentionArgs& args, const Item& item, const Scratch& scratch) {
+  const AttentionProblem& problem = args.problem;
+  const int64_t n = item.count();
+  const float* kept =
+      recompute<X>(args, item, {problem.k, problem.v}, {problem.q, args.grad}, scratch);
+  const int32_t* rows = args.a.indices + item.begin;
+  const int64_t start = head_start(args, item);
+  float* lse = scratch[3];
+  float* delta = scratch[4];
+  for (int64_t e = 0; e < n; ++e) {
+    lse[e] = finite_lse(args.lse[start + rows[e]]);
+    delta[e] = args.delta[start + rows[e]];
+  }
+  for (int64_t e = n; e < padded(n); ++e) lse[e] = delta[e] = 0.0f;
+  softmax_grad(problem, n, scratch[0], scratch[1], kept, OfEach{lse}, OfEach{delta});
+  if (args.dv.data != nullptr) {
+    round_weights<X>(scratch[0], n, problem.precision);
+    weighted_sum<X>(args, item, scratch[0], args.grad, args.dv, problem.dv, problem.kept_scale);
+  }
+  if (args.dk.data != nullptr) {
+    round_weights<X>(scratch[1], n, problem.precision);
+    weighted_sum<X>(args, item, scratch[1], problem.q, args.dk, problem.d, problem.scale);
+  }
+}
+
+// Runs step(type, item, scratch) on the items [begin, end).
+template <class Step>
+void run_items(const AttentionArgs& args, int64_t begin, int64_t end, int64_t buffers, Step step) {
+  with_type(args.problem.q.dtype, [&](auto type) {
+    const Scratch scratch(buffers, padded(args.longest_row));
+    for_each_item(args, begin, end, [&](const Item& item) { step(type, item, scratch); });
+  });
+}
+
+template <class Pointer>
+using Element = std::remove_const_t<std::remove_pointer_t<Pointer>>;
+
+void attention_items(const AttentionArgs& args, int64_t begin, int64_t end) {
+  run_items(args, begin, end, 2, [&](auto type, const Item& item, const Scratch& scratch) {
+    attend<Element<decltype(type)>>(args, item, scratch);
+  });
+}
+
+void attention_row_grads(const AttentionArgs& args, int64_t begin, int64_t end) {
+  run_items(args, begin, end, 3, [&](auto type, const Item& item, const Scratch& scratch) {
+    row_grad<Element<decltype(type)>>(args, item, scratch);
+  });
+}
+
+void attention_column_grads(const AttentionArgs& args, int64_t begin, int64_t end) {
+  run_items(args, begin, end, 5, [&](auto type, const Item& item, const Scratch& scratch) {
+    column_grad<Element<decltype(type)>>(args, item, scratch);
+  });
+}
+
+}  // namespace
+}  // namespace gnnsparse::cpu::GNNSPARSE_ISA
