@@ -91,7 +91,6 @@ def cpu_attention_row_grads(
     row_ids: int,
     one_batch: bool,
     one_head: bool,
-    out: Heads,
     lse: int,
     grad: Heads,
     delta: int,

@@ -97,7 +97,8 @@ def attention_grad(
     """Gradients of q, k, v and bias, each None where it is not needed.
 
     Args:
-        out, lse: what `attention` gave.
+        out, lse: what `attention` gave. Only lse is read: the weights and their gradients, of which a
+            row is at hand, give the same sum as grad_out times out without the rounding of out.
         grad_out: gradient of out, any strides.
         needs: which gradients to make.
 
@@ -110,15 +111,14 @@ def attention_grad(
     )
     dbias = torch.zeros(bias.shape) if bias is not None and needs[3] else None
     q, k, v, grad = (_operand(x, side.precision) for x in (q, k, v, grad_out))
-    out, lse = _rows(out), lse.contiguous()
+    lse = lse.contiguous()
     delta = torch.empty_like(lse)
     edges = _edges(bias)  # kept here while the kernels read it
     problem = _problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
     # One thread adds up the gradient of a bias that several heads share.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
-        problem, side.csr.view, address(side.row_ids), one_batch, one_head or _interleaved(k), _view(out),
-        address(lse), _view(grad), address(delta), _view(dq), _slots(dbias), threads,
+        problem, side.csr.view, address(side.row_ids), one_batch, one_head or _interleaved(k), address(lse), _view(grad), address(delta), _view(dq), _slots(dbias), threads,
     )  # fmt: skip
     if dk is not None or dv is not None:
         slots = operand.transpose_map

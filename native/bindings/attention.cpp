@@ -95,14 +95,12 @@ void require_grad(const AttentionProblem& problem, const HeadsView& grad, int64_
 }
 
 void row_grads(const AttentionProblem& problem, const CsrView& a, Address row_ids, bool one_batch,
-               bool one_head, const HeadsView& out, Address lse, const HeadsView& grad,
-               Address delta, const HeadsView& dq, const SlotsView& dbias, int threads) {
+               bool one_head, Address lse, const HeadsView& grad, Address delta,
+               const HeadsView& dq, const SlotsView& dbias, int threads) {
   cpu::AttentionArgs args = make_args(problem, a, row_ids, one_batch, one_head, lse, a.rows);
   const int64_t heads = problem.batches * problem.heads;
-  require_heads(out, heads * a.rows * problem.dv, "out");
   require_grad(problem, grad, a.rows);
   if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
-  args.out = out;
   args.grad = grad;
   args.delta = array<float>(delta, heads * a.rows, "delta");
   args.dq = dq;

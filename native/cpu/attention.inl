@@ -119,21 +119,39 @@ void finish_scores(const AttentionArgs& args, const Item& item, float* s) {
   });
 }
 
+// The first words of philox4x32 for kWidth counters (row, column, head, 0) side by side.
+inline UIntVec philox_words(PhiloxKey key, UIntVec row, UIntVec column, uint32_t head) {
+  UIntVec c[4] = {row, column, head - UIntVec{}, UIntVec{}};
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    UIntVec high[2];
+    UIntVec low[2];
+    for (int i = 0; i < 2; ++i) {
+      multiply(c[2 * i], static_cast<uint32_t>(kPhiloxMultipliers[i]), &high[i], &low[i]);
+    }
+    c[0] = high[1] ^ c[1] ^ key.low;
+    c[1] = low[1];
+    c[2] = high[0] ^ c[3] ^ key.high;
+    c[3] = low[0];
+    key = next_key(key);
+  }
+  return c[0];
+}
+
 // What dropout multiplies each edge's weight with, but for the scale of those it keeps: 0 or 1.
 void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
   const PhiloxKey key = philox_key(*args.problem.seed);
-  const uint32_t threshold = args.problem.threshold;
   const auto head = static_cast<uint32_t>(item.b * args.problem.heads + item.h);
-  const auto own = static_cast<uint32_t>(item.row);
+  const UIntVec own = static_cast<uint32_t>(item.row) - UIntVec{};
   const int32_t* indices = args.a.indices + item.begin;
   const int64_t n = item.count();
-  for (int64_t e = 0; e < n; ++e) {
-    const auto other = static_cast<uint32_t>(indices[e]);
-    const uint32_t row = args.transposed ? other : own;
-    const uint32_t column = args.transposed ? own : other;
-    kept[e] = dropout_keeps(key, row, column, head, threshold) ? 1.0f : 0.0f;
+  for (int64_t e = 0; e < n; e += kWidth) {
+    UIntVec other = {};
+    memcpy(&other, indices + e, sizeof(int32_t) * (n - e < kWidth ? n - e : kWidth));
+    const UIntVec word =
+        args.transposed ? philox_words(key, other, own, head) : philox_words(key, own, other, head);
+    const IntVec keep = word >= args.problem.threshold;
+    store(kept + e, (Vec)(keep & (IntVec)broadcast(1.0f)));
   }
-  for (int64_t e = n; e < padded(n); ++e) kept[e] = 0.0f;
 }
 
 inline Vec rounded(Vec v, const Half*, Precision) {
@@ -208,38 +226,11 @@ void attend(const AttentionArgs& args, const Item& item, const Scratch& scratch)
   args.lse[head_start(args, item) + item.row] = total == 0.0f ? -kInfinity : top + std::log(total);
 }
 
-// Numbers of the rows of the pattern that the edges of an item lie in: one row, or one for each.
-struct OfRow {
-  float value;
-  Vec operator()(int64_t) const { return broadcast(value); }
-};
-struct OfEach {
-  const float* values;
-  Vec operator()(int64_t e) const { return load(values + e); }
-};
-
-// Scores `s` become the weights after dropout, but for kept_scale; their gradients `g` become those
-// of the scores. lse is infinite where a row has no edges that count, so that its weights are 0.
-template <class Rows>
-void softmax_grad(const AttentionProblem& problem, int64_t n, float* s, float* g, const float* kept,
-                  Rows lse, Rows delta) {
-  for (int64_t e = 0; e < n; e += kWidth) {
-    const Vec p = exp_nonpositive(load(s + e) - lse(e));
-    Vec gradient = load(g + e) * problem.kept_scale;
-    Vec weight = p;
-    if (kept != nullptr) {
-      gradient *= load(kept + e);
-      weight *= load(kept + e);
-    }
-    store(s + e, weight);
-    store(g + e, p * (gradient - delta(e)));
-  }
-}
-
-// A score's weight is exp(score - lse); where lse is -inf no score counts.
+// A score's weight is exp(score - lse): 0 where the row has no edges that count, whose lse is -inf.
 inline float finite_lse(float lse) { return lse == -kInfinity ? kInfinity : lse; }
 
-// scratch: scores, gradients, kept. Fills the padding of the gradients.
+// The scores, the gradients of the weights but for kept_scale, and what dropout keeps (null: all),
+// in buffers 0, 1 and 2.
 template <class X>
 const float* recompute(const AttentionArgs& args, const Item& item, const HeadsView (&own)[2],
                        const HeadsView (&other)[2], const Scratch& scratch) {
@@ -253,22 +244,37 @@ const float* recompute(const AttentionArgs& args, const Item& item, const HeadsV
   return scratch[2];
 }
 
+// Weights before dropout in place of the scores, and their gradients g; gives the sum of p g, which
+// is dot(gradient of out, out) but for the rounding of out.
+float row_weights(const AttentionProblem& problem, int64_t n, float lse, const float* kept,
+                  float* p, float* g) {
+  Vec delta = {};
+  for (int64_t e = 0; e < n; e += kWidth) {
+    const Vec weight = exp_nonpositive(load(p + e) - lse);
+    Vec gradient = load(g + e) * problem.kept_scale;
+    if (kept != nullptr) gradient *= load(kept + e);
+    store(p + e, weight);
+    store(g + e, gradient);
+    delta += weight * gradient;
+  }
+  return sum(delta);
+}
+
 template <class X>
 void row_grad(const AttentionArgs& args, const Item& item, const Scratch& scratch) {
   const AttentionProblem& problem = args.problem;
   const int64_t n = item.count();
   const int64_t at = head_start(args, item) + item.row;
-  with_type(args.out.dtype, [&](auto type) {
-    using Out = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-    args.delta[at] = dot(row_of<X>(args.grad.of(item.b, item.h), item.row),
-                         row_of<Out>(args.out.of(item.b, item.h), item.row), problem.dv);
-  });
-  if (args.dq.data == nullptr && args.dbias.data == nullptr) return;
   const float* kept =
       recompute<X>(args, item, {problem.q, args.grad}, {problem.k, problem.v}, scratch);
+  const float* p = scratch[0];
   float* ds = scratch[1];
-  softmax_grad(problem, n, scratch[0], ds, kept, OfRow{finite_lse(args.lse[at])},
-               OfRow{args.delta[at]});
+  const float delta =
+      row_weights(problem, n, finite_lse(args.lse[at]), kept, scratch[0], scratch[1]);
+  args.delta[at] = delta;
+  for (int64_t e = 0; e < n; e += kWidth) {
+    store(ds + e, load(p + e) * (load(ds + e) - delta));
+  }
   if (args.dbias.data != nullptr) {
     float* dbias = static_cast<float*>(const_cast<void*>(args.dbias.data)) +
                    args.dbias.offset(item.b, item.h) + item.begin;
@@ -277,6 +283,23 @@ void row_grad(const AttentionArgs& args, const Item& item, const Scratch& scratc
   if (args.dq.data == nullptr) return;
   round_weights<X>(ds, n, problem.precision);
   weighted_sum<X>(args, item, ds, problem.k, args.dq, problem.d, problem.scale);
+}
+
+// Weights after dropout, but for kept_scale, in place of the scores; their gradients g become those
+// of the scores.
+void column_weights(const AttentionProblem& problem, int64_t n, const float* lse,
+                    const float* delta, const float* kept, float* p, float* g) {
+  for (int64_t e = 0; e < n; e += kWidth) {
+    const Vec weight = exp_nonpositive(load(p + e) - load(lse + e));
+    Vec gradient = load(g + e) * problem.kept_scale;
+    Vec dropped = weight;
+    if (kept != nullptr) {
+      gradient *= load(kept + e);
+      dropped *= load(kept + e);
+    }
+    store(p + e, dropped);
+    store(g + e, weight * (gradient - load(delta + e)));
+  }
 }
 
 template <class X>
@@ -294,7 +317,7 @@ void column_grad(const AttentionArgs& args, const Item& item, const Scratch& scr
     delta[e] = args.delta[start + rows[e]];
   }
   for (int64_t e = n; e < padded(n); ++e) lse[e] = delta[e] = 0.0f;
-  softmax_grad(problem, n, scratch[0], scratch[1], kept, OfEach{lse}, OfEach{delta});
+  column_weights(problem, n, lse, delta, kept, scratch[0], scratch[1]);
   if (args.dv.data != nullptr) {
     round_weights<X>(scratch[0], n, problem.precision);
     weighted_sum<X>(args, item, scratch[0], args.grad, args.dv, problem.dv, problem.kept_scale);

@@ -24,6 +24,8 @@ inline constexpr int kWidth = 4;
 
 typedef float Vec __attribute__((vector_size(kWidth * 4)));
 typedef int32_t IntVec __attribute__((vector_size(kWidth * 4)));
+typedef uint32_t UIntVec __attribute__((vector_size(kWidth * 4)));
+typedef uint64_t WideVec __attribute__((vector_size(kWidth * 4)));  // half as many
 
 struct Half {
   uint16_t bits;
@@ -140,6 +142,16 @@ inline float maximum(Vec v) {
   float best = parts[0];
   for (int i = 1; i < kWidth; ++i) best = parts[i] > best ? parts[i] : best;
   return best;
+}
+
+// The halves of the 64-bit products of 32-bit integers. Products of the even and of the odd
+// elements are what the instruction sets have.
+inline void multiply(UIntVec x, uint32_t factor, UIntVec* high, UIntVec* low) {
+  const WideVec pairs = (WideVec)x;  // element 2 i is the lower half of pair i
+  const WideVec even = (pairs & 0xffffffffu) * factor;
+  const WideVec odd = (pairs >> 32) * factor;
+  *high = (UIntVec)((even >> 32) | (odd & 0xffffffff00000000u));
+  *low = (UIntVec)((even & 0xffffffffu) | (odd << 32));
 }
 
 // e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0. The argument is

@@ -56,12 +56,14 @@ struct AttentionArgs {
   HeadsView out;  // [.., L, dv], forward: written
 
   // Backward.
-  HeadsView grad;          // gradient of out, in the dtype of q
-  float* delta = nullptr;  // [batches, heads, L] dot(grad, out): written by the pass over rows
-  HeadsView dq;            // null: not needed. Pass over rows
-  HeadsView dk;            // Pass over columns
-  HeadsView dv;            // Pass over columns
-  SlotsView dbias;         // null: not needed. Zeros that the pass over rows adds to
+  HeadsView grad;  // gradient of out, in the dtype of q
+  // [batches, heads, L] sum over a row of its weights times their gradients: the pass over rows
+  // writes it, the pass over columns reads it.
+  float* delta = nullptr;
+  HeadsView dq;                    // null: not needed. Pass over rows
+  HeadsView dk;                    // Pass over columns
+  HeadsView dv;                    // Pass over columns
+  SlotsView dbias;                 // null: not needed. Zeros that the pass over rows adds to
   const void* slot_map = nullptr;  // transposed: the slot of each nonzero in row order
   bool wide_map = false;
 
