@@ -118,7 +118,8 @@ def attention_grad(
     # One thread adds up the gradient of a bias that several heads share.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
-        problem, side.csr.view, address(side.row_ids), one_batch, one_head or _interleaved(k), address(lse), _view(grad), address(delta), _view(dq), _slots(dbias), threads,
+        problem, side.csr.view, address(side.row_ids), one_batch, one_head or _interleaved(k),
+        address(lse), _view(grad), address(delta), _view(dq), _slots(dbias), threads,
     )  # fmt: skip
     if dk is not None or dv is not None:
         slots = operand.transpose_map

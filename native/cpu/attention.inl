@@ -125,9 +125,8 @@ inline UIntVec philox_words(PhiloxKey key, UIntVec row, UIntVec column, uint32_t
   for (int round = 0; round < kPhiloxRounds; ++round) {
     UIntVec high[2];
     UIntVec low[2];
-    for (int i = 0; i < 2; ++i) {
-      multiply(c[2 * i], static_cast<uint32_t>(kPhiloxMultipliers[i]), &high[i], &low[i]);
-    }
+    multiply(c[0], kPhiloxFirst, &high[0], &low[0]);
+    multiply(c[2], kPhiloxSecond, &high[1], &low[1]);
     c[0] = high[1] ^ c[1] ^ key.low;
     c[1] = low[1];
     c[2] = high[0] ^ c[3] ^ key.high;

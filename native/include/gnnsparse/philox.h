@@ -27,7 +27,8 @@ static GNNSPARSE_HD constexpr PhiloxKey philox_key(int64_t seed) {
 }
 
 constexpr int kPhiloxRounds = 10;
-constexpr uint64_t kPhiloxMultipliers[2] = {0xD2511F53u, 0xCD9E8D57u};
+constexpr uint32_t kPhiloxFirst = 0xD2511F53u;
+constexpr uint32_t kPhiloxSecond = 0xCD9E8D57u;
 
 static GNNSPARSE_HD constexpr PhiloxKey next_key(PhiloxKey key) {
   return {key.low + 0x9E3779B9u, key.high + 0xBB67AE85u};
@@ -35,8 +36,8 @@ static GNNSPARSE_HD constexpr PhiloxKey next_key(PhiloxKey key) {
 
 static GNNSPARSE_HD constexpr PhiloxWords philox4x32(PhiloxWords c, PhiloxKey key) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t first = kPhiloxMultipliers[0] * c.word[0];
-    const uint64_t second = kPhiloxMultipliers[1] * c.word[2];
+    const uint64_t first = uint64_t{kPhiloxFirst} * c.word[0];
+    const uint64_t second = uint64_t{kPhiloxSecond} * c.word[2];
     c = {{static_cast<uint32_t>(second >> 32) ^ c.word[1] ^ key.low, static_cast<uint32_t>(second),
           static_cast<uint32_t>(first >> 32) ^ c.word[3] ^ key.high, static_cast<uint32_t>(first)}};
     key = next_key(key);
