@@ -77,6 +77,33 @@ inline int64_t head_start(const AttentionArgs& args, const Item& item) {
   return (item.b * args.problem.heads + item.h) * (args.transposed ? args.a.cols : args.a.rows);
 }
 
+template <class X>
+inline void prefetch(const DenseView& m, int64_t row, int64_t width) {
+  const auto* next = reinterpret_cast<const char*>(row_of<X>(m, row));
+  for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(X)); b += 64) {
+    __builtin_prefetch(next + b);
+  }
+}
+
+// out[j] = dot(own, row columns[j] of `other`) for four columns side by side.
+template <class X>
+inline void four_dots(const X* own, const DenseView& other, const int32_t* columns, int64_t width,
+                      float* out) {
+  const X* rows[4];
+  for (int j = 0; j < 4; ++j) rows[j] = row_of<X>(other, columns[j]);
+  Vec sums[4] = {};
+  int64_t f = 0;
+  for (; f + kWidth <= width; f += kWidth) {
+    const Vec x = load(own + f);
+    for (int j = 0; j < 4; ++j) sums[j] += x * load(rows[j] + f);
+  }
+  if (f < width) {
+    const Vec x = load(own + f, width - f);
+    for (int j = 0; j < 4; ++j) sums[j] += x * load(rows[j] + f, width - f);
+  }
+  sum_four(sums, out);
+}
+
 // out[e - begin] = dot(own, the row of `other` that edge e leads to).
 template <class X>
 void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_heads,
@@ -84,14 +111,17 @@ void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_head
   const X* own = row_of<X>(own_heads.of(item.b, item.h), item.row);
   const DenseView other = other_heads.of(item.b, item.h);
   const int32_t* indices = args.a.indices;
-  for (int64_t e = item.begin; e < item.end; ++e) {
-    if (e + kPrefetchAhead < args.a.nnz) {
-      const auto* next =
-          reinterpret_cast<const char*>(row_of<X>(other, indices[e + kPrefetchAhead]));
-      for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(X)); b += 64) {
-        __builtin_prefetch(next + b);
-      }
-    }
+  const int64_t last = args.a.nnz - 1;
+  const auto fetch_ahead = [&](int64_t e) {
+    prefetch<X>(other, indices[e + kPrefetchAhead < last ? e + kPrefetchAhead : last], width);
+  };
+  int64_t e = item.begin;
+  for (; e + 4 <= item.end; e += 4) {
+    for (int j = 0; j < 4; ++j) fetch_ahead(e + j);
+    four_dots(own, other, indices + e, width, out + (e - item.begin));
+  }
+  for (; e < item.end; ++e) {
+    fetch_ahead(e);
     out[e - item.begin] = dot(own, row_of<X>(other, indices[e]), width);
   }
 }

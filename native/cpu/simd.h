@@ -136,6 +136,28 @@ inline float sum(Vec v) {
   }
 }
 
+// Lane i of the result is the sum of two lanes, i and the one that differs in the bit kHalf: of a
+// where i lacks that bit, of b where it has it.
+template <int kHalf>
+inline Vec fold(Vec a, Vec b) {
+  IntVec has_bit;
+  for (int i = 0; i < kWidth; ++i) has_bit[i] = (i & kHalf) != 0 ? -1 : 0;
+  const Vec own = has_bit ? b : a;
+  const Vec rest = has_bit ? a : b;
+  Vec other;
+  for (int i = 0; i < kWidth; ++i) other[i] = rest[i ^ kHalf];
+  return own + other;
+}
+
+// out[i] = the sum over v[i], for half the shuffles of four calls of `sum`.
+inline void sum_four(const Vec (&v)[4], float* out) {
+  constexpr int kStep = kWidth / 4;
+  Vec all = fold<kStep>(fold<2 * kStep>(v[0], v[2]), fold<2 * kStep>(v[1], v[3]));
+  if constexpr (kStep > 1) all = fold<kStep / 2>(all, all);
+  if constexpr (kStep > 2) all = fold<kStep / 4>(all, all);
+  for (int i = 0; i < 4; ++i) out[i] = all[i * kStep];
+}
+
 inline float maximum(Vec v) {
   float parts[kWidth];
   store(parts, v);
