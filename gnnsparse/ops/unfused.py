@@ -31,6 +31,7 @@ class _Chain:
     """The arguments that all heads share, and what is the same for all heads."""
 
     a: SparseOperand
+    index: torch.Tensor | None  # of A's nonzeros, where dropout or the mask asks for it
     bias: torch.Tensor | None
     scale: float
     dropout_p: float
@@ -40,10 +41,7 @@ class _Chain:
 
     def masked(self) -> torch.Tensor | None:
         """Edges above the diagonal, bool [nnz]."""
-        if not self.is_causal:
-            return None
-        row, col = self.a.indices()
-        return col > row
+        return self.index[1] > self.index[0] if self.is_causal and self.index is not None else None
 
     def bias_of(self, b: int, h: int) -> torch.Tensor | None:
         """The bias of one head, [nnz]."""
@@ -62,9 +60,9 @@ class _Chain:
 
     def factors(self, head: int, dtype: torch.dtype) -> torch.Tensor | None:
         """What dropout multiplies the weights of one head with, [nnz]: 0 or 1 / (1 - p)."""
-        if self.seed is None:
+        if self.seed is None or self.index is None:
             return None
-        return keeps(self.seed, self.a.indices(), head, self.dropout_p).to(dtype) / (1 - self.dropout_p)
+        return keeps(self.seed, self.index, head, self.dropout_p).to(dtype) / (1 - self.dropout_p)
 
 
 def chain(
@@ -76,7 +74,8 @@ def chain(
     Returns:
         [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
     """
-    shared = _Chain(a, bias, scale, dropout_p, seed, is_causal, impl)
+    index = a.indices() if is_causal or seed is not None else None
+    shared = _Chain(a, index, bias, scale, dropout_p, seed, is_causal, impl)
     masked = shared.masked()
     batches, heads = q.shape[:2]
     outs, weights = [], []
@@ -96,10 +95,9 @@ def chain(
     )
 
 
-def _logsumexp(a: SparseOperand, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _logsumexp(row: torch.Tensor, rows: int, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Of each row, float32 [rows]; from the largest score, whose weight can't be 0. No sums: bitwise."""
-    row = a.indices()[0]
-    low = scores.new_full((a.shape[0],), float("-inf"))
+    low = scores.new_full((rows,), float("-inf"))
     top = low.scatter_reduce(0, row, scores, "amax")
     share = torch.zeros_like(low).scatter_reduce(0, row, weights, "amax")
     return torch.where(top == float("-inf"), low, top - share.log())
@@ -111,7 +109,8 @@ def attention(
     scale: float, dropout_p: float, seed: torch.Tensor | None, is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """See gnnsparse.ops.cpu_attention.attention."""
-    shared = _Chain(operand, bias, scale, dropout_p, seed, is_causal)
+    index = operand.indices()
+    shared = _Chain(operand, index, bias, scale, dropout_p, seed, is_causal)
     masked = shared.masked()
     batches, heads, rows = q.shape[:3]
     out = empty_heads(q, v.shape[-1])
@@ -120,7 +119,7 @@ def attention(
         for h in range(heads):
             scores = shared.scores(q[b, h], k[b, h], shared.bias_of(b, h), masked)
             p = edge_softmax(operand, scores)
-            lse[b, h] = _logsumexp(operand, scores, p)
+            lse[b, h] = _logsumexp(index[0], rows, scores, p)
             factors = shared.factors(b * heads + h, p.dtype)
             out[b, h] = spmm(operand, v[b, h].float(), p if factors is None else p * factors)
     return out, lse
@@ -133,7 +132,8 @@ def attention_grad(
     seed: torch.Tensor | None, is_causal: bool, needs: tuple[bool, bool, bool, bool],
 ) -> _Grads:  # fmt: skip
     """See gnnsparse.ops.cpu_attention.attention_grad. Makes the softmax anew instead of reading lse."""
-    shared = _Chain(operand, bias, scale, dropout_p, seed, is_causal)
+    index = operand.indices() if is_causal or seed is not None else None
+    shared = _Chain(operand, index, bias, scale, dropout_p, seed, is_causal)
     masked = shared.masked()
     batches, heads = q.shape[:2]
     dq, dk, dv = (

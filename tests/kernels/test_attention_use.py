@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse.ops import unfused
+from gnnsparse.ops.attention import attention_backend
 from gnnsparse.ops.layout import to_heads, to_slots
 from gnnsparse.ops.philox import draw_seed, keeps
 from gnnsparse.testing import random_graph
@@ -327,6 +329,68 @@ def test_transposed_operand(device: str) -> None:
     case = make_case(a.T, 8, 8, bias=(3,), dropout_p=0.2)
     for got, want in zip(run(a.T, case), run(a.T, case, impl="reference"), strict=True):
         assert torch.allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "needs", [(True, True, True, True), (False, True, False, False), (True, False, False, False)]
+)
+@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 1), (2, 3)])
+def test_backend_does_what_the_unfused_pair_does(
+    device: str, bias: tuple[int, ...] | None, needs: tuple[bool, bool, bool, bool]
+) -> None:
+    """What a backend hands to autograd: outputs, lse, memory orders, and None for what is not needed."""
+    a = make(random_graph(33, 47, 0.2, hubs=1, empty_rows=0.2), device, reorder="degree")
+    case = make_case(a, 8, 12, bias=bias)
+    q, k, v, grad = (
+        x.to(device).transpose(1, 2).contiguous().transpose(1, 2) for x in (case.q, case.k, case.v, case.grad)
+    )
+    values = None if case.bias is None else case.bias.to(device)
+    options = (0.3, 0.4, torch.tensor([-5], device=device), True)
+    backend = attention_backend(q.device)
+    out, lse = backend.attention(a, q, k, v, values, *options)
+    want, want_lse = unfused.attention(a, q, k, v, values, *options)
+    assert out.stride() == want.stride()
+    assert lse.dtype == torch.float32
+    assert torch.allclose(out, want, atol=1e-5)
+    assert torch.equal(torch.isinf(lse), torch.isinf(want_lse))
+    assert torch.allclose(lse, want_lse, atol=1e-5)
+    assert torch.isinf(lse).any()
+    needs = (*needs[:3], needs[3] and values is not None)
+    grads, wanted = (
+        pair.attention_grad(a, q, k, v, values, want, want_lse, grad, *options, needs)
+        for pair in (backend, unfused)
+    )
+    for x, y, need in zip(grads, wanted, needs, strict=True):
+        assert (x is not None) == (y is not None) == need
+        if x is not None and y is not None:
+            assert x.stride() == y.stride()
+            assert torch.allclose(x, y, atol=1e-4)
+
+
+def test_wide_transpose_map(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of 64 bits, which matrices of 2^31 nonzeros have."""
+    a = make(random_graph(30, 44, 0.2), device)
+    case = make_case(a, 8, 8, bias=(3,))
+    want = run(a, case)
+    narrow = gnnsparse.SparseOperand.transpose_map.fget
+    assert narrow(a).dtype == torch.int32
+    wide = property(lambda self: narrow(self).long())
+    monkeypatch.setattr(gnnsparse.SparseOperand, "transpose_map", wide)
+    for got, same in zip(run(a, case), want, strict=True):
+        assert torch.equal(got, same)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool) -> None:
+    q, k, v = tensors(operand, 3)
+    dtypes = (torch.float16, torch.float32, torch.bfloat16)
+    mixed = [x.to(d).requires_grad_() for x, d in zip((q, k, v), dtypes, strict=True)]
+    out = gnnsparse.attention(operand, *mixed, fused=fused)
+    assert out.dtype == torch.float16
+    grads = torch.autograd.grad(out.sum(), mixed)
+    assert tuple(g.dtype for g in grads) == dtypes
+    assert torch.allclose(out.float(), gnnsparse.attention(operand, q, k, v), atol=0.02)
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
