@@ -6,6 +6,7 @@ y = A @ x
 
 import torch as _torch  # noqa: F401  (first: the native module shares its OpenMP runtime)
 
+from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
@@ -25,6 +26,7 @@ __all__ = [
     "SparseOperand",
     "attention",
     "edge_softmax",
+    "masks",
     "prepare",
     "reorder",
     "sddmm",
