@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.errors import check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn import GCNConv, dropout
 
 __all__ = ["GCN"]
@@ -19,15 +18,6 @@ _NORMS: dict[str, type[torch.nn.Module]] = {
     "batch": torch.nn.BatchNorm1d,
     "layer": torch.nn.LayerNorm,
 }
-
-
-def _share(name: str, value: Any) -> float:
-    accepted = "a number in [0, 1)"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type(name, value, accepted)
-    if not 0 <= value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
-    return float(value)
 
 
 class GCN(torch.nn.Module):
@@ -61,7 +51,7 @@ class GCN(torch.nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        self.dropout = _share("dropout", dropout)
+        self.dropout = check_share("dropout", dropout)
         self.residual = check_flag("residual", residual)
         norm_class = _NORMS[check_choice("norm", norm, tuple(_NORMS))]
         hidden = [check_integer("hidden_channels", hidden_channels)] * (
