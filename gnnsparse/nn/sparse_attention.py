@@ -43,7 +43,7 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
         bad_value("key_padding_mask", f"is on {mask.device}; accepted: {pattern.device}, as the pattern")
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, device=mask.device).masked_fill(mask, float("-inf"))
-    return mask.float().index_select(-1, pattern.indices()[1]).unsqueeze(-2)
+    return mask.float().index_select(-1, pattern.side.csr.indices).unsqueeze(-2)
 
 
 class SparseAttention(torch.nn.Module):
