@@ -101,17 +101,17 @@ def test_the_grammar() -> None:
     for _ in range(3000):
         tokens: list[int] = []
         module._draw(generator, 1, tokens, 10**6)
-        depth, sizes = 1, []
+        sizes: list[int] = []
         for token in tokens:
             if sizes and token != 15:
                 sizes[-1] += 1
-                arguments += 1
-                lists += token > 10
+                free = len(sizes) < 9  # the arguments of the ninth list in lists are digits
+                arguments += free
+                lists += free and token > 10
             if 11 <= token < 15:
                 counts[token - 11] += 1
                 sizes.append(0)
-                depth += 1
-                deepest = max(deepest, depth)
+                deepest = max(deepest, len(sizes))
             elif token == 15:
                 assert 2 <= sizes.pop() <= 10
     assert abs(lists / arguments - 0.25) < 0.01
