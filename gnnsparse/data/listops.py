@@ -71,11 +71,11 @@ def load_listops(
                 arrays = _generate(seed, min_length, max_length, sum(sizes))
                 _write(file, arrays)
     ends = torch.tensor(sizes).cumsum(0).tolist()
-    parts = [
+    train, val, test = (
         SequencePart(arrays["tokens"][end - size : end], arrays["y"][end - size : end].long())
         for size, end in zip(sizes, ends, strict=True)
-    ]
-    return SequenceDataset("listops", *parts, vocabulary=len(LISTOPS_TOKENS), num_classes=10)
+    )
+    return SequenceDataset("listops", train, val, test, vocabulary=len(LISTOPS_TOKENS), num_classes=10)
 
 
 def _read(file: Path) -> dict[str, torch.Tensor] | None:

@@ -155,10 +155,10 @@ class TransformerEncoder(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws the parameters of all layers anew, each layer's own."""
-        for layer in self.layers:
-            layer.reset_parameters()
-        if self.norm is not None and hasattr(self.norm, "reset_parameters"):
-            self.norm.reset_parameters()
+        modules: list[Any] = [*self.layers, self.norm]
+        for module in modules:
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
 
     def forward(
         self,
