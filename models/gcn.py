@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GCNConv, dropout
-from models.norms import make_norm
+from models.parts import make_norm
 
 __all__ = ["GCN"]
 

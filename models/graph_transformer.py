@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import SparseAttention, dropout
-from models.norms import make_norm
+from models.parts import check_heads, make_norm
 
 __all__ = ["GraphTransformer"]
 
@@ -51,7 +51,13 @@ class GraphTransformer(torch.nn.Module):
         check_integer("hidden_channels", hidden_channels)
         self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
         self.blocks = torch.nn.ModuleList(
-            _Block(hidden_channels, heads, self.dropout, norm, check_flag("residual", residual))
+            _Block(
+                hidden_channels,
+                check_heads(heads, hidden_channels),
+                self.dropout,
+                norm,
+                check_flag("residual", residual),
+            )
             for _ in range(check_integer("num_layers", num_layers))
         )
         self.norm = make_norm(norm, hidden_channels)

@@ -9,6 +9,7 @@ import torch
 from gnnsparse import SparseOperand
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer, dropout
+from models.parts import check_heads
 
 __all__ = ["Transformer", "sinusoids"]
 
@@ -60,7 +61,7 @@ class Transformer(torch.nn.Module):
             bad_value("hidden_channels", f"got {hidden_channels}; accepted: an even number")
         self.embedding = torch.nn.Embedding(in_channels, hidden_channels, padding_idx=0)
         layer = TransformerEncoderLayer(
-            hidden_channels, heads, feed_forward, dropout, activation,
+            hidden_channels, check_heads(heads, hidden_channels), feed_forward, dropout, activation,
             batch_first=True, norm_first=norm_first, fused=check_flag("fused", fused),
         )  # fmt: skip
         last = torch.nn.LayerNorm(hidden_channels) if norm_first else None

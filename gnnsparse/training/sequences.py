@@ -64,13 +64,13 @@ class _Batches:
 
 
 class _Once:
-    """One batch, for Lightning's test loop: the module asks its data for all of them."""
+    """One batch, for Lightning's loops: the module asks its data for all of them."""
 
-    def __init__(self, data: SequenceData) -> None:
-        self._data = data
+    def __init__(self, data: SequenceData, part: str) -> None:
+        self._data, self._part = data, part
 
     def __iter__(self) -> Iterator[SequenceBatch]:
-        yield next(self._data.chunks("test"))
+        yield next(self._data.chunks(self._part))
 
 
 class SequenceData(pl.LightningDataModule):
@@ -152,9 +152,13 @@ class SequenceData(pl.LightningDataModule):
         """Batches without end: the trainer counts the steps."""
         return _Batches(self)
 
+    def val_dataloader(self) -> Any:
+        """One batch, which stands for all of them."""
+        return _Once(self, "val")
+
     def test_dataloader(self) -> Any:
         """One batch, which stands for all of them."""
-        return _Once(self)
+        return _Once(self, "test")
 
     def transfer_batch_to_device(
         self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
