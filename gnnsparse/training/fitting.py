@@ -104,7 +104,7 @@ def fit(
     if resume is not None:
         check_checkpoint(resume, config, facts, steps)
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
-    timer, history = EpochTimer(), History(config.log_every)
+    timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
     keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
     # In this order: an epoch has its row before it is validated, and its scores before it is kept.
     callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
