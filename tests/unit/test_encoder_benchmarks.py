@@ -58,8 +58,7 @@ def test_encoder_latency(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.count("\n") == len(rows)
 
 
-def test_loss_curves_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path / "data"))
+def test_loss_curves_agree(tmp_path: Path, dataset_cache: Path) -> None:
     out, figure = tmp_path / "curves.json", tmp_path / "curves.png"
     sizes = ["--max-length", "32", "--min-length", "8", "--train", "64", "--val", "32", "--epochs", "3"]
     options = ["pattern.block_size=4", "model.num_layers=1", "model.hidden_channels=16"]

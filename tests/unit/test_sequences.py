@@ -27,9 +27,8 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path / "data"))
-    return tmp_path / "data"
+def folder(dataset_cache: Path) -> Path:
+    return dataset_cache
 
 
 def text_of(tokens: torch.Tensor) -> str:
