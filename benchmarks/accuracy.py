@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import train
+from benchmarks.pyg import with_pyg_layers
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.training import (
@@ -53,14 +54,6 @@ class PygData(FullGraphData):
         csr = self.dataset.graph.csr
         edge_index = torch.stack([csr.indices.long(), csr.row_index()]).to(self.device)
         return replace(super()._on_device(adj), adj=edge_index)  # type: ignore[arg-type]
-
-
-def with_pyg_layers(model: torch.nn.Module) -> torch.nn.Module:
-    """The AGNN with PyG's layers, which start with the same parameter."""
-    from torch_geometric.nn import AGNNConv
-
-    model.convs = torch.nn.ModuleList(AGNNConv(requires_grad=conv.requires_grad) for conv in model.convs)
-    return model
 
 
 def options_of(model: str, dataset: str, root: Path | None, device: str) -> DictConfig:

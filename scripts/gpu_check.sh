@@ -48,6 +48,11 @@ bench() {
   "${kernels[@]}" --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
   "${kernels[@]}" --op sddmm --width 32 128 --out "$out/sddmm.json"
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
+  local graph
+  for graph in arxiv_like reddit_like; do
+    "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
+  done
+  "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }
 
 for step in "${steps[@]}"; do

@@ -84,7 +84,7 @@ def _unit_rows(x: torch.Tensor) -> torch.Tensor:
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     some = length > 0
     # A length of 1 where it is 0 keeps NaN out of the gradient.
-    return torch.where(some, x / torch.where(some, length, 1.0), 0.0)
+    return x * torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
 
 
 def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
