@@ -18,7 +18,7 @@ from benchmarks import train_step
 
 @pytest.mark.parametrize("model", train_step.SIZES)
 def test_losses_agree(model: str) -> None:
-    graph = graph_like("arxiv_like", scale=0.005)
+    graph = graph_like("arxiv_like", scale=0.01)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(graph.num_rows, train_step.FEATURES, generator=generator)
     y = torch.randint(0, train_step.CLASSES, (graph.num_rows,), generator=generator)
