@@ -2,8 +2,8 @@
 
     python -m benchmarks.agnn_layer --data DIR --out benchmarks/results/agnn_layer_cpu.json
 
-DIR has planetoid/cora, planetoid/pubmed and heterophilous/tolokers.npz. Calls of all layers take turns, so that
-what else the machine does hits all of them; times are medians. Outputs are compared with PyG's.
+DIR has planetoid/cora, planetoid/pubmed and heterophilous/tolokers.npz. Calls of all layers take turns, so
+that what else the machine does hits all of them; times are medians. Outputs are compared with PyG's.
 """
 
 from __future__ import annotations
