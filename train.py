@@ -23,12 +23,15 @@ from omegaconf import DictConfig, OmegaConf
 if TYPE_CHECKING:
     import torch
 
+    from gnnsparse import SparseGraph
     from gnnsparse.training import (
         FitResult,
         FullGraphData,
         NodeClassifier,
         OptimizerConfig,
         PreprocessConfig,
+        SequenceClassifier,
+        SequenceData,
         TrainerConfig,
     )
 
@@ -44,7 +47,13 @@ CHOICES = {
     "preprocess.format": ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile"),
 }
 #: The same of options that count something: the least value.
-COUNTS = {"seed": 0, "trainer.max_epochs": 1, "trainer.val_every": 1, "trainer.log_every": 1}
+COUNTS = {
+    "seed": 0,
+    "trainer.max_epochs": 1,
+    "trainer.batch_size": 1,
+    "trainer.val_every": 1,
+    "trainer.log_every": 1,
+}
 #: The largest seed that NumPy takes.
 MAX_SEED = 2**32 - 1
 
@@ -93,15 +102,22 @@ def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
 
 def facts_of(cfg: DictConfig) -> dict[str, Any]:
     """What has to be the same for a run to go on from another one's checkpoint."""
-    model = ",".join(f"{key}={value}" for key, value in cfg.model.items())
-    data = {name: cfg.dataset[name] for name in ("split", "seed", "scale")}
-    return {"model": model, "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
+
+    def text(group: DictConfig) -> str:
+        return ",".join(f"{key!s}={value}" for key, value in group.items())
+
+    data = {str(key): value for key, value in cfg.dataset.items() if key not in ("name", "root")}
+    facts = {"model": text(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
+    if has_sequences(cfg):
+        facts |= {"pattern": text(cfg.pattern), "batch_size": cfg.trainer.batch_size, "order": cfg.seed}
+    return facts
 
 
 def read_settings(cfg: DictConfig) -> Settings:
     """Checks the options that need no data."""
     from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
 
+    check_task(cfg)
     build_model(cfg, 1, 1)  # complains of its options
     return Settings(
         section(cfg, "trainer", TrainerConfig),
@@ -109,6 +125,31 @@ def read_settings(cfg: DictConfig) -> Settings:
         section(cfg, "preprocess", PreprocessConfig),
         resolve_device(cfg.device),
     )
+
+
+def options_of(group: DictConfig) -> dict[str, Any]:
+    """The options of a group but for its name."""
+    return {str(key): value for key, value in group.items() if key != "name"}
+
+
+def has_sequences(cfg: DictConfig) -> bool:
+    """Whether the data set is one of sequences rather than a graph."""
+    from gnnsparse.data import SEQUENCE_DATASETS
+
+    return cfg.dataset.name in SEQUENCE_DATASETS
+
+
+def check_task(cfg: DictConfig) -> None:
+    """Refuses a model of nodes for sequences, and the other way round."""
+    from models import MODELS
+
+    sequences = has_sequences(cfg)
+    if MODELS[cfg.model.name].sequences != sequences:
+        fitting = ", ".join(name for name, model in MODELS.items() if model.sequences == sequences)
+        raise ValueError(
+            f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of "
+            f"{'sequences' if sequences else 'nodes'}; accepted: {fitting}"
+        )
 
 
 @contextlib.contextmanager
@@ -125,13 +166,51 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.n
     """The model of the options."""
     from models import MODELS
 
-    options = {str(key): value for key, value in cfg.model.items() if key != "name"}
     with naming("model"):
-        return MODELS[cfg.model.name].build(in_channels, out_channels=out_channels, **options)
+        return MODELS[cfg.model.name].build(in_channels, out_channels=out_channels, **options_of(cfg.model))
 
 
-def set_up(cfg: DictConfig, settings: Settings) -> tuple[NodeClassifier, FullGraphData]:
+def make_pattern(cfg: DictConfig, length: int) -> SparseGraph:
+    """The attention pattern of the options, for sequences of a length."""
+    from gnnsparse.errors import check_choice
+    from gnnsparse.masks import PATTERNS
+
+    with naming("pattern"):
+        name = check_choice("name", cfg.pattern.name, tuple(PATTERNS))
+        return PATTERNS[name](length, **options_of(cfg.pattern))
+
+
+def set_up_sequences(cfg: DictConfig, settings: Settings) -> tuple[SequenceClassifier, SequenceData]:
+    """Loads the sequences, prepares the pattern, and builds the model."""
+    import lightning
+
+    from gnnsparse.data import load_sequences
+    from gnnsparse.training import SequenceClassifier, SequenceData
+
+    make_pattern(cfg, 1)  # complains of its options
+    with naming("dataset"):
+        dataset = load_sequences(cfg.dataset.name, **options_of(cfg.dataset))
+    data = SequenceData(
+        dataset,
+        make_pattern(cfg, dataset.length),
+        batch_size=settings.trainer.batch_size,
+        seed=cfg.seed,
+        precision=cfg.precision,
+        device=settings.device,
+        preprocess=settings.preprocess,
+    )
+    lightning.seed_everything(cfg.seed, verbose=False)
+    model = build_model(cfg, dataset.vocabulary, dataset.num_classes)
+    steps = settings.trainer.max_epochs * data.steps_per_epoch
+    return SequenceClassifier(model, dataset, settings.optimizer, steps), data
+
+
+def set_up(
+    cfg: DictConfig, settings: Settings
+) -> tuple[NodeClassifier | SequenceClassifier, FullGraphData | SequenceData]:
     """Loads and prepares the data, and builds the model."""
+    if has_sequences(cfg):
+        return set_up_sequences(cfg, settings)
     import lightning
 
     from gnnsparse.data import load_dataset
@@ -154,15 +233,20 @@ def set_up(cfg: DictConfig, settings: Settings) -> tuple[NodeClassifier, FullGra
     return NodeClassifier(model, dataset, settings.optimizer, settings.trainer.max_epochs), data
 
 
-def report(cfg: DictConfig, data: FullGraphData, result: FitResult) -> dict[str, Any]:
+def report(cfg: DictConfig, data: FullGraphData | SequenceData, result: FitResult) -> dict[str, Any]:
     """The content of result.json."""
     from gnnsparse.environment import describe_environment
+    from gnnsparse.training import FullGraphData
 
+    if isinstance(data, FullGraphData):
+        size = {"nodes": data.dataset.num_nodes, "nonzeros": data.batch.adj.nnz}
+    else:
+        size = {"sequences": len(data.dataset.train), "length": data.dataset.length}
+        size |= {"pattern": cfg.pattern.name, "nonzeros": data.adj.nnz}
     return {
         "model": cfg.model.name,
         "dataset": cfg.dataset.name,
-        "nodes": data.dataset.num_nodes,
-        "nonzeros": data.batch.adj.nnz,
+        **size,
         "precision": cfg.precision,
         "seed": cfg.seed,
         **dataclasses.asdict(result),
@@ -187,9 +271,10 @@ def show(content: dict[str, Any], file: Path) -> None:
     console = Console()
     console.print(table)
     cached = "read from the cache" if content["cache_hit"] else "prepared"
+    what = "pattern" if "pattern" in content else "graph"
     console.print(
         f"{content['epoch_milliseconds']:.2f} ms an epoch (median), {content['fit_seconds']:.1f} s in all; "
-        f"graph {cached} in {content['preprocess_seconds']:.3f} s; "
+        f"{what} {cached} in {content['preprocess_seconds']:.3f} s; "
         f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n{file}",
         highlight=False,
         soft_wrap=True,

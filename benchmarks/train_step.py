@@ -1,10 +1,12 @@
-"""One training step of a GCN on a Reddit-sized graph, beside PyG with a torch CSR adjacency.
+"""One training step of a GCN or an AGNN on a large graph, beside PyG.
 
     python -m benchmarks.train_step --out benchmarks/results/train_step.json
+    python -m benchmarks.train_step --model agnn --graph arxiv_like --out benchmarks/results/agnn_step.json
 
-5 layers, hidden 128, 602 features, 41 classes: forward, cross entropy, backward and Adam, in one process.
+The GCN has 5 layers of 128 features and PyG a torch CSR adjacency, the AGNN 4 propagation layers of 32 and
+PyG an edge_index; 602 features, 41 classes. Forward, cross entropy, backward and Adam, in one process.
 Labels are random; every model starts from weights drawn with the same seed, and the losses show that all
-of them compute the same.
+of them compute the same. What does not fit into the memory has no time.
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
-from gnnsparse.data import graph_like
+from benchmarks.pyg import with_pyg_layers
+from gnnsparse.data import GENERATED_GRAPHS, graph_like
 from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.timing import measure
-from models.gcn import GCN
+from models import AGNN, GCN
 
-FEATURES, CLASSES, HIDDEN, LAYERS = 602, 41, 128, 5
+FEATURES, CLASSES = 602, 41
+#: Layers and hidden features.
+SIZES = {"gcn": (5, 128), "agnn": (4, 32)}
+PEERS = {"gcn": ("pyg csr fp32", "pyg csr half"), "agnn": ("pyg fp32",)}
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -38,7 +45,8 @@ class PyGModel(torch.nn.Module):
         super().__init__()
         from torch_geometric.nn import GCNConv
 
-        widths = [FEATURES, *[HIDDEN] * (LAYERS - 1), CLASSES]
+        count, hidden = SIZES["gcn"]
+        widths = [FEATURES, *[hidden] * (count - 1), CLASSES]
         layers = (GCNConv(a, b, normalize=False) for a, b in itertools.pairwise(widths))
         self.convs = torch.nn.ModuleList(layers)
 
@@ -82,8 +90,38 @@ def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
         )
 
 
-def run(name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]:
-    """Times one model: "gnnsparse PRECISION" or "pyg csr fp32|half"."""
+def make_model(
+    model: str, name: str, graph: gnnsparse.SparseGraph
+) -> tuple[torch.nn.Module, Any, torch.dtype, str | None]:
+    """The model of a name, what it takes for a graph, the dtype of features, and the autocast."""
+    kind, _, precision = name.partition(" ")
+    layers, hidden = SIZES[model]
+    if kind == "gnnsparse":
+        adj = gnnsparse.prepare(graph, values="gcn", precision=precision, cache=False)
+        built = {"gcn": GCN, "agnn": AGNN}[model](FEATURES, hidden, CLASSES, layers, dropout=0.0)
+        return built, adj, torch.float32, precision
+    if model == "agnn":
+        edge_index = torch.stack([graph.csr.indices.long(), graph.csr.row_index()])
+        return (
+            with_pyg_layers(AGNN(FEATURES, hidden, CLASSES, layers, dropout=0.0)),
+            edge_index,
+            torch.float32,
+            None,
+        )
+    dtype = torch.float16 if precision == "csr half" else torch.float32
+    adj = torch_csr(gnnsparse.prepare(graph, values="gcn", cache=False), dtype)
+    return PyGModel(), adj, dtype, None
+
+
+def run(model: str, name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]:
+    """Times one model: "gnnsparse PRECISION" or one of PEERS."""
+    try:
+        return _run(model, name, graph, repeats)
+    except torch.OutOfMemoryError:
+        return {"name": name, "ms": None, "error": "out of memory"}
+
+
+def _run(model: str, name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]:
     generator = torch.Generator("cuda").manual_seed(0)
     n = graph.num_rows
     gc.collect()
@@ -93,18 +131,10 @@ def run(name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]
     x = torch.randn(n, FEATURES, device="cuda", generator=generator)
     y = torch.randint(0, CLASSES, (n,), device="cuda", generator=generator)
     train = torch.rand(n, device="cuda", generator=generator) < 0.66
+    torch.set_float32_matmul_precision("high" if name.endswith("tf32") else "highest")
     torch.manual_seed(0)
-    kind, _, precision = name.partition(" ")
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    if kind == "gnnsparse":
-        adj: Any = gnnsparse.prepare(graph, values="gcn", precision=precision, cache=False)
-        model = GCN(FEATURES, HIDDEN, CLASSES, LAYERS, dropout=0.0).cuda()
-        step = make_step(model, adj, x, y, train, precision)
-    else:
-        dtype = torch.float16 if precision == "csr half" else torch.float32
-        adj = torch_csr(gnnsparse.prepare(graph, values="gcn", cache=False), dtype)
-        model = PyGModel().cuda().to(dtype)
-        step = make_step(model, adj, x.to(dtype), y, train, None)
+    built, adj, dtype, autocast = make_model(model, name, graph)
+    step = make_step(built.cuda().to(dtype), adj, x.to(dtype), y, train, autocast)
     first = float(step())
     prepared = torch.cuda.max_memory_allocated() - before
     torch.cuda.reset_peak_memory_stats()
@@ -121,26 +151,37 @@ def run(name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]
     }
 
 
+def show(result: dict[str, Any], base: dict[str, Any]) -> None:
+    if result["ms"] is None:
+        print(f"{result['name']:16s} {result['error']}", flush=True)
+        return
+    speed = f"{base['ms'] / result['ms']:5.2f}x" if base["ms"] is not None else ""
+    print(
+        f"{result['name']:16s} {result['ms']:8.2f} ms  {speed:6s}  {result['peak_bytes'] / 1e9:6.2f} GB  "
+        f"loss {result['first_loss']:.3f} -> {result['last_loss']:.3f}",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--model", choices=tuple(SIZES), default="gcn")
+    parser.add_argument("--graph", choices=GENERATED_GRAPHS, default="reddit_like")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    graph = graph_like("reddit_like", scale=options.scale, device="cuda")
-    names = ["pyg csr fp32", "pyg csr half", *(f"gnnsparse {p}" for p in ("fp32", "tf32", "bf16", "fp16"))]
-    results = []
+    graph = graph_like(options.graph, scale=options.scale, device="cuda")
+    names = [*PEERS[options.model], *(f"gnnsparse {precision}" for precision in PRECISIONS)]
+    results: list[dict[str, Any]] = []
     for name in names:
-        results.append(run(name, graph, options.repeats))
-        r = results[-1]
-        print(
-            f"{name:16s} {r['ms']:8.2f} ms  {results[0]['ms'] / r['ms']:5.2f}x  "
-            f"{r['peak_bytes'] / 1e9:6.2f} GB  loss {r['first_loss']:.3f} -> {r['last_loss']:.3f}",
-            flush=True,
-        )
-    about = {"layers": LAYERS, "hidden": HIDDEN, "nodes": graph.num_rows, "nnz": graph.nnz}
+        results.append(run(options.model, name, graph, options.repeats))
+        show(results[-1], results[0])
+    layers, hidden = SIZES[options.model]
+    about = {"model": options.model, "graph": options.graph, "layers": layers, "hidden": hidden}
+    about |= {"nodes": graph.num_rows, "nnz": graph.nnz}
     if options.out:
         write_json(options.out, {**describe_environment("cuda"), **about, "rows": results})
 

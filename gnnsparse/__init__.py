@@ -6,10 +6,11 @@ y = A @ x
 
 import torch as _torch  # noqa: F401  (first: the native module shares its OpenMP runtime)
 
+from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
-from gnnsparse.ops import edge_softmax, sddmm, spmm
+from gnnsparse.ops import attention, edge_softmax, sddmm, spmm
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CacheWarning
@@ -23,7 +24,9 @@ __all__ = [
     "Precision",
     "SparseGraph",
     "SparseOperand",
+    "attention",
     "edge_softmax",
+    "masks",
     "prepare",
     "reorder",
     "sddmm",

@@ -30,6 +30,30 @@ class Blocked:
 class Segments:
     def __init__(self, data: int, count: int, row_offsets: int) -> None: ...
 
+class Heads:
+    def __init__(self, data: int, batch: int, head: int, row: int, dtype: int) -> None: ...
+
+class Slots:
+    def __init__(self, data: int, batch: int, head: int, dtype: int) -> None: ...
+
+class Attention:
+    def __init__(
+        self,
+        q: Heads,
+        k: Heads,
+        v: Heads,
+        bias: Slots,
+        batches: int,
+        heads: int,
+        d: int,
+        dv: int,
+        scale: float,
+        is_causal: bool,
+        dropout_p: float,
+        seed: int,
+        precision: int,
+    ) -> None: ...
+
 def first_out_of_range(data: int, wide: bool, count: int, limit: int, threads: int) -> int: ...
 def first_decreasing(data: int, wide: bool, count: int, threads: int) -> int: ...
 def is_canonical(indptr: int, indices: int, wide: bool, rows: int, nnz: int, threads: int) -> bool: ...
@@ -58,6 +82,37 @@ def cpu_sddmm(
 ) -> None: ...
 def cpu_softmax(a: Csr, scores: int, out: int, threads: int) -> None: ...
 def cpu_softmax_grad(a: Csr, weights: int, grad: int, out: int, threads: int) -> None: ...
+def cpu_attention(
+    problem: Attention, a: Csr, row_ids: int, one_head: bool, out: Heads, lse: int, threads: int
+) -> None: ...
+def cpu_attention_row_grads(
+    problem: Attention,
+    a: Csr,
+    row_ids: int,
+    one_batch: bool,
+    one_head: bool,
+    lse: int,
+    grad: Heads,
+    delta: int,
+    dq: Heads,
+    dbias: Slots,
+    threads: int,
+) -> None: ...
+def cpu_attention_column_grads(
+    problem: Attention,
+    a: Csr,
+    row_ids: int,
+    one_head: bool,
+    slot_map: int,
+    wide_map: bool,
+    lse: int,
+    grad: Heads,
+    delta: int,
+    dk: Heads,
+    dv: Heads,
+    threads: int,
+) -> None: ...
+def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]: ...
 def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...

@@ -103,7 +103,8 @@ class Csr:
     def row_index(self) -> torch.Tensor:
         """The row of each nonzero, int64 [nnz]."""
         rows = torch.arange(self.rows, device=self.device)
-        return torch.repeat_interleave(rows, self.degrees, output_size=self.nnz)
+        # Not `degrees`: torch.compile can't trace the making of a cached property.
+        return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.nnz)
 
     def _empty_like(self, rows: int, nnz: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         indptr = torch.empty(rows + 1, dtype=torch.int64, device=self.device)

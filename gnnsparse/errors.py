@@ -15,6 +15,7 @@ __all__ = [
     "check_flag",
     "check_integer",
     "check_memory",
+    "check_share",
     "check_tensor",
 ]
 
@@ -37,6 +38,16 @@ def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a posi
     if value < least:
         bad_value(name, f"got {value}; accepted: {accepted}")
     return value
+
+
+def check_share(name: str, value: Any) -> float:
+    """Return `value` if it is a number in [0, 1), else raise."""
+    accepted = "a number in [0, 1)"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if not 0 <= value < 1:
+        bad_value(name, f"got {value}; accepted: {accepted}")
+    return float(value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:

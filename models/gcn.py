@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GCNConv, dropout
+from models.parts import make_norm
 
 __all__ = ["GCN"]
-
-_NORMS: dict[str, type[torch.nn.Module]] = {
-    "none": torch.nn.Identity,
-    "batch": torch.nn.BatchNorm1d,
-    "layer": torch.nn.LayerNorm,
-}
-
-
-def _share(name: str, value: Any) -> float:
-    accepted = "a number in [0, 1)"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type(name, value, accepted)
-    if not 0 <= value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
-    return float(value)
 
 
 class GCN(torch.nn.Module):
@@ -61,15 +46,14 @@ class GCN(torch.nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
-        self.dropout = _share("dropout", dropout)
+        self.dropout = check_share("dropout", dropout)
         self.residual = check_flag("residual", residual)
-        norm_class = _NORMS[check_choice("norm", norm, tuple(_NORMS))]
         hidden = [check_integer("hidden_channels", hidden_channels)] * (
             check_integer("num_layers", num_layers) - 1
         )
         widths = [in_channels, *hidden, out_channels]
         self.convs = torch.nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
-        self.norms = torch.nn.ModuleList(norm_class(width) for width in hidden)
+        self.norms = torch.nn.ModuleList(make_norm(norm, width) for width in hidden)
 
     @property
     def first_layer(self) -> torch.nn.Module:

@@ -57,6 +57,11 @@ bench() {
       --precision fp16 --width 32 64 128 256 512 --repeats 8 --out "$out/spmm_real.json"
   fi
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
+  local graph
+  for graph in arxiv_like reddit_like; do
+    "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
+  done
+  "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }
 
 for step in "${steps[@]}"; do

@@ -87,9 +87,9 @@ def training_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
-def accuracy_table() -> str:
+def accuracy_table(file: str) -> str:
     """Test accuracy, mean and deviation over the seeds, beside PyG's."""
-    data = load("accuracy_cpu.json")
+    data = load(file)
     precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
     rows = []
     for name in dict.fromkeys(r["dataset"] for r in data["rows"]):
@@ -99,11 +99,26 @@ def accuracy_table() -> str:
     return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
 
 
+def agnn_layer_table() -> str:
+    """Forward and backward of one AGNNConv on a CPU, beside PyG's."""
+    data = load("agnn_layer_cpu.json")
+    by_key = {(r["graph"], r["width"], r["name"]): r for r in data["rows"]}
+    rows = []
+    for graph, width in dict.fromkeys((r["graph"], r["width"]) for r in data["rows"]):
+        peer, ours = (by_key[graph, width, name] for name in ("pyg fp32", "gnnsparse fp32"))
+        times = [f"{r['forward_ms'] + r['backward_ms']:.1f}" for r in (peer, ours)]
+        rows.append([graph, str(width), *times, f"{ours['speed']:.1f}x"])
+    header = ["graph", "features", "PyG, ms", "gnnsparse fp32, ms", "speed"]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "spmm": spmm_table,
     "real": real_table,
     "training": training_table,
-    "accuracy": accuracy_table,
+    "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
+    "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
+    "agnn-layer": agnn_layer_table,
 }
 
 

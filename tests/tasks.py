@@ -1,11 +1,11 @@
-"""Small node classification tasks."""
+"""Small classification tasks."""
 
 from __future__ import annotations
 
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.data import NodeDataset
+from gnnsparse.data import NodeDataset, SequenceDataset, SequencePart
 
 
 def toy_task(nodes: int = 60, classes: int = 3, metric: str = "accuracy", name: str = "toy") -> NodeDataset:
@@ -25,3 +25,18 @@ def toy_task(nodes: int = 60, classes: int = 3, metric: str = "accuracy", name: 
     pairs = pairs[:, (y[pairs[0]] == y[pairs[1]]) | stray]
     graph = SparseGraph.from_edge_index(torch.cat([pairs, pairs.flip(0)], dim=1), nodes)
     return NodeDataset(name, graph, x, labels, *masks, num_classes=classes, metric=metric)
+
+
+def toy_sequences(length: int = 12, sizes: tuple[int, int, int] = (50, 20, 20)) -> SequenceDataset:
+    """Sequences of the tokens 1 to 4, padded; the class is whether there are more of 1 than of 2."""
+    generator = torch.Generator().manual_seed(0)
+
+    def part(count: int) -> SequencePart:
+        tokens = torch.randint(1, 5, (count, length), generator=generator)
+        lengths = torch.randint(length // 2, length + 1, (count, 1), generator=generator)
+        tokens[torch.arange(length) >= lengths] = 0
+        more = (tokens == 1).sum(dim=1) > (tokens == 2).sum(dim=1)
+        return SequencePart(tokens.to(torch.int16), more.long())
+
+    train, val, test = (part(count) for count in sizes)
+    return SequenceDataset("toy", train, val, test, vocabulary=5, num_classes=2)

@@ -3,18 +3,29 @@
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
-from gnnsparse.data.load import DATASETS, load_dataset
+from gnnsparse.data.listops import LISTOPS_TOKENS, evaluate_listops, load_listops
+from gnnsparse.data.load import DATASETS, SEQUENCE_DATASETS, load_dataset, load_sequences
+from gnnsparse.data.sequences import SequenceDataset, SequencePart
 from gnnsparse.data.storage import DatasetUnavailableError, data_folder
+from gnnsparse.data.text import load_text_bytes
 
 __all__ = [
     "DATASETS",
     "GENERATED_GRAPHS",
+    "LISTOPS_TOKENS",
+    "SEQUENCE_DATASETS",
     "BlockModel",
     "DatasetUnavailableError",
     "NodeDataset",
+    "SequenceDataset",
+    "SequencePart",
     "data_folder",
+    "evaluate_listops",
     "graph_like",
     "load_dataset",
+    "load_listops",
     "load_matrix",
+    "load_sequences",
+    "load_text_bytes",
     "sample_graph",
 ]

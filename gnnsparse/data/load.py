@@ -1,8 +1,9 @@
-"""load_dataset: one call for every node classification data set."""
+"""load_dataset and load_sequences: one call for every data set of nodes, one for those of sequences."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,17 +12,25 @@ from gnnsparse.csr import coo_to_csr
 from gnnsparse.data.checks import check_scale, check_seed, check_split
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.digits import load_digits
+from gnnsparse.data.listops import load_listops
+from gnnsparse.data.sequences import SequenceDataset
 from gnnsparse.data.sources import SOURCES, Source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.data.storage import DatasetUnavailableError, read_source
 from gnnsparse.data.synthetic import SYNTHETIC_DATASETS, make_dataset
+from gnnsparse.data.text import load_text_bytes
 from gnnsparse.errors import bad_value, check_choice, check_flag
 from gnnsparse.graph import SparseGraph
 
-__all__ = ["DATASETS", "load_dataset"]
+__all__ = ["DATASETS", "SEQUENCE_DATASETS", "load_dataset", "load_sequences"]
 
 #: The names that `load_dataset` knows.
 DATASETS = ("digits", *SOURCES, *SYNTHETIC_DATASETS)
+#: The names that `load_sequences` knows, with what loads each.
+SEQUENCE_DATASETS: dict[str, Callable[..., SequenceDataset]] = {
+    "listops": load_listops,
+    "lra_text_bytes": load_text_bytes,
+}
 
 #: The usual split of data sets without a published one: nodes a class.
 _TRAIN_PER_CLASS, _VAL_PER_CLASS = 20, 30
@@ -141,3 +150,20 @@ def _graph(edge_index: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
         source, target = torch.cat([source, target]), torch.cat([target, source])
     csr, _ = coo_to_csr(target.contiguous(), source.contiguous(), nodes, nodes)
     return SparseGraph(csr)
+
+
+def load_sequences(name: str, **options: Any) -> SequenceDataset:
+    """Loads a data set of sequences by name.
+
+    `listops` is generated, `lra_text_bytes` reads a folder of text files.
+
+    Args:
+        name: one of SEQUENCE_DATASETS.
+        options: of listops: seed, min_length, max_length, train_size, val_size, test_size; of
+            lra_text_bytes: root, max_length, split. See gnnsparse.data.load_listops, load_text_bytes.
+
+    Raises:
+        TypeError, ValueError: an argument is none of the accepted ones.
+        DatasetUnavailableError: the files are not in `root`, or the data folder can't be written.
+    """
+    return SEQUENCE_DATASETS[check_choice("name", name, tuple(SEQUENCE_DATASETS))](**options)

@@ -25,7 +25,7 @@ from typing import Any
 from gnnsparse.data.sources import Source, download_source, import_reader, open_source
 from gnnsparse.errors import bad_type
 
-__all__ = ["DatasetUnavailableError", "data_folder", "read_source"]
+__all__ = ["DatasetUnavailableError", "data_folder", "locked", "read_source", "staged"]
 
 _PROBE_SECONDS = 10.0
 _STALL_SECONDS = 60.0
@@ -63,14 +63,14 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
         _process(source, raw, folder)
     except DatasetUnavailableError as error:
         if root is None and not getattr(error.__cause__, "errno", None):  # no full disk or the like
-            with _lock(raw):
+            with locked(raw):
                 shutil.rmtree(raw, ignore_errors=True)  # a broken download: the next try starts afresh
         raise
     try:
         return open_source(source, folder)
     except Exception:
         # Damaged since, or of another release of torch: the raw files are what counts.
-        with _lock(folder):
+        with locked(folder):
             shutil.rmtree(folder, ignore_errors=True)
         _process(source, raw, folder)
         return open_source(source, folder)
@@ -80,10 +80,10 @@ def _process(source: Source, raw: Path, folder: Path) -> None:
     """Lets the reader process links to the raw files in `folder`, unless that was done before."""
     if folder.is_dir():
         return
-    with _lock(folder):
+    with locked(folder):
         if folder.is_dir():  # another process was faster
             return
-        with _staging(folder) as staging:
+        with staged(folder) as staging:
             for file in source.files:
                 link = staging / source.place / file
                 link.parent.mkdir(parents=True, exist_ok=True)
@@ -142,9 +142,9 @@ def _downloaded(source: Source, download: bool) -> Path:
         return raw
     if not download:
         _raise_unavailable(source, "is not downloaded, and download=False")
-    with _lock(raw):
+    with locked(raw):
         if _missing(source, raw):  # another process may have been faster
-            with _staging(raw) as staging:
+            with staged(raw) as staging:
                 found = _fetch(source, staging)
                 shutil.rmtree(raw, ignore_errors=True)
                 os.replace(found, raw)
@@ -211,7 +211,7 @@ def _no_endless_waits() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Holds the lock of a folder in the data folder, and makes its parent."""
     import filelock
 
@@ -231,7 +231,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _staging(folder: Path) -> Iterator[Path]:
+def staged(folder: Path) -> Iterator[Path]:
     """An empty folder beside `folder`, whose lock is held; gone afterwards unless renamed."""
     staging = folder.with_name(folder.name + ".part")
     shutil.rmtree(staging, ignore_errors=True)  # left behind by a process that was killed

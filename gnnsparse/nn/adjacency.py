@@ -186,6 +186,41 @@ class AdjacencyMemo:
         """Forgets everything."""
         self._entry = None
 
+    def resolve(
+        self, x: Any, adj: Any, edge_weight: torch.Tensor | None, recipe: GcnRecipe
+    ) -> tuple[SparseOperand, torch.Tensor | None]:
+        """What a layer multiplies with, and the values in place of its own weights.
+
+        Args:
+            x: the layer's input [nodes, features].
+            adj: an operand, which is used as it is, or an edge_index.
+            edge_weight: with an edge_index: floating [edges], or None.
+            recipe: how to make a matrix of the edge_index.
+
+        Raises:
+            TypeError, ValueError: an argument is of another type or shape, or does not suit another one.
+        """
+        if isinstance(adj, SparseOperand):
+            if edge_weight is not None:
+                bad_value("edge_weight", "goes with an edge_index; an operand has its weights already")
+            return adj, None
+        if not isinstance(adj, torch.Tensor):
+            bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
+        if not isinstance(x, torch.Tensor) or x.dim() != 2:
+            bad_type("x", x, "a tensor [nodes, in_channels]")
+        if torch.compiler.is_compiling():  # imported there already; it takes seconds elsewhere
+            return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0], recipe)
+        return self._prepare(adj, edge_weight, x.shape[0], recipe)
+
+    def _prepare(
+        self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, num_nodes: int, recipe: GcnRecipe
+    ) -> tuple[SparseOperand, torch.Tensor | None]:
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
+        # What is made in inference mode could not be used in training later.
+        with torch.inference_mode(False):
+            return self.get(edge_index, edge_weight, num_nodes, recipe)
+
     def get(
         self,
         edge_index: torch.Tensor,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
+from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
@@ -98,38 +96,13 @@ class GCNConv(torch.nn.Module):
         Raises:
             TypeError, ValueError: an argument is of another type, dtype, shape or device.
         """
-        operand, values = self._operand(x, adj, edge_weight)
+        loop_weight = (2.0 if self.improved else 1.0) if self.add_self_loops else None
+        recipe = GcnRecipe(self.normalize, loop_weight, self.precision)
+        operand, values = self._memo.resolve(x, adj, edge_weight, recipe)
         if self._product_first(x, values):
             return F.linear(spmm(operand, x, values), self.lin.weight, self.bias)
         out = spmm(operand, self.lin(x), values)
         return out if self.bias is None else out + self.bias.to(out.dtype)
-
-    def _operand(
-        self, x: Any, adj: Any, edge_weight: torch.Tensor | None
-    ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """What to multiply with, and the values in place of its own weights."""
-        if isinstance(adj, SparseOperand):
-            if edge_weight is not None:
-                bad_value("edge_weight", "goes with an edge_index; an operand has its weights already")
-            return adj, None
-        if not isinstance(adj, torch.Tensor):
-            bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
-        if not isinstance(x, torch.Tensor) or x.dim() != 2:
-            bad_type("x", x, "a tensor [nodes, in_channels]")
-        if torch.compiler.is_compiling():  # imported there already; it takes seconds elsewhere
-            return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0])
-        return self._prepare(adj, edge_weight, x.shape[0])
-
-    def _prepare(
-        self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, num_nodes: int
-    ) -> tuple[SparseOperand, torch.Tensor | None]:
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
-        loop_weight = (2.0 if self.improved else 1.0) if self.add_self_loops else None
-        recipe = GcnRecipe(self.normalize, loop_weight, self.precision)
-        # What is made in inference mode could not be used in training later.
-        with torch.inference_mode(False):
-            return self._memo.get(edge_index, edge_weight, num_nodes, recipe)
 
     def _product_first(self, x: torch.Tensor, values: torch.Tensor | None) -> bool:
         """Whether (A x) W costs less than A (x W).

@@ -2,6 +2,7 @@
 
 from gnnsparse.ops import library as _library  # noqa: F401  (registers the operators)
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
+from gnnsparse.ops.attention import attention
 from gnnsparse.ops.products import edge_softmax, sddmm, spmm
 
-__all__ = ["edge_softmax", "sddmm", "spmm"]
+__all__ = ["attention", "edge_softmax", "sddmm", "spmm"]

@@ -1,4 +1,4 @@
-"""Training of node classifiers with Lightning, on one graph that stays on the device.
+"""Training with Lightning: of nodes on one graph, of sequences on one pattern, kept on the device.
 
 The names below are imported when they are first used: Lightning takes seconds to import.
 """
@@ -12,9 +12,10 @@ from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, Trainer
 from gnnsparse.training.device import resolve_device
 
 if TYPE_CHECKING:
-    from gnnsparse.training.classifier import NodeClassifier
+    from gnnsparse.training.classifier import NodeClassifier, SequenceClassifier
     from gnnsparse.training.data import FullGraphData, GraphBatch, Part
     from gnnsparse.training.fitting import CheckpointError, FitResult, check_checkpoint, fit
+    from gnnsparse.training.sequences import SequenceBatch, SequenceData
 
 __all__ = [
     "CheckpointError",
@@ -25,6 +26,9 @@ __all__ = [
     "OptimizerConfig",
     "Part",
     "PreprocessConfig",
+    "SequenceBatch",
+    "SequenceClassifier",
+    "SequenceData",
     "TrainerConfig",
     "check_checkpoint",
     "fit",
@@ -32,9 +36,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "classifier": ("NodeClassifier",),
+    "classifier": ("NodeClassifier", "SequenceClassifier"),
     "data": ("FullGraphData", "GraphBatch", "Part"),
     "fitting": ("CheckpointError", "FitResult", "check_checkpoint", "fit"),
+    "sequences": ("SequenceBatch", "SequenceData"),
 }
 
 

@@ -56,14 +56,15 @@ class History(Callback):
     """Sends losses and validation scores to the loggers, a row for each epoch.
 
     Args:
-        every: epochs from one write to the next.
+        every: steps from one write to the next.
+        unit: what a step is to the user: "epoch" of a graph, "step" of mini-batches.
 
     Attributes:
-        latest: the last epoch's values that are on the host.
+        latest: the last step's values that are on the host.
     """
 
-    def __init__(self, every: int) -> None:
-        self._every = every
+    def __init__(self, every: int, unit: str = "epoch") -> None:
+        self._every, self.unit = every, unit
         self._rows: list[tuple[int, dict[str, torch.Tensor]]] = []
         self.latest: dict[str, float] = {}
 
@@ -97,8 +98,8 @@ class History(Callback):
                 logger.log_metrics(self.latest, step=epoch)
             if not math.isfinite(loss := self.latest["train/loss"]):
                 raise FloatingPointError(
-                    f"training diverged: the loss of epoch {epoch} is {loss}; try a smaller optimizer.lr "
-                    "or precision=fp32"
+                    f"training diverged: the loss of {self.unit} {epoch} is {loss}; try a smaller "
+                    "optimizer.lr or precision=fp32"
                 )
         for logger in trainer.loggers:
             logger.save()
@@ -295,7 +296,7 @@ class ProgressBar(Callback):
         if not console.is_terminal:
             return
         columns = (
-            TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
+            TextColumn(self._history.unit), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[values]}"),
         )  # fmt: skip
         self._bar = Progress(*columns, console=console, auto_refresh=False, transient=True)

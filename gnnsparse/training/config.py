@@ -71,15 +71,18 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How long to train, and what to write meanwhile. An epoch is one optimiser step on the whole graph.
+    """How long to train, and what to write meanwhile.
+
+    An epoch is one optimiser step on the whole graph, or one on each mini-batch of sequences.
 
     Attributes:
         max_epochs: epochs, those before a checkpoint that is resumed included.
+        batch_size: sequences of a step; of a graph, a step has all nodes.
         val_every: epochs from one validation to the next; the last epoch has one too. The best epoch
             is one of those.
         patience: stop when the validation metric has not improved for this many epochs; None: never.
         logger: "csv", "tensorboard", "both" or "none": where losses and metrics of each epoch go.
-        log_every: epochs from one write to the loggers to the next: metrics stay on the device until
+        log_every: steps from one write to the loggers to the next: metrics stay on the device until
             then, and a loss that is not finite is found then.
         checkpoint: write checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the
             weights of the best epoch, at the end and meanwhile.
@@ -91,6 +94,7 @@ class TrainerConfig:
     """
 
     max_epochs: int = 200
+    batch_size: int = 32
     val_every: int = 1
     patience: int | None = None
     logger: str = "csv"
@@ -101,6 +105,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         _integer("trainer.max_epochs", self.max_epochs)
+        _integer("trainer.batch_size", self.batch_size)
         _integer("trainer.val_every", self.val_every)
         if self.patience is not None:
             _integer("trainer.patience", self.patience)

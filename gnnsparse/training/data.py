@@ -131,6 +131,11 @@ class FullGraphData(pl.LightningDataModule):
         """The whole graph."""
         return self._batch
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch: one, on the whole graph."""
+        return 1
+
     def train_dataloader(self) -> Any:
         """The graph without end: the trainer counts the steps."""
         return _Repeated(self._batch, endless=True)

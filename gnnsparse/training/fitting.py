@@ -27,9 +27,10 @@ from gnnsparse.training.callbacks import (
     ProgressBar,
     Validation,
 )
-from gnnsparse.training.classifier import NodeClassifier
+from gnnsparse.training.classifier import NodeClassifier, SequenceClassifier
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import FullGraphData
+from gnnsparse.training.sequences import SequenceData
 
 __all__ = ["CheckpointError", "FitResult", "check_checkpoint", "fit"]
 
@@ -55,6 +56,7 @@ class FitResult:
         best_epoch: the validated epoch with the best score, the first one of equals.
         metrics: scores of the model after the best epoch: {"train" | "val" | "test": {name: value}}.
         epoch_milliseconds: median of an epoch, with validation where one is due; None without epochs.
+            Of sequences the median of a step, times the steps of an epoch.
         fit_seconds: wall time of the training, validation, logging and checkpoints included.
         peak_memory_bytes: CUDA: most memory allocated by torch during the run; CPU: the largest
             resident size of the process until now.
@@ -71,8 +73,8 @@ class FitResult:
 
 
 def fit(
-    module: NodeClassifier,
-    data: FullGraphData,
+    module: NodeClassifier | SequenceClassifier,
+    data: FullGraphData | SequenceData,
     config: TrainerConfig,
     *,
     folder: Path | None = None,
@@ -87,7 +89,7 @@ def fit(
 
     Args:
         module: the model and how it learns.
-        data: the graph, on the device to train on.
+        data: the graph or the sequences, on the device to train on.
         config: how long, and what to write.
         folder: where logs and checkpoints go; None: nowhere, and `config.logger` plays no part.
         resume: a last.ckpt of an earlier run, to go on from until `config.max_epochs`.
@@ -98,14 +100,14 @@ def fit(
         CheckpointError: `resume` can't be used.
         FloatingPointError: the loss became infinite or NaN.
     """
-    facts = facts or {}
+    facts, steps = facts or {}, data.steps_per_epoch
     if resume is not None:
-        check_checkpoint(resume, config, facts)
-    best = BestEpoch(module.score_name, config.patience)
-    timer, history = EpochTimer(), History(config.log_every)
+        check_checkpoint(resume, config, facts, steps)
+    best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
+    timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
     keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
     # In this order: an epoch has its row before it is validated, and its scores before it is kept.
-    callbacks: list[Callback] = [timer, history, best, Validation(config.val_every, history, best)]
+    callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
     callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, facts))
     if config.progress:
         callbacks.append(ProgressBar(history))
@@ -121,11 +123,12 @@ def fit(
         seconds = time.perf_counter() - start
         best.restore(module)
         trainer.test(module, datamodule=data, verbose=False)
+    step_milliseconds = timer.median_milliseconds()
     return FitResult(
-        epochs=trainer.global_step,
-        best_epoch=best.epoch,
+        epochs=trainer.global_step // steps,
+        best_epoch=best.epoch // steps,
         metrics=_by_part(trainer.callback_metrics),
-        epoch_milliseconds=timer.median_milliseconds(),
+        epoch_milliseconds=None if step_milliseconds is None else steps * step_milliseconds,
         fit_seconds=seconds,
         peak_memory_bytes=_peak_memory(device),
         parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
@@ -133,7 +136,7 @@ def fit(
 
 
 def _make_trainer(
-    config: TrainerConfig, data: FullGraphData, callbacks: list[Callback], folder: Path | None
+    config: TrainerConfig, data: FullGraphData | SequenceData, callbacks: list[Callback], folder: Path | None
 ) -> pl.Trainer:
     """A trainer for which one endless Lightning epoch holds all steps: ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
@@ -142,7 +145,7 @@ def _make_trainer(
         devices=[data.device.index] if on_gpu else 1,
         precision=_GPU_MODES[data.precision][0] if on_gpu else "32-true",
         max_epochs=-1,
-        max_steps=config.max_epochs,
+        max_steps=config.max_epochs * data.steps_per_epoch,
         limit_val_batches=0,  # the callback Validation validates
         logger=_loggers(config, folder) or False,
         callbacks=callbacks,
@@ -165,7 +168,9 @@ def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
     return loggers
 
 
-def check_checkpoint(path: Path, config: TrainerConfig, facts: dict[str, Any]) -> None:
+def check_checkpoint(
+    path: Path, config: TrainerConfig, facts: dict[str, Any], steps_per_epoch: int = 1
+) -> None:
     """Whether a run can go on from a checkpoint.
 
     Raises:
@@ -174,7 +179,7 @@ def check_checkpoint(path: Path, config: TrainerConfig, facts: dict[str, Any]) -
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        done, written = int(checkpoint["global_step"]), dict(checkpoint["gnnsparse"])
+        done, written = int(checkpoint["global_step"]) // steps_per_epoch, dict(checkpoint["gnnsparse"])
     except FileNotFoundError:
         raise CheckpointError(f"resume: there is no file {path}") from None
     except Exception as error:  # torch.load raises many kinds

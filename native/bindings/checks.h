@@ -79,6 +79,7 @@ inline int require_threads(int threads) {
 void bind_views(py::module_& m);
 void bind_preprocess(py::module_& m);
 void bind_cpu(py::module_& m);
+void bind_attention(py::module_& m);
 void bind_emulation(py::module_& m);
 void bind_cuda(py::module_& m);
 

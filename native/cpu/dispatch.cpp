@@ -85,6 +85,35 @@ void softmax_grad(const SoftmaxArgs& args, int threads) {
                   [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
+namespace {
+
+using ItemKernel = void (*)(const AttentionArgs& args, int64_t begin, int64_t end);
+
+void run_items(AttentionArgs args, ItemKernel run, int64_t width, int threads) {
+  for (int64_t i = 0; i < args.a.rows; ++i) {
+    args.longest_row = std::max(args.longest_row, args.a.indptr[i + 1] - args.a.indptr[i]);
+  }
+  const int64_t heads = args.problem.batches * args.problem.heads / args.groups();
+  parallel_chunks(args.groups() * args.a.rows, row_chunk(args.a, width * heads), threads,
+                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& args, int threads) {
+  run_items(args, kernels().attention_items, args.problem.d + args.problem.dv, threads);
+}
+
+void attention_row_grads(const AttentionArgs& args, int threads) {
+  const int64_t width = 2 * args.problem.d + args.problem.dv;
+  run_items(args, kernels().attention_row_grads, width, threads);
+}
+
+void attention_column_grads(const AttentionArgs& args, int threads) {
+  const int64_t width = 2 * (args.problem.d + args.problem.dv);
+  run_items(args, kernels().attention_column_grads, width, threads);
+}
+
 void round_to_tf32(const float* in, float* out, int64_t count, int threads) {
   advise_huge_pages(out, count * static_cast<int64_t>(sizeof(float)));
   parallel_ranges(count, threads, [&](int64_t begin, int64_t end) {

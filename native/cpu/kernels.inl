@@ -97,23 +97,24 @@ inline void spmm_tail(const SpmmRow<Weight>& row, int64_t f) {
 }
 
 template <class X, class Weight>
+inline void spmm_row(const SpmmRow<Weight>& row) {
+  const int64_t n = row.args.n;
+  int64_t f = 0;
+  for (; f + 8 * kWidth <= n; f += 8 * kWidth) spmm_tile<8, X>(row, f);
+  if (f + 4 * kWidth <= n) spmm_tile<4, X>(row, f), f += 4 * kWidth;
+  if (f + 2 * kWidth <= n) spmm_tile<2, X>(row, f), f += 2 * kWidth;
+  if (f + kWidth <= n) spmm_tile<1, X>(row, f), f += kWidth;
+  if (f < n) spmm_tail<X>(row, f);
+}
+
+template <class X, class Weight>
 void spmm_rows_typed(const SpmmArgs& args, int64_t begin, int64_t end) {
   const CsrView& a = args.a;
   const int64_t prefetch_end = a.indptr[end];
   for (int64_t i = begin; i < end; ++i) {
-    const SpmmRow<Weight> row{args,
-                              Weight(args),
-                              a.indptr[i],
-                              a.indptr[i + 1],
-                              prefetch_end,
-                              args.row_scale != nullptr ? args.row_scale[i] : 1.0f,
-                              args.row_ids != nullptr ? args.row_ids[i] : i};
-    int64_t f = 0;
-    for (; f + 8 * kWidth <= args.n; f += 8 * kWidth) spmm_tile<8, X>(row, f);
-    if (f + 4 * kWidth <= args.n) spmm_tile<4, X>(row, f), f += 4 * kWidth;
-    if (f + 2 * kWidth <= args.n) spmm_tile<2, X>(row, f), f += 2 * kWidth;
-    if (f + kWidth <= args.n) spmm_tile<1, X>(row, f), f += kWidth;
-    if (f < args.n) spmm_tail<X>(row, f);
+    spmm_row<X>(SpmmRow<Weight>{args, Weight(args), a.indptr[i], a.indptr[i + 1], prefetch_end,
+                                args.row_scale != nullptr ? args.row_scale[i] : 1.0f,
+                                args.row_ids != nullptr ? args.row_ids[i] : i});
   }
 }
 
@@ -130,8 +131,8 @@ void spmm_rows(const SpmmArgs& args, int64_t begin, int64_t end) {
   });
 }
 
-template <class T>
-inline float dot(const T* q, const T* k, int64_t d) {
+template <class T, class U>
+inline float dot(const T* q, const U* k, int64_t d) {
   Vec sums[4] = {};
   int64_t f = 0;
   for (; f + 4 * kWidth <= d; f += 4 * kWidth) {

@@ -1,7 +1,15 @@
 #define GNNSPARSE_ISA avx512
 #include "kernels.inl"
+// After the kernels that it is made of.
+#include "attention.inl"
 
 namespace gnnsparse::cpu {
-extern const KernelTable kAvx512Kernels = {"avx512", avx512::spmm_rows, avx512::sddmm_rows,
-                                           avx512::softmax_rows, avx512::softmax_grad_rows};
+extern const KernelTable kAvx512Kernels = {"avx512",
+                                           avx512::spmm_rows,
+                                           avx512::sddmm_rows,
+                                           avx512::softmax_rows,
+                                           avx512::softmax_grad_rows,
+                                           avx512::attention_items,
+                                           avx512::attention_row_grads,
+                                           avx512::attention_column_grads};
 }  // namespace gnnsparse::cpu

@@ -24,6 +24,8 @@ inline constexpr int kWidth = 4;
 
 typedef float Vec __attribute__((vector_size(kWidth * 4)));
 typedef int32_t IntVec __attribute__((vector_size(kWidth * 4)));
+typedef uint32_t UIntVec __attribute__((vector_size(kWidth * 4)));
+typedef uint64_t WideVec __attribute__((vector_size(kWidth * 4)));  // half as many
 
 struct Half {
   uint16_t bits;
@@ -134,12 +136,44 @@ inline float sum(Vec v) {
   }
 }
 
+// Lane i of the result is the sum of two lanes, i and the one that differs in the bit kHalf: of a
+// where i lacks that bit, of b where it has it.
+template <int kHalf>
+inline Vec fold(Vec a, Vec b) {
+  IntVec has_bit;
+  for (int i = 0; i < kWidth; ++i) has_bit[i] = (i & kHalf) != 0 ? -1 : 0;
+  const Vec own = has_bit ? b : a;
+  const Vec rest = has_bit ? a : b;
+  Vec other;
+  for (int i = 0; i < kWidth; ++i) other[i] = rest[i ^ kHalf];
+  return own + other;
+}
+
+// out[i] = the sum over v[i], for half the shuffles of four calls of `sum`.
+inline void sum_four(const Vec (&v)[4], float* out) {
+  constexpr int kStep = kWidth / 4;
+  Vec all = fold<kStep>(fold<2 * kStep>(v[0], v[2]), fold<2 * kStep>(v[1], v[3]));
+  if constexpr (kStep > 1) all = fold<kStep / 2>(all, all);
+  if constexpr (kStep > 2) all = fold<kStep / 4>(all, all);
+  for (int i = 0; i < 4; ++i) out[i] = all[i * kStep];
+}
+
 inline float maximum(Vec v) {
   float parts[kWidth];
   store(parts, v);
   float best = parts[0];
   for (int i = 1; i < kWidth; ++i) best = parts[i] > best ? parts[i] : best;
   return best;
+}
+
+// The halves of the 64-bit products of 32-bit integers. Products of the even and of the odd
+// elements are what the instruction sets have.
+inline void multiply(UIntVec x, uint32_t factor, UIntVec* high, UIntVec* low) {
+  const WideVec pairs = (WideVec)x;  // element 2 i is the lower half of pair i
+  const WideVec even = (pairs & 0xffffffffu) * factor;
+  const WideVec odd = (pairs >> 32) * factor;
+  *high = (UIntVec)((even >> 32) | (odd & 0xffffffff00000000u));
+  *low = (UIntVec)((even & 0xffffffffu) | (odd << 32));
 }
 
 // e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0. The argument is

@@ -21,6 +21,7 @@ def examples(page: Path) -> list[str]:
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of a page, one after another in one namespace, as a reader would type them."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path / "data"))
     namespace: dict[str, object] = {}
     for number, example in enumerate(examples(page)):
         exec(compile(example, f"{page.name}, example {number + 1}", "exec"), namespace)

@@ -57,6 +57,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "GNNSPARSE_CACHE_DIR": str(cache),
+            "GNNSPARSE_DATA_DIR": str(cache / "data"),
             "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
             "HYDRA_FULL_ERROR": "0",
         }
@@ -270,3 +271,54 @@ def test_minesweeper_is_scored_by_roc_auc(train: Callable[..., Run]) -> None:
     assert set(result["metrics"]["test"]) == {"roc_auc", "accuracy"}
     assert 0.4 < result["metrics"]["test"]["roc_auc"] < 1
     assert result["best_epoch"] in (5, 10)
+
+
+@requires_data
+@pytest.mark.parametrize(("model", "least"), [("agnn", 0.79), ("graph_transformer", 0.6)])
+def test_attention_on_cora(train: Callable[..., Run], model: str, least: float) -> None:
+    """Four deviations of single runs below what the AGNN reaches; far above chance, 0.3 at most."""
+    options = [f"model={model}", "dataset=cora", f"dataset.root={data_file('planetoid', 'cora')}"]
+    run = train(*options, *(["trainer.max_epochs=60"] if model != "agnn" else []))
+    assert run.result["metrics"]["test"]["accuracy"] >= least
+    assert run.errors.replace("Processing...\nDone!\n", "") == ""
+
+
+def test_a_transformer_on_listops(train: Callable[..., Run], tmp_path: Path) -> None:
+    """Two epochs, and two more from the checkpoint, are four."""
+    options = [
+        "model=transformer", "dataset=listops", "pattern=bigbird", "pattern.block_size=8",
+        "dataset.train_size=96", "dataset.val_size=32", "dataset.test_size=32", "dataset.max_length=64",
+        "model.hidden_channels=16", "model.num_layers=1", "optimizer.schedule=none",
+    ]  # fmt: skip
+    whole = train(*options, "trainer.max_epochs=4")
+    result = whole.result
+    assert whole.errors == ""
+    assert set(result) == {*SCHEMA, "sequences", "length", "pattern"} - {"nodes"}
+    assert (result["sequences"], result["length"], result["pattern"]) == (96, 64, "bigbird")
+    assert result["epochs"] == 4
+    assert "pattern prepared in" in " ".join(whole.output.split())
+    half = train(*options, "trainer.max_epochs=2")
+    last = half.folder / "checkpoints" / "last.ckpt"
+    resumed = train(*options, "trainer.max_epochs=4", f"resume={last}").result
+    assert (resumed["best_epoch"], resumed["metrics"]) == (result["best_epoch"], result["metrics"])
+    other = train(*options, "pattern.seed=1", "trainer.max_epochs=4", f"resume={last}")
+    assert other.status == 2
+    assert "is of a run with pattern=" in other.errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["dataset=listops"], "model: got gcn for listops, a data set of sequences; accepted: transformer"),
+        (["model=transformer"], "model: got transformer for digits, a data set of nodes; accepted: gcn, "),
+        (["model=transformer", "dataset=listops", "pattern.window_blocks=2"], "pattern.window_blocks: got 2"),
+        (["model=transformer", "dataset=listops", "dataset.min_length=0"], "dataset.min_length: got 0"),
+        (["model=transformer", "dataset=lra_text_bytes"], "dataset.root: got NoneType; accepted: a folder"),
+        (["model=transformer", "dataset=listops", "model.heads=5"], "model.heads: got 5; accepted: a div"),
+    ],
+)  # fmt: skip
+def test_bad_options_of_sequences(train: Callable[..., Run], options: list[str], message: str) -> None:
+    run = train(*options)
+    assert run.status == 2
+    assert run.errors.startswith(f"train.py: {message}")
+    assert run.errors.count("\n") == 1

@@ -10,7 +10,8 @@ import torch
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.testing import random_graph
+from gnnsparse.testing import assert_accurate, random_graph
+from tests.attention_oracle import exact, make_case, plain, run
 from tests.helpers import at_nonzeros, dense_matrix, make
 
 
@@ -69,6 +70,16 @@ def test_edge_softmax(isa: str) -> None:
     got = gnnsparse.edge_softmax(a, scores)
     want = gnnsparse.edge_softmax(a, scores.double(), impl="reference")
     assert torch.allclose(got.double(), want, rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("d", [1, 5, 16, 33, 100])
+@pytest.mark.parametrize("precision", list(Precision))
+def test_attention(isa: str, d: int, precision: Precision) -> None:
+    a = make(random_graph(40, 60, 0.3, hubs=1, empty_rows=0.1), "cpu", precision=precision)
+    case = make_case(a, d, d, bias=(3,), dropout_p=0.3)
+    assert _native.cpu_isa() == isa
+    for got, by_formula, want in zip(run(a, case), plain(a, case), exact(a, case), strict=True):
+        assert_accurate(got, by_formula, want)
 
 
 def test_unknown_instruction_set() -> None:

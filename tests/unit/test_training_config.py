@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 import train
 from gnnsparse import Precision
-from gnnsparse.data import DATASETS
+from gnnsparse.data import DATASETS, SEQUENCE_DATASETS
 from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.masks import PATTERNS
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, config, resolve_device
 from models import MODELS
@@ -89,8 +91,61 @@ def test_quick_choices_are_the_librarys() -> None:
 
 
 def test_a_file_for_each_data_set_and_model() -> None:
-    names = {group: {path.stem for path in (CONFIGS / group).iterdir()} for group in ("dataset", "model")}
-    assert names == {"dataset": set(DATASETS), "model": set(MODELS)}
+    groups = ("dataset", "model", "pattern")
+    names = {group: {path.stem for path in (CONFIGS / group).iterdir()} for group in groups}
+    data = {*DATASETS, *SEQUENCE_DATASETS}
+    assert names == {"dataset": data, "model": set(MODELS), "pattern": set(PATTERNS)}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize("model", [name for name, model in MODELS.items() if not model.sequences])
+def test_every_model_takes_the_settings_of_every_graph(model: str, name: str) -> None:
+    cfg = composed(f"model={model}", f"dataset={name}")
+    train.read_settings(cfg)
+    assert cfg.model.name == model
+
+
+@pytest.mark.parametrize("name", SEQUENCE_DATASETS)
+def test_settings_of_sequences(name: str) -> None:
+    """The file has every option of the loader, and the model and its pattern can be made."""
+    cfg = composed(f"dataset={name}", "model=transformer")
+    train.check_quickly(cfg)
+    train.read_settings(cfg)
+    assert set(train.options_of(cfg.dataset)) == set(inspect.signature(SEQUENCE_DATASETS[name]).parameters)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_patterns(name: str) -> None:
+    cfg = composed("dataset=listops", "model=transformer", f"pattern={name}")
+    assert train.make_pattern(cfg, 96).num_rows == 96
+    assert set(train.options_of(cfg.pattern)) == set(inspect.signature(PATTERNS[name]).parameters) - {
+        "length",
+        "keys",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ("gcn", "listops", "model: got gcn for listops, a data set of sequences; accepted: transformer"),
+        ("transformer", "cora", "model: got transformer for cora, a data set of nodes; accepted: gcn, agnn"),
+    ],
+)
+def test_a_model_of_another_task(model: str, data: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        train.read_settings(composed(f"model={model}", f"dataset={data}"))
+
+
+def test_the_agnn_on_planetoid_is_trained_as_in_pygs_example() -> None:
+    for name in ("cora", "citeseer", "pubmed"):
+        cfg = composed("model=agnn", f"dataset={name}")
+        assert (cfg.model.hidden_channels, cfg.model.num_layers, cfg.model.dropout) == (16, 2, 0.5)
+        assert (cfg.optimizer.lr, cfg.optimizer.weight_decay, cfg.optimizer.decay) == (0.01, 5e-4, "all")
+        assert cfg.trainer.max_epochs == 200
+
+
+def test_the_command_line_wins_over_tuned_settings() -> None:
+    assert composed("model=agnn", "dataset=cora", "optimizer.decay=first").optimizer.decay == "first"
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -127,5 +182,7 @@ def test_the_command_line_wins_over_the_data_set() -> None:
 
 
 def test_options_that_do_not_exist() -> None:
-    with pytest.raises(ValueError, match=r"trainer\.epochs: no such option; accepted: max_epochs, val_every"):
+    with pytest.raises(
+        ValueError, match=r"trainer\.epochs: no such option; accepted: max_epochs, batch_size"
+    ):
         train.section(composed("+trainer.epochs=3"), "trainer", TrainerConfig)

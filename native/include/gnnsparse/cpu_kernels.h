@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "gnnsparse/attention_problem.h"
 #include "gnnsparse/types.h"
 
 namespace gnnsparse::cpu {
@@ -40,12 +41,45 @@ struct SoftmaxArgs {
   float* out = nullptr;           // [nnz]
 };
 
+// One pass of attention over the rows of the pattern, or of its transpose. An item is a row in one
+// group of heads: groups are what threads share out, the heads of a group follow one another.
+struct AttentionArgs {
+  AttentionProblem problem;
+  CsrView a;                         // `transposed`: rows are columns of the pattern
+  const int32_t* row_ids = nullptr;  // null: i
+  bool transposed = false;
+  int64_t longest_row = 0;   // nonzeros of it
+  int64_t batch_groups = 1;  // batches, or 1: all batches in one group
+  int64_t head_groups = 1;   // heads, or 1
+  float* lse = nullptr;      // [batches, heads, L] log of the sum of exp(score); -inf: no edges
+
+  HeadsView out;  // [.., L, dv], forward: written
+
+  // Backward.
+  HeadsView grad;  // gradient of out, in the dtype of q
+  // [batches, heads, L] sum over a row of its weights times their gradients: the pass over rows
+  // writes it, the pass over columns reads it.
+  float* delta = nullptr;
+  HeadsView dq;                    // null: not needed. Pass over rows
+  HeadsView dk;                    // Pass over columns
+  HeadsView dv;                    // Pass over columns
+  SlotsView dbias;                 // null: not needed. Zeros that the pass over rows adds to
+  const void* slot_map = nullptr;  // transposed: the slot of each nonzero in row order
+  bool wide_map = false;
+
+  int64_t groups() const { return batch_groups * head_groups; }
+};
+
 struct KernelTable {
   const char* name;
   void (*spmm_rows)(const SpmmArgs& args, int64_t begin, int64_t end);
   void (*sddmm_rows)(const SddmmArgs& args, int64_t begin, int64_t end);
   void (*softmax_rows)(const SoftmaxArgs& args, int64_t begin, int64_t end);
   void (*softmax_grad_rows)(const SoftmaxArgs& args, int64_t begin, int64_t end);
+  // Items [begin, end) of groups x rows.
+  void (*attention_items)(const AttentionArgs& args, int64_t begin, int64_t end);
+  void (*attention_row_grads)(const AttentionArgs& args, int64_t begin, int64_t end);
+  void (*attention_column_grads)(const AttentionArgs& args, int64_t begin, int64_t end);
 };
 
 extern const KernelTable kPortableKernels;
@@ -65,6 +99,9 @@ void spmm(const SpmmArgs& args, int threads);
 void sddmm(const SddmmArgs& args, int threads);
 void softmax(const SoftmaxArgs& args, int threads);
 void softmax_grad(const SoftmaxArgs& args, int threads);
+void attention(const AttentionArgs& args, int threads);
+void attention_row_grads(const AttentionArgs& args, int threads);
+void attention_column_grads(const AttentionArgs& args, int threads);
 
 // out[i] = in[i] rounded to tf32.
 void round_to_tf32(const float* in, float* out, int64_t count, int threads);

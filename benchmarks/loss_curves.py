@@ -1,0 +1,148 @@
+"""Loss curves of fused, unfused and dense attention on ListOps, from the same seed and batches.
+
+    python -m benchmarks.loss_curves --out benchmarks/results/loss_curves.json --plot FILE.png
+
+`fused` and `unfused` are our attention over the pattern, `masked` is torch's dense attention with the pattern
+as a mask: all three compute the same, without dropout, and their curves agree. `dense` is torch's attention
+over all pairs: what the pattern costs in accuracy. The default is a small run for a CPU; the published
+comparison is --max-length 512 --train 20000 --epochs 10 on a GPU. Options of train.py stand after --:
+-- pattern=window model.num_layers=2.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from lightning.pytorch.callbacks import Callback
+from omegaconf import DictConfig, OmegaConf
+
+import train
+from benchmarks.dense import make_dense
+from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.training import FitResult, SequenceClassifier, TrainerConfig, fit
+
+ROOT = Path(__file__).resolve().parent.parent
+VARIANTS = ("fused", "unfused", "masked", "dense")
+#: Those that compute the same.
+SAME = ("fused", "unfused", "masked")
+
+
+class Losses(Callback):
+    """Keeps the loss of each step, on the device until the end."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *_: Any) -> None:
+        self.kept.append(outputs["loss"].detach().float())
+
+
+class Recorded(SequenceClassifier):
+    """A classifier that brings its own record of losses."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.losses = Losses()
+
+    def configure_callbacks(self) -> list[Callback]:
+        return [self.losses]
+
+
+def options_of(options: argparse.Namespace) -> DictConfig:
+    overrides = [
+        "model=transformer", "dataset=listops", f"precision={options.precision}", f"device={options.device}",
+        f"seed={options.seed}", f"dataset.max_length={options.max_length}",
+        f"dataset.min_length={options.min_length}", f"dataset.train_size={options.train}",
+        f"dataset.val_size={options.val}", f"dataset.test_size={options.val}",
+        f"trainer.max_epochs={options.epochs}", "model.dropout=0.0", *options.overrides,
+    ]  # fmt: skip
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        return compose("train", overrides)
+
+
+def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
+    """One training; all variants start from the same weights and see the same batches."""
+    cfg.model.fused = variant != "unfused"
+    if variant == "dense":
+        OmegaConf.update(cfg, "pattern", {"name": "full"}, merge=False, force_add=True)
+    settings = train.read_settings(cfg)
+    module, data = train.set_up_sequences(cfg, settings)
+    model = module.model if variant in ("fused", "unfused") else make_dense(module.model, masked=True)
+    steps = settings.trainer.max_epochs * data.steps_per_epoch
+    module = Recorded(model, data.dataset, settings.optimizer, steps)
+    quiet = TrainerConfig(
+        max_epochs=settings.trainer.max_epochs, batch_size=settings.trainer.batch_size, progress=False
+    )
+    result = fit(module, data, quiet)
+    return torch.stack(module.losses.kept).tolist(), result
+
+
+def plot(curves: dict[str, list[float]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)  # no window system: pyplot would choose one
+    axes = figure.add_subplot()
+    for width, (name, losses) in zip((5.0, 3.0, 1.0, 1.0), curves.items(), strict=False):
+        axes.plot(range(1, len(losses) + 1), losses, label=name, linewidth=width, alpha=0.7)
+    axes.set(xlabel="step", ylabel="training loss")
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.loss_curves",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--min-length", type=int, default=16)
+    parser.add_argument("--max-length", type=int, default=64)
+    parser.add_argument("--train", type=int, default=1024, help="training expressions")
+    parser.add_argument("--val", type=int, default=256, help="validation and test expressions, each")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--plot", type=Path, help="figure to draw")
+    parser.add_argument("overrides", nargs="*", metavar="-- option=value")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    cfg = options_of(options)
+    device = train.read_settings(cfg).device
+    curves, rows = {}, []
+    for variant in options.variants:
+        curves[variant], result = run(cfg.copy(), variant)
+        scores = {part: of["accuracy"] for part, of in result.metrics.items()}
+        losses = curves[variant]
+        rows.append(
+            {"variant": variant, "losses": losses, "accuracy": scores, "best_epoch": result.best_epoch}
+        )
+        print(
+            f"{variant:8s} loss {losses[0]:.4f} -> {losses[-1]:.4f}  test {100 * scores['test']:.2f} %",
+            flush=True,
+        )
+    same = [torch.tensor(curves[name]) for name in SAME if name in curves]
+    apart = max((float((a - same[0]).abs().max()) for a in same), default=0.0)
+    print(f"largest difference of {', '.join(name for name in SAME if name in curves)}: {apart:.2e}")
+    if options.out:
+        about = {"pattern": dict(cfg.pattern), "dataset": dict(cfg.dataset), "model": dict(cfg.model)}
+        header = {**describe_environment(device), "precision": cfg.precision, **about}
+        write_json(options.out, {**header, "largest_difference": apart, "rows": rows})
+    if options.plot:
+        plot(curves, options.plot)
+
+
+if __name__ == "__main__":
+    main()

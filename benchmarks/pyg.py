@@ -1,0 +1,15 @@
+"""Our models with PyG's layers."""
+
+from __future__ import annotations
+
+import torch
+
+from models import AGNN
+
+
+def with_pyg_layers(model: AGNN) -> AGNN:
+    """The AGNN with PyG's layers, which start with the same parameter; it takes an edge_index."""
+    from torch_geometric.nn import AGNNConv
+
+    model.convs = torch.nn.ModuleList(AGNNConv(requires_grad=conv.requires_grad) for conv in model.convs)
+    return model

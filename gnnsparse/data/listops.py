@@ -1,0 +1,183 @@
+"""ListOps: nested operations on lists of digits, generated from their grammar."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnsparse.data.checks import check_seed
+from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
+from gnnsparse.data.storage import data_folder, locked
+from gnnsparse.errors import bad_value, check_integer
+from gnnsparse.hashing import fingerprint
+
+__all__ = ["LISTOPS_TOKENS", "evaluate_listops", "load_listops"]
+
+#: Token t of a sequence is LISTOPS_TOKENS[t]; the first one is padding.
+LISTOPS_TOKENS = ("", *map(str, range(10)), "[MIN", "[MAX", "[MED", "[SM", "]")
+_FIRST_OPERATOR, _CLOSE = 11, 15
+#: Chance that an argument is a list of its own, most arguments of a list, and most lists in lists.
+_NESTED, _MAX_ARGUMENTS, _MAX_DEPTH = 0.25, 10, 10
+#: In the file's name: another number where another generator would give other data.
+_VERSION = 1
+#: Drawn expressions for each that is kept, before it is given up.
+_PATIENCE = 100_000
+
+
+def load_listops(
+    seed: int = 0,
+    min_length: int = 500,
+    max_length: int = 2000,
+    train_size: int = 96_000,
+    val_size: int = 2_000,
+    test_size: int = 2_000,
+) -> SequenceDataset:
+    """The ListOps task of the Long Range Arena (Nangia and Bowman 2018; Tay et al. 2021).
+
+    An expression such as `[MAX 2 9 [MIN 4 7 ] 0 ]` has one of ten digits as its value. Operations are
+    the minimum, the maximum, the median (rounded down) and the sum modulo 10 of 2 to 10 arguments, each
+    one a digit or, in a quarter of the cases, another list, up to ten deep. Expressions are drawn from
+    that grammar until there are enough of a length in the range, all different; the defaults are the
+    Long Range Arena's. Equal arguments give equal data on every machine. They are kept in the data
+    folder ($GNNSPARSE_DATA_DIR or the user's cache folder).
+
+    Args:
+        seed: of the expressions.
+        min_length, max_length: tokens of an expression, brackets included.
+        train_size, val_size, test_size: expressions of each part.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range, or the grammar has not
+            that many expressions of these lengths.
+    """
+    check_seed(seed)
+    check_integer("min_length", min_length)
+    check_integer("max_length", max_length, min_length, f"at least {min_length}, as min_length")
+    sizes = [
+        check_integer(name, size)
+        for name, size in (("train_size", train_size), ("val_size", val_size), ("test_size", test_size))
+    ]
+    facts = (_VERSION, seed, min_length, max_length, *sizes)
+    file = data_folder() / "generated" / f"listops-{fingerprint([], *facts)[:16]}.safetensors"
+    arrays = _read(file)
+    if arrays is None:
+        with locked(file):
+            arrays = _read(file)  # another process may have been faster
+            if arrays is None:
+                arrays = _generate(seed, min_length, max_length, sum(sizes))
+                _write(file, arrays)
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    train, val, test = (
+        SequencePart(arrays["tokens"][end - size : end], arrays["y"][end - size : end].long())
+        for size, end in zip(sizes, ends, strict=True)
+    )
+    return SequenceDataset("listops", train, val, test, vocabulary=len(LISTOPS_TOKENS), num_classes=10)
+
+
+def _read(file: Path) -> dict[str, torch.Tensor] | None:
+    """What an earlier call wrote; None where there is nothing, or nothing whole."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except (FileNotFoundError, SafetensorError):
+        return None
+
+
+def _write(file: Path, arrays: dict[str, torch.Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    part = file.with_suffix(".part")
+    save_file(arrays, part)
+    os.replace(part, file)
+
+
+def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[str, torch.Tensor]:
+    """Tokens int16 [count, max_length] and values int8 [count] of different expressions."""
+    generator = random.Random(seed)
+    found: dict[bytes, int] = {}  # in the order of drawing
+    failures = 0
+    while len(found) < count:
+        tokens: list[int] = []
+        value = _draw(generator, 1, tokens, max_length)
+        if value is not None and len(tokens) >= min_length and bytes(tokens) not in found:
+            found[bytes(tokens)] = value
+            failures = 0
+        elif (failures := failures + 1) > _PATIENCE:
+            bad_value(
+                "min_length",
+                f"of {min_length} to {max_length} tokens there are few expressions: {len(found)} of {count} "
+                "found; accepted: a wider range, or fewer of them",
+            )
+    return {
+        "tokens": pad_sequences(list(found), max_length),
+        "y": torch.tensor(list(found.values()), dtype=torch.int8),
+    }
+
+
+def _below(generator: random.Random, limit: int) -> int:
+    """A random integer below `limit`; `random()` alone is the same in every release of Python."""
+    return int(generator.random() * limit)
+
+
+def _draw(generator: random.Random, depth: int, tokens: list[int], max_length: int) -> int | None:
+    """Appends an expression; returns its value, or None once it is too long."""
+    if depth >= _MAX_DEPTH or generator.random() > _NESTED:
+        digit = _below(generator, 10)
+        tokens.append(1 + digit)
+        return digit if len(tokens) <= max_length else None
+    operator = _below(generator, 4)
+    tokens.append(_FIRST_OPERATOR + operator)
+    values = []
+    for _ in range(2 + _below(generator, _MAX_ARGUMENTS - 1)):
+        value = _draw(generator, depth + 1, tokens, max_length)
+        if value is None:
+            return None
+        values.append(value)
+    tokens.append(_CLOSE)
+    return _apply(operator, values) if len(tokens) <= max_length else None
+
+
+def _apply(operator: int, values: list[int]) -> int:
+    if operator == 0:
+        return min(values)
+    if operator == 1:
+        return max(values)
+    if operator == 2:
+        ordered, middle = sorted(values), len(values) // 2
+        return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+    return sum(values) % 10
+
+
+def evaluate_listops(tokens: Any) -> int:
+    """The value of an expression, without padding or with it.
+
+    Args:
+        tokens: integers, positions in LISTOPS_TOKENS.
+
+    Raises:
+        ValueError: it is no expression.
+    """
+    stack: list[list[int]] = [[]]
+    operators: list[int] = []
+    for token in map(int, tokens):
+        if token == 0:
+            continue
+        if 1 <= token <= 10:
+            stack[-1].append(token - 1)
+        elif _FIRST_OPERATOR <= token < _CLOSE:
+            operators.append(token - _FIRST_OPERATOR)
+            stack.append([])
+        elif token == _CLOSE and operators and stack[-1]:
+            value = _apply(operators.pop(), stack.pop())
+            stack[-1].append(value)
+        else:
+            bad_value("tokens", f"{token} stands where it can't")
+    if operators or len(stack[0]) != 1:
+        bad_value("tokens", "are no complete expression")
+    return stack[0][0]

@@ -1,0 +1,422 @@
+"""Attention patterns: who attends to whom, as graphs.
+
+Each function returns a SparseGraph whose row i holds the keys that query i attends to. It is on the CPU,
+has no values, and is prepared and cached as any other graph: `gnnsparse.prepare(masks.window(4096, 128))`.
+Patterns are combined with `union` and `intersection`. Apart from `from_dense`, which is handed one, no
+function makes a dense matrix: the memory is that of the edges. Random patterns are the same for the same
+seed, and do not touch torch's own random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr, coo_to_csr
+from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
+from gnnsparse.graph import SparseGraph
+
+__all__ = [
+    "PATTERNS",
+    "bigbird",
+    "block",
+    "causal",
+    "dilated",
+    "from_dense",
+    "from_edges",
+    "full",
+    "global_tokens",
+    "intersection",
+    "random",
+    "union",
+    "vector_wise",
+    "window",
+]
+
+_MAX_LENGTH = 2**31 - 1
+_NOT_NEGATIVE = "an integer, 0 or more"
+
+
+def _length(name: str, value: Any) -> int:
+    if check_integer(name, value, 0, _NOT_NEGATIVE) > _MAX_LENGTH:
+        bad_value(name, f"got {value}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
+    return value
+
+
+def _shape(length: Any, keys: Any) -> tuple[int, int]:
+    rows = _length("length", length)
+    return rows, rows if keys is None else _length("keys", keys)
+
+
+def _generator(seed: Any) -> torch.Generator:
+    accepted = "an integer from 0 to 2^63 - 1"
+    if check_integer("seed", seed, 0, accepted) >= 2**63:
+        bad_value("seed", f"got {seed}; accepted: {accepted}")
+    return torch.Generator().manual_seed(seed)
+
+
+def _runs(start: torch.Tensor, count: torch.Tensor, step: int, cols: int) -> SparseGraph:
+    """The pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
+    indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
+    indices = torch.arange(int(indptr[-1]))
+    indices -= torch.repeat_interleave(indptr[:-1], count)
+    indices *= step
+    indices += torch.repeat_interleave(start, count)
+    return SparseGraph(Csr(indptr, indices.to(torch.int32), cols))
+
+
+def _from_coo(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> SparseGraph:
+    csr, _ = coo_to_csr(row.contiguous(), col.contiguous(), rows, cols)
+    return SparseGraph(csr)
+
+
+def full(length: int, keys: int | None = None) -> SparseGraph:
+    """Every query attends to every key: dense attention, for comparisons. Memory O(length x keys).
+
+    Args:
+        length: queries L.
+        keys: keys S; None: L.
+    """
+    rows, cols = _shape(length, keys)
+    return _runs(torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cols), 1, cols)
+
+
+def window(length: int, radius: int, dilation: int = 1, keys: int | None = None) -> SparseGraph:
+    """Query i attends to keys i - radius x dilation, ..., i - dilation, i, i + dilation, ...
+
+    The sliding window of Longformer (Beltagy et al. 2020), dilated or not. `window(n, 0)` is the
+    diagonal.
+
+    Args:
+        length: queries L.
+        radius: keys on each side.
+        dilation: distance between neighbouring keys.
+        keys: keys S; None: L.
+
+    Raises:
+        TypeError, ValueError: an argument is no integer or out of range.
+    """
+    rows, cols = _shape(length, keys)
+    radius = check_integer("radius", radius, 0, _NOT_NEGATIVE)
+    dilation = check_integer("dilation", dilation)
+    position = torch.arange(rows)
+    # Keys at distance k x dilation, k from first to last; both ends clipped to the sequence.
+    first = -torch.div(position, dilation, rounding_mode="floor").clamp(max=radius)
+    last = torch.div(cols - 1 - position, dilation, rounding_mode="floor").clamp(max=radius)
+    return _runs(position + dilation * first, (last - first + 1).clamp(min=0), dilation, cols)
+
+
+def dilated(length: int, segment: int, dilation: int) -> SparseGraph:
+    """Tokens of the same segment attend to each other where their distance is a multiple of `dilation`.
+
+    The dilated attention of LongNet (Ding et al. 2023) with all its offsets; the dilated sliding
+    window is `window(length, radius, dilation)`.
+
+    Args:
+        length: tokens L.
+        segment: tokens of a segment; the last one may be shorter.
+        dilation: distance between neighbouring keys.
+
+    Raises:
+        TypeError, ValueError: an argument is no integer or out of range.
+    """
+    length = _length("length", length)
+    segment, dilation = check_integer("segment", segment), check_integer("dilation", dilation)
+    position = torch.arange(length)
+    begin = position - position % segment
+    end = (begin + segment).clamp(max=length)
+    start = begin + (position - begin) % dilation
+    return _runs(start, torch.div(end - start - 1, dilation, rounding_mode="floor") + 1, dilation, length)
+
+
+def causal(length: int, keys: int | None = None) -> SparseGraph:
+    """Query i attends to keys 0 to i: half of all pairs.
+
+    To make another pattern causal, use `is_causal=True` of `gnnsparse.attention`, which needs no mask.
+
+    Args:
+        length: queries L.
+        keys: keys S; None: L.
+    """
+    rows, cols = _shape(length, keys)
+    return _runs(torch.zeros(rows, dtype=torch.int64), (torch.arange(rows) + 1).clamp(max=cols), 1, cols)
+
+
+def global_tokens(length: int, tokens: int | list[int] | torch.Tensor) -> SparseGraph:
+    """Some tokens attend to all tokens, and all tokens to them (Longformer's global attention).
+
+    Args:
+        length: tokens L.
+        tokens: the first so many tokens; or their positions, a list or an integer tensor.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type, or a position is out of range.
+    """
+    length = _length("length", length)
+    chosen = _positions(tokens, length)
+    everyone = torch.arange(length)
+    others = torch.ones(length, dtype=torch.bool)
+    others[chosen] = False
+    rest = others.nonzero().flatten()
+    row = torch.cat([chosen.repeat_interleave(length), rest.repeat_interleave(chosen.numel())])
+    col = torch.cat([everyone.repeat(chosen.numel()), chosen.repeat(rest.numel())])
+    return _from_coo(row, col, length, length)
+
+
+def _positions(tokens: Any, length: int) -> torch.Tensor:
+    accepted = f"a count up to {length}, or positions below it"
+    if isinstance(tokens, bool) or not isinstance(tokens, (int, list, tuple, torch.Tensor)):
+        bad_type("tokens", tokens, accepted)
+    if isinstance(tokens, int):
+        if not 0 <= tokens <= length:
+            bad_value("tokens", f"got {tokens}; accepted: {accepted}")
+        return torch.arange(tokens)
+    given = torch.as_tensor(tokens).flatten()
+    if given.numel() and (given.is_floating_point() or given.dtype == torch.bool):
+        bad_type("tokens", given, accepted)
+    given = given.to(device="cpu", dtype=torch.int64)
+    if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < length:
+        bad_value("tokens", f"runs from {int(given.min())} to {int(given.max())}; accepted: {accepted}")
+    return given.unique()
+
+
+def random(length: int, per_row: int, seed: int, keys: int | None = None) -> SparseGraph:
+    """Each query attends to `per_row` different keys, drawn uniformly.
+
+    Args:
+        length: queries L.
+        per_row: keys of each query, at most S.
+        seed: of the draw, 0 to 2^63 - 1.
+        keys: keys S; None: L.
+
+    Raises:
+        TypeError, ValueError: an argument is no integer or out of range.
+    """
+    rows, cols = _shape(length, keys)
+    check_integer("per_row", per_row, 0, _NOT_NEGATIVE)
+    if per_row > cols:
+        bad_value("per_row", f"got {per_row}; accepted: at most {cols}, the number of keys")
+    return _from_sets(_draw(rows, cols, per_row, _generator(seed)), rows, cols)
+
+
+def _from_sets(columns: torch.Tensor, rows: int, cols: int) -> SparseGraph:
+    """The pattern whose rows hold the ascending columns [rows, per_row]."""
+    indptr = torch.arange(rows + 1) * columns.shape[1]
+    return SparseGraph(Csr(indptr, columns.flatten().to(torch.int32), cols))
+
+
+def _draw(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """`count` different columns for each row, ascending, int64 [rows, count]; all sets equally likely."""
+    if 2 * count > cols:  # the ones left out are fewer, and drawn sooner
+        return _complement(_draw_few(rows, cols, cols - count, generator), cols)
+    return _draw_few(rows, cols, count, generator)
+
+
+def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """As `_draw`: rows draw as many as they lack until nothing drawn twice is left.
+
+    No round can draw too many, so it is the same as drawing one by one until there are enough.
+    """
+    keys = torch.empty(0, dtype=torch.int64)  # row x cols + column: below 2^62
+    lacking = torch.full((rows,), count)
+    while (total := int(lacking.sum())) > 0:
+        row = torch.repeat_interleave(torch.arange(rows), lacking)
+        drawn = torch.randint(cols, (total,), generator=generator)
+        keys = torch.cat([keys, row * cols + drawn]).unique()
+        lacking = count - torch.bincount(keys.div(max(cols, 1), rounding_mode="floor"), minlength=rows)
+    return (keys % max(cols, 1)).reshape(rows, count)
+
+
+def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
+    """For each row the columns that are not in it, ascending."""
+    rows, count = columns.shape
+    # The k-th column kept is k plus the number of those left out before it.
+    shifted = columns - torch.arange(count)
+    kept = torch.arange(cols - count).repeat(rows, 1)
+    return kept + torch.searchsorted(shifted, kept, right=True)
+
+
+def vector_wise(
+    length: int, sparsity: float, vector: int = 8, *, seed: int, keys: int | None = None
+) -> SparseGraph:
+    """Random columns for each strip of `vector` rows: vertical vectors, all of whose elements are kept.
+
+    Every strip keeps the same number of columns, (1 - sparsity) S rounded. The pattern of
+    vector-wise sparse attention as SSpMM measures it, with vectors of 8 or 16.
+
+    Args:
+        length: queries L; the last strip may be lower than the others.
+        sparsity: share of the elements that are left out, in [0, 1].
+        vector: rows of a strip.
+        seed: of the draw, 0 to 2^63 - 1.
+        keys: keys S; None: L.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
+    """
+    rows, cols = _shape(length, keys)
+    vector = check_integer("vector", vector)
+    if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)):
+        bad_type("sparsity", sparsity, "a number in [0, 1]")
+    if not 0 <= sparsity <= 1:
+        bad_value("sparsity", f"got {sparsity}; accepted: a number in [0, 1]")
+    strips = -(-rows // vector)
+    sets = _draw(strips, cols, round((1 - sparsity) * cols), _generator(seed))
+    return _from_sets(sets[torch.arange(rows) // vector], rows, cols)
+
+
+def block(blocks: torch.Tensor, size: int, length: int | None = None, keys: int | None = None) -> SparseGraph:
+    """Blocks of `size` x `size` elements, kept whole or left out whole.
+
+    Args:
+        blocks: bool [block rows, block columns], which ones are kept.
+        size: rows and columns of a block.
+        length, keys: queries L and keys S, where the last blocks are cut; None: none is.
+
+    Raises:
+        TypeError: `blocks` is not a matrix of bool.
+        ValueError: a size is out of range or does not go with the number of blocks.
+    """
+    check_tensor("blocks", blocks, dtypes=(torch.bool,), shape=(None, None))
+    size = check_integer("size", size)
+    sides = [_cut(name, value, count, size) for name, value, count in
+             (("length", length, blocks.shape[0]), ("keys", keys, blocks.shape[1]))]  # fmt: skip
+    return _expand(from_dense(blocks), size, *sides)
+
+
+def _cut(name: str, value: int | None, count: int, size: int) -> int:
+    most = count * size
+    if value is None:
+        return _length(name, most)
+    if -(-_length(name, value) // size) != count:
+        accepted = f"{max(most - size + 1, 0)} to {most} with {count} blocks of {size}"
+        bad_value(name, f"got {value}; accepted: {accepted}")
+    return value
+
+
+def _expand(blocks: SparseGraph, size: int, rows: int, cols: int) -> SparseGraph:
+    """The pattern whose elements are all those of the blocks."""
+    csr = blocks.csr
+    # Of each block row, the columns of one of its rows; then all `size` rows take them.
+    begin = csr.indices.long() * size
+    width = (cols - begin).clamp(max=size)
+    line = _runs(begin, width, 1, cols)  # a "row" of runs for each block
+    ends = line.csr.indptr[csr.indptr]
+    owner = torch.arange(rows) // size
+    count = ends.diff()[owner]
+    indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
+    source = torch.arange(int(indptr[-1]))
+    source += torch.repeat_interleave(ends[:-1][owner] - indptr[:-1], count)
+    return SparseGraph(Csr(indptr, line.csr.indices[source], cols))
+
+
+def bigbird(
+    length: int,
+    block_size: int = 64,
+    window_blocks: int = 3,
+    random_blocks: int = 3,
+    global_blocks: int = 2,
+    *,
+    seed: int,
+) -> SparseGraph:
+    """The pattern of BigBird (Zaheer et al. 2020) in blocks: a window, random and global ones.
+
+    Args:
+        length: tokens L; the last block may be cut.
+        block_size: tokens of a block.
+        window_blocks: blocks of the window, the own one and its neighbours: an odd number.
+        random_blocks: random blocks of each block row, at most as many as there are; they may fall
+            on the window or on global blocks.
+        global_blocks: the first so many blocks attend to all, and all to them.
+        seed: of the random blocks, 0 to 2^63 - 1.
+
+    Raises:
+        TypeError, ValueError: an argument is no integer or out of range.
+    """
+    length, block_size = _length("length", length), check_integer("block_size", block_size)
+    if check_integer("window_blocks", window_blocks) % 2 == 0:
+        bad_value("window_blocks", f"got {window_blocks}; accepted: an odd number")
+    check_integer("random_blocks", random_blocks, 0, _NOT_NEGATIVE)
+    check_integer("global_blocks", global_blocks, 0, _NOT_NEGATIVE)
+    count = -(-length // block_size)
+    parts = [
+        window(count, window_blocks // 2),
+        random(count, min(random_blocks, count), seed),
+        global_tokens(count, min(global_blocks, count)),
+    ]
+    return _expand(union(*parts), block_size, length, length)
+
+
+def from_edges(edges: Any, num_nodes: int | tuple[int, int] | None = None) -> SparseGraph:
+    """The pattern of an edge list: edge e lets query `edges[1, e]` attend to key `edges[0, e]`.
+
+    Args:
+        edges: int32 or int64 [2, E], keys over queries, as PyG's `edge_index`; repeats are merged.
+        num_nodes: tokens, or (S keys, L queries); None: one more than the largest index.
+
+    Raises:
+        TypeError, ValueError: as SparseGraph.from_edge_index.
+    """
+    return SparseGraph(SparseGraph.from_edge_index(edges, num_nodes).csr)
+
+
+def from_dense(mask: torch.Tensor) -> SparseGraph:
+    """The pattern of a boolean matrix.
+
+    Args:
+        mask: bool [L, S], True where query i attends to key j.
+
+    Raises:
+        TypeError, ValueError: it is not such a tensor.
+    """
+    check_tensor("mask", mask, dtypes=(torch.bool,), shape=(None, None))
+    columns = mask.nonzero()[:, 1].to(torch.int32)
+    indptr = torch.nn.functional.pad(mask.sum(dim=1).cumsum(0), (1, 0))
+    return SparseGraph(Csr(indptr, columns, mask.shape[1]))
+
+
+def union(*graphs: SparseGraph) -> SparseGraph:
+    """The edges of any of the graphs.
+
+    Raises:
+        TypeError: an argument is no SparseGraph.
+        ValueError: there are none, or their shapes or devices differ.
+    """
+    return SparseGraph(_stacked(graphs)[0])
+
+
+def intersection(*graphs: SparseGraph) -> SparseGraph:
+    """The edges that all graphs have. Raises as `union`."""
+    csr, slots = _stacked(graphs)
+    kept = torch.bincount(slots, minlength=csr.nnz) == len(graphs)
+    before = torch.nn.functional.pad(kept.cumsum(0), (1, 0))
+    return SparseGraph(Csr(before[csr.indptr], csr.indices[kept], csr.cols))
+
+
+def _stacked(graphs: tuple[SparseGraph, ...]) -> tuple[Csr, torch.Tensor]:
+    """All edges, repeats merged, and for each edge of each graph where it went."""
+    if not graphs:
+        bad_value("graphs", "there are none; accepted: one or more SparseGraphs")
+    for graph in graphs:
+        if not isinstance(graph, SparseGraph):
+            bad_type("graphs", graph, "SparseGraphs")
+        shape, first = (graph.num_rows, graph.num_cols), (graphs[0].num_rows, graphs[0].num_cols)
+        if shape != first or graph.device != graphs[0].device:
+            bad_value("graphs", f"one is {shape} on {graph.device}, another {first} on {graphs[0].device}")
+    row = torch.cat([graph.csr.row_index() for graph in graphs])
+    col = torch.cat([graph.csr.indices.long() for graph in graphs])
+    return coo_to_csr(row, col, graphs[0].num_rows, graphs[0].num_cols)
+
+
+#: The patterns of sequences that have a name, each with a length as its first argument.
+PATTERNS: dict[str, Callable[..., SparseGraph]] = {
+    "bigbird": bigbird,
+    "dilated": dilated,
+    "full": full,
+    "global_tokens": global_tokens,
+    "random": random,
+    "vector_wise": vector_wise,
+    "window": window,
+}

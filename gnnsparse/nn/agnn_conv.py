@@ -1,0 +1,99 @@
+"""The propagation layer of the attention-based graph neural network (AGNN)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import check_flag
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops import attention
+from gnnsparse.precision import Precision
+
+__all__ = ["AGNNConv"]
+
+
+class AGNNConv(torch.nn.Module):
+    """y_i = sum over j of softmax_j(beta cos(x_i, x_j)) x_j, j the neighbours of i and i itself.
+
+    Thekumparampil et al. 2018, "Attention-based Graph Neural Network for Semi-supervised Learning",
+    equation 6. Arguments, parameter and `state_dict` (`beta` [1]) are those of PyG's AGNNConv, and so
+    are the numbers; the cosine with a row of zeros is 0, and no gradient goes to such a row by way
+    of the cosine, where PyG's is multiplied with 10^12. Nothing is stored for each edge.
+
+    Args:
+        requires_grad: learn beta; otherwise it is a buffer that stays 1.
+        add_self_loops: add them to an edge_index where there is none. An operand is used as it is.
+        precision: of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
+    """
+
+    beta: torch.Tensor
+
+    def __init__(
+        self, requires_grad: bool = True, add_self_loops: bool = True, *, precision: Precision | str = "fp32"
+    ) -> None:
+        super().__init__()
+        self.requires_grad = check_flag("requires_grad", requires_grad)
+        self.add_self_loops = check_flag("add_self_loops", add_self_loops)
+        self.precision = Precision.parse(precision)
+        self._memo = AdjacencyMemo(forever=False)
+        if requires_grad:
+            self.beta = torch.nn.Parameter(torch.ones(1))
+        else:
+            self.register_buffer("beta", torch.ones(1))
+
+    def reset_parameters(self) -> None:
+        """Sets beta to 1 and forgets a kept matrix."""
+        torch.nn.init.ones_(self.beta)
+        self._memo.clear()
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+        """The layer's output.
+
+        Args:
+            x: [nodes, features], float32, float16 or bfloat16, on the device of `adj`.
+            adj: a SparseOperand [nodes, nodes], whose weights play no part: one prepared with
+                values="gcn" has the self-loops. Or an edge_index [2, edges], sources over targets,
+                prepared and kept as by GCNConv; an edge that is given twice counts twice.
+
+        Returns:
+            [nodes, features] in the dtype of x.
+
+        Raises:
+            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+        """
+        recipe = GcnRecipe(False, 1.0 if self.add_self_loops else None, self.precision)
+        operand, _ = self._memo.resolve(x, adj, None, recipe)
+        bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
+        unit = _unit_rows(x)
+        q, k = (unit * self.beta).to(x.dtype), unit.to(x.dtype)
+        return attention(operand, q, k, x, scale=1.0, bias=bias)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(requires_grad={self.requires_grad})"
+
+
+def _unit_rows(x: torch.Tensor) -> torch.Tensor:
+    """The rows divided by their lengths, float32; rows of zeros stay."""
+    x = x.float()  # squares of float16 overflow
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    some = length > 0
+    # A length of 1 where it is 0 keeps NaN out of the gradient.
+    return x * torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
+
+
+def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
+    """The logarithm of how often each edge was given, [nnz]: softmax then counts it that often."""
+
+    def make() -> Any:
+        if operand.num_edges == operand.nnz:
+            return None
+        ones = torch.ones(operand.num_edges, device=operand.device)
+        return operand.from_coo_order(ones).log()
+
+    return operand.side.remember("log counts", make)

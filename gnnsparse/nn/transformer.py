@@ -1,0 +1,178 @@
+"""The Transformer encoder over a sparse pattern, with the interface of torch's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.errors import bad_type, check_choice, check_flag, check_integer, check_share
+from gnnsparse.nn.dropout import dropout as drop
+from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
+from gnnsparse.operand import SparseOperand
+
+__all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+_ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def _activation(given: Any) -> Activation:
+    if callable(given):
+        return given
+    return _ACTIVATIONS[check_choice("activation", given, tuple(_ACTIVATIONS))]
+
+
+class TransformerEncoderLayer(torch.nn.Module):
+    """Self-attention over a pattern and a feed-forward network (Vaswani et al. 2017).
+
+    Arguments, parameters and `state_dict` are those of torch.nn.TransformerEncoderLayer, so that
+    weights can be loaded from it, and with a pattern of all pairs so are the numbers. A pattern takes
+    the place of `src_mask`.
+
+    Args:
+        d_model: features of a token.
+        nhead: heads of the attention.
+        dim_feedforward: features between the two layers of the feed-forward network.
+        dropout: of the attention weights, of both blocks' outputs and between the two layers, in [0, 1).
+        activation: "relu", "gelu" or a function.
+        layer_norm_eps: of the layer norms.
+        batch_first: inputs are [batch, length, features] rather than [length, batch, features].
+        norm_first: normalise before each block rather than after (Xiong et al. 2020).
+        bias: of all layers.
+        device, dtype: of the parameters.
+        fused: False computes the attention in steps; see gnnsparse.attention.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        fused: bool = True,
+    ) -> None:
+        super().__init__()
+        options: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.dropout = check_share("dropout", dropout)
+        self.norm_first = check_flag("norm_first", norm_first)
+        self.activation = _activation(activation)
+        self.self_attn = SparseAttention(d_model, nhead, dropout, bias, batch_first, fused=fused, **options)
+        check_integer("dim_feedforward", dim_feedforward)
+        self.linear1 = torch.nn.Linear(d_model, dim_feedforward, bias=bias, **options)
+        self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **options)
+        self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **options)
+        self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **options)
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        for module in (self.self_attn, self.linear1, self.linear2, self.norm1, self.norm2):
+            module.reset_parameters()
+
+    def forward(
+        self,
+        src: torch.Tensor,
+        pattern: SparseOperand,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool = False,
+        *,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The layer's output.
+
+        Args:
+            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model].
+            pattern: from `gnnsparse.prepare`, of shape [length, length].
+            src_key_padding_mask: [batch, length] or [length], bool, True where a token is padding, or
+                floating, added to the scores; see gnnsparse.nn.edge_bias for what it costs.
+            is_causal: leave out the edges to later tokens. Unlike torch's it is no hint.
+            bias: added to the scores of each edge; see SparseAttention.
+
+        Returns:
+            As src.
+
+        Raises:
+            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+        """
+        given = (pattern, src_key_padding_mask, is_causal, bias)
+        if self.norm_first:
+            x = src + self._attend(self.norm1(src), *given)
+            return x + self._feed_forward(self.norm2(x))
+        x = self.norm1(src + self._attend(src, *given))
+        return self.norm2(x + self._feed_forward(x))
+
+    def _attend(
+        self, x: torch.Tensor, pattern: SparseOperand, padding: Any, is_causal: bool, bias: Any
+    ) -> torch.Tensor:
+        out = self.self_attn(x, x, x, pattern, padding, is_causal, bias=bias)
+        return drop(out, self.dropout, self.training)
+
+    def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = drop(self.activation(self.linear1(x)), self.dropout, self.training)
+        return drop(self.linear2(hidden), self.dropout, self.training)
+
+
+class TransformerEncoder(torch.nn.Module):
+    """A stack of encoder layers, with the interface of torch.nn.TransformerEncoder.
+
+    Args:
+        encoder_layer: the layer; the stack is of copies of it. As with torch's they start with the
+            same parameters; `reset_parameters` gives each its own.
+        num_layers: how many.
+        norm: applied at the end, or None.
+
+    Raises:
+        TypeError, ValueError: an argument is of another type or out of range.
+    """
+
+    def __init__(
+        self,
+        encoder_layer: TransformerEncoderLayer,
+        num_layers: int,
+        norm: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(encoder_layer, TransformerEncoderLayer):
+            bad_type("encoder_layer", encoder_layer, "a gnnsparse.nn.TransformerEncoderLayer")
+        self.num_layers = check_integer("num_layers", num_layers)
+        self.layers = torch.nn.ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
+        self.norm = norm
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters of all layers anew, each layer's own."""
+        modules: list[Any] = [*self.layers, self.norm]
+        for module in modules:
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+
+    def forward(
+        self,
+        src: torch.Tensor,
+        pattern: SparseOperand,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool = False,
+        *,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The output of the last layer; arguments as of a layer. All layers share what the mask gives."""
+        if src_key_padding_mask is not None and isinstance(pattern, SparseOperand):
+            padding = edge_bias(pattern, src_key_padding_mask)
+            bias = padding if bias is None else bias + padding
+        for layer in self.layers:
+            src = layer(src, pattern, None, is_causal, bias=bias)
+        return src if self.norm is None else self.norm(src)

@@ -1,0 +1,70 @@
+"""The generator behind attention's dropout, in torch: what native/include/gnnsparse/philox.h computes.
+
+Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011):
+four words that depend on a counter and a key alone, so that a mask is the same in every order of work.
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["draw_seed", "dropout_threshold", "keeps", "philox4x32"]
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+
+_Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _multiply(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:
+    product = x * factor  # int64 wraps around, and keeps all 64 bits
+    return (product >> 32) & _WORD, product & _WORD
+
+
+def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Words:
+    """Ten rounds of Philox.
+
+    Args:
+        counter, key: int64 tensors of words in [0, 2^32), broadcast against each other.
+
+    Returns:
+        Four such tensors.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        high0, low0 = _multiply(c0, _MULTIPLIERS[0])
+        high1, low1 = _multiply(c2, _MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + _KEY_STEPS[0]) & _WORD, (k1 + _KEY_STEPS[1]) & _WORD
+    return c0, c1, c2, c3
+
+
+def draw_seed(device: torch.device) -> torch.Tensor:
+    """A seed from torch's default generator of the device, int64 [1]. It never waits for the device."""
+    return torch.randint(2**63 - 1, (1,), device=device)
+
+
+def dropout_threshold(p: float) -> int:
+    """The edges whose word is below this are dropped."""
+    return int(p * 2**32)
+
+
+def keeps(seed: torch.Tensor, index: torch.Tensor, head: int, p: float) -> torch.Tensor:
+    """Which edges of one head dropout keeps.
+
+    Args:
+        seed: int64 [1], the key.
+        index: (row, column) of each edge, int64 [2, edges].
+        head: index of the head among all of the batch.
+        p: share to drop, in [0, 1).
+
+    Returns:
+        bool [edges].
+    """
+    key = (seed & _WORD, (seed >> 32) & _WORD)
+    zero = torch.zeros_like(seed)
+    word = philox4x32((index[0], index[1], zero + head, zero), key)[0]
+    return word >= dropout_threshold(p)

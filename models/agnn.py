@@ -1,0 +1,76 @@
+"""The attention-based graph neural network of Thekumparampil et al."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import check_flag, check_integer, check_share
+from gnnsparse.nn import AGNNConv, dropout
+from models.parts import make_norm
+
+__all__ = ["AGNN"]
+
+
+class AGNN(torch.nn.Module):
+    """A linear layer, layers of AGNNConv, a linear layer.
+
+    Without normalisation and residuals it is the network of Thekumparampil et al. 2018, as PyG's
+    example has it: beta of the first propagation layer stays 1, the others are learned.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: features of the propagation layers.
+        out_channels: classes or labels.
+        num_layers: number of AGNNConv layers.
+        dropout: share of the inputs of both linear layers that training sets to 0, in [0, 1).
+        norm: "none", "batch" or "layer": after each AGNNConv.
+        residual: add a propagation layer's input to its output.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: str = "none",
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dropout = check_share("dropout", dropout)
+        self.residual = check_flag("residual", residual)
+        check_integer("hidden_channels", hidden_channels)
+        layers = range(check_integer("num_layers", num_layers))
+        self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
+        self.convs = torch.nn.ModuleList(AGNNConv(requires_grad=layer > 0) for layer in layers)
+        self.norms = torch.nn.ModuleList(make_norm(norm, hidden_channels) for _ in layers)
+        self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer that a weight decay of the first layer alone is for."""
+        return self.lin1
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+        """The logits.
+
+        Args:
+            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
+            adj: what AGNNConv takes: an operand with self-loops (prepared with values="gcn"), or an
+                edge_index.
+
+        Returns:
+            [nodes, out_channels].
+        """
+        x = F.relu(self.lin1(dropout(x, self.dropout, self.training)))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            y = norm(conv(x, adj))
+            x = x + y if self.residual else y
+        return self.lin2(dropout(x, self.dropout, self.training))

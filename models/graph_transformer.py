@@ -1,0 +1,104 @@
+"""A Transformer for nodes: attention over the edges of the graph."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import check_flag, check_integer, check_share
+from gnnsparse.nn import SparseAttention, dropout
+from models.parts import check_heads, make_norm
+
+__all__ = ["GraphTransformer"]
+
+
+class GraphTransformer(torch.nn.Module):
+    """A linear layer, Transformer blocks over the edges, a linear layer.
+
+    The graph Transformer of Dwivedi and Bresson 2021 without edge features and positional encodings:
+    a node attends to its neighbours and itself.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: features of the blocks.
+        out_channels: classes or labels.
+        num_layers: number of blocks.
+        heads: of the attention; a divisor of hidden_channels.
+        dropout: share of the model's input, of the attention weights and of the outputs of attention
+            and feed-forward networks that training sets to 0, in [0, 1).
+        norm: "none", "batch" or "layer": of each block's inputs.
+        residual: add the input of attention and feed-forward network to their output.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        heads: int = 4,
+        dropout: float = 0.5,
+        norm: str = "layer",
+        residual: bool = True,
+    ) -> None:
+        super().__init__()
+        self.dropout = check_share("dropout", dropout)
+        check_integer("hidden_channels", hidden_channels)
+        self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
+        self.blocks = torch.nn.ModuleList(
+            _Block(
+                hidden_channels,
+                check_heads(heads, hidden_channels),
+                self.dropout,
+                norm,
+                check_flag("residual", residual),
+            )
+            for _ in range(check_integer("num_layers", num_layers))
+        )
+        self.norm = make_norm(norm, hidden_channels)
+        self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer that a weight decay of the first layer alone is for."""
+        return self.lin1
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand) -> torch.Tensor:
+        """The logits.
+
+        Args:
+            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
+            adj: an operand with self-loops, prepared with values="gcn".
+
+        Returns:
+            [nodes, out_channels].
+        """
+        x = self.lin1(dropout(x, self.dropout, self.training))
+        for block in self.blocks:
+            x = block(x, adj)
+        return self.lin2(self.norm(x))
+
+
+class _Block(torch.nn.Module):
+    """Attention and a feed-forward network, each normalised before (Xiong et al. 2020)."""
+
+    def __init__(self, width: int, heads: int, dropout: float, norm: str, residual: bool) -> None:
+        super().__init__()
+        self.dropout, self.residual = dropout, residual
+        self.norm1, self.norm2 = make_norm(norm, width), make_norm(norm, width)
+        self.attention = SparseAttention(width, heads, dropout)
+        self.linear1, self.linear2 = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand) -> torch.Tensor:
+        y = self.norm1(x)
+        x = self._joined(x, self.attention(y, y, y, adj))
+        return self._joined(x, self.linear2(F.gelu(self.linear1(self.norm2(x)))))
+
+    def _joined(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y = dropout(y, self.dropout, self.training)
+        return x + y if self.residual else y

@@ -1,0 +1,154 @@
+"""attention and its gradients against float64, in every precision and with every option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse.testing import assert_accurate, random_graph
+from tests.attention_oracle import Case, exact, make_case, plain, run
+from tests.helpers import PRECISIONS, make
+
+#: (shape of the bias before the edges, other options), for 2 batches of 3 heads.
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"scale": 0.7},
+    {"is_causal": True},
+    {"bias": ()},
+    {"bias": (3,), "is_causal": True},
+    {"bias": (2, 1), "dropout_p": 0.3},
+    {"bias": (1, 3), "scale": -1.5},
+    {"bias": (2, 3), "dropout_p": 0.6, "is_causal": True},
+    {"dropout_p": 0.3},
+]
+
+
+def check(a: gnnsparse.SparseOperand, case: Case, floor: float | None = None, **how: Any) -> None:
+    results = run(a, case, **how)
+    for got, leaf in zip(results, [case.q, *case.leaves], strict=True):
+        assert got.dtype == leaf.dtype
+    for got, by_formula, want in zip(results, plain(a, case), exact(a, case), strict=True):
+        assert_accurate(got, by_formula, want, floor=floor)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+def test_options(device: str, options: dict[str, Any], precision: str, reorder: str) -> None:
+    graph = random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2)
+    a = make(graph, device, precision=precision, reorder=reorder)
+    check(a, make_case(a, 16, 24, **options))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("d", [1, 5, 16, 32, 33, 64, 100, 128, 160])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_head_dimensions(device: str, d: int, precision: str, symmetric: bool) -> None:
+    a = make(random_graph(75, 75, 0.1, hubs=1, symmetric=symmetric), device, precision=precision)
+    check(a, make_case(a, d, d, bias=(3,), dropout_p=0.2))
+
+
+@pytest.mark.parametrize("sizes", [(3, 70), (40, 1), (0, 8), (8, 0)])
+def test_values_of_another_width(device: str, sizes: tuple[int, int]) -> None:
+    a = make(random_graph(30, 40, 0.2), device)
+    check(a, make_case(a, *sizes))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("fused", [True, False])
+def test_dtypes(device: str, precision: str, dtype: torch.dtype, fused: bool) -> None:
+    a = make(random_graph(50, 45, 0.2, hubs=1, empty_rows=0.1), device, precision=precision)
+    check(a, make_case(a, 20, 12, dtype=dtype, bias=(1, 3)), fused=fused)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_unfused(device: str, options: dict[str, Any]) -> None:
+    a = make(random_graph(40, 50, 0.15, hubs=1, empty_rows=0.2), device, reorder="degree")
+    check(a, make_case(a, 8, 12, **options), fused=False)
+    check(a, make_case(a, 8, 12, **options), impl="reference")
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_long_rows(device: str) -> None:
+    a = make(random_graph(12, 9000, 0.002, hubs=3), device)
+    check(a, make_case(a, 16, 16, lead=(1, 1), bias=(), dropout_p=0.1))
+
+
+def test_large_scores_do_not_overflow(device: str) -> None:
+    a = make(random_graph(40, 40, 0.2), device)
+    case = make_case(a, 16, 16, lead=(1, 1), scale=100.0)
+    for got, reference in zip(run(a, case), run(a, case, impl="reference"), strict=True):
+        assert torch.isfinite(got).all()
+        assert torch.allclose(got, reference, rtol=1e-3, atol=1e-3 * float(reference.abs().max()))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("fused", [True, False])
+def test_rows_without_edges(device: str, fused: bool) -> None:
+    """No edges, all above the diagonal, or all masked: zeros, and no NaN in any gradient."""
+    mask = torch.rand(30, 30) < 0.3
+    mask[:5] = torch.ones(30, 30, dtype=torch.bool).triu(1)[:5]
+    mask[5] = False
+    row, col = mask.nonzero(as_tuple=True)
+    a = make(gnnsparse.SparseGraph.from_edge_index(torch.stack([col, row]), 30), device, reorder="degree")
+    case = make_case(a, 8, 8, bias=(), is_causal=True)
+    masked = a.indices()[0].cpu() == 7
+    assert masked.any()
+    case.bias.masked_fill_(masked, float("-inf"))
+    out, dq, dk, dv, dbias = run(a, case, fused=fused)
+    empty = [0, 1, 2, 3, 4, 5, 7]
+    assert (out[:, :, empty] == 0).all()
+    assert (dq[:, :, empty] == 0).all()
+    assert (dbias[masked] == 0).all()
+    for got, want in zip((out, dq, dk, dv, dbias), exact(a, case), strict=True):
+        assert torch.allclose(got.double(), want, atol=1e-5)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (6, 7)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_empty_patterns(device: str, shape: tuple[int, int], fused: bool) -> None:
+    a = make(random_graph(*shape, 0.0), device)
+    case = make_case(a, 4, 6, bias=(), dropout_p=0.5)
+    out, *grads = run(a, case, fused=fused)
+    assert out.shape == (2, 3, shape[0], 6)
+    assert all((x == 0).all() for x in (out, *grads))
+
+
+def test_no_heads(device: str) -> None:
+    a = make(random_graph(6, 7, 0.5), device)
+    out, *grads = run(a, make_case(a, 4, 6, lead=(0, 3)))
+    assert out.shape == (0, 3, 6, 6)
+    assert all(x.numel() == 0 for x in grads)
+
+
+@given(data=st.data())
+def test_property(device: str, data: st.DataObject) -> None:
+    """Any shape, density, option and dtype: fused and unfused agree with float64."""
+    draw = data.draw
+    seed = draw(st.integers(0, 2**20))
+    rows, cols = draw(st.integers(1, 40)), draw(st.integers(1, 60))
+    graph = random_graph(
+        rows, cols, draw(st.sampled_from([0.0, 0.1, 0.9])), seed=seed, hubs=draw(st.integers(0, 1)),
+        empty_rows=draw(st.sampled_from([0.0, 0.3])),
+    )  # fmt: skip
+    precision = draw(st.sampled_from(PRECISIONS))
+    a = make(graph, device, precision=precision, reorder=draw(st.sampled_from(["none", "degree"])))
+    torch.manual_seed(seed)
+    case = make_case(
+        a, draw(st.integers(1, 40)), draw(st.integers(1, 40)), lead=(2, 2),
+        bias=draw(st.sampled_from([None, (), (2,), (2, 1), (2, 2)])),
+        dtype=draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])),
+        is_causal=draw(st.booleans()), dropout_p=draw(st.sampled_from([0.0, 0.4])),
+    )  # fmt: skip
+    # A plain run of a handful of edges may be exact by luck: eight roundings of an operand are allowed.
+    step = {"fp32": 2**-22, "tf32": 2**-10, "fp16": 2**-10, "bf16": 2**-7}[precision]
+    check(a, case, 8 * max(step, torch.finfo(case.q.dtype).eps), fused=draw(st.booleans()))

@@ -1,0 +1,134 @@
+"""attention as a registered operator: opcheck, torch.compile, CUDA graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.testing import random_graph
+from tests.helpers import make
+
+# torch's own tools warn about themselves.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
+]
+
+
+@pytest.fixture
+def operand(device: str) -> gnnsparse.SparseOperand:
+    graph = random_graph(40, 40, 0.15, hubs=1, empty_rows=0.1)
+    return make(graph, device, precision="fp16", reorder="degree")
+
+
+def arguments(a: gnnsparse.SparseOperand, interleaved: bool) -> list[torch.Tensor]:
+    if interleaved:
+        return [torch.randn(2, 40, 3, 8, device=a.device).transpose(1, 2) for _ in range(3)]
+    return [torch.randn(2, 3, 40, 8, device=a.device) for _ in range(3)]
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 3)])
+def test_opcheck(operand: gnnsparse.SparseOperand, interleaved: bool, bias: tuple[int, ...] | None) -> None:
+    q, k, v = (x.requires_grad_() for x in arguments(operand, interleaved))
+    values = seed = None
+    if bias is not None:
+        values = torch.randn(*bias, operand.nnz, device=operand.device, requires_grad=True)
+        seed = torch.tensor([123], device=operand.device)
+    options = (0.4, 0.3 if bias is not None else 0.0, bias == (1, 3))
+    ops = torch.ops.gnnsparse
+    torch.library.opcheck(ops.attention.default, (q, k, v, values, seed, operand.handle, *options))
+    with torch.no_grad():
+        out, lse = ops.attention(q, k, v, values, seed, operand.handle, *options)
+    plain = [x if x is None else x.detach() for x in (q, k, v, values)]
+    for needs in ([True, True, True, bias is not None], [False, True, False, False]):
+        torch.library.opcheck(
+            ops.attention_grad.default,
+            (*plain, out, lse, torch.randn_like(out), seed, operand.handle, *options, needs),
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": True, "is_causal": True}, {"fused": False, "is_causal": True}, {"return_weights": True}],
+    ids=str,
+)
+def test_compiles_without_graph_breaks(operand: gnnsparse.SparseOperand, options: dict[str, Any]) -> None:
+    inputs = [torch.randn(2, 40, 24, device=operand.device) for _ in range(3)]
+    inputs.append(torch.randn(operand.nnz, device=operand.device))
+    options = dict(options)
+    with_bias = options.pop("bias", False)
+
+    def layer(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (3, 8)).transpose(1, 2) for t in (x, y, z))
+        out = gnnsparse.attention(operand, q, k, v, bias=bias if with_bias else None, **options)
+        weights = 0.0
+        if isinstance(out, tuple):
+            out, weights = out[0], out[1].square().sum()
+        return out.transpose(1, 2).flatten(2).relu().square().sum() + weights
+
+    def value_and_grads(function: Any) -> tuple[torch.Tensor, ...]:
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        loss = function(*leaves)
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return loss.detach(), *grads
+
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True)
+    for got, want in zip(value_and_grads(compiled), value_and_grads(layer), strict=True):
+        assert torch.allclose(got, want, rtol=1e-2, atol=1e-2 * float(want.abs().max()))
+
+
+@pytest.mark.slow
+def test_compiled_dropout_draws_anew(operand: gnnsparse.SparseOperand) -> None:
+    """Calls differ, a seed repeats them, and forward and backward drop the same edges."""
+    torch._dynamo.reset()
+    q, k, v = (x.requires_grad_() for x in arguments(operand, False))
+    compiled = torch.compile(lambda *x: gnnsparse.attention(operand, *x, dropout_p=0.5), fullgraph=True)
+    torch.manual_seed(1)
+    first, second = compiled(q, k, v), compiled(q, k, v)
+    torch.manual_seed(1)
+    assert torch.equal(compiled(q, k, v), first)
+    assert not torch.equal(first, second)
+    # out is linear in v: <out, g> = <v, gradient of v> holds for the same dropped edges alone.
+    g = torch.randn_like(first)
+    (grad,) = torch.autograd.grad(first, v, g)
+    assert torch.allclose((first * g).sum(), (v * grad).sum(), rtol=1e-2, atol=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_cuda_graph_replays_with_new_input(precision: str, dropout_p: float) -> None:
+    a = make(random_graph(300, 300, 0.05, hubs=3), "cuda", precision=precision)
+    static = [torch.randn(2, 300, 32, device="cuda", requires_grad=True) for _ in range(3)]
+
+    def step() -> tuple[torch.Tensor, ...]:
+        out = gnnsparse.attention(a, *static, dropout_p=dropout_p)
+        return out, *torch.autograd.grad(out.square().sum(), static)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(2):
+        with torch.no_grad():
+            for tensor in static:
+                tensor.copy_(torch.randn_like(tensor))
+        state = torch.cuda.get_rng_state()
+        graph.replay()
+        torch.cuda.set_rng_state(state)
+        for got, want in zip(captured, step(), strict=True):
+            assert torch.equal(got, want)

@@ -1,0 +1,439 @@
+"""How attention is called: shapes and strides, dropout, weights, repeatability, mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.ops import unfused
+from gnnsparse.ops.attention import attention_backend
+from gnnsparse.ops.layout import to_heads, to_slots
+from gnnsparse.ops.philox import draw_seed, keeps
+from gnnsparse.testing import random_graph
+from tests.attention_oracle import SEED, make_case, run
+from tests.helpers import PRECISIONS, make
+
+
+@pytest.fixture
+def operand(device: str) -> gnnsparse.SparseOperand:
+    graph = random_graph(37, 52, 0.2, hubs=1, empty_rows=0.1)
+    return make(graph, device, reorder="degree")
+
+
+def tensors(a: gnnsparse.SparseOperand, *lead: int, d: int = 8) -> list[torch.Tensor]:
+    rows, cols = a.shape
+    return [torch.randn(*lead, n, d, device=a.device) for n in (rows, cols, cols)]
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_leading_dimensions(operand: gnnsparse.SparseOperand, lead: tuple[int, ...], fused: bool) -> None:
+    """Each head on its own gives what all give together."""
+    q, k, v = tensors(operand, *lead)
+    bias = torch.randn(*lead, operand.nnz, device=operand.device)
+    out = gnnsparse.attention(operand, q, k, v, bias=bias, fused=fused)
+    assert out.shape == (*lead, 37, 8)
+    count = max(1, out.shape[:-2].numel())
+    parts = [x.reshape(count, *x.shape[-2:]) for x in (q, k, v, out)]
+    for i, b in enumerate(bias.reshape(count, -1)):
+        alone = gnnsparse.attention(operand, *(x[i] for x in parts[:3]), bias=b, fused=fused)
+        assert torch.equal(alone, parts[3][i])
+
+
+@pytest.mark.parametrize(
+    "leads", [((2, 3), (1, 3), (2, 1)), ((1, 1), (2, 3), (2, 3)), ((3,), (2, 3), (2, 1)), ((2, 3), (), ())]
+)
+def test_broadcast_leading_sizes(
+    operand: gnnsparse.SparseOperand, leads: tuple[tuple[int, ...], ...]
+) -> None:
+    rows, cols = operand.shape
+    sizes = (rows, cols, cols)
+    leaves = [
+        torch.randn(*lead, n, 8, device=operand.device, requires_grad=True)
+        for lead, n in zip(leads, sizes, strict=True)
+    ]
+    full = [x.expand(2, 3, n, 8).contiguous() for x, n in zip(leaves, sizes, strict=True)]
+    got, want = gnnsparse.attention(operand, *leaves), gnnsparse.attention(operand, *full)
+    assert torch.equal(got, want)
+    for x, y in zip(
+        torch.autograd.grad(got.sin().sum(), leaves),
+        torch.autograd.grad(want.sin().sum(), leaves),
+        strict=True,
+    ):
+        assert torch.allclose(x, y, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "bias", [(), (3,), (1,), (2, 1, 1, 3), (2, 2, 1, 3), (1, 2, 3), (1, 1, 1, 1), (2, 1, 3)]
+)
+def test_bias_of_many_leading_dimensions(operand: gnnsparse.SparseOperand, bias: tuple[int, ...]) -> None:
+    q, k, v = tensors(operand, 2, 2, 2, 3)
+    values = torch.randn(*bias, operand.nnz, device=operand.device, requires_grad=True)
+    full = values.expand(2, 2, 2, 3, operand.nnz)
+    got, want = (gnnsparse.attention(operand, q, k, v, bias=b) for b in (values, full.contiguous()))
+    assert torch.equal(got, want)
+    grads = [torch.autograd.grad(x.sin().sum(), values)[0] for x in (got, want)]
+    assert torch.allclose(*grads, atol=1e-5)
+
+
+def test_folding_copies_nothing_that_need_not_be() -> None:
+    x = torch.randn(2, 7, 3, 5).transpose(1, 2)
+    for view, lead in ((x, (2, 3)), (x[0], (3,)), (x[0, 0], ())):
+        folded = to_heads(view, lead)
+        assert folded.dim() == 4
+        assert folded.data_ptr() == view.data_ptr()
+    many = torch.randn(2, 4, 7, 3, 5).transpose(2, 3)
+    assert to_heads(many, (2, 4, 3)).data_ptr() == many.data_ptr()
+    assert to_slots(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
+    assert to_slots(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
+    assert to_slots(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
+
+
+def layouts() -> list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    return [
+        ("heads inside rows", lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)),
+        ("every second row", lambda x: x.repeat_interleave(2, 2)[:, :, ::2]),
+        ("every second feature", lambda x: x.repeat_interleave(2, 3)[..., ::2]),
+        ("columns first", lambda x: x.mT.contiguous().mT),
+        ("from the middle", lambda x: torch.cat([x, x, x], 3)[..., x.shape[3] : 2 * x.shape[3]]),
+    ]
+
+
+@pytest.mark.parametrize("layout", [pytest.param(f, id=name) for name, f in layouts()])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_strides(device: str, layout: Callable[[torch.Tensor], torch.Tensor], precision: str) -> None:
+    a = make(random_graph(30, 40, 0.2, hubs=1), device, precision=precision)
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    case = make_case(a, 7, 9, bias=(2, 3), dtype=dtype)
+    want = run(a, case)
+    other = make_case(a, 7, 9)
+    for name in ("q", "k", "v", "grad"):
+        object.__setattr__(other, name, layout(getattr(case, name)))
+    wide = torch.stack([case.bias, torch.zeros_like(case.bias)], -1)[..., 0]
+    object.__setattr__(other, "bias", wide)
+    for got, same in zip(run(a, other), want, strict=True):
+        assert torch.equal(got, same)
+
+
+def test_heads_inside_rows_stay_there(operand: gnnsparse.SparseOperand) -> None:
+    rows, cols = operand.shape
+    q, k, v = (torch.randn(2, n, 3, 8, device=operand.device).transpose(1, 2) for n in (rows, cols, cols))
+    out = gnnsparse.attention(operand, q, k, v)
+    assert out.transpose(1, 2).is_contiguous()
+
+
+def test_expanded_gradient(operand: gnnsparse.SparseOperand) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(operand, 3))
+    out = gnnsparse.attention(operand, q, k, v)
+    got = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    want = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    for x, y in zip(got, want, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (0, 2), (1, 3)])
+def test_only_the_gradients_that_are_asked_for(
+    operand: gnnsparse.SparseOperand, wanted: tuple[int, ...]
+) -> None:
+    arguments = [*tensors(operand, 2), torch.randn(operand.nnz, device=operand.device)]
+
+    def grads(leaves: tuple[int, ...]) -> list[torch.Tensor]:
+        mine = [x.clone().requires_grad_(i in leaves) for i, x in enumerate(arguments)]
+        out = gnnsparse.attention(operand, *mine[:3], bias=mine[3])
+        out.sin().sum().backward()
+        assert all((x.grad is not None) == (i in leaves) for i, x in enumerate(mine))
+        return [mine[i].grad for i in wanted]
+
+    for got, want in zip(grads(wanted), grads((0, 1, 2, 3)), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_nothing_of_the_size_of_edges_times_heads_is_kept(device: str) -> None:
+    a = make(random_graph(60, 60, 0.9), device)
+    q, k, v = (torch.randn(8, 60, 4, device=device, requires_grad=True) for _ in range(3))
+    kept: list[int] = []
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        gnnsparse.attention(a, q, k, v, dropout_p=0.1)
+    assert kept
+    assert sum(kept) <= 5 * q.numel()
+    assert a.nnz > 5 * q.numel() // 8
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("options", [{}, {"bias": (), "dropout_p": 0.3, "is_causal": True}], ids=str)
+def test_same_bits_in_every_run(device: str, precision: str, options: dict[str, Any]) -> None:
+    a = make(random_graph(300, 300, 0.05, hubs=3), device, precision=precision)
+    case = make_case(a, 32, 32, **options)
+    threads = torch.get_num_threads()
+    try:
+        first = run(a, case)
+        for count in (threads, 1, 3):
+            torch.set_num_threads(count)
+            for got, want in zip(run(a, case), first, strict=True):
+                assert torch.equal(got, want)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_keeps_its_share(device: str, p: float, fused: bool) -> None:
+    """With equal scores and values of 1 the result is the share that is kept, divided by 1 - p."""
+    a = make(random_graph(400, 400, 0.5), device)
+    zeros = torch.zeros(4, 400, 8, device=device)
+    out = gnnsparse.attention(a, zeros, zeros, torch.ones_like(zeros), dropout_p=p, fused=fused)
+    share = float(out.double().mean()) * (1 - p)
+    assert abs(share - (1 - p)) < 5 * (p * (1 - p) / (4 * a.nnz)) ** 0.5
+    assert float(out.std()) > 0
+
+
+def test_dropped_edges_do_not_depend_on_how_it_is_computed(device: str) -> None:
+    graph = random_graph(50, 50, 0.2, weighted=False)
+    q, k, v = (torch.randn(3, 50, 4) for _ in range(3))
+    by_edge = []
+    for reorder in ("none", "degree"):
+        a = make(graph, device, reorder=reorder)
+        torch.manual_seed(SEED)
+        inputs = [x.to(device) for x in (q, k, v)]
+        out, weights = gnnsparse.attention(a, *inputs, dropout_p=0.4, return_weights=True)
+        torch.manual_seed(SEED)
+        assert torch.allclose(gnnsparse.attention(a, *inputs, dropout_p=0.4), out, atol=1e-6)
+        by_edge.append(a.to_coo_order(weights.T) != 0)
+        torch.manual_seed(SEED)
+        seed = draw_seed(a.device)
+        for head in range(3):
+            assert torch.equal(weights[head] != 0, keeps(seed, a.indices(), head, 0.4))
+    assert torch.equal(*by_edge)
+    assert not torch.equal(by_edge[0][:, 0], by_edge[0][:, 1])
+
+
+def test_dropout_follows_the_generator(operand: gnnsparse.SparseOperand) -> None:
+    q, k, v = tensors(operand)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(gnnsparse.attention(operand, q, k, v, dropout_p=0.5))
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+    state = torch.get_rng_state()
+    gnnsparse.attention(operand, q, k, v)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_against_finite_differences(device: str, fused: bool) -> None:
+    """Along random directions, with the edges that one seed drops; the function is float64's."""
+    a = make(random_graph(20, 25, 0.3), device)
+    case = make_case(a, 6, 5, bias=(3,), dropout_p=0.5)
+    _, *grads = run(a, case, fused=fused)
+
+    def loss(step: float) -> float:
+        moved = [x.double() + step * way for x, way in zip(case.leaves, ways, strict=True)]
+        q, k, v, bias = (x.to(a.device) for x in moved)
+        torch.manual_seed(SEED)
+        out = gnnsparse.attention(a, q, k, v, bias=bias, dropout_p=0.5, impl="reference")
+        return float((out.cpu() * case.grad.double()).sum())
+
+    for _ in range(4):
+        ways = [torch.randn_like(x, dtype=torch.float64) for x in case.leaves]
+        slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
+        along = sum(float((g.double() * way).sum()) for g, way in zip(grads, ways, strict=True))
+        assert along == pytest.approx(slope, rel=1e-4, abs=1e-4)
+
+
+def test_reference_against_finite_differences() -> None:
+    a = make(random_graph(5, 6, 0.5, empty_rows=0.2), "cpu")
+    shapes = ((2, 5, 2), (2, 6, 2), (2, 6, 1), (a.nnz,))
+    leaves = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(SEED)
+        return gnnsparse.attention(a, q, k, v, bias=bias, is_causal=True, dropout_p=0.3, impl="reference")
+
+    assert torch.autograd.gradcheck(function, leaves)
+
+
+def test_causal_is_the_pattern_without_what_is_above(device: str) -> None:
+    graph = random_graph(60, 60, 0.2, hubs=2)
+    a = make(graph, device, reorder="degree")
+    row, col = a.indices().cpu()
+    below = col <= row
+    lower = gnnsparse.SparseGraph.from_edge_index(torch.stack([col, row])[:, below], 60)
+    case = make_case(a, 16, 16, is_causal=True)
+    plain = make_case(a, 16, 16)
+    for name in ("q", "k", "v", "grad"):
+        object.__setattr__(plain, name, getattr(case, name))
+    for got, want in zip(run(a, case), run(make(lower, device), plain), strict=True):
+        assert torch.allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights(operand: gnnsparse.SparseOperand, dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype).requires_grad_() for x in tensors(operand, 2, 3))
+    out, weights = gnnsparse.attention(operand, q, k, v, return_weights=True)
+    assert weights.shape == (2, 3, operand.nnz)
+    assert weights.dtype == out.dtype == dtype
+    step = float(torch.finfo(dtype).eps)
+    ones = torch.ones(operand.shape[1], 1, device=operand.device)
+    has_edges = (operand.indices()[0].bincount(minlength=37) > 0).float()
+    for b in range(2):
+        for h in range(3):
+            sums = gnnsparse.spmm(operand, ones, weights[b, h].float())[:, 0]
+            assert torch.allclose(sums, has_edges, atol=20 * step)
+            again = gnnsparse.spmm(operand, v[b, h], weights[b, h])
+            assert torch.allclose(again, out[b, h], atol=20 * step)
+    (grad,) = torch.autograd.grad(weights.square().sum(), q)
+    assert torch.isfinite(grad).all()
+    assert float(grad.abs().max()) > 0
+    assert torch.allclose(out, gnnsparse.attention(operand, q, k, v), atol=20 * step)
+
+
+def test_weights_of_the_operand_play_no_part(device: str) -> None:
+    graph = random_graph(40, 40, 0.2, weighted=False)
+    q, k, v = (torch.randn(40, 8, device=device) for _ in range(3))
+    outs = [
+        gnnsparse.attention(make(graph, device, values=values), q, k, v)
+        for values in (None, torch.rand(graph.nnz), "mean")
+    ]
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gradients_of_gradients(device: str, symmetric: bool) -> None:
+    a = make(random_graph(30, 30, 0.2, symmetric=symmetric), device)
+    arguments = [*tensors(a, 2, d=5), torch.randn(a.nnz, device=device)]
+
+    def second(impl: str) -> tuple[torch.Tensor, ...]:
+        leaves = [x.clone().requires_grad_() for x in arguments]
+        torch.manual_seed(SEED)
+        out = gnnsparse.attention(a, *leaves[:3], bias=leaves[3], dropout_p=0.2, impl=impl)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+    for got, want in zip(second("auto"), second("reference"), strict=True):
+        assert torch.allclose(got, want, rtol=1e-3, atol=1e-3 * float(want.abs().max()))
+
+
+def test_transposed_operand(device: str) -> None:
+    a = make(random_graph(30, 44, 0.2, hubs=1), device, reorder="degree")
+    case = make_case(a.T, 8, 8, bias=(3,), dropout_p=0.2)
+    for got, want in zip(run(a.T, case), run(a.T, case, impl="reference"), strict=True):
+        assert torch.allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "needs", [(True, True, True, True), (False, True, False, False), (True, False, False, False)]
+)
+@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 1), (2, 3)])
+def test_backend_does_what_the_unfused_pair_does(
+    device: str, bias: tuple[int, ...] | None, needs: tuple[bool, bool, bool, bool]
+) -> None:
+    """What a backend hands to autograd: outputs, lse, memory orders, and None for what is not needed."""
+    a = make(random_graph(33, 47, 0.2, hubs=1, empty_rows=0.2), device, reorder="degree")
+    case = make_case(a, 8, 12, bias=bias)
+    q, k, v, grad = (
+        x.to(device).transpose(1, 2).contiguous().transpose(1, 2) for x in (case.q, case.k, case.v, case.grad)
+    )
+    values = None if case.bias is None else case.bias.to(device)
+    options = (0.3, 0.4, torch.tensor([-5], device=device), True)
+    backend = attention_backend(q.device)
+    out, lse = backend.attention(a, q, k, v, values, *options)
+    want, want_lse = unfused.attention(a, q, k, v, values, *options)
+    assert out.stride() == want.stride()
+    assert lse.dtype == torch.float32
+    assert torch.allclose(out, want, atol=1e-5)
+    assert torch.equal(torch.isinf(lse), torch.isinf(want_lse))
+    assert torch.allclose(lse, want_lse, atol=1e-5)
+    assert torch.isinf(lse).any()
+    needs = (*needs[:3], needs[3] and values is not None)
+    grads, wanted = (
+        pair.attention_grad(a, q, k, v, values, want, want_lse, grad, *options, needs)
+        for pair in (backend, unfused)
+    )
+    for x, y, need in zip(grads, wanted, needs, strict=True):
+        assert (x is not None) == (y is not None) == need
+        if x is not None and y is not None:
+            assert x.stride() == y.stride()
+            assert torch.allclose(x, y, atol=1e-4)
+
+
+def test_wide_transpose_map(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of 64 bits, which matrices of 2^31 nonzeros have."""
+    a = make(random_graph(30, 44, 0.2), device)
+    case = make_case(a, 8, 8, bias=(3,))
+    want = run(a, case)
+    narrow = gnnsparse.SparseOperand.transpose_map.fget
+    assert narrow(a).dtype == torch.int32
+    wide = property(lambda self: narrow(self).long())
+    monkeypatch.setattr(gnnsparse.SparseOperand, "transpose_map", wide)
+    for got, same in zip(run(a, case), want, strict=True):
+        assert torch.equal(got, same)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool) -> None:
+    q, k, v = tensors(operand, 3)
+    dtypes = (torch.float16, torch.float32, torch.bfloat16)
+    mixed = [x.to(d).requires_grad_() for x, d in zip((q, k, v), dtypes, strict=True)]
+    out = gnnsparse.attention(operand, *mixed, fused=fused)
+    assert out.dtype == torch.float16
+    grads = torch.autograd.grad(out.sum(), mixed)
+    assert tuple(g.dtype for g in grads) == dtypes
+    assert torch.allclose(out.float(), gnnsparse.attention(operand, q, k, v), atol=0.02)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"q": torch.randn(36, 8)}, ValueError, r"q: has shape \(36, 8\); accepted: \(.., 37, any\)"),
+    ({"q": torch.randn(37)}, ValueError, "q: has shape"),
+    ({"k": torch.randn(37, 8)}, ValueError, r"k: has shape \(37, 8\); accepted: \(.., 52, any\)"),
+    ({"k": torch.randn(52, 9)}, ValueError, "k: has 9 features; accepted: 8, as q"),
+    ({"v": torch.randn(3, 51, 8)}, ValueError, "v: has shape"),
+    ({"q": torch.randn(2, 37, 8), "k": torch.randn(3, 52, 8)}, ValueError, r"k: has leading sizes \(3,\)"),
+    ({"v": torch.randn(52, 8, dtype=torch.float64)}, TypeError, "v: got a tensor of dtype torch.float64"),
+    ({"v": [1.0]}, TypeError, "v: got list"),
+    ({"k": torch.randn(52, 8).to_sparse()}, TypeError, "k: got"),
+    ({"bias": torch.randn(5)}, ValueError, r"bias: has shape \(5,\); accepted"),
+    ({"bias": torch.randn(2, 1)}, ValueError, "bias: has shape"),
+    ({"bias": torch.tensor(1.0)}, ValueError, "bias: has shape"),
+    ({"bias": 1.0}, TypeError, "bias: got float"),
+    ({"scale": "big"}, TypeError, "scale: got str; accepted: a number or None"),
+    ({"scale": torch.tensor(1.0)}, TypeError, "scale: got a tensor"),
+    ({"dropout_p": 1.0}, ValueError, r"dropout_p: got 1.0; accepted: a number in \[0, 1\)"),
+    ({"dropout_p": -0.1}, ValueError, "dropout_p: got -0.1"),
+    ({"dropout_p": float("nan")}, ValueError, "dropout_p: got nan"),
+    ({"dropout_p": None}, TypeError, "dropout_p: got NoneType"),
+    ({"is_causal": 1}, TypeError, "is_causal: got int"),
+    ({"return_weights": None}, TypeError, "return_weights: got NoneType"),
+    ({"fused": "yes"}, TypeError, "fused: got str"),
+    ({"impl": "gpu"}, ValueError, "impl: got 'gpu'"),
+    ({"impl": "cuda"}, ValueError, "impl: 'cuda' can't run"),
+    ({"A": torch.eye(3)}, TypeError, "A: got"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=lambda x: str(x)[:40])
+def test_mistakes(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    a = make(random_graph(37, 52, 0.2), "cpu")
+    q, k, v = tensors(a)
+    with pytest.raises(error, match=message):
+        gnnsparse.attention(**{"A": a, "q": q, "k": k, "v": v, **change})
+
+
+def test_bias_of_another_device_or_too_many_heads() -> None:
+    a = make(random_graph(37, 52, 0.2), "cpu")
+    q, k, v = tensors(a, 3)
+    with pytest.raises(ValueError, match=r"bias: has shape \(2, \d+\); accepted"):
+        gnnsparse.attention(a, q, k, v, bias=torch.randn(2, a.nnz))
+    with pytest.raises(ValueError, match="bias: is on meta"):
+        gnnsparse.attention(a, q, k, v, bias=torch.randn(a.nnz, device="meta"))

@@ -1,0 +1,136 @@
+"""AGNNConv: precisions, dtypes, what it keeps, compilation, errors. tests/parity has PyG's numbers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.nn import AGNNConv
+from tests.helpers import PRECISIONS
+
+NODES = 30
+
+
+def edges(seed: int = 0, count: int = 120) -> torch.Tensor:
+    return torch.randint(0, NODES, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def operand(**options: Any) -> gnnsparse.SparseOperand:
+    return gnnsparse.prepare(edges(), num_nodes=NODES, values="gcn", cache=False, **options)
+
+
+def dense(x: torch.Tensor, beta: torch.Tensor, linked: torch.Tensor) -> torch.Tensor:
+    """The formula on all pairs, float64."""
+    unit = torch.nn.functional.normalize(x)
+    return (beta * unit @ unit.T).masked_fill(~linked, float("-inf")).softmax(dim=1) @ x
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+def test_precisions(device: str, precision: str, reorder: str) -> None:
+    a = operand(precision=precision, reorder=reorder).to(device)
+    linked = torch.zeros(NODES, NODES, dtype=torch.bool)
+    linked[tuple(a.indices().cpu())] = True
+    layer = AGNNConv().to(device)
+    with torch.no_grad():
+        layer.beta.fill_(2.0)
+    x = torch.randn(NODES, 16, device=device, requires_grad=True)
+    y = layer(x, a)
+    probe = torch.randn_like(y)
+    got = [y, *torch.autograd.grad(y, [x, layer.beta], probe)]
+    exact_x, beta = (t.detach().double().cpu().requires_grad_() for t in (x, layer.beta))
+    want = dense(exact_x, beta, linked)
+    exact = [want, *torch.autograd.grad(want, [exact_x, beta], probe.double().cpu())]
+    unit_error = {"fp32": 2e-6, "tf32": 2e-3, "fp16": 2e-3, "bf16": 1.6e-2}[precision]
+    for mine, its in zip(got, exact, strict=True):
+        # The gradient of beta is a sum over all nodes that cancels.
+        size = max(float(its.detach().abs().max()), 4.0)
+        assert float((mine.detach().cpu() - its.detach()).abs().max()) <= 2 * unit_error * size
+
+
+def test_half_inputs_do_not_overflow() -> None:
+    """Squares of 300 are beyond float16."""
+    x = torch.full((NODES, 4), 300.0, dtype=torch.float16)
+    y = AGNNConv()(x, operand())
+    assert y.dtype == torch.float16
+    assert torch.allclose(y.float(), x.float(), rtol=1e-3)
+
+
+def test_the_state_is_pygs() -> None:
+    assert list(AGNNConv().state_dict()) == ["beta"]
+    fixed = AGNNConv(requires_grad=False)
+    assert list(fixed.state_dict()) == ["beta"]
+    assert list(fixed.parameters()) == []
+    layer = AGNNConv()
+    torch.nn.init.constant_(layer.beta, 3.0)
+    layer.reset_parameters()
+    assert layer.beta.tolist() == [1.0]
+    assert layer.beta.requires_grad
+
+
+def test_an_edge_index_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*args: Any, **options: Any) -> gnnsparse.SparseOperand:
+        calls.append(1)
+        return gnnsparse.prepare(*args, **options)
+
+    monkeypatch.setattr("gnnsparse.nn.adjacency.prepare", counted)
+    layer, index, x = AGNNConv(), edges(), torch.randn(NODES, 4)
+    first = layer(x, index)
+    assert torch.equal(layer(x, index), first)
+    assert len(calls) == 1
+    assert not torch.equal(layer(x, edges(1)), first)
+    assert len(calls) == 2
+
+
+def test_edges_given_twice_count_twice() -> None:
+    index = torch.tensor([[1, 1, 2], [0, 0, 0]])
+    x = torch.eye(3)
+    weights = AGNNConv(add_self_loops=False)(x, index)[0]
+    assert torch.allclose(weights, torch.tensor([0.0, 2 / 3, 1 / 3]), atol=1e-6)
+
+
+def test_copies_and_pickles() -> None:
+    layer, index, x = AGNNConv(), edges(), torch.randn(NODES, 4)
+    want = layer(x, index)
+    assert torch.equal(copy.deepcopy(layer)(x, index), want)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x, index), want)
+
+
+def test_compiles_without_graph_breaks() -> None:
+    layer, a, x = AGNNConv(), operand(), torch.randn(NODES, 4, requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    y = compiled(x, a)
+    assert torch.allclose(y, layer(x, a), atol=1e-6)
+    y.sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: AGNNConv(requires_grad=1), "requires_grad: got int; accepted: True or False"),
+        (lambda: AGNNConv(add_self_loops=None), "add_self_loops: got NoneType"),
+        (lambda: AGNNConv(precision="fp8"), "precision: got 'fp8'; accepted: fp32, tf32, fp16, bf16"),
+        (lambda: AGNNConv()(torch.ones(3, 2), [[0], [1]]), "adj: got list; accepted: a SparseOperand"),
+        (
+            lambda: AGNNConv()(torch.ones(3, 2), torch.ones(3, 4)),
+            "adj: has shape (3, 4); accepted: (2, edges)",
+        ),
+        (lambda: AGNNConv()(torch.ones(4, 2), operand()), "q: has shape (4, 2)"),
+    ],
+)
+def test_bad_arguments(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()
+
+
+def test_repr() -> None:
+    assert repr(AGNNConv(requires_grad=False)) == "AGNNConv(requires_grad=False)"

@@ -1,0 +1,302 @@
+"""SparseAttention and the encoder: torch's numbers with all pairs, masked ones with a pattern."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse import SparseGraph, SparseOperand, masks
+from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer, edge_bias
+
+LENGTH, BATCH, WIDTH, HEADS = 11, 3, 16, 4
+
+
+def operand(graph: SparseGraph, **options: Any) -> SparseOperand:
+    return gnnsparse.prepare(graph, cache=False, **options)
+
+
+def everything(rows: int = LENGTH, cols: int = LENGTH) -> SparseOperand:
+    return operand(masks.full(rows, cols))
+
+
+def blocked(graph: SparseGraph) -> torch.Tensor:
+    """torch's mask for a pattern: True where attention is not allowed."""
+    return torch.from_numpy(graph.to_scipy().toarray() == 0)
+
+
+def same_parameters(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
+    """Random ones, also where torch starts with zeros and ones; the names have to be the same."""
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ours.load_state_dict(theirs.state_dict())
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+
+
+def assert_same(ours: Any, theirs: Any, inputs: list[torch.Tensor], atol: float = 2e-5) -> None:
+    """Outputs and all gradients of two calls; each is a function and the module it is of."""
+    results = []
+    for call, module in (ours, theirs):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        y = call(*leaves)
+        probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+        results.append([y, *torch.autograd.grad(y, [*leaves, *module.parameters()], probe)])
+    for a, b in zip(*results, strict=True):
+        assert a.shape == b.shape
+        assert float((a - b).detach().abs().max()) <= atol * max(1.0, float(b.detach().abs().max()))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch", [None, BATCH])
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_is_torchs(batch_first: bool, bias: bool, batch: int | None, fused: bool) -> None:
+    options = {"bias": bias, "batch_first": batch_first}
+    ours = SparseAttention(WIDTH, HEADS, fused=fused, **options)
+    theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, **options)
+    same_parameters(ours, theirs)
+
+    def tokens(length: int) -> torch.Tensor:
+        sizes = [length] if batch is None else [batch, length] if batch_first else [length, batch]
+        return torch.randn(*sizes, WIDTH)
+
+    a = everything(LENGTH, 7)
+    cross = [tokens(LENGTH), tokens(7), tokens(7)]
+    assert_same(
+        (lambda q, k, v: ours(q, k, v, a), ours),
+        (lambda q, k, v: theirs(q, k, v, need_weights=False)[0], theirs),
+        cross,
+    )
+    b = everything()
+    assert_same(
+        (lambda x: ours(x, x, x, b), ours),
+        (lambda x: theirs(x, x, x, need_weights=False)[0], theirs),
+        [tokens(LENGTH)],
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_over_a_pattern_is_masked_attention(causal: bool) -> None:
+    graph = masks.union(masks.window(LENGTH, 2), masks.random(LENGTH, 3, seed=0))
+    ours = SparseAttention(WIDTH, HEADS, batch_first=True)
+    theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    same_parameters(ours, theirs)
+    mask = blocked(masks.intersection(graph, masks.causal(LENGTH)) if causal else graph)
+    a = operand(graph, reorder="degree")
+    assert_same(
+        (lambda x: ours(x, x, x, a, None, causal), ours),
+        (lambda x: theirs(x, x, x, attn_mask=mask, need_weights=False)[0], theirs),
+        [torch.randn(BATCH, LENGTH, WIDTH)],
+    )
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu", torch.nn.functional.silu])
+def test_layer_is_torchs(norm_first: bool, batch_first: bool, bias: bool, activation: Any) -> None:
+    options: dict[str, Any] = {
+        "dropout": 0.0, "activation": activation, "layer_norm_eps": 1e-3, "batch_first": batch_first,
+        "norm_first": norm_first, "bias": bias,
+    }  # fmt: skip
+    ours = TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
+    theirs = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
+    same_parameters(ours, theirs)
+    a, sizes = everything(), (BATCH, LENGTH) if batch_first else (LENGTH, BATCH)
+    assert_same((lambda x: ours(x, a), ours), (theirs, theirs), [torch.randn(*sizes, WIDTH)])
+
+
+def encoders(layers: int = 2, **options: Any) -> tuple[TransformerEncoder, torch.nn.TransformerEncoder]:
+    options = {"dropout": 0.0, "batch_first": True, **options}
+    ours = TransformerEncoder(
+        TransformerEncoderLayer(WIDTH, HEADS, 24, **options), layers, torch.nn.LayerNorm(WIDTH)
+    )
+    theirs = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, **options), layers, torch.nn.LayerNorm(WIDTH),
+        enable_nested_tensor=False,
+    )  # fmt: skip
+    same_parameters(ours, theirs)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("kind", ["bool", "float"])
+def test_padding(norm_first: bool, kind: str) -> None:
+    """Each sequence its own padded keys; torch leaves padded queries what they are too."""
+    ours, theirs = encoders(norm_first=norm_first)
+    graph = masks.window(LENGTH, 3)
+    lengths = torch.tensor([LENGTH, 9, 8])  # every window keeps a key: torch gives NaN without any
+    padding = torch.arange(LENGTH) >= lengths[:, None]
+    mask = padding if kind == "bool" else torch.zeros(padding.shape).masked_fill(padding, float("-inf"))
+    pattern_mask = torch.zeros(LENGTH, LENGTH).masked_fill(blocked(graph), float("-inf"))
+    a = operand(graph)
+    assert_same(
+        (lambda x: ours(x, a, mask), ours),
+        (
+            lambda x: theirs(
+                x, pattern_mask, mask if kind == "float" else torch.zeros_like(pattern_mask[0]).expand(
+                    BATCH, -1).masked_fill(padding, float("-inf"))
+            ),
+            theirs,
+        ),
+        [torch.randn(BATCH, LENGTH, WIDTH)],
+    )  # fmt: skip
+
+
+def test_the_encoder_hands_padding_to_every_layer() -> None:
+    ours, _ = encoders()
+    a, padding = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padding[:, -2:] = True
+    x = torch.randn(BATCH, LENGTH, WIDTH)
+    want = x
+    for layer in ours.layers:
+        want = layer(want, a, padding)
+    assert torch.equal(ours(x, a, padding), ours.norm(want))
+    assert not torch.equal(ours(x, a, padding), ours(x, a))
+
+
+def test_what_is_padded_does_not_matter() -> None:
+    ours, _ = encoders()
+    a, padding = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padding[:, -4:] = True
+    x = torch.randn(BATCH, LENGTH, WIDTH)
+    other = x.clone()
+    other[padding] = torch.randn(int(padding.sum()), WIDTH)
+    assert torch.equal(ours(x, a, padding)[:, :-4], ours(other, a, padding)[:, :-4])
+
+
+def test_a_sequence_of_padding_alone_gives_no_nan() -> None:
+    ours, _ = encoders()
+    a, padding = operand(masks.window(LENGTH, 2)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padding[0] = True
+    x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
+    y = ours(x, a, padding)
+    y.square().sum().backward()
+    assert torch.isfinite(y).all()
+    assert torch.isfinite(x.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in ours.parameters())
+
+
+def test_edge_bias() -> None:
+    a = operand(masks.random(LENGTH, 4, seed=1), reorder="degree")
+    padding = torch.rand(BATCH, LENGTH) < 0.3
+    bias = edge_bias(a, padding)
+    assert bias.shape == (BATCH, 1, a.nnz)
+    assert torch.equal(bias[:, 0] == float("-inf"), padding[:, a.indices()[1]])
+    assert torch.equal(bias[:, 0] == 0, ~padding[:, a.indices()[1]])
+    assert edge_bias(a, padding[0]).shape == (1, a.nnz)
+
+
+def test_a_learnable_bias_gets_its_gradient() -> None:
+    layer = TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0.0, batch_first=True)
+    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
+    bias = torch.zeros(HEADS, a.nnz, requires_grad=True)
+    plain = layer(x, a)
+    y = layer(x, a, bias=bias)
+    assert torch.allclose(y, plain, atol=1e-6)
+    y.square().sum().backward()
+    assert float(bias.grad.abs().max()) > 0
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    layer = TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0.5, batch_first=True)
+    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
+    assert not torch.equal(layer(x, a), layer(x, a))
+    torch.manual_seed(3)
+    first = layer(x, a)
+    torch.manual_seed(3)
+    assert torch.equal(layer(x, a), first)
+    layer.eval()
+    assert torch.equal(layer(x, a), layer(x, a))
+
+
+def test_fused_and_unfused_agree() -> None:
+    options: dict[str, Any] = {"dropout": 0.3, "batch_first": True}
+    fused = TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
+    unfused = TransformerEncoderLayer(WIDTH, HEADS, 24, fused=False, **options)
+    unfused.load_state_dict(fused.state_dict())
+    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
+    results = []
+    for layer in (fused, unfused):
+        torch.manual_seed(0)
+        results.append(layer(x, a))
+    assert torch.allclose(*results, atol=1e-5)
+
+
+def test_layers_of_a_stack_get_their_own_parameters() -> None:
+    encoder = TransformerEncoder(TransformerEncoderLayer(WIDTH, HEADS, 24), 2)
+    first, second = encoder.layers
+    assert torch.equal(first.linear1.weight, second.linear1.weight)
+    encoder.reset_parameters()
+    assert not torch.equal(first.linear1.weight, second.linear1.weight)
+    assert not torch.equal(first.self_attn.in_proj_weight, second.self_attn.in_proj_weight)
+
+
+def test_copies_and_pickles() -> None:
+    ours, _ = encoders()
+    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
+    want = ours(x, a)
+    assert torch.equal(copy.deepcopy(ours)(x, a), want)
+    assert torch.equal(pickle.loads(pickle.dumps(ours))(x, a), want)
+
+
+def test_compiles_without_graph_breaks() -> None:
+    ours, _ = encoders(1)
+    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
+    padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padding[:, -1] = True
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(x, a, padding), ours(x, a, padding), atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_precisions_on_a_device(device: str, precision: str) -> None:
+    """A step on the device, beside the same in fp32 on the CPU."""
+    options: dict[str, Any] = {"dropout": 0.0, "batch_first": True}
+    layer = TransformerEncoderLayer(64, 2, 64, **options)
+    graph = masks.bigbird(96, 8, 3, 1, 1, seed=0)
+    x = torch.randn(2, 96, 64)
+    want = layer(x, operand(graph))
+    moved = copy.deepcopy(layer).to(device)
+    got = moved(x.to(device), operand(graph, precision=precision).to(device))
+    got.square().sum().backward()
+    limit = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 5e-3, "bf16": 3e-2}[precision]
+    assert float((got.cpu() - want).detach().abs().max()) < limit
+    assert all(torch.isfinite(p.grad).all() for p in moved.parameters())
+
+
+X = torch.zeros(BATCH, LENGTH, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SparseAttention(10, 3), "num_heads: got 3; accepted: a divisor of embed_dim, 10"),
+        (lambda: SparseAttention(8, 2, dropout=1.0), "dropout: got 1.0; accepted: a number in [0, 1)"),
+        (lambda: SparseAttention(8, 2)(X, X, X, masks.window(4, 1)), "pattern: got SparseGraph; accepted: a"),
+        (
+            lambda: SparseAttention(WIDTH, 2, batch_first=True)(X, X, X, everything(5)),
+            "query: has shape (3, 11, 16); accepted: (length, 16) or (batch, length, 16), length 5 here",
+        ),
+        (
+            lambda: SparseAttention(WIDTH, 2, batch_first=True)(X, X[:2], X[:2], everything()),
+            "key: the batches differ: [(3,), (2,), (2,)]",
+        ),
+        (lambda: edge_bias(everything(), X), "key_padding_mask: has shape (3, 11, 16); accepted: a tensor"),
+        (lambda: edge_bias(everything(), X[..., 0].long()), "key_padding_mask: got a tensor of dtype torch."),
+        (
+            lambda: TransformerEncoderLayer(8, 2, activation="swish"),
+            "activation: got 'swish'; accepted: relu",
+        ),
+        (lambda: TransformerEncoder(torch.nn.Linear(2, 2), 2), "encoder_layer: got Linear; accepted: a gnn"),
+        (lambda: TransformerEncoder(TransformerEncoderLayer(8, 2), 0), "num_layers: got 0"),
+    ],
+)
+def test_bad_arguments(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()
