@@ -273,6 +273,56 @@ def cuda_sddmm_window(
     stream: int,
 ) -> None: ...
 def cuda_gather_floor(columns: int, count: int, x: Dense, n: int, out: int, stream: int) -> None: ...
+def cuda_attention_panel(
+    problem: Attention,
+    a: Blocked,
+    items: Segments,
+    indptr: int,
+    row_ids: int,
+    cuts: int,
+    cut_count: int,
+    partials: int,
+    partial: int,
+    out: Heads,
+    lse: int,
+    stream: int,
+) -> None: ...
+def cuda_attention_panel_rows(
+    problem: Attention,
+    a: Blocked,
+    items: Segments,
+    indptr: int,
+    row_ids: int,
+    cuts: int,
+    cut_count: int,
+    partials: int,
+    partial: int,
+    grad: Heads,
+    lse: int,
+    delta: int,
+    dq: Heads,
+    dbias: Slots,
+    stream: int,
+) -> None: ...
+def cuda_attention_panel_columns(
+    problem: Attention,
+    a: Blocked,
+    items: Segments,
+    indptr: int,
+    row_ids: int,
+    cuts: int,
+    cut_count: int,
+    partials: int,
+    partial: int,
+    slot_map: int,
+    wide_map: bool,
+    grad: Heads,
+    lse: int,
+    delta: int,
+    dk: Heads,
+    dv: Heads,
+    stream: int,
+) -> None: ...
 def cuda_softmax(
     a: Csr, long_rows: int, count: int, row_limit: int, scores: int, out: int, stream: int
 ) -> None: ...

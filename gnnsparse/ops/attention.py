@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
 from gnnsparse.operand import SparseOperand, operand_of
-from gnnsparse.ops import cpu_attention, unfused
+from gnnsparse.ops import cpu_attention, cuda_attention, unfused
 from gnnsparse.ops.backend import FLOATS, check_operand, resolve_impl
 from gnnsparse.ops.layout import to_heads, to_slots
 from gnnsparse.ops.philox import draw_seed
@@ -23,7 +23,7 @@ _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, to
 
 def attention_backend(device: torch.device) -> ModuleType:
     """The module whose `attention` and `attention_grad` run on a device."""
-    return cpu_attention if device.type == "cpu" else unfused
+    return cpu_attention if device.type == "cpu" else cuda_attention
 
 
 def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:

@@ -7,14 +7,13 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
 from gnnsparse.ops.layout import empty_heads
-from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
+from gnnsparse.precision import Precision, round_operand
 
 __all__ = ["attention", "attention_grad"]
 
 _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-_NO_HEADS = _native.Heads(0, 0, 0, 0, 0)
-_NO_SLOTS = _native.Slots(0, 0, 0, 0)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -25,35 +24,6 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 def _operand(x: torch.Tensor, precision: Precision) -> torch.Tensor:
     """`x` rounded to the precision, with contiguous rows."""
     return _rows(round_operand(x, precision))
-
-
-def _edges(bias: torch.Tensor | None) -> torch.Tensor | None:
-    """`bias` with contiguous edges."""
-    return bias if bias is None or bias.stride(2) == 1 else bias.contiguous()
-
-
-def _view(x: torch.Tensor | None) -> _native.Heads:
-    if x is None:
-        return _NO_HEADS
-    return _native.Heads(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2), DTYPE_CODES[x.dtype])
-
-
-def _slots(x: torch.Tensor | None) -> _native.Slots:
-    """Edge values with contiguous edges; those of one batch or head serve all."""
-    if x is None:
-        return _NO_SLOTS
-    batch, head = (0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))
-    return _native.Slots(x.data_ptr(), batch, head, DTYPE_CODES[x.dtype])
-
-
-def _problem(
-    operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-    scale: float, dropout_p: float, seed: torch.Tensor | None, is_causal: bool,
-) -> _native.Attention:  # fmt: skip
-    return _native.Attention(
-        _view(q), _view(k), _view(v), _slots(bias), q.shape[0], q.shape[1], q.shape[3], v.shape[3], scale,
-        is_causal, dropout_p, address(seed), operand.precision.code,
-    )  # fmt: skip
 
 
 def _interleaved(x: torch.Tensor) -> bool:
@@ -80,10 +50,10 @@ def attention(
     out = empty_heads(q, v.shape[3])
     lse = torch.empty(q.shape[:3], dtype=torch.float32)
     q, k, v = (_operand(x, side.precision) for x in (q, k, v))
-    edges = _edges(bias)  # kept here while the kernel reads it
-    problem = _problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
+    edges = edge_values(bias)  # kept here while the kernel reads it
+    problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
     _native.cpu_attention(
-        problem, side.csr.view, address(side.row_ids), _interleaved(k), _view(out), address(lse),
+        problem, side.csr.view, address(side.row_ids), _interleaved(k), heads_view(out), address(lse),
         torch.get_num_threads(),
     )  # fmt: skip
     return out, lse
@@ -113,20 +83,20 @@ def attention_grad(
     q, k, v, grad = (_operand(x, side.precision) for x in (q, k, v, grad_out))
     lse = lse.contiguous()
     delta = torch.empty_like(lse)
-    edges = _edges(bias)  # kept here while the kernels read it
-    problem = _problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
+    edges = edge_values(bias)  # kept here while the kernels read it
+    problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
     # One thread adds up the gradient of a bias that several heads share.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
         problem, side.csr.view, address(side.row_ids), one_batch, one_head or _interleaved(k),
-        address(lse), _view(grad), address(delta), _view(dq), _slots(dbias), threads,
+        address(lse), heads_view(grad), address(delta), heads_view(dq), slots_view(dbias), threads,
     )  # fmt: skip
     if dk is not None or dv is not None:
         slots = operand.transpose_map
         back = operand.T.side
         _native.cpu_attention_column_grads(
             problem, back.csr.view, address(back.row_ids), _interleaved(q), address(slots),
-            slots.dtype == torch.int64, address(lse), _view(grad), address(delta), _view(dk), _view(dv),
-            threads,
+            slots.dtype == torch.int64, address(lse), heads_view(grad), address(delta), heads_view(dk),
+            heads_view(dv), threads,
         )  # fmt: skip
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

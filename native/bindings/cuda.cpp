@@ -145,6 +145,92 @@ void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr
                      precision, stream_of(stream));
 }
 
+// 16-byte vectors of every row of every head.
+void require_head_vectors(const HeadsView& view, Precision precision, const char* name) {
+  const auto in_bytes = [&](int64_t stride) { return stride * size_of(view.dtype); };
+  if (view.dtype != storage_of(precision)) {
+    reject(name, "must be in the storage type of the precision");
+  }
+  require_aligned(reinterpret_cast<Address>(view.data), name);
+  if (in_bytes(view.batch) % 16 != 0 || in_bytes(view.head) % 16 != 0 ||
+      in_bytes(view.row) % 16 != 0) {
+    reject(name, "rows must be 16-byte aligned");
+  }
+  if (in_bytes(view.row) > UINT32_MAX) reject(name, "rows are 4 GiB long or longer");
+}
+
+// What the three passes share: `queries` is L, also where `a` is the transpose.
+PanelAttention panel_attention(const AttentionProblem& problem, const BlockedView& a,
+                               const Segments& items, Address indptr, Address row_ids, Address cuts,
+                               int64_t cut_count, int64_t partials, Address partial,
+                               int64_t queries, Address lse) {
+  if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
+    reject("format", "attention takes the bits of panels of 16 rows");
+  }
+  require_head_vectors(problem.q, problem.precision, "q");
+  require_head_vectors(problem.k, problem.precision, "k");
+  require_head_vectors(problem.v, problem.precision, "v");
+  PanelAttention p;
+  p.problem = problem;
+  p.a = a;
+  p.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
+  p.items = array<const PanelItem>(items.data, items.count, "items");
+  p.item_count = items.count;
+  p.row_offsets = array<const int32_t>(items.row_offsets, items.count, "row_offsets");
+  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
+  p.cuts = array<const int32_t>(cuts, cut_count, "cuts");
+  p.cut_count = cut_count;
+  p.partials = partials;
+  p.partial = array<float>(partial, partials, "partial");
+  p.head_count = problem.batches * problem.heads;
+  p.queries = queries;
+  p.lse = array<float>(lse, p.head_count * queries, "lse");
+  return p;
+}
+
+void attention_panel(const AttentionProblem& problem, const BlockedView& a, const Segments& items,
+                     Address indptr, Address row_ids, Address cuts, int64_t cut_count,
+                     int64_t partials, Address partial, const HeadsView& out, Address lse,
+                     Address stream) {
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.rows, lse);
+  p.out = out;
+  cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
+}
+
+void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
+                          const Segments& items, Address indptr, Address row_ids, Address cuts,
+                          int64_t cut_count, int64_t partials, Address partial,
+                          const HeadsView& grad, Address lse, Address delta, const HeadsView& dq,
+                          const SlotsView& dbias, Address stream) {
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.rows, lse);
+  require_head_vectors(grad, problem.precision, "grad");
+  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
+  p.grad = grad;
+  p.delta = array<const float>(delta, p.head_count * a.rows, "delta");
+  p.dq = dq;
+  p.dbias = dbias;
+  cuda::attention_panel(p, cuda::AttentionPass::kRows, stream_of(stream));
+}
+
+void attention_panel_columns(const AttentionProblem& problem, const BlockedView& a,
+                             const Segments& items, Address indptr, Address row_ids, Address cuts,
+                             int64_t cut_count, int64_t partials, Address partial, Address slot_map,
+                             bool wide_map, const HeadsView& grad, Address lse, Address delta,
+                             const HeadsView& dk, const HeadsView& dv, Address stream) {
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.cols, lse);
+  require_head_vectors(grad, problem.precision, "grad");
+  p.grad = grad;
+  p.delta = array<const float>(delta, p.head_count * a.cols, "delta");
+  p.slot_map = optional_array<const int32_t>(slot_map, "slot_map");
+  p.wide_map = wide_map;
+  p.dk = dk;
+  p.dv = dv;
+  cuda::attention_panel(p, cuda::AttentionPass::kColumns, stream_of(stream));
+}
+
 void gather_floor(Address columns, int64_t count, const Dense& x, int64_t n, Address out,
                   Address stream) {
   const auto view = matrix<DenseView>(x, count, n, "x");
@@ -180,6 +266,9 @@ void bind_kernels(py::module_& m) {
   m.def("cuda_spmm_panel", &spmm_panel, nogil);
   m.def("cuda_sddmm_panel", &sddmm_panel, nogil);
   m.def("cuda_sddmm_window", &sddmm_window, nogil);
+  m.def("cuda_attention_panel", &attention_panel, nogil);
+  m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil);
+  m.def("cuda_attention_panel_columns", &attention_panel_columns, nogil);
   m.def("cuda_gather_floor", &gather_floor, nogil);
   m.def(
       "cuda_softmax",

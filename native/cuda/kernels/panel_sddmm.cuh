@@ -3,19 +3,16 @@
 // shared memory where they are wide. One warp is a block. panel_tile.h has the maps.
 #pragma once
 
-#include "device/async.cuh"
 #include "device/launch.cuh"
-#include "device/mma.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_problem.h"
+#include "kernels/panel_multiply.cuh"
 
 namespace gnnsparse::cuda {
 
 // Slices of stages in shared memory. Two are on their way while one is multiplied: the writing of
 // scores takes as long as a copy, which would leave memory idle.
 inline constexpr int kScoreRing = 3;
-inline constexpr uint32_t kSliceBytes = 16 * kStageChunks;
-inline constexpr uint32_t kQueryBytes = 16 * kQueryChunks;
 
 // A score on its way to `at`, counted from the panel's first nonzero.
 struct Score {
@@ -123,12 +120,6 @@ class ScoreOutput {
   int64_t next_[2];
 };
 
-// One slice of the panel's rows of Q as a lane uses it: operand A of four k-steps in 16 bits; of
-// words the chunks of rows g and g + 8, two each.
-struct QuerySlice {
-  uint32_t reg[4][4];
-};
-
 // kHeld: slices of Q in registers, all there are; 0: they stay in shared memory, any number.
 template <Precision P, int kHeld>
 class ScoreWarp {
@@ -217,18 +208,17 @@ class ScoreWarp {
 
   __device__ QuerySlice load_queries(int slice) const {
     const uint32_t queries = queries_ + slice * kQueryBytes;
-    QuerySlice loaded;
+    if constexpr (kWords<P>) {
+      QuerySlice loaded;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (kWords<P>) {
+      for (int i = 0; i < 4; ++i) {
         const int row = (lane_ >> 2) + 8 * (i >> 1);
         load_shared(queries + 16 * query_chunk(row, word_pair_chunk(lane_, i & 1)), loaded.reg[i]);
-      } else {
-        const int chunk = query_chunk(query_row(lane_), query_step_chunk(lane_, i));
-        load_matrices_plain(queries + 16 * chunk, loaded.reg[i]);
       }
+      return loaded;
+    } else {
+      return load_query_matrices(queries, lane_);
     }
-    return loaded;
   }
 
   __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
@@ -285,24 +275,7 @@ class ScoreWarp {
     } else if constexpr (kWords<P>) {
       multiply_words(keys, queries, scores);
     } else {
-      multiply_matrices(keys, queries, scores);
-    }
-  }
-
-  __device__ void multiply_matrices(uint32_t keys, const QuerySlice& queries,
-                                    float (&scores)[4][4]) const {
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        uint32_t k[4];
-        const int slot = column_slot(lane_ & 7, j);
-        load_matrices_plain(keys + 16 * stage_chunk(slot, key_step_chunk(lane_, pair)), k);
-        const uint32_t low[2] = {k[0], k[1]};
-        const uint32_t high[2] = {k[2], k[3]};
-        mma<P>(scores[j], queries.reg[2 * pair], low);
-        mma<P>(scores[j], queries.reg[2 * pair + 1], high);
-      }
+      multiply_keys<P>(keys, lane_, queries, scores);
     }
   }
 

@@ -11,9 +11,9 @@
 
 #include "device/async.cuh"
 #include "device/launch.cuh"
-#include "device/mma.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_problem.h"
+#include "kernels/panel_multiply.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -74,32 +74,6 @@ class PanelOutput {
   int row_[kGroups];
   float scale_[kGroups];
 };
-
-// Lanes of a pair exchange halves of two accumulators, so that each has four features of one.
-template <class Source, int kTiles>
-__device__ void store_pairs(const PanelOutput<Source>& out, const float (&sums)[kTiles][4],
-                            int group, int lane, int64_t feature) {
-  const bool odd = lane & 1;
-#pragma unroll
-  for (int pair = 0; pair < kTiles / 2; ++pair) {
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
-      float mine[2];
-      float theirs[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float even_tile = sums[2 * pair][2 * upper + i];
-        const float odd_tile = sums[2 * pair + 1][2 * upper + i];
-        mine[i] = odd ? odd_tile : even_tile;
-        theirs[i] = __shfl_xor_sync(0xffffffffu, odd ? even_tile : odd_tile, 1);
-      }
-      float v[4] = {odd ? theirs[0] : mine[0], odd ? theirs[1] : mine[1], odd ? mine[0] : theirs[0],
-                    odd ? mine[1] : theirs[1]};
-      const int column = 8 * (2 * pair + odd) + 2 * (lane & 2);
-      out.store(group + upper, feature + column, v);
-    }
-  }
-}
 
 template <class Source>
 __device__ void store_words(const PanelOutput<Source>& out, const float (&sums)[4][4], int group,
@@ -214,7 +188,7 @@ class PanelWarp {
       if constexpr (kWords<P>) {
         store_words<Source>(out, sums_[m], 2 * m, lane_, feature);
       } else {
-        store_pairs<Source>(out, sums_[m], 2 * m, lane_, feature);
+        store_pairs(out, sums_[m], 2 * m, lane_, feature);
       }
 #pragma unroll
       for (int i = 0; i < 4 * Tile::kTiles; ++i) sums_[m][i / 4][i % 4] = 0.0f;

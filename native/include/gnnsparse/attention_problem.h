@@ -51,6 +51,9 @@ struct AttentionProblem {
   uint32_t threshold = 0;         // dropout_threshold(p)
   float kept_scale = 1.0f;        // 1 / (1 - p)
   Precision precision = Precision::kFp32;
+
+  // Whether an edge's score or weight takes more than a dot product.
+  bool has_extras() const { return bias.data != nullptr || seed != nullptr || is_causal; }
 };
 
 }  // namespace gnnsparse

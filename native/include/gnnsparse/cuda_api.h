@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gnnsparse/blocked.h"
+#include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/types.h"
 #include "gnnsparse/window_problem.h"
@@ -112,6 +113,8 @@ void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Pr
                 Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
+enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2 };
+void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
 

@@ -1,0 +1,133 @@
+#include "kernels/panel_attention.cuh"
+
+namespace gnnsparse::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct Combine {
+  PanelAttention p;
+  HeadsView to;
+  int64_t width;
+  float scale;
+  const float* partial;
+};
+
+// How much each part of a softmax counts, by its own maximum.
+class PartWeights {
+ public:
+  __device__ PartWeights(const Combine& c, const PartialShape& shape, int64_t part, int count,
+                         int row)
+      : maxima_(c.partial + shape.facts(part, 0, row)) {
+    top_ = -std::numeric_limits<float>::infinity();
+    for (int i = 0; i < count; ++i) top_ = fmaxf(top_, maxima_[2 * kQueryRows * i]);
+    for (int i = 0; i < count; ++i) {
+      total_ += (*this)(i)*maxima_[2 * kQueryRows * i + kQueryRows];
+    }
+  }
+  __device__ float operator()(int i) const {
+    return isinf(top_) ? 0.0f : exp2f(maxima_[2 * kQueryRows * i] - top_);
+  }
+  __device__ float total() const { return total_; }
+  __device__ float lse() const { return (top_ + log2f(total_)) * kLn2; }
+
+ private:
+  const float* maxima_;
+  float top_;
+  float total_ = 0.0f;
+};
+
+// A block takes a cut panel of a head; four features of a row a thread.
+template <bool kSoftmax>
+__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Combine c) {
+  const PanelAttention& p = c.p;
+  const auto cut = reinterpret_cast<const Cut*>(p.cuts)[blockIdx.x];
+  const int64_t head = p.first_head + blockIdx.y;
+  const PartialShape shape(p, c.width);
+  const int64_t first = int64_t{blockIdx.y} * p.partials + cut.first;
+  const int quads = static_cast<int>(shape.stride / 4);
+  const MutableDenseView to = c.to.mutable_of(head / p.problem.heads, head % p.problem.heads);
+  for (int i = threadIdx.x; i < kQueryRows * quads; i += kThreads) {
+    const int in_panel = i / quads;
+    const int64_t feature = i % quads * 4;
+    const int64_t row = int64_t{cut.item} * kQueryRows + in_panel;
+    if (row >= p.a.rows || feature >= c.width) continue;
+    const int64_t id = p.row_ids != nullptr ? p.row_ids[row] : row;
+    float sum[4] = {};
+    const float* part = c.partial + shape.at(first, in_panel) + feature;
+    const auto add = [&](int j, float weight) {
+      const auto v = *reinterpret_cast<const float4*>(part + shape.at(j, 0));
+      sum[0] += weight * v.x;
+      sum[1] += weight * v.y;
+      sum[2] += weight * v.z;
+      sum[3] += weight * v.w;
+    };
+    float scale = c.scale;
+    if constexpr (kSoftmax) {
+      const PartWeights weights(c, shape, first, cut.count, in_panel);
+      for (int j = 0; j < cut.count; ++j) add(j, weights(j));
+      scale = weights.total() > 0.0f ? 1.0f / weights.total() : 0.0f;
+      if (feature == 0) p.lse[head * p.queries + id] = weights.lse();
+    } else {
+      for (int j = 0; j < cut.count; ++j) add(j, 1.0f);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum[j] *= scale;
+    store_row(to, id, feature, c.width, sum);
+  }
+}
+
+// Heads that share a bias are done one after the other, so that its gradient has one writer.
+template <Precision P>
+void run_rows(const PanelAttention& p, Stream stream) {
+  const SlotsView& to = p.dbias;
+  const bool shared = to.data != nullptr && ((to.batch == 0 && p.problem.batches > 1) ||
+                                             (to.head == 0 && p.problem.heads > 1));
+  if (!shared) return run_attention_row_grads<P>(p, stream);
+  for (int64_t head = 0; head < p.head_count; ++head) {
+    PanelAttention one = p;
+    one.first_head = p.first_head + head;
+    one.head_count = 1;
+    run_attention_row_grads<P>(one, stream);
+  }
+}
+
+}  // namespace
+
+void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t width, float scale,
+                       const float* partial, bool softmax, Stream stream) {
+  if (p.cut_count == 0 || to.data == nullptr) return;
+  const Combine combine = {p, to, width, scale, partial};
+  const auto kernel = softmax ? combine_kernel<true> : combine_kernel<false>;
+  const dim3 grid = grid_of(p.cut_count, 1, p.head_count, "attention_combine");
+  launch("attention_combine", kernel, grid, kThreads, stream, combine);
+}
+
+extern template void run_attention_forward<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_forward<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_row_grads<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_row_grads<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_column_grads<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
+
+void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream) {
+  const bool fp16 = p.problem.precision == Precision::kFp16;
+  if (!fp16 && p.problem.precision != Precision::kBf16) {
+    throw std::invalid_argument("precision: attention over panels has fp16 and bf16");
+  }
+  if (p.problem.d > 2 * kSliceFeatures || p.problem.dv > 2 * kSliceFeatures) {
+    throw std::invalid_argument("d: attention over panels has at most 128 features");
+  }
+  switch (pass) {
+    case AttentionPass::kForward:
+      return fp16 ? run_attention_forward<Precision::kFp16>(p, stream)
+                  : run_attention_forward<Precision::kBf16>(p, stream);
+    case AttentionPass::kRows:
+      return fp16 ? run_rows<Precision::kFp16>(p, stream) : run_rows<Precision::kBf16>(p, stream);
+    case AttentionPass::kColumns:
+      return fp16 ? run_attention_column_grads<Precision::kFp16>(p, stream)
+                  : run_attention_column_grads<Precision::kBf16>(p, stream);
+  }
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,41 @@
+// What the attention kernels over panels are called with.
+#pragma once
+
+#include "gnnsparse/attention_problem.h"
+#include "gnnsparse/panel_problem.h"
+
+namespace gnnsparse {
+
+// Rows of all dense arrays are 16-byte aligned, in the storage type of the precision, but those of
+// results. Heads are counted over the whole batch.
+struct PanelAttention {
+  AttentionProblem problem;
+  BlockedView a;                     // bits of panels of 16 rows in lane order, of A or of A^T
+  const int64_t* indptr = nullptr;   // of a
+  const PanelItem* items = nullptr;  // parts of cut panels have a place for partial sums
+  int64_t item_count = 0;
+  const int32_t* row_offsets = nullptr;  // [items][16] nonzeros of the row before the item
+  const int32_t* row_ids = nullptr;      // null: i
+  const int32_t* cuts = nullptr;         // [cut_count][4]: panel, first partial, count, unused
+  int64_t cut_count = 0;
+  int64_t partials = 0;      // of one head
+  float* partial = nullptr;  // [heads][partials][16][width rounded up to 64], twice in the pass
+                             // over columns, then [heads][partials][2][16]
+  int64_t first_head = 0;  // heads [first_head, first_head + head_count) are done
+  int64_t head_count = 0;
+  int64_t queries = 0;  // L
+
+  HeadsView out;         // forward: [.., L, dv]
+  float* lse = nullptr;  // [heads][L], forward writes it
+
+  HeadsView grad;                // backward: of out
+  const float* delta = nullptr;  // [heads][L], sum of grad * out over a row
+  HeadsView dq;                  // pass over rows; null: not wanted
+  SlotsView dbias;               // float32, added to; null: not wanted
+  HeadsView dk;                  // pass over columns
+  HeadsView dv;
+  const void* slot_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
+  bool wide_map = false;           // of 64 bits
+};
+
+}  // namespace gnnsparse
