@@ -61,6 +61,7 @@ bench() {
   for graph in arxiv_like reddit_like; do
     "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
   done
+  "$python" -m benchmarks.attention --out "$out/attention.json"
   "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }
 

@@ -14,7 +14,7 @@ from gnnsparse.ops import cpu_attention, cuda_attention, unfused
 from gnnsparse.ops.backend import FLOATS, check_operand, resolve_impl
 from gnnsparse.ops.layout import to_heads, to_slots
 from gnnsparse.ops.philox import draw_seed
-from gnnsparse.ops.products import is_plain, needs_grad
+from gnnsparse.ops.products import direct, is_plain, needs_grad
 
 __all__ = ["attention", "attention_backend", "attention_grads", "attention_setup"]
 
@@ -80,6 +80,9 @@ class _Attention(torch.autograd.Function):
             )
             return *grads, None, None, None, None, None
         return attention_grads(ctx, grad, attention_backend(grad.device).attention_grad)
+
+
+_attention_with_grad = direct(_Attention)
 
 
 def _check_heads(
@@ -207,7 +210,7 @@ def attention(
     if not is_plain(q, k, v, bias):
         out, _ = torch.ops.gnnsparse.attention(q, k, v, bias, seed, A.handle, factor, p, is_causal)
     elif needs_grad(q, k, v, bias):
-        out, _ = _Attention.apply(q, k, v, bias, seed, A.handle, factor, p, is_causal)
+        out, _ = _attention_with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal)
     else:
         run = attention_backend(q.device).attention
         out, _ = run(A, q, k, v, bias, factor, p, seed, is_causal)

@@ -133,8 +133,10 @@ def attention_grad(
     dbias = torch.zeros(bias.shape, device=q.device) if bias is not None and wants_bias else None
     storage = operand.precision.storage
     with on_device(q.device):
-        delta = (grad_out.float() * out.float()).sum(3).contiguous()
         q, k, v, grad = (_vectorized(x, storage) for x in (q, k, v, grad_out))
+        # Of the rounded gradient, as the kernels multiply it; contiguous, for the order of a sum
+        # depends on strides.
+        delta = (grad.float() * out.float()).contiguous().sum(3)
         lse = lse.contiguous()
         edges = edge_values(bias)  # kept here while the kernels read it
         problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)

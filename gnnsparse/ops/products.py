@@ -22,7 +22,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.side import SddmmCall, SpmmCall
 
-__all__ = ["edge_softmax", "is_plain", "needs_grad", "sddmm", "spmm"]
+__all__ = ["direct", "edge_softmax", "is_plain", "needs_grad", "sddmm", "spmm"]
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -47,7 +47,7 @@ def _form(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | Non
     return None
 
 
-def _direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """`function.apply` without its look at the signature of `forward`.
 
     That is new in each call and takes longer than all the rest. Only transforms of torch.func need it,
@@ -159,8 +159,8 @@ class _EdgeSoftmax(torch.autograd.Function):
     backward = staticmethod(softmax_grad)
 
 
-_spmm_with_grad, _sddmm_with_grad = _direct(_Spmm), _direct(_Sddmm)
-_softmax_with_grad = _direct(_EdgeSoftmax)
+_spmm_with_grad, _sddmm_with_grad = direct(_Spmm), direct(_Sddmm)
+_softmax_with_grad = direct(_EdgeSoftmax)
 
 
 def _check_plan(plan: Any) -> Plan | None:

@@ -51,6 +51,12 @@ def gather_floor() -> None:
     _native.cuda_gather_floor(address(columns), 1000, dense_view(x), 40, address(out), stream_of(x.device))
 
 
+def attention(a: gnnsparse.SparseOperand, d: int, **options: object) -> None:
+    """Both passes of the gradient, too; a row of `a` is long enough to be cut."""
+    q, k, v = (torch.randn(2, n, d, device="cuda", requires_grad=True) for n in (*a.shape, a.shape[1]))
+    gnnsparse.attention(a, q, k, v, **options).square().sum().backward()
+
+
 def main() -> None:
     torch.manual_seed(0)
     for precision in PRECISIONS:
@@ -70,6 +76,13 @@ def main() -> None:
     long_rows = random_graph(4, 3000, 0.9).to("cuda")
     products(gnnsparse.prepare(long_rows, precision="fp16", cache=False), 16)
     gather_floor()
+    for precision in ("fp16", "bf16"):
+        a = gnnsparse.prepare(long_rows, precision=precision, reorder="degree", cache=False)
+        for d in (24, 72):
+            attention(a, d)
+            bias = torch.randn(2, a.nnz, device="cuda", requires_grad=True)
+            attention(a, d, bias=bias, dropout_p=0.2, is_causal=True)
+        attention(a, 24, bias=torch.randn(a.nnz, device="cuda", requires_grad=True))
     torch.cuda.synchronize()
     print("every kernel ran")
 

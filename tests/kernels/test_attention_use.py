@@ -302,7 +302,7 @@ def test_weights_of_the_operand_play_no_part(device: str) -> None:
     q, k, v = (torch.randn(40, 8, device=device) for _ in range(3))
     outs = [
         gnnsparse.attention(make(graph, device, values=values), q, k, v)
-        for values in (None, torch.rand(graph.nnz), "mean")
+        for values in (None, torch.rand(graph.nnz, device=device), "mean")
     ]
     assert torch.equal(outs[0], outs[1])
     assert torch.equal(outs[0], outs[2])

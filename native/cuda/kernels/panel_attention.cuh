@@ -162,15 +162,27 @@ class RowStream {
   __device__ void copy_slice(const char* rows, uint32_t stride, int row_bytes, int slice) {
     const int chunk = copy_chunk(lane_);
     const int offset = kRowBytesOfSlice * slice + 16 * chunk;
+    const char* from = rows + offset;
+    const uint32_t to = ring_ + to_;
+    // The last stage alone has slots without a column, the last slice alone may end early.
+    if (stage_ + 1 < stages_ && row_bytes >= kRowBytesOfSlice * (slice + 1)) {
+#pragma unroll
+      for (int j = 0; j < kLaneColumns; ++j) {
+        copy_async(to + place(j), from + uint64_t{static_cast<uint32_t>(ids_[j])} * stride);
+      }
+      return;
+    }
     const int bytes = max(0, min(16, row_bytes - offset));
 #pragma unroll
     for (int j = 0; j < kLaneColumns; ++j) {
       const bool real = bytes > 0 && ids_[j] >= 0;
-      const char* from =
-          rows + offset + uint64_t{static_cast<uint32_t>(real ? ids_[j] : 0)} * stride;
-      const uint32_t to = ring_ + to_ + 16 * stage_chunk(copy_slot(lane_, j), chunk);
-      copy_async(to, real ? from : rows, real ? bytes : 0);
+      const uint64_t id = static_cast<uint32_t>(real ? ids_[j] : 0);
+      copy_async(to + place(j), real ? from + id * stride : rows, real ? bytes : 0);
     }
+  }
+
+  __device__ uint32_t place(int j) const {
+    return 16 * stage_chunk(copy_slot(lane_, j), copy_chunk(lane_));
   }
 
   const int32_t* columns_;
@@ -261,6 +273,31 @@ class EdgeFacts {
   int own_[2];
   int ids_[kLaneColumns];
 };
+
+// The lane's bits of a stage of the work; 0 past its end.
+__device__ __forceinline__ uint32_t stage_bits(const PanelAttention& p, const AttentionWork& work,
+                                               int stage) {
+  if (stage >= work.item.stages) return 0;
+  const int64_t at = int64_t{work.item.stage} + stage;
+  return lane_bits(load_bits<kQueryRows>(p.a, at, work.lane), kQueryRows);
+}
+
+// As it enters a product.
+template <Precision P>
+__device__ __forceinline__ float round_to(float x) {
+  if constexpr (P == Precision::kFp16) {
+    return __half2float(__float2half_rn(x));
+  } else {
+    return __bfloat162float(__float2bfloat16_rn(x));
+  }
+}
+
+// 2^x; what would be denormal is 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // Two scores in the storage type.
 template <Precision P>

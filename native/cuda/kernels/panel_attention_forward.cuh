@@ -37,9 +37,10 @@ class AttentionWarp {
     for (int s = 0; s < kSlices; ++s) {
       queries[s] = load_query_matrices(own_ + s * kQueryBytes, work_.lane);
     }
+    uint32_t following = stage_bits(p_, work_, 0);
     for (int i = 0; i < work_.item.stages; ++i) {
-      const uint32_t bits = lane_bits(
-          load_bits<kQueryRows>(p_.a, int64_t{work_.item.stage} + i, work_.lane), kQueryRows);
+      const uint32_t bits = following;
+      following = stage_bits(p_, work_, i + 1);
       if constexpr (kExtras) facts_.enter(i, bits);
       float scores[4][4] = {};
 #pragma unroll
@@ -87,7 +88,7 @@ class AttentionWarp {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float& score = scores[i / 4][i % 4];
-      score = exp2f(score - shift[i % 4 / 2]);
+      score = exp2_fast(score - shift[i % 4 / 2]);
       sum_[i % 4 / 2] += score;
       if constexpr (kExtras) {
         if (score != 0.0f) score *= facts_.dropout(i % 4 / 2, 2 * (i / 4) + i % 2);
@@ -95,8 +96,10 @@ class AttentionWarp {
     }
   }
 
-  // Sums are by powers of two of a maximum that lags behind by at most 8: rescaling them each time
-  // a row's maximum rises would cost more than all other work on some stages.
+  // Weights are by powers of two of a maximum that lags behind by at most 8: rescaling the sums
+  // each time a row's maximum rises would cost more than all other work on some stages. It is a
+  // whole number, so that a weight's rounding does not depend on it, and the backward passes repeat
+  // it.
   __device__ void raise(float (&top)[2]) {
     bool rises = false;
 #pragma unroll
@@ -108,7 +111,7 @@ class AttentionWarp {
     if (!__any_sync(0xffffffffu, rises)) return;
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const float raised = fmaxf(max_[upper], top[upper]);
+      const float raised = fmaxf(max_[upper], ceilf(top[upper]));
       const float factor = max_[upper] == raised ? 1.0f : exp2f(max_[upper] - raised);
       max_[upper] = raised;
       sum_[upper] *= factor;
@@ -166,8 +169,8 @@ class AttentionWarp {
 
 template <int kSlices, bool kExtras>
 inline constexpr int kAttentionBlocks = kSlices == 2 ? 8
-                                        : kExtras    ? 11
-                                                     : 14;
+                                        : kExtras    ? 12
+                                                     : 16;
 
 template <Precision P, int kSlices, bool kExtras>
 __global__ void __launch_bounds__(kWarp, kAttentionBlocks<kSlices, kExtras>)

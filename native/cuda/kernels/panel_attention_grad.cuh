@@ -46,7 +46,12 @@ class AttentionGradWarp {
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) load_row_facts(facts_.own(upper), upper);
     }
-    for (int i = 0; i < work_.item.stages; ++i) stage(i);
+    uint32_t following = stage_bits(p_, work_, 0);
+    for (int i = 0; i < work_.item.stages; ++i) {
+      const uint32_t bits = following;
+      following = stage_bits(p_, work_, i + 1);
+      stage(i, bits);
+    }
     finish();
   }
 
@@ -72,19 +77,20 @@ class AttentionGradWarp {
     }
   }
 
-  // Of a query: what its scores are lowered by, and what the gradients of its weights are.
+  // Of a query: what its scores are lowered by, a whole number as in the forward pass, what is left
+  // to divide its weights by, and what the gradients of its weights are lowered by.
   __device__ void load_row_facts(int query, int at) {
     const bool real = query >= 0;
     const int64_t place = work_.head * p_.queries + query;
     const float lse = real ? __ldg(p_.lse + place) : 0.0f;
     // Where no edge counts, every weight is zero.
-    shift_[at] = isinf(lse) ? std::numeric_limits<float>::infinity() : lse * kLog2E;
+    const bool empty = isinf(lse);
+    shift_[at] = empty ? std::numeric_limits<float>::infinity() : floorf(lse * kLog2E);
+    rest_[at] = empty ? 0.0f : exp2_fast(shift_[at] - lse * kLog2E);
     delta_[at] = real ? __ldg(p_.delta + place) : 0.0f;
   }
 
-  __device__ void stage(int i) {
-    const uint32_t bits = lane_bits(
-        load_bits<kQueryRows>(p_.a, int64_t{work_.item.stage} + i, work_.lane), kQueryRows);
+  __device__ void stage(int i, uint32_t bits) {
     if constexpr (kTransposed || kExtras) facts_.enter(i, bits);
     if constexpr (kTransposed) {
 #pragma unroll
@@ -139,9 +145,12 @@ class AttentionGradWarp {
           counts = edge && facts_.counts(upper, slot);
           if (counts) factor = facts_.dropout(upper, slot);
         }
-        const float p = counts ? exp2f(score) : 0.0f;
-        gradient = p * (gradient * factor - delta_[at]);
-        weight = p * factor;
+        // The rounded weight is the one that made the output, and so delta: with another the two
+        // would not cancel where one edge has all the weight.
+        const float p = counts ? exp2_fast(score) : 0.0f;
+        weight = round_to<P>(p * factor);
+        gradient = rest_[at] * (weight * gradient - p * delta_[at]);
+        weight *= rest_[at];
         if constexpr (kExtras && !kTransposed) {
           if (edge && p_.dbias.data != nullptr) add_bias_gradient(place, gradient);
         }
@@ -184,6 +193,7 @@ class AttentionGradWarp {
   EdgeFacts<kTransposed> facts_;
   QuerySlice held_[2];
   float shift_[kTransposed ? kLaneColumns : 2];
+  float rest_[kTransposed ? kLaneColumns : 2];
   float delta_[kTransposed ? kLaneColumns : 2];
   float sums_[(kFirst + kSecond) * kSlices][8][4] = {};
 };

@@ -1,0 +1,124 @@
+"""Attention on a GPU beside dense attention of cuDNN under patterns, and the unfused chain on graphs.
+
+    python -m benchmarks.attention --out benchmarks/results/attention.json
+
+Times are medians in milliseconds, forward and forward with backward, of random operands in fp16 with 64
+features a head. The first output on each pattern is compared with the unfused chain's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import gnnsparse
+from gnnsparse import masks
+from gnnsparse.data import graph_like
+from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.timing import measure
+
+FEATURES = 64
+GRAPHS = ("arxiv_like", "amazon_like", "reddit_like")
+_Call = Callable[..., torch.Tensor]
+
+
+def operands(batch: int, heads: int, length: int) -> list[torch.Tensor]:
+    return [
+        torch.randn(batch, heads, length, FEATURES, device="cuda", dtype=torch.float16, requires_grad=True)
+        for _ in range(3)
+    ]
+
+
+def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, float]:
+    """Milliseconds forward, and with the backward pass."""
+    grad = torch.randn_like(call(*qkv))
+
+    def both() -> None:
+        for x in qkv:
+            x.grad = None
+        call(*qkv).backward(grad)
+
+    with torch.no_grad():
+        forward = measure(lambda: call(*qkv), "cuda", repeats=repeats).median
+    return {"forward_ms": forward, "both_ms": measure(both, "cuda", repeats=repeats).median}
+
+
+def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph]]:
+    for sparsity in (0.9, 0.95, 0.98):
+        yield f"vector-wise 8, {sparsity:.0%}", masks.vector_wise(length, sparsity, 8, seed=0)
+    yield "window +-128", masks.window(length, 128)
+
+
+def relative_error(a: gnnsparse.SparseOperand, qkv: list[torch.Tensor]) -> float:
+    """Of the first head against the unfused chain."""
+    with torch.no_grad():
+        q, k, v = (x[:1, :1] for x in qkv)
+        want = gnnsparse.attention(a, q, k, v, fused=False).float()
+        return float((gnnsparse.attention(a, q, k, v).float() - want).norm() / want.norm())
+
+
+def on_patterns(batch: int, heads: int, length: int, repeats: int) -> Iterator[dict[str, Any]]:
+    qkv, size = operands(batch, heads, length), {"batch": batch, "heads": heads, "length": length}
+
+    def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(q, k, v)
+
+    peer = times(dense, qkv, repeats)
+    yield {"pattern": "dense", "kernel": "cudnn", **size, **peer}
+    for name, graph in patterns(length):
+        a = gnnsparse.prepare(graph, precision="fp16", cache=False).cuda()
+        found = times(lambda q, k, v, a=a: gnnsparse.attention(a, q, k, v), qkv, repeats)
+        speed = {f"over_dense_{key[:-3]}": peer[key] / found[key] for key in found}
+        error = {"error": relative_error(a, qkv)}
+        yield {"pattern": name, "kernel": "gnnsparse", "nnz": a.nnz, **size, **found, **speed, **error}
+
+
+def on_graph(name: str, repeats: int) -> Iterator[dict[str, Any]]:
+    a = gnnsparse.prepare(graph_like(name, device="cuda"), precision="fp16", cache=False)
+    qkv = operands(1, 1, a.shape[0])
+    row = {"pattern": name, "nnz": a.nnz, "batch": 1, "heads": 1, "length": a.shape[0]}
+    for fused in (True, False):
+        call = lambda q, k, v, fused=fused: gnnsparse.attention(a, q, k, v, fused=fused)  # noqa: E731
+        call(*qkv).sum().backward()  # formats are made here
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = times(call, qkv, repeats)
+        peak = (torch.cuda.max_memory_allocated() - before) / 1e9
+        kernel = "gnnsparse" if fused else "gnnsparse unfused"
+        yield {**row, "kernel": kernel, **found, "peak_gb": peak, "error": relative_error(a, qkv)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--length", type=int, default=8192)
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("needs an NVIDIA GPU")
+    rows = []
+    for batch, heads in ((8, 8), (2, 4)):
+        rows += on_patterns(batch, heads, args.length, args.repeats)
+    for name in args.graphs:
+        rows += on_graph(name, args.repeats)
+    for row in rows:
+        print(
+            ", ".join(
+                f"{key} {value:.4g}" if isinstance(value, float) else f"{value}" for key, value in row.items()
+            )
+        )
+    if args.out is not None:
+        write_json(args.out, {**describe_environment(torch.device("cuda")), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
