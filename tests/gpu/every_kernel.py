@@ -1,10 +1,11 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
-compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py
+compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention]
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import torch
@@ -51,14 +52,19 @@ def gather_floor() -> None:
     _native.cuda_gather_floor(address(columns), 1000, dense_view(x), 40, address(out), stream_of(x.device))
 
 
+def long_rows() -> gnnsparse.SparseGraph:
+    """Rows that are cut."""
+    return random_graph(4, 3000, 0.9).to("cuda")
+
+
 def attention(a: gnnsparse.SparseOperand, d: int, **options: object) -> None:
     """Both passes of the gradient, too; a row of `a` is long enough to be cut."""
     q, k, v = (torch.randn(2, n, d, device="cuda", requires_grad=True) for n in (*a.shape, a.shape[1]))
     gnnsparse.attention(a, q, k, v, **options).square().sum().backward()
 
 
-def main() -> None:
-    torch.manual_seed(0)
+def all_products() -> None:
+    """spmm, sddmm, edge_softmax and their gradients."""
     for precision in PRECISIONS:
         for name in FORMATS:
             graph = random_graph(75, 61, 0.1, hubs=2, empty_rows=0.1).to("cuda")
@@ -73,16 +79,28 @@ def main() -> None:
         panels(a)
         panels(gnnsparse.prepare(square, precision=precision, cache=False))
         panels(gnnsparse.prepare(graph, precision=precision, cache=False))
-    long_rows = random_graph(4, 3000, 0.9).to("cuda")
-    products(gnnsparse.prepare(long_rows, precision="fp16", cache=False), 16)
-    gather_floor()
+    products(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 16)
+
+
+def all_attention() -> None:
+    """Attention over panels and its gradients."""
     for precision in ("fp16", "bf16"):
-        a = gnnsparse.prepare(long_rows, precision=precision, reorder="degree", cache=False)
+        a = gnnsparse.prepare(long_rows(), precision=precision, reorder="degree", cache=False)
         for d in (24, 72):
             attention(a, d)
             bias = torch.randn(2, a.nnz, device="cuda", requires_grad=True)
             attention(a, d, bias=bias, dropout_p=0.2, is_causal=True)
         attention(a, 24, bias=torch.randn(a.nnz, device="cuda", requires_grad=True))
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    parts = sys.argv[1:] or ["products", "attention"]
+    if "products" in parts:
+        all_products()
+        gather_floor()
+    if "attention" in parts:
+        all_attention()
     torch.cuda.synchronize()
     print("every kernel ran")
 
