@@ -31,54 +31,48 @@ struct PartialShape {
   }
 };
 
-// One block's share of the work. What the grid tells is asked for again rather than kept: registers
-// are short.
-struct AttentionWork {
-  PanelItem item;
-  int lane;
-
-  __device__ explicit AttentionWork(const PanelAttention& p) : lane(threadIdx.x) {
-    const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
-    item = {words.x, words.y, words.z, words.w};
-  }
-  // Of the item in the list.
-  __device__ int64_t index() const { return blockIdx.x; }
-  // Over the whole batch.
-  __device__ int head(const PanelAttention& p) const {
-    return static_cast<int>(p.first_head) + static_cast<int>(blockIdx.y);
-  }
-  __device__ int batch(const PanelAttention& p) const {
-    return head(p) / static_cast<int>(p.problem.heads);
-  }
-  __device__ int head_in_batch(const PanelAttention& p) const {
-    return head(p) % static_cast<int>(p.problem.heads);
-  }
-  __device__ int64_t partial(const PanelAttention& p) const {
-    return int64_t{blockIdx.y} * p.partials + item.partial;
-  }
-  // A row of the panel in the caller's numbering; -1 past the end.
-  __device__ int64_t row_id(const PanelAttention& p, int in_panel) const {
-    const int64_t row = int64_t{item.row} + in_panel;
-    if (row >= p.a.rows) return -1;
-    return p.row_ids != nullptr ? p.row_ids[row] : row;
-  }
-};
-
 // The rows of one head of a dense array of 16-bit elements.
 struct HeadRows {
   const char* data;
   uint32_t stride;  // bytes
   int bytes;        // of a row
 
-  __device__ HeadRows(const PanelAttention& p, const AttentionWork& work, const HeadsView& view,
-                      int64_t width)
-      : data(static_cast<const char*>(view.of(work.batch(p), work.head_in_batch(p)).data)),
+  __device__ HeadRows(const HeadsView& view, int64_t b, int64_t h, int64_t width)
+      : data(static_cast<const char*>(view.of(b, h).data)),
         stride(static_cast<uint32_t>(2 * view.row)),
         bytes(static_cast<int>(2 * width)) {}
 
   // Bytes of chunk `chunk` of slice `slice` that exist.
   __device__ int left(int slice, int chunk) const {
     return max(0, min(16, bytes - kRowBytesOfSlice * slice - 16 * chunk));
+  }
+};
+
+// One block's share of the work.
+struct AttentionWork {
+  PanelItem item;
+  int64_t index;  // of the item
+  int64_t head;   // over the whole batch
+  int64_t b;
+  int64_t h;
+  int lane;
+
+  __device__ explicit AttentionWork(const PanelAttention& p) : lane(threadIdx.x) {
+    index = blockIdx.x;
+    const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + index);
+    item = {words.x, words.y, words.z, words.w};
+    head = p.first_head + blockIdx.y;
+    b = head / p.problem.heads;
+    h = head % p.problem.heads;
+  }
+  __device__ int64_t partial(const PanelAttention& p) const {
+    return (head - p.first_head) * p.partials + item.partial;
+  }
+  // A row of the panel in the caller's numbering; -1 past the end.
+  __device__ int64_t row_id(const PanelAttention& p, int in_panel) const {
+    const int64_t row = int64_t{item.row} + in_panel;
+    if (row >= p.a.rows) return -1;
+    return p.row_ids != nullptr ? p.row_ids[row] : row;
   }
 };
 
@@ -216,7 +210,7 @@ class EdgeFacts {
       const int in_panel = 8 * upper + (work.lane >> 2);
       const int64_t row = int64_t{work.item.row} + in_panel;
       next_[upper] =
-          row < p.a.rows ? p.indptr[row] + p.row_offsets[work.index() * kQueryRows + in_panel] : 0;
+          row < p.a.rows ? p.indptr[row] + p.row_offsets[work.index * kQueryRows + in_panel] : 0;
       own_[upper] = static_cast<int>(work.row_id(p, in_panel));
     }
   }
@@ -250,7 +244,7 @@ class EdgeFacts {
   }
   __device__ float bias(int64_t place) const {
     const SlotsView& view = p_.problem.bias;
-    const int64_t at = view.offset(work_.batch(p_), work_.head_in_batch(p_)) + forward_place(place);
+    const int64_t at = view.offset(work_.b, work_.h) + forward_place(place);
     if (view.dtype == DType::kFloat32) return static_cast<const float*>(view.data)[at];
     const uint16_t bits = static_cast<const uint16_t*>(view.data)[at];
     return view.dtype == DType::kFloat16 ? half_to_float(bits) : bf16_to_float(bits);
@@ -265,7 +259,7 @@ class EdgeFacts {
     const AttentionProblem& q = p_.problem;
     if (q.seed == nullptr) return 1.0f;
     const bool kept = dropout_keeps(philox_key(*q.seed), query(upper, slot), key(upper, slot),
-                                    static_cast<uint32_t>(work_.head(p_)), q.threshold);
+                                    static_cast<uint32_t>(work_.head), q.threshold);
     return kept ? q.kept_scale : 0.0f;
   }
   __device__ int own(int upper) const { return own_[upper]; }
@@ -334,7 +328,7 @@ class AttentionOutput {
   __device__ AttentionOutput(const PanelAttention& p, const AttentionWork& work,
                              const HeadsView& to, int64_t width, float* partial,
                              const float (&scale)[2])
-      : to_(to.mutable_of(work.batch(p), work.head_in_batch(p))), width_(width), partial_(nullptr) {
+      : to_(to.mutable_of(work.b, work.h)), width_(width), partial_(nullptr) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       const int in_panel = 8 * upper + (work.lane >> 2);

@@ -18,8 +18,8 @@ class AttentionWarp {
         work_(work),
         scale_(p.problem.scale * kLog2E),
         own_(shared + (kRing - 1) * kSliceBytes),
-        stream_(p, work, HeadRows(p, work, p.problem.k, p.problem.d),
-                HeadRows(p, work, p.problem.v, p.problem.dv), shared),
+        stream_(p, work, HeadRows(p.problem.k, work.b, work.h, p.problem.d),
+                HeadRows(p.problem.v, work.b, work.h, p.problem.dv), shared),
         facts_(p, work) {}
 
   // Rows of Q on their way to registers share the ring's last slice.
@@ -27,7 +27,7 @@ class AttentionWarp {
   static_assert(kSlices * kQueryBytes <= kSliceBytes, "Q fits a slice");
 
   __device__ void run() {
-    copy_own_rows<kSlices>(p_, work_, HeadRows(p_, work_, p_.problem.q, p_.problem.d), own_);
+    copy_own_rows<kSlices>(p_, work_, HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d), own_);
     commit_copies();
     stream_.start();
     wait_copies_but<RowStream<kSlices, kRing>::kAhead>();
@@ -151,8 +151,7 @@ class AttentionWarp {
       p_.partial[shape.facts(part, 0, in_panel)] = max_[upper];
       p_.partial[shape.facts(part, 1, in_panel)] = sum_[upper];
     } else if (const int64_t row = work_.row_id(p_, in_panel); row >= 0) {
-      p_.lse[int64_t{work_.head(p_)} * p_.queries + row] =
-          (max_[upper] + log2f(sum_[upper])) * kLn2;
+      p_.lse[work_.head * p_.queries + row] = (max_[upper] + log2f(sum_[upper])) * kLn2;
     }
   }
 

@@ -57,16 +57,16 @@ class AttentionGradWarp {
 
  private:
   static __device__ HeadRows own_first(const PanelAttention& p, const AttentionWork& w) {
-    return {p, w, kTransposed ? p.problem.k : p.problem.q, p.problem.d};
+    return {kTransposed ? p.problem.k : p.problem.q, w.b, w.h, p.problem.d};
   }
   static __device__ HeadRows own_second(const PanelAttention& p, const AttentionWork& w) {
-    return {p, w, kTransposed ? p.problem.v : p.grad, p.problem.dv};
+    return {kTransposed ? p.problem.v : p.grad, w.b, w.h, p.problem.dv};
   }
   static __device__ HeadRows gathered_first(const PanelAttention& p, const AttentionWork& w) {
-    return {p, w, kTransposed ? p.problem.q : p.problem.k, p.problem.d};
+    return {kTransposed ? p.problem.q : p.problem.k, w.b, w.h, p.problem.d};
   }
   static __device__ HeadRows gathered_second(const PanelAttention& p, const AttentionWork& w) {
-    return {p, w, kTransposed ? p.grad : p.problem.v, p.problem.dv};
+    return {kTransposed ? p.grad : p.problem.v, w.b, w.h, p.problem.dv};
   }
 
   __device__ QuerySlice own_slice(int which, int slice) const {
@@ -81,7 +81,7 @@ class AttentionGradWarp {
   // to divide its weights by, and what the gradients of its weights are lowered by.
   __device__ void load_row_facts(int query, int at) {
     const bool real = query >= 0;
-    const int64_t place = int64_t{work_.head(p_)} * p_.queries + query;
+    const int64_t place = work_.head * p_.queries + query;
     const float lse = real ? __ldg(p_.lse + place) : 0.0f;
     // Where no edge counts, every weight is zero.
     const bool empty = isinf(lse);
@@ -161,7 +161,7 @@ class AttentionGradWarp {
   // Every edge is one lane's, and heads that share a bias run one after the other.
   __device__ void add_bias_gradient(int64_t place, float gradient) const {
     auto* to = static_cast<float*>(const_cast<void*>(p_.dbias.data));
-    to[p_.dbias.offset(work_.batch(p_), work_.head_in_batch(p_)) + place] += gradient;
+    to[p_.dbias.offset(work_.b, work_.h) + place] += gradient;
   }
 
   __device__ void finish() {
