@@ -74,6 +74,29 @@ def real_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
+def attention_table() -> str:
+    """Attention forward, and forward with backward, beside what it replaces."""
+    data = load("attention.json")
+    peers = {
+        (r["pattern"] if r["kernel"] != "cudnn" else "", r["batch"], r["heads"]): r
+        for r in data["rows"]
+        if r["kernel"] != "gnnsparse"
+    }
+    rows = []
+    for r in data["rows"]:
+        if r["kernel"] != "gnnsparse":
+            continue
+        key = r["batch"], r["heads"]
+        peer = peers.get((r["pattern"], *key)) or peers["", *key]
+        size = f"{r['pattern']}, batch {r['batch']}, heads {r['heads']}"
+        cells = [
+            f"{r[name]:.3f} ({peer[name] / r[name]:.2f}x {'dense' if peer['kernel'] == 'cudnn' else 'unfused'})"
+            for name in ("forward_ms", "both_ms")
+        ]
+        rows.append([size, *cells])
+    return table(["pattern", "forward, ms", "forward and backward, ms"], rows) + "\n\n" + origin(data)
+
+
 def training_table() -> str:
     """One training step: forward, backward and Adam."""
     data = load("train_step.json")
@@ -119,6 +142,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
     "agnn-layer": agnn_layer_table,
+    "attention": attention_table,
 }
 
 
