@@ -87,10 +87,11 @@ def attention_table() -> str:
         if r["kernel"] != "gnnsparse":
             continue
         key = r["batch"], r["heads"]
-        peer = peers.get((r["pattern"], *key)) or peers["", *key]
+        peer = peers.get((r["pattern"], *key)) or peers[("", *key)]
+        name_of_peer = "dense" if peer["kernel"] == "cudnn" else "unfused"
         size = f"{r['pattern']}, batch {r['batch']}, heads {r['heads']}"
         cells = [
-            f"{r[name]:.3f} ({peer[name] / r[name]:.2f}x {'dense' if peer['kernel'] == 'cudnn' else 'unfused'})"
+            f"{r[name]:.3f} ({peer[name] / r[name]:.2f}x {name_of_peer})"
             for name in ("forward_ms", "both_ms")
         ]
         rows.append([size, *cells])

@@ -164,9 +164,7 @@ PanelAttention panel_attention(const AttentionProblem& problem, const BlockedVie
                                const Segments& items, Address indptr, Address row_ids, Address cuts,
                                int64_t cut_count, int64_t partials, Address partial,
                                int64_t queries, Address lse) {
-  if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
-    reject("format", "attention takes the bits of panels of 16 rows");
-  }
+  require_score_panels(a);
   require_head_vectors(problem.q, problem.precision, "q");
   require_head_vectors(problem.k, problem.precision, "k");
   require_head_vectors(problem.v, problem.precision, "v");

@@ -1,4 +1,5 @@
 #include "gnnsparse/fragment.h"
+#include "gnnsparse/panel_attention.h"
 #include "window_args.h"
 
 namespace gnnsparse::bindings {
@@ -65,6 +66,22 @@ void bind_emulation(py::module_& m) {
         const Precision p = precision_of(precision);
         cpu::emulate_panel_sddmm(panel_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, p),
                                  p);
+      },
+      nogil);
+  m.def(
+      "emulate_panel_attention",
+      [](const AttentionProblem& problem, const BlockedView& a, const Segments& items,
+         Address row_ids, const HeadsView& out, Address lse) {
+        require_score_panels(a);
+        PanelAttention p;
+        p.problem = problem;
+        p.a = a;
+        p.items = array<const PanelItem>(items.data, items.count, "items");
+        p.item_count = items.count;
+        p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
+        p.out = out;
+        p.lse = array<float>(lse, a.rows, "lse");
+        cpu::emulate_attention(p);
       },
       nogil);
   m.def(

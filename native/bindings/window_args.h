@@ -72,12 +72,16 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address
   return p;
 }
 
+inline void require_score_panels(const BlockedView& a) {
+  if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
+    reject("format", "SDDMM and attention take the bits of panels of 16 rows");
+  }
+}
+
 inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Address indptr,
                               Address row_ids, const Dense& q, const Dense& k, Address out,
                               int out_dtype, int64_t d, Precision precision) {
-  if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
-    reject("format", "SDDMM takes the bits of panels of 16 rows");
-  }
+  require_score_panels(a);
   if (a.columns != nullptr && a.bitmap == nullptr) reject("bitmap", "is null");
   PanelSddmm p;
   p.a = a;

@@ -9,13 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gnnsparse
 from gnnsparse import SparseGraph, _native
 from gnnsparse.csr import address
 from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.ops.heads import attention_problem, heads_view
 from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
 from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert, count_slots
-from gnnsparse.testing import random_graph
+from gnnsparse.testing import assert_accurate, random_graph
 from tests.kernels.test_window_maps import assert_same, dense_of, vectors, view
 
 
@@ -127,6 +129,30 @@ def test_sddmm(precision: Precision, width: int, limit: int) -> None:
     )  # fmt: skip
     row, col = ids.long()[graph.csr.row_index()], graph.csr.indices.long()
     assert_same(out, (q.double()[row] * k.double()[col]).sum(1))
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
+@pytest.mark.parametrize(("d", "dv", "limit"), [(8, 64, 1000), (64, 24, 1), (100, 72, 3), (128, 128, 2)])
+def test_attention(precision: Precision, d: int, dv: int, limit: int) -> None:
+    graph = random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2)
+    panel = panels(graph, precision, 16, False)
+    q, k, v = (vectors(torch.randn(n, w), precision) for n, w in ((75, d), (130, d), (130, dv)))
+    ids = torch.randperm(75).to(torch.int32)
+    items = cut_panels(panel, limit, longest_first=limit % 2 == 0)
+    out, lse = torch.full((75, dv), float("nan")), torch.full((75,), float("nan"))
+    operand = gnnsparse.prepare(graph, precision=precision, cache=False)
+    problem = attention_problem(
+        operand, q[None, None], k[None, None], v[None, None], None, 0.3, 0.0, None, False
+    )
+    _native.emulate_panel_attention(
+        problem, panel.view(), items.view, address(ids), heads_view(out[None, None]), address(lse)
+    )
+    edges = dense_of(graph, torch.ones(graph.nnz)) != 0
+    scores = (0.3 * q[ids.long()].double() @ k.double().T).masked_fill(~edges, float("-inf"))
+    exact = scores.softmax(1).nan_to_num(0)
+    rounded = round_operand(exact.float(), precision).double()
+    assert_accurate(out[ids.long()], (rounded @ v.double()).float(), exact @ v.double())
+    assert torch.allclose(lse[ids.long()], scores.logsumexp(1).float(), atol=1e-5)
 
 
 @pytest.mark.parametrize("height", [16, 32])

@@ -316,8 +316,9 @@ __device__ __forceinline__ void to_operand(const float (&scores)[4][4], uint32_t
   for (int q = 0; q < 2; ++q) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const float (&s)[4] = scores[operand_pair(q, r)];
-      a[q][r] = pack_pair<P>(s[2 * (r & 1)], s[2 * (r & 1) + 1]);
+      const Element2D low = weight_element(q, r, 0);
+      const Element2D high = weight_element(q, r, 1);
+      a[q][r] = pack_pair<P>(scores[low.row][low.col], scores[high.row][high.col]);
     }
   }
 }

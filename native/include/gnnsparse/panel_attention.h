@@ -21,7 +21,7 @@ struct PanelAttention {
   int64_t partials = 0;      // of one head
   float* partial = nullptr;  // [heads][partials][16][width rounded up to 64], twice in the pass
                              // over columns, then [heads][partials][2][16]
-  int64_t first_head = 0;  // heads [first_head, first_head + head_count) are done
+  int64_t first_head = 0;    // heads [first_head, first_head + head_count) are done
   int64_t head_count = 0;
   int64_t queries = 0;  // L
 
@@ -38,4 +38,11 @@ struct PanelAttention {
   bool wide_map = false;           // of 64 bits
 };
 
+namespace cpu {
+
+// The forward kernel of one head without bias, dropout and mask, executed on the CPU lane by lane.
+// For tests: slow. Parts of a cut panel go on from one another, in the order of the list.
+void emulate_attention(const PanelAttention& problem);
+
+}  // namespace cpu
 }  // namespace gnnsparse

@@ -123,6 +123,12 @@ GNNSPARSE_HD constexpr int result_bit(int upper, int j, int odd) {
   return 4 * upper + j + 16 * odd;
 }
 
+// Attention multiplies the weights that it makes from these results by rows of V: half `half` of
+// register r of 16-bit mma q is element `col` of result `row`, which the same lane has.
+GNNSPARSE_HD constexpr Element2D weight_element(int q, int r, int half) {
+  return {operand_pair(q, r), 2 * (r & 1) + half};
+}
+
 // A slice of Q in shared memory: 16 rows x 8 chunks.
 inline constexpr int kQueryRows = 16;
 inline constexpr int kQueryChunks = kQueryRows * kRowChunks;
