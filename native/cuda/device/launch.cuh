@@ -27,6 +27,19 @@ inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
 }
 
+// `wanted`, or as many blocks as a multiprocessor takes (CUDA programming guide, technical
+// specifications by compute capability).
+constexpr int resident_blocks(int wanted) {
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870)
+  constexpr int kMost = 16;
+#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+  constexpr int kMost = 24;
+#else
+  constexpr int kMost = 32;
+#endif
+  return wanted < kMost ? wanted : kMost;
+}
+
 // Gives a kernel all the shared memory it may have, once for each device. Left alone the driver may
 // give it less than the blocks that fit by registers need.
 template <class... Parameters>

@@ -27,7 +27,7 @@ constexpr int panel_blocks() {
   const bool tall = Source::kRows == 32;
   if (PanelTile<P>::kSplit) return tall ? 8 : 16;
   if (tall) return Source::kExact ? 16 : 12;
-  return std::is_same_v<Source, UnitPanel<P, 16>> ? 24 : 20;
+  return resident_blocks(std::is_same_v<Source, UnitPanel<P, 16>> ? 24 : 20);
 }
 
 // Where the results of a lane go: rows g, g + 8, ... of the panel. Sums of cut panels go into the
