@@ -14,7 +14,7 @@ import torch
 
 from gnnsparse.precision import Precision
 
-__all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device"]
+__all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device", "has_panels"]
 
 #: Bytes a lane loads at a time.
 _VECTOR = 16
@@ -139,15 +139,25 @@ def _power_of_two_at_least(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
+def _slice_is_resident(problem: Problem) -> bool:
+    """Whether 128 bytes of every row of X stay in L2."""
+    return problem.cols * _SLICE_BYTES <= _RESIDENT_BYTES
+
+
+def has_panels(problem: Problem, height: int) -> bool:
+    """Whether panels of `height` rows, 16 or 32, can run: stored values take 16 alone."""
+    stored = problem.weighted and problem.op == "spmm"
+    return problem.panel_slots[height // 32] > 0 and not (stored and height == 32)
+
+
 def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the csr kernel."""
     itemsize = problem.precision.storage.itemsize
     vectors = -(-problem.width * itemsize // _VECTOR)
     lanes = min(32, _power_of_two_at_least(vectors))
     mean = problem.nnz / max(problem.rows, 1)
-    resident = problem.cols * _SLICE_LANES * _VECTOR <= _RESIDENT_BYTES
     whole = problem.cols * min(lanes, vectors) * _VECTOR <= _RESIDENT_BYTES
-    if problem.op == "spmm" and mean >= 64 and resident and not whole:
+    if problem.op == "spmm" and mean >= 64 and _slice_is_resident(problem) and not whole:
         lanes = min(lanes, _SLICE_LANES)
     # Several nonzeros of a row side by side pay once each lane still has a dozen batches of 8.
     row_lanes = lanes
@@ -176,7 +186,7 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
     slots = problem.panel_slots[height // 32]
     panels = max(-(-problem.rows // height), 1)
     mean_stages = slots / _STAGE_SLOTS / panels
-    resident = problem.cols * _SLICE_BYTES <= _RESIDENT_BYTES
+    resident = _slice_is_resident(problem)
     # Of a small matrix each warp takes less, so that all have work at the same time.
     at_once = _PANEL_WARPS * problem.device.multiprocessors
     share = slots / _STAGE_SLOTS * _slices(problem) / at_once
@@ -241,7 +251,7 @@ def _estimates(problem: Problem) -> dict[str, float]:
     row_bytes = slices * _SLICE_BYTES
     model = {"csr": _csr_ms(problem, row_bytes, slices)}
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
-        if not slots or (problem.weighted and problem.op == "spmm" and height == 32):
+        if not has_panels(problem, height):
             continue
         busy, start, per_slice = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
         stored = problem.weighted and problem.op == "spmm"
@@ -324,8 +334,8 @@ def _panel_candidates(problem: Problem, weigh: tuple[bool, ...]) -> list[Plan]:
         return []
     taken = sorted({1, _slices(problem)}) if problem.op == "spmm" else [1]
     found = []
-    for height, slots in zip((16, 32), problem.panel_slots, strict=True):
-        if not slots or (problem.op == "spmm" and problem.weighted and height == 32):
+    for height in (16, 32):
+        if not has_panels(problem, height):
             continue
         plan = panel_plan(problem, height)
         found += [

@@ -11,7 +11,7 @@ import torch
 import gnnsparse
 from gnnsparse.bench.workload import Workload
 from gnnsparse.operand import SparseOperand
-from gnnsparse.plan import Plan, Problem, choose_plan, csr_plan, panel_plan, window_plan
+from gnnsparse.plan import Plan, Problem, choose_plan, csr_plan, has_panels, panel_plan, window_plan
 
 __all__ = ["KERNELS", "Contestant", "UnavailableError", "our_kernel", "same_run"]
 
@@ -49,8 +49,7 @@ def _window(problem: Problem) -> Plan | None:
 
 
 def _panel(height: int, problem: Problem) -> Plan | None:
-    runs = problem.panel_slots[height // 32] and not (problem.weighted and height == 32)
-    return panel_plan(problem, height) if runs else None
+    return panel_plan(problem, height) if has_panels(problem, height) else None
 
 
 #: Name -> the plan that forces this kernel, None where it can't run. "auto" is what users get.

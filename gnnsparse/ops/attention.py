@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_share, check_tensor
 from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import cpu_attention, cuda_attention, unfused
 from gnnsparse.ops.backend import FLOATS, check_operand, resolve_impl
@@ -122,23 +122,12 @@ def _check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tupl
         )
 
 
-def _number(name: str, value: Any, accepted: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type(name, value, accepted)
-    return float(value)
-
-
 def _check_scale(scale: Any, width: int) -> float:
     if scale is None:
         return 1 / max(width, 1) ** 0.5
-    return _number("scale", scale, "a number or None")
-
-
-def _check_dropout(p: Any) -> float:
-    p = _number("dropout_p", p, "a number in [0, 1)")
-    if not 0 <= p < 1:
-        bad_value("dropout_p", f"got {p}; accepted: a number in [0, 1)")
-    return p
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        bad_type("scale", scale, "a number or None")
+    return float(scale)
 
 
 def attention(
@@ -198,7 +187,7 @@ def attention(
         bias = to_slots(bias, lead)
     for name, flag in (("is_causal", is_causal), ("return_weights", return_weights), ("fused", fused)):
         check_flag(name, flag)
-    factor, p = _check_scale(scale, q.shape[-1]), _check_dropout(dropout_p)
+    factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*lead, A.shape[0], v.shape[-1])
     q, k, v = to_heads(q, lead), to_heads(k, lead), to_heads(v, lead)

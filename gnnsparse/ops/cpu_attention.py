@@ -8,7 +8,7 @@ from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
-from gnnsparse.ops.layout import empty_heads
+from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.precision import Precision, round_operand
 
 __all__ = ["attention", "attention_grad"]
@@ -76,9 +76,7 @@ def attention_grad(
         In the dtypes of the arguments; those of q, k and v in their memory orders.
     """
     side, threads = operand.side, torch.get_num_threads()
-    dq, dk, dv = (
-        empty_heads(x, x.shape[3]) if need else None for x, need in zip((q, k, v), needs[:3], strict=True)
-    )
+    dq, dk, dv = empty_grads((q, k, v), needs)
     dbias = torch.zeros(bias.shape) if bias is not None and needs[3] else None
     q, k, v, grad = (_operand(x, side.precision) for x in (q, k, v, grad_out))
     lse = lse.contiguous()

@@ -73,9 +73,7 @@ def _on_its_device(side: Side, run: Callable[..., torch.Tensor]) -> Callable[...
     device = side.csr.device
 
     def call(*tensors: torch.Tensor | None) -> torch.Tensor:
-        if torch.cuda.current_device() == device.index:
-            return run(*tensors)
-        with torch.cuda.device(device):
+        with on_device(device):
             return run(*tensors)
 
     return call

@@ -15,7 +15,7 @@ from gnnsparse.csr import address, on_device, stream_of
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import unfused
 from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
-from gnnsparse.ops.layout import empty_heads
+from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.plan import describe_device, panel_plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import Segments
@@ -126,11 +126,8 @@ def attention_grad(
             operand, q, k, v, bias, out, lse, grad_out, scale, dropout_p, seed, is_causal, needs
         )
     heads = q.shape[0] * q.shape[1]
-    dq, dk, dv = (
-        empty_heads(x, x.shape[3]) if need else None for x, need in zip((q, k, v), needs[:3], strict=True)
-    )
-    wants_bias = bias is not None and needs[3]
-    dbias = torch.zeros(bias.shape, device=q.device) if bias is not None and wants_bias else None
+    dq, dk, dv = empty_grads((q, k, v), needs)
+    dbias = torch.zeros(bias.shape, device=q.device) if bias is not None and needs[3] else None
     storage = operand.precision.storage
     with on_device(q.device):
         q, k, v, grad = (_vectorized(x, storage) for x in (q, k, v, grad_out))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["empty_heads", "to_heads", "to_slots"]
+__all__ = ["empty_grads", "empty_heads", "to_heads", "to_slots"]
 
 
 def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
@@ -37,3 +37,10 @@ def empty_heads(like: torch.Tensor, width: int) -> torch.Tensor:
     if like.stride(1) < like.stride(2):
         return like.new_empty(batches, rows, heads, width).transpose(1, 2)
     return like.new_empty(batches, heads, rows, width)
+
+
+def empty_grads(
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], needs: tuple[bool, ...]
+) -> list[torch.Tensor | None]:
+    """New memory for the gradients of q, k and v that are needed, None for the others."""
+    return [empty_heads(x, x.shape[3]) if need else None for x, need in zip(inputs, needs, strict=False)]

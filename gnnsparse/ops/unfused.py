@@ -13,7 +13,7 @@ import torch
 
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.backend import backend_of
-from gnnsparse.ops.layout import empty_heads
+from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.ops.philox import keeps
 from gnnsparse.ops.products import edge_softmax, sddmm, spmm
 
@@ -136,9 +136,7 @@ def attention_grad(
     shared = _Chain(operand, index, bias, scale, dropout_p, seed, is_causal)
     masked = shared.masked()
     batches, heads = q.shape[:2]
-    dq, dk, dv = (
-        empty_heads(x, x.shape[-1]) if need else None for x, need in zip((q, k, v), needs, strict=False)
-    )
+    dq, dk, dv = empty_grads((q, k, v), needs)
     dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
     softmax_grad = backend_of(q.device).edge_softmax_grad
     for b in range(batches):

@@ -12,11 +12,12 @@ import torch
 
 from gnnsparse.api import prepare
 from gnnsparse.data import NodeDataset
+from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.training.config import PreprocessConfig
 
-__all__ = ["FullGraphData", "GraphBatch", "Part"]
+__all__ = ["FullGraphData", "GraphBatch", "Part", "PreparedData"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,62 @@ class _Repeated:
             yield self._batch
 
 
-class FullGraphData(pl.LightningDataModule):
+class PreparedData(pl.LightningDataModule):
+    """Data around one operand, which is prepared and put on a device once.
+
+    Args:
+        graph: what to prepare.
+        values: weights of the operand, as in `gnnsparse.prepare`.
+        precision: of the operand.
+        device: where everything goes.
+        preprocess: how the operand is prepared.
+
+    Attributes:
+        adj: the operand.
+        precision: of the operand.
+        device: where everything is.
+        preprocess_seconds: what preparing took, reading it from the cache included.
+        cache_hit: whether it came from the cache.
+    """
+
+    def __init__(
+        self,
+        graph: SparseGraph,
+        values: str | None,
+        precision: Precision | str,
+        device: torch.device | str,
+        preprocess: PreprocessConfig | None,
+    ) -> None:
+        super().__init__()
+        preprocess = preprocess or PreprocessConfig()
+        self.precision = Precision.parse(precision)
+        self.device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        start = time.perf_counter()
+        self.adj = prepare(
+            graph.to(self.device),  # a GPU sorts the edges of a large graph much faster
+            values=values,
+            precision=self.precision,
+            reorder=preprocess.reorder,
+            format=preprocess.format,
+            cache=preprocess.cache,
+        ).to(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.preprocess_seconds = time.perf_counter() - start
+        self.cache_hit = self.adj.cache_hit
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """The batch as it is: it is there already.
+
+        Raises:
+            ValueError: the trainer runs on another device than this data was made for.
+        """
+        if device.type != self.device.type:
+            raise ValueError(f"device: the trainer runs on {device}, the data was put on {self.device}")
+        return batch
+
+
+class FullGraphData(PreparedData):
     """Prepares the graph of a data set and puts graph, features and labels on a device, once.
 
     On a GPU in fp16 or bf16 the features are stored in that type: the first layer would round them
@@ -81,10 +137,7 @@ class FullGraphData(pl.LightningDataModule):
 
     Attributes:
         dataset: the task.
-        precision: of the operand.
-        device: where everything is.
-        preprocess_seconds: what preparing took, reading it from the cache included.
-        cache_hit: whether it came from the cache.
+        adj, precision, device, preprocess_seconds, cache_hit: as in PreparedData.
     """
 
     def __init__(
@@ -96,24 +149,9 @@ class FullGraphData(pl.LightningDataModule):
         device: torch.device | str = "cpu",
         preprocess: PreprocessConfig | None = None,
     ) -> None:
-        super().__init__()
-        preprocess = preprocess or PreprocessConfig()
-        self.dataset, self.precision = dataset, Precision.parse(precision)
-        self.device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
-        start = time.perf_counter()
-        adj = prepare(
-            dataset.graph.to(self.device),  # a GPU sorts the edges of a large graph much faster
-            values=values,
-            precision=self.precision,
-            reorder=preprocess.reorder,
-            format=preprocess.format,
-            cache=preprocess.cache,
-        ).to(self.device)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.preprocess_seconds = time.perf_counter() - start
-        self.cache_hit = adj.cache_hit
-        self._batch = self._on_device(adj)
+        super().__init__(dataset.graph, values, precision, device, preprocess)
+        self.dataset = dataset
+        self._batch = self._on_device(self.adj)
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
         dataset = self.dataset
@@ -147,15 +185,3 @@ class FullGraphData(pl.LightningDataModule):
     def test_dataloader(self) -> Any:
         """The graph once."""
         return _Repeated(self._batch, endless=False)
-
-    def transfer_batch_to_device(
-        self, batch: GraphBatch, device: torch.device, dataloader_idx: int
-    ) -> GraphBatch:
-        """The batch as it is: it is there already.
-
-        Raises:
-            ValueError: the trainer runs on another device than this data was made for.
-        """
-        if device.type != self.device.type:
-            raise ValueError(f"device: the trainer runs on {device}, the data was put on {self.device}")
-        return batch

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.data import SequenceDataset, SequencePart
 from gnnsparse.data.checks import check_seed
 from gnnsparse.data.splits import split_generator
@@ -19,6 +16,7 @@ from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.training.config import PreprocessConfig
+from gnnsparse.training.data import PreparedData
 
 __all__ = ["SequenceBatch", "SequenceData"]
 
@@ -73,7 +71,7 @@ class _Once:
         yield next(self._data.chunks(self._part))
 
 
-class SequenceData(pl.LightningDataModule):
+class SequenceData(PreparedData):
     """Prepares a pattern and puts it and the tokens on a device, once; hands out mini-batches.
 
     Args:
@@ -86,8 +84,7 @@ class SequenceData(pl.LightningDataModule):
         preprocess: how to prepare the pattern.
 
     Attributes:
-        preprocess_seconds: time that preparing took, reading it from the cache included.
-        cache_hit: whether it came from the cache.
+        adj, precision, device, preprocess_seconds, cache_hit: as in PreparedData.
 
     Raises:
         TypeError, ValueError: an argument is of another type or out of range, or the pattern has
@@ -105,26 +102,12 @@ class SequenceData(pl.LightningDataModule):
         device: torch.device | str = "cpu",
         preprocess: PreprocessConfig | None = None,
     ) -> None:
-        super().__init__()
-        preprocess = preprocess or PreprocessConfig()
         length = dataset.length
         if (pattern.num_rows, pattern.num_cols) != (length, length):
             bad_value("pattern", f"is {pattern.num_rows} x {pattern.num_cols}; accepted: {length} x {length}")
-        self.dataset, self.precision = dataset, Precision.parse(precision)
-        self.batch_size, self.seed = check_integer("batch_size", batch_size), check_seed(seed)
-        self.device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
-        start = time.perf_counter()
-        self.adj = prepare(
-            pattern.to(self.device),
-            precision=self.precision,
-            reorder=preprocess.reorder,
-            format=preprocess.format,
-            cache=preprocess.cache,
-        )
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.preprocess_seconds = time.perf_counter() - start
-        self.cache_hit = self.adj.cache_hit
+        batch_size, seed = check_integer("batch_size", batch_size), check_seed(seed)
+        super().__init__(pattern, None, precision, device, preprocess)
+        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
         self._parts = {
             name: SequencePart(part.tokens.to(self.device), part.y.to(self.device))
             for name, part in dataset.parts.items()
@@ -159,15 +142,3 @@ class SequenceData(pl.LightningDataModule):
     def test_dataloader(self) -> Any:
         """One batch, which stands for all of them."""
         return _Once(self, "test")
-
-    def transfer_batch_to_device(
-        self, batch: SequenceBatch, device: torch.device, dataloader_idx: int
-    ) -> SequenceBatch:
-        """The batch as it is: it is there already.
-
-        Raises:
-            ValueError: the trainer runs on another device than this data was made for.
-        """
-        if device.type != self.device.type:
-            raise ValueError(f"device: the trainer runs on {device}, the data was put on {self.device}")
-        return batch

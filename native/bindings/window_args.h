@@ -76,28 +76,37 @@ inline void require_score_panels(const BlockedView& a) {
   if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
     reject("format", "SDDMM and attention take the bits of panels of 16 rows");
   }
+  if (a.columns != nullptr && a.bitmap == nullptr) reject("bitmap", "is null");
 }
 
-inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Address indptr,
-                              Address row_ids, const Dense& q, const Dense& k, Address out,
-                              int out_dtype, int64_t d, Precision precision) {
-  require_score_panels(a);
-  if (a.columns != nullptr && a.bitmap == nullptr) reject("bitmap", "is null");
-  PanelSddmm p;
+// What both SDDMM problems are told in the same words.
+template <class Problem>
+Problem sddmm_problem(const BlockedView& a, const Segments& items, Address indptr, Address row_ids,
+                      const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d,
+                      Precision precision) {
+  Problem p;
   p.a = a;
   p.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
-  p.items = array<const PanelItem>(items.data, items.count, "items");
-  p.item_count = items.count;
   p.row_offsets = array<const int32_t>(items.row_offsets, items.count, "row_offsets");
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.q = matrix<DenseView>(q, a.rows, d, "q");
   p.k = matrix<DenseView>(k, a.cols, d, "k");
   if (p.q.dtype != storage_of(precision)) reject("q", "must be in the storage type of precision");
   if (p.k.dtype != p.q.dtype) reject("k", "must have the dtype of q");
-  if (p.k.stride * size_of(p.k.dtype) > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");
   p.out = optional_array<uint16_t>(out, "out");
   p.out_dtype = dtype_of(out_dtype);
   p.d = d;
+  return p;
+}
+
+inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Address indptr,
+                              Address row_ids, const Dense& q, const Dense& k, Address out,
+                              int out_dtype, int64_t d, Precision precision) {
+  require_score_panels(a);
+  auto p = sddmm_problem<PanelSddmm>(a, items, indptr, row_ids, q, k, out, out_dtype, d, precision);
+  p.items = array<const PanelItem>(items.data, items.count, "items");
+  p.item_count = items.count;
+  if (p.k.stride * size_of(p.k.dtype) > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");
   return p;
 }
 
@@ -107,20 +116,10 @@ inline WindowSddmm window_sddmm(const BlockedView& a, const Segments& segments, 
   if (a.shape.window != 8 || a.shape.brick != 16 || a.encoding != Encoding::kBitmap) {
     reject("format", "SDDMM takes plain 8 x 16 bitmaps");
   }
-  WindowSddmm p;
-  p.a = a;
-  p.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
+  auto p =
+      sddmm_problem<WindowSddmm>(a, segments, indptr, row_ids, q, k, out, out_dtype, d, precision);
   p.segments = array<const WindowSegment>(segments.data, segments.count, "segments");
   p.segment_count = segments.count;
-  p.row_offsets = array<const int32_t>(segments.row_offsets, segments.count, "row_offsets");
-  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
-  p.q = matrix<DenseView>(q, a.rows, d, "q");
-  p.k = matrix<DenseView>(k, a.cols, d, "k");
-  if (p.q.dtype != storage_of(precision)) reject("q", "must be in the storage type of precision");
-  if (p.k.dtype != p.q.dtype) reject("k", "must have the dtype of q");
-  p.out = optional_array<uint16_t>(out, "out");
-  p.out_dtype = dtype_of(out_dtype);
-  p.d = d;
   return p;
 }
 

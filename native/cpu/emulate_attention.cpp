@@ -91,8 +91,7 @@ void emulate(const PanelAttention& p) {
       RowSums nobody;
       for (int r = 0; r < kQueryRows; ++r) {
         const bool inside = item.row + r < p.a.rows;
-        weigh(bits, problem.scale * 1.4426950408889634f, r, scores,
-              inside ? rows[item.row + r] : nobody);
+        weigh(bits, problem.scale * kLog2E, r, scores, inside ? rows[item.row + r] : nobody);
       }
       for (int64_t f0 = 0; f0 < problem.dv; f0 += PanelTile<P>::kFeatures) {
         const StageMemory memory = copy_stage<P>(p.a, v, problem.dv, stage, f0);
@@ -119,7 +118,7 @@ void emulate(const PanelAttention& p) {
       const float value = total > 0.0f ? rows[row].values[f] / total : 0.0f;
       store_element(out.data, out.dtype, id * out.stride + f, value);
     }
-    p.lse[id] = (rows[row].maximum + std::log2(total)) * 0.6931471805599453f;
+    p.lse[id] = (rows[row].maximum + std::log2(total)) * kLn2;
   }
 }
 

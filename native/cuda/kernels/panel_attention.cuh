@@ -11,8 +11,6 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr float kLn2 = 0.6931471805599453f;
 inline constexpr int kSliceFeatures = 64;
 inline constexpr int kRowBytesOfSlice = 128;
 

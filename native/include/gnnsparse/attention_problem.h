@@ -6,6 +6,10 @@
 
 namespace gnnsparse {
 
+// Scores are by powers of two inside the kernels.
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLn2 = 0.6931471805599453f;
+
 // A dense array [batches, heads, rows, width] whose rows are contiguous; strides in elements.
 struct HeadsView {
   const void* data = nullptr;
