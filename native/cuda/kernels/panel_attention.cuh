@@ -215,7 +215,19 @@ class EdgeFacts {
 
   // Before the facts of a stage are asked for.
   __device__ void enter(int stage, uint32_t bits) {
-    place_nonzeros(bits, work_.lane, next_, at_);
+    const int mine = __popc(bits & 0x000f000fu) | __popc(bits & 0x00f000f0u) << 16;
+    int sum = mine;
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, sum, step, 4);
+      if ((work_.lane & 3) >= step) sum += before;
+    }
+    const int row_total = __shfl_sync(0xffffffffu, sum, 3, 4);
+    const int before = sum - mine;
+    at_[0] = next_[0] + (before & 0xffff);
+    at_[1] = next_[1] + (before >> 16);
+    next_[0] += row_total & 0xffff;
+    next_[1] += row_total >> 16;
     load_words(p_.a.columns + (int64_t{work_.item.stage} + stage) * kStage +
                    kLaneColumns * (work_.lane & 3),
                reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids_));

@@ -27,28 +27,6 @@ __device__ __forceinline__ QuerySlice load_query_matrices(uint32_t queries, int 
   return loaded;
 }
 
-// Where the nonzeros of a stage lie among those of their rows: `next` is the place of each of the
-// lane's two rows' first one, and is moved to the next stage's; `at` gets that of the lane's first.
-// Returns how many the lane has.
-__device__ __forceinline__ int place_nonzeros(uint32_t bits, int lane, int64_t (&next)[2],
-                                              int64_t (&at)[2]) {
-  // Of both rows in the lane's slots, and in those of the lanes before it.
-  const int mine = __popc(bits & 0x000f000fu) | __popc(bits & 0x00f000f0u) << 16;
-  int sum = mine;
-#pragma unroll
-  for (int step = 1; step < 4; step *= 2) {
-    const int before = __shfl_up_sync(0xffffffffu, sum, step, 4);
-    if ((lane & 3) >= step) sum += before;
-  }
-  const int row_total = __shfl_sync(0xffffffffu, sum, 3, 4);
-  const int before = sum - mine;
-  at[0] = next[0] + (before & 0xffff);
-  at[1] = next[1] + (before >> 16);
-  next[0] += row_total & 0xffff;
-  next[1] += row_total >> 16;
-  return (mine & 0xffff) + (mine >> 16);
-}
-
 // scores += queries keys^T: the panel's rows times the rows of the stage's columns.
 template <Precision P>
 __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const QuerySlice& queries,

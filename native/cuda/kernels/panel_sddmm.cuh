@@ -48,7 +48,22 @@ class ScoreOutput {
   __device__ Places places(uint32_t bits) {
     Places found;
     found.bits = bits;
-    const int count = place_nonzeros(bits, lane_, next_, found.at);
+    // Nonzeros of both rows in the lane's slots, and in those of the lanes before it.
+    const int mine = __popc(bits & 0x000f000fu) | __popc(bits & 0x00f000f0u) << 16;
+    int sum = mine;
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, sum, step, 4);
+      if ((lane_ & 3) >= step) sum += before;
+    }
+    const int row_total = __shfl_sync(0xffffffffu, sum, 3, 4);
+    const int before = sum - mine;
+    found.at[0] = next_[0] + (before & 0xffff);
+    found.at[1] = next_[1] + (before >> 16);
+    next_[0] += row_total & 0xffff;
+    next_[1] += row_total >> 16;
+
+    const int count = (mine & 0xffff) + (mine >> 16);
     int end = count;
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) {
