@@ -1,9 +1,11 @@
-"""Attention on a GPU beside dense attention of cuDNN under patterns, and the unfused chain on graphs.
+"""Attention on a GPU beside dense and Flex attention under patterns, and unfused chains on graphs.
 
     python -m benchmarks.attention --out benchmarks/results/attention.json
 
 Times are medians in milliseconds, forward and forward with backward, of random operands in fp16 with 64
-features a head. The first output on each pattern is compared with the unfused chain's.
+features a head. The first output on each pattern is compared with the unfused chain's. FlexAttention is
+compiled and has the pattern as a block mask. On graphs the chains are our own kernels one after another, and
+cuSPARSE's (sampled_addmm and torch.sparse.mm in fp32, which are all that torch offers) around our softmax.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ from gnnsparse.timing import measure
 
 FEATURES = 64
 GRAPHS = ("arxiv_like", "amazon_like", "reddit_like")
+#: Of the block mask: rows and columns of a block, and the share of blocks that is kept.
+BLOCK, KEPT = 128, 0.094
 _Call = Callable[..., torch.Tensor]
+_Mask = Callable[..., torch.Tensor]
 
 
 def operands(batch: int, heads: int, length: int) -> list[torch.Tensor]:
@@ -49,10 +54,43 @@ def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, float
     return {"forward_ms": forward, "both_ms": measure(both, "cuda", repeats=repeats).median}
 
 
-def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph]]:
+def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph, _Mask | None]]:
+    """Names, patterns and, of those that FlexAttention is for, what says whether a query sees a key."""
     for sparsity in (0.9, 0.95, 0.98):
-        yield f"vector-wise 8, {sparsity:.0%}", masks.vector_wise(length, sparsity, 8, seed=0)
-    yield "window +-128", masks.window(length, 128)
+        yield f"vector-wise 8, {sparsity:.0%}", masks.vector_wise(length, sparsity, 8, seed=0), None
+    yield "window +-128", masks.window(length, 128), lambda b, h, q, k: (q - k).abs() <= 128
+    count = length // BLOCK
+    kept = torch.rand(count, count, generator=torch.Generator().manual_seed(0)) < KEPT
+    on_device = kept.cuda()
+    see = lambda b, h, q, k: on_device[q // BLOCK, k // BLOCK]  # noqa: E731
+    yield f"blocks of {BLOCK}, {KEPT:.1%} kept", masks.block(kept, BLOCK), see
+
+
+def flex(see: _Mask, length: int) -> _Call:
+    """torch's FlexAttention, compiled, with the pattern as a block mask."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(see, None, None, length, length, device="cuda")
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask)
+
+
+def cusparse_chain(graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand) -> _Call:
+    """SDDMM, softmax and SpMM of one head in fp32."""
+    csr, size = graph.csr, (graph.csr.rows, graph.csr.cols)
+    indptr = csr.indptr.int()  # torch copies other layouts than int32 in every call
+
+    def sparse(values: torch.Tensor) -> torch.Tensor:
+        return torch.sparse_csr_tensor(indptr, csr.indices, values, size, check_invariants=False)
+
+    pattern = sparse(torch.zeros(graph.nnz, device="cuda"))
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x[0, 0].float() for x in (q, k, v))
+        scores = torch.sparse.sampled_addmm(pattern, q, k.T, beta=0.0, alpha=FEATURES**-0.5)
+        return (sparse(gnnsparse.edge_softmax(a, scores.values())) @ v)[None, None]
+
+    return call
 
 
 def relative_error(a: gnnsparse.SparseOperand, qkv: list[torch.Tensor]) -> float:
@@ -72,16 +110,21 @@ def on_patterns(batch: int, heads: int, length: int, repeats: int) -> Iterator[d
 
     peer = times(dense, qkv, repeats)
     yield {"pattern": "dense", "kernel": "cudnn", **size, **peer}
-    for name, graph in patterns(length):
+    for name, graph, see in patterns(length):
         a = gnnsparse.prepare(graph, precision="fp16", cache=False).cuda()
         found = times(lambda q, k, v, a=a: gnnsparse.attention(a, q, k, v), qkv, repeats)
         speed = {f"over_dense_{key[:-3]}": peer[key] / found[key] for key in found}
         error = {"error": relative_error(a, qkv)}
         yield {"pattern": name, "kernel": "gnnsparse", "nnz": a.nnz, **size, **found, **speed, **error}
+        if see is not None:
+            other = times(flex(see, length), qkv, repeats)
+            speed = {f"ours_over_it_{key[:-3]}": other[key] / found[key] for key in found}
+            yield {"pattern": name, "kernel": "flex_attention", "nnz": a.nnz, **size, **other, **speed}
 
 
 def on_graph(name: str, repeats: int) -> Iterator[dict[str, Any]]:
-    a = gnnsparse.prepare(graph_like(name, device="cuda"), precision="fp16", cache=False)
+    graph = graph_like(name, device="cuda")
+    a = gnnsparse.prepare(graph, precision="fp16", cache=False)
     qkv = operands(1, 1, a.shape[0])
     row = {"pattern": name, "nnz": a.nnz, "batch": 1, "heads": 1, "length": a.shape[0]}
     for fused in (True, False):
@@ -94,6 +137,10 @@ def on_graph(name: str, repeats: int) -> Iterator[dict[str, Any]]:
         peak = (torch.cuda.max_memory_allocated() - before) / 1e9
         kernel = "gnnsparse" if fused else "gnnsparse unfused"
         yield {**row, "kernel": kernel, **found, "peak_gb": peak, "error": relative_error(a, qkv)}
+    chain = cusparse_chain(graph, a)
+    with torch.no_grad():
+        time = measure(lambda: chain(*qkv), "cuda", repeats=repeats).median
+    yield {**row, "kernel": "cusparse chain", "forward_ms": time}
 
 
 def main() -> None:
@@ -105,7 +152,7 @@ def main() -> None:
     args = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs an NVIDIA GPU")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for batch, heads in ((8, 8), (2, 4)):
         rows += on_patterns(batch, heads, args.length, args.repeats)
     for name in args.graphs:
