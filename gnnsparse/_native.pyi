@@ -290,6 +290,9 @@ def cuda_attention_panel(
     lse: int,
     stream: int,
 ) -> None: ...
+def cuda_attention_panel_facts(
+    problem: Attention, queries: int, grad: Heads, out: Heads, lse: int, facts: int, stream: int
+) -> None: ...
 def cuda_attention_panel_rows(
     problem: Attention,
     a: Blocked,
@@ -301,8 +304,7 @@ def cuda_attention_panel_rows(
     partials: int,
     partial: int,
     grad: Heads,
-    lse: int,
-    delta: int,
+    facts: int,
     dq: Heads,
     dbias: Slots,
     stream: int,
@@ -320,8 +322,7 @@ def cuda_attention_panel_columns(
     slot_map: int,
     wide_map: bool,
     grad: Heads,
-    lse: int,
-    delta: int,
+    facts: int,
     dk: Heads,
     dv: Heads,
     stream: int,

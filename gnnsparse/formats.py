@@ -117,7 +117,8 @@ def format_spec(
         precision: me-bcrs has blocks of 8 columns at 16 bits and of 4 at 32 (FlashSparse, 3.3).
         density: nnz / (rows * columns). cvse takes vectors of 16 rows from 0.1 on and of 8 below
             (SSpMM, section V-B).
-        panel: rows that share a column list: 16 or 32 for hrpb, panel and panel-values.
+        panel: rows that share a column list: 16 or 32 for hrpb, panel and panel-values, or 64, in
+            windows of 16, for panel.
 
     Raises:
         ValueError: there is no such preset, or it has no such panel.
@@ -131,9 +132,11 @@ def format_spec(
     if name == "cvse" and density >= 0.1:
         spec = replace(spec, window=16, panel=16)
     if panel is not None:
-        if name not in ("hrpb", "panel", "panel-values") or panel not in (16, 32):
-            bad_value("panel", f"got {panel} for {name}; accepted: 16 or 32, for hrpb and panels")
-        spec = replace(spec, panel=panel, window=16 if name == "hrpb" else panel)
+        heights = {"hrpb": (16, 32), "panel": (16, 32, 64), "panel-values": (16, 32)}
+        if panel not in heights.get(name, ()):
+            accepted = "16 or 32, for hrpb, panel and panel-values, or 64 for panel"
+            bad_value("panel", f"got {panel} for {name}; accepted: {accepted}")
+        spec = replace(spec, panel=panel, window=16 if name == "hrpb" or panel == 64 else panel)
     return spec
 
 

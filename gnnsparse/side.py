@@ -116,11 +116,11 @@ class Side:
         spec = format_spec(name, self.precision, panel=height)
         return self.remember((name, height), lambda: convert(self.csr, spec, values))
 
-    def score_panels(self, limit: int, longest_first: bool) -> tuple[Any, Segments]:
-        """Native handle of the bits of panels of 16 rows for SDDMM, and their work list."""
-        panel = self.panel(16, bits=True)
-        view = self.remember("score view", panel.view)
-        key = ("score panels", limit, longest_first)
+    def score_panels(self, limit: int, longest_first: bool, height: int = 16) -> tuple[Any, Segments]:
+        """Native handle of the bits of panels for SDDMM (16 rows) or attention, and their work list."""
+        panel = self.panel(height, bits=True)
+        view = self.remember(("score view", height), panel.view)
+        key = ("score panels", height, limit, longest_first)
         return view, self.remember(key, lambda: cut_panels(panel, limit, self.csr, longest_first))
 
     @property

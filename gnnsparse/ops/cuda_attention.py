@@ -18,15 +18,21 @@ from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slot
 from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.plan import describe_device, panel_plan
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import Segments
+from gnnsparse.preprocess.balance import STAGE, Segments
 from gnnsparse.side import Side
 
 __all__ = ["attention", "attention_grad"]
 
 _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 _MOST_FEATURES = 128
-_ROWS = 16  # of a panel
 _ALIGNED = 8  # elements of 16 bytes
+#: Rows of a panel: of one warp, or of four that share the gathered rows.
+_ROWS, _TALL_ROWS = 16, 64
+_TALL_FEATURES = 64
+#: Tall panels may have this many times the column slots of four of 16 rows: the four warps look at every one,
+#: but it is gathered once. Where panels of 16 rows hold less than _FULL of them, tall ones are not counted.
+_TALL_SLOTS, _FULL = 1.4, 8
+_TALL_BLOCKS = 4  # at a time on a multiprocessor
 
 
 def _is_fused(operand: SparseOperand, q: torch.Tensor, v: torch.Tensor) -> bool:
@@ -43,19 +49,24 @@ def _is_fused(operand: SparseOperand, q: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`x` [B, H, n, d] in `dtype`, every row contiguous from an address that is a multiple of 16."""
+    """`x` [B, H, n, d] in `dtype`, every row contiguous from an address that is a multiple of 16.
+
+    Rows are padded with zeros to whole 16 bytes.
+    """
     steps = [x.stride(i) for i in range(3) if x.shape[i] > 1]
+    width = x.shape[3]
     if (
         x.dtype == dtype
-        and (x.stride(3) == 1 or x.shape[3] == 1)
+        and width % _ALIGNED == 0
+        and x.stride(3) == 1
         and x.data_ptr() % 16 == 0
         and all(step % _ALIGNED == 0 for step in steps)
     ):
         return x
-    width = x.shape[3]
-    padded = -(-width // _ALIGNED) * _ALIGNED
-    packed = torch.empty(*x.shape[:3], padded, dtype=dtype, device=x.device)[..., :width]
-    return packed.copy_(x)
+    packed = x.new_empty(*x.shape[:3], -(-width // _ALIGNED) * _ALIGNED, dtype=dtype)
+    packed[..., width:] = 0
+    packed[..., :width] = x
+    return packed[..., :width]
 
 
 class _Work(NamedTuple):
@@ -63,6 +74,7 @@ class _Work(NamedTuple):
 
     view: _native.Blocked
     segments: Segments
+    rows: int  # of a panel
     head: tuple[_native.Blocked, _native.Segments, int, int, int, int, int]  # before the workspace
 
     @property
@@ -70,19 +82,46 @@ class _Work(NamedTuple):
         return self.segments.partials
 
 
-def _work(side: Side, features: int) -> _Work:
-    """For `features` in all heads together: the more there are, the less long panels have to be cut."""
+def _shares_rows(side: Side) -> bool:
+    """Whether panels of 64 rows gather little more than one of 16: windows and blocks do, graphs don't."""
+
+    def count() -> bool:
+        slots = side.panel_slots(_ROWS)
+        return side.csr.nnz >= _FULL * slots and 4 * side.panel_slots(_TALL_ROWS) <= _TALL_SLOTS * slots
+
+    return side.remember("attention shares rows", count)
+
+
+def _tall_limit(side: Side, features: int) -> int:
+    """Stages of a tall panel's parts: as few as keep every multiprocessor busy."""
+    stages = side.panel_slots(_TALL_ROWS) // STAGE
+    mean = stages * _TALL_ROWS // max(side.csr.rows, 1)
+    at_once = _TALL_BLOCKS * describe_device(side.csr.device).multiprocessors
+    share = stages * features // _TALL_FEATURES // at_once
+    return max(6, min(max(20, 13 * mean // 10), 4 * share))
+
+
+def _work(side: Side, features: int, tall: bool) -> _Work:
+    """For `features` in all heads together: the more there are, the less long panels have to be cut.
+
+    `tall`: the problem may take panels of 64 rows.
+    """
+    tall = tall and _shares_rows(side)
 
     def make() -> _Work:
-        plan = panel_plan(side.problem("sddmm", features, False), _ROWS)
-        view, segments = side.score_panels(plan.step_limit, plan.longest_first)
+        if tall:
+            rows, limit, longest_first = _TALL_ROWS, _tall_limit(side, features), True
+        else:
+            plan = panel_plan(side.problem("sddmm", features, False), _ROWS)
+            rows, limit, longest_first = _ROWS, plan.step_limit, plan.longest_first
+        view, segments = side.score_panels(limit, longest_first, rows)
         head = (
             view, segments.view, address(side.csr.indptr), address(side.row_ids), address(segments.cuts),
             segments.cuts.shape[0], segments.partials,
         )  # fmt: skip
-        return _Work(view, segments, head)
+        return _Work(view, segments, rows, head)
 
-    return side.remember(("attention", features), make)
+    return side.remember(("attention", features, tall), make)
 
 
 def _workspace(work: _Work, heads: int, widths: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
@@ -90,7 +129,14 @@ def _workspace(work: _Work, heads: int, widths: tuple[int, ...], device: torch.d
     if work.partials == 0:
         return None
     floats = sum(-(-width // 64) * 64 for width in widths) + 2
-    return torch.empty(heads * work.partials * _ROWS * floats, dtype=torch.float32, device=device)
+    return torch.empty(heads * work.partials * work.rows * floats, dtype=torch.float32, device=device)
+
+
+def _may_be_tall(
+    q: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None, is_causal: bool
+) -> bool:
+    narrow = max(q.shape[3], v.shape[3]) <= _TALL_FEATURES
+    return narrow and bias is None and seed is None and not is_causal
 
 
 def attention(
@@ -107,7 +153,7 @@ def attention(
         q, k, v = (_vectorized(x, side.precision.storage) for x in (q, k, v))
         edges = edge_values(bias)  # kept here while the kernel reads it
         problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
-        work = _work(side, heads * q.shape[3])
+        work = _work(side, heads * q.shape[3], _may_be_tall(q, v, bias, seed, is_causal))
         partial = _workspace(work, heads, (v.shape[3],), q.device)
         _native.cuda_attention_panel(
             problem, *work.head, address(partial), heads_view(out), address(lse), stream_of(q.device)
@@ -131,26 +177,28 @@ def attention_grad(
     storage = operand.precision.storage
     with on_device(q.device):
         q, k, v, grad = (_vectorized(x, storage) for x in (q, k, v, grad_out))
-        # Of the rounded gradient, as the kernels multiply it; contiguous, for the order of a sum
-        # depends on strides.
-        delta = (grad.float() * out.float()).contiguous().sum(3)
         lse = lse.contiguous()
         edges = edge_values(bias)  # kept here while the kernels read it
         problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
-        facts, stream = (heads_view(grad), address(lse), address(delta)), stream_of(q.device)
+        tall, stream = _may_be_tall(q, v, bias, seed, is_causal), stream_of(q.device)
+        facts = torch.empty(heads * q.shape[2], 4, dtype=torch.float32, device=q.device)
+        _native.cuda_attention_panel_facts(
+            problem, q.shape[2], heads_view(grad), heads_view(out), address(lse), address(facts), stream
+        )
+        given = heads_view(grad), address(facts)
         if dq is not None or dbias is not None:
-            work = _work(operand.side, heads * q.shape[3])
+            work = _work(operand.side, heads * q.shape[3], tall)
             partial = _workspace(work, heads, (q.shape[3],), q.device)
             _native.cuda_attention_panel_rows(
-                problem, *work.head, address(partial), *facts, heads_view(dq), slots_view(dbias), stream
+                problem, *work.head, address(partial), *given, heads_view(dq), slots_view(dbias), stream
             )
         if dk is not None or dv is not None:
             slots = operand.transpose_map if bias is not None else None
-            work = _work(operand.T.side, heads * q.shape[3])
+            work = _work(operand.T.side, heads * q.shape[3], tall)
             partial = _workspace(work, heads, (q.shape[3], v.shape[3]), q.device)
             _native.cuda_attention_panel_columns(
                 problem, *work.head, address(partial), address(slots),
-                slots is not None and slots.dtype == torch.int64, *facts, heads_view(dk), heads_view(dv),
+                slots is not None and slots.dtype == torch.int64, *given, heads_view(dk), heads_view(dv),
                 stream,
             )  # fmt: skip
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

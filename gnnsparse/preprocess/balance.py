@@ -33,8 +33,8 @@ class Segments:
         cuts: int32 [cut rows or windows, 4]: row or window, place of its first partial sum, number
             of them, 0.
         partials: number of partial sums.
-        row_offsets: int32 [segments, window]: nonzeros of each row before the segment (windows
-            of plain bitmaps, and panels for SDDMM, only).
+        row_offsets: int32 [segments, window or panel]: nonzeros of each row before the segment
+            (windows of plain bitmaps, and panels for SDDMM and attention, only).
     """
 
     items: torch.Tensor
@@ -114,7 +114,7 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
     segments = Segments(items, cuts, partials)
     if blocked.spec.stores_values:
         return segments
-    return replace(segments, row_offsets=_row_offsets(blocked, csr, items, STEP))
+    return replace(segments, row_offsets=_row_offsets(blocked, csr, items, blocked.spec.window, STEP))
 
 
 def cut_panels(
@@ -127,7 +127,7 @@ def cut_panels(
     place of the partial sum or -1.
     """
     items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
-    offsets = None if csr is None else _row_offsets(blocked, csr, items, STAGE)
+    offsets = None if csr is None else _row_offsets(blocked, csr, items, blocked.spec.panel, STAGE)
     panel = items[:, 0].long()
     items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
     items[:, 0] *= blocked.spec.panel
@@ -137,15 +137,16 @@ def cut_panels(
     return Segments(items, cuts, partials, offsets)
 
 
-def _row_offsets(blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, step: int) -> torch.Tensor:
-    """How many nonzeros of each row of each segment's window come before the segment."""
-    window = blocked.spec.window
-    offsets = torch.zeros(items.shape[0], window, dtype=torch.int64, device=items.device)
+def _row_offsets(
+    blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, height: int, step: int
+) -> torch.Tensor:
+    """How many nonzeros of each of a segment's `height` rows come before the segment."""
+    offsets = torch.zeros(items.shape[0], height, dtype=torch.int64, device=items.device)
     later = (items[:, 1] > 0).nonzero().flatten()
     if later.numel():
         first_slot = blocked.panel_ptr[items[later, 0].long()] + step * items[later, 1].long()
         column = blocked.columns[first_slot][:, None]
-        rows = items[later, 0].long()[:, None] * window + torch.arange(window, device=items.device)
+        rows = items[later, 0].long()[:, None] * height + torch.arange(height, device=items.device)
         begin = csr.indptr[rows.clamp(max=csr.rows)]
         end = csr.indptr[(rows + 1).clamp(max=csr.rows)]
         offsets[later] = _lower_bound(csr.indices, begin, end, column) - begin

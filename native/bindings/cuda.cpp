@@ -163,8 +163,9 @@ void require_head_vectors(const HeadsView& view, Precision precision, const char
 PanelAttention panel_attention(const AttentionProblem& problem, const BlockedView& a,
                                const Segments& items, Address indptr, Address row_ids, Address cuts,
                                int64_t cut_count, int64_t partials, Address partial,
-                               int64_t queries, Address lse) {
+                               int64_t queries) {
   require_score_panels(a);
+  if (a.shape.panel != 16 && a.shape.panel != 64) reject("format", "panels have 16 or 64 rows");
   require_head_vectors(problem.q, problem.precision, "q");
   require_head_vectors(problem.k, problem.precision, "k");
   require_head_vectors(problem.v, problem.precision, "v");
@@ -182,7 +183,6 @@ PanelAttention panel_attention(const AttentionProblem& problem, const BlockedVie
   p.partial = array<float>(partial, partials, "partial");
   p.head_count = problem.batches * problem.heads;
   p.queries = queries;
-  p.lse = array<float>(lse, p.head_count * queries, "lse");
   return p;
 }
 
@@ -190,23 +190,42 @@ void attention_panel(const AttentionProblem& problem, const BlockedView& a, cons
                      Address indptr, Address row_ids, Address cuts, int64_t cut_count,
                      int64_t partials, Address partial, const HeadsView& out, Address lse,
                      Address stream) {
-  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
-                                     partial, a.rows, lse);
+  PanelAttention p =
+      panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials, partial, a.rows);
   p.out = out;
+  p.lse = array<float>(lse, p.head_count * a.rows, "lse");
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
+}
+
+void set_grad(PanelAttention& p, const HeadsView& grad, Address facts) {
+  require_head_vectors(grad, p.problem.precision, "grad");
+  require_aligned(facts, "facts");
+  p.grad = grad;
+  p.facts = array<float>(facts, p.head_count * p.queries, "facts");
+}
+
+void attention_panel_facts(const AttentionProblem& problem, int64_t queries, const HeadsView& grad,
+                           const HeadsView& out, Address lse, Address facts, Address stream) {
+  require_size(queries, "queries");
+  PanelAttention p;
+  p.problem = problem;
+  p.head_count = problem.batches * problem.heads;
+  p.queries = queries;
+  set_grad(p, grad, facts);
+  p.out = out;
+  p.lse = array<float>(lse, p.head_count * queries, "lse");
+  cuda::attention_panel(p, cuda::AttentionPass::kFacts, stream_of(stream));
 }
 
 void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
                           const Segments& items, Address indptr, Address row_ids, Address cuts,
                           int64_t cut_count, int64_t partials, Address partial,
-                          const HeadsView& grad, Address lse, Address delta, const HeadsView& dq,
+                          const HeadsView& grad, Address facts, const HeadsView& dq,
                           const SlotsView& dbias, Address stream) {
-  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
-                                     partial, a.rows, lse);
-  require_head_vectors(grad, problem.precision, "grad");
+  PanelAttention p =
+      panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials, partial, a.rows);
+  set_grad(p, grad, facts);
   if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
-  p.grad = grad;
-  p.delta = array<const float>(delta, p.head_count * a.rows, "delta");
   p.dq = dq;
   p.dbias = dbias;
   cuda::attention_panel(p, cuda::AttentionPass::kRows, stream_of(stream));
@@ -215,13 +234,11 @@ void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
 void attention_panel_columns(const AttentionProblem& problem, const BlockedView& a,
                              const Segments& items, Address indptr, Address row_ids, Address cuts,
                              int64_t cut_count, int64_t partials, Address partial, Address slot_map,
-                             bool wide_map, const HeadsView& grad, Address lse, Address delta,
+                             bool wide_map, const HeadsView& grad, Address facts,
                              const HeadsView& dk, const HeadsView& dv, Address stream) {
-  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
-                                     partial, a.cols, lse);
-  require_head_vectors(grad, problem.precision, "grad");
-  p.grad = grad;
-  p.delta = array<const float>(delta, p.head_count * a.cols, "delta");
+  PanelAttention p =
+      panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials, partial, a.cols);
+  set_grad(p, grad, facts);
   p.slot_map = optional_array<const int32_t>(slot_map, "slot_map");
   p.wide_map = wide_map;
   p.dk = dk;
@@ -265,6 +282,7 @@ void bind_kernels(py::module_& m) {
   m.def("cuda_sddmm_panel", &sddmm_panel, nogil);
   m.def("cuda_sddmm_window", &sddmm_window, nogil);
   m.def("cuda_attention_panel", &attention_panel, nogil);
+  m.def("cuda_attention_panel_facts", &attention_panel_facts, nogil);
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil);
   m.def("cuda_attention_panel_columns", &attention_panel_columns, nogil);
   m.def("cuda_gather_floor", &gather_floor, nogil);

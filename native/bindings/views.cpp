@@ -26,8 +26,11 @@ BlockedShape make_shape(int window, int panel, int block, int brick, bool lane_o
   if (brick < 1 || block < brick || block % brick != 0) {
     reject("block", "must be a positive multiple of brick");
   }
-  const bool fits = panel == window && (window == 16 || window == 32) && block == 32 && brick == 32;
-  if (lane_order && !fits) reject("lane_order", "goes with bricks of 16 or 32 rows x 32 columns");
+  const bool tall = panel == 64 && window == 16;
+  const bool rows_fit = tall || (panel == window && (window == 16 || window == 32));
+  if (lane_order && !(rows_fit && block == 32 && brick == 32)) {
+    reject("lane_order", "goes with bricks of 16 or 32 rows x 32 columns");
+  }
   return {window, panel, block, brick, lane_order};
 }
 

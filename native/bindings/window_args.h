@@ -74,7 +74,7 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address
 
 inline void require_score_panels(const BlockedView& a) {
   if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
-    reject("format", "SDDMM and attention take the bits of panels of 16 rows");
+    reject("format", "SDDMM and attention take the bits of panels with windows of 16 rows");
   }
   if (a.columns != nullptr && a.bitmap == nullptr) reject("bitmap", "is null");
 }
@@ -103,6 +103,7 @@ inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Addre
                               Address row_ids, const Dense& q, const Dense& k, Address out,
                               int out_dtype, int64_t d, Precision precision) {
   require_score_panels(a);
+  if (a.shape.panel != 16) reject("format", "SDDMM takes panels of 16 rows");
   auto p = sddmm_problem<PanelSddmm>(a, items, indptr, row_ids, q, k, out, out_dtype, d, precision);
   p.items = array<const PanelItem>(items.data, items.count, "items");
   p.item_count = items.count;

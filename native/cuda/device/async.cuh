@@ -22,6 +22,11 @@ __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, 
 #endif
 }
 
+// 16 bytes where `real`, otherwise zeros: then the address need not exist.
+__device__ __forceinline__ void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
+  copy_async(shared, global, real ? 16 : 0);
+}
+
 // Waits for all copies of this lane.
 __device__ __forceinline__ void wait_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -63,6 +68,9 @@ __device__ __forceinline__ void load_matrices(uint32_t shared, uint32_t (&m)[4])
                : "memory");
 }
 
+__device__ __forceinline__ void store_shared(uint32_t shared, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
+}
 __device__ __forceinline__ void load_shared(uint32_t shared, uint32_t (&words)[4]) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

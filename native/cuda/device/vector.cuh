@@ -64,6 +64,17 @@ __device__ __forceinline__ float scalar_to_float(typename VectorOf<P>::Storage b
   }
 }
 
+__device__ __forceinline__ float load_scalar(const DenseView& x, int64_t at) {
+  switch (x.dtype) {
+    case DType::kFloat16:
+      return __half2float(static_cast<const __half*>(x.data)[at]);
+    case DType::kBFloat16:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(x.data)[at]);
+    default:
+      return static_cast<const float*>(x.data)[at];
+  }
+}
+
 __device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t at, float value) {
   switch (dtype) {
     case DType::kFloat16:

@@ -18,21 +18,22 @@ class PartWeights {
  public:
   __device__ PartWeights(const Combine& c, const PartialShape& shape, int64_t part, int count,
                          int row)
-      : maxima_(c.partial + shape.facts(part, 0, row)) {
+      : maxima_(c.partial + shape.facts(part, 0, row)), stride_(2 * shape.rows) {
     top_ = -std::numeric_limits<float>::infinity();
-    for (int i = 0; i < count; ++i) top_ = fmaxf(top_, maxima_[2 * kQueryRows * i]);
+    for (int i = 0; i < count; ++i) top_ = fmaxf(top_, maxima_[stride_ * i]);
     for (int i = 0; i < count; ++i) {
-      total_ += (*this)(i)*maxima_[2 * kQueryRows * i + kQueryRows];
+      total_ += (*this)(i)*maxima_[stride_ * i + stride_ / 2];
     }
   }
   __device__ float operator()(int i) const {
-    return isinf(top_) ? 0.0f : exp2f(maxima_[2 * kQueryRows * i] - top_);
+    return isinf(top_) ? 0.0f : exp2f(maxima_[stride_ * i] - top_);
   }
   __device__ float total() const { return total_; }
   __device__ float lse() const { return (top_ + log2f(total_)) * kLn2; }
 
  private:
   const float* maxima_;
+  int stride_;  // of a part
   float top_;
   float total_ = 0.0f;
 };
@@ -47,10 +48,10 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   const int64_t first = int64_t{blockIdx.y} * p.partials + cut.first;
   const int quads = static_cast<int>(shape.stride / 4);
   const MutableDenseView to = c.to.mutable_of(head / p.problem.heads, head % p.problem.heads);
-  for (int i = threadIdx.x; i < kQueryRows * quads; i += kThreads) {
+  for (int i = threadIdx.x; i < shape.rows * quads; i += kThreads) {
     const int in_panel = i / quads;
     const int64_t feature = i % quads * 4;
-    const int64_t row = int64_t{cut.item} * kQueryRows + in_panel;
+    const int64_t row = int64_t{cut.item} * shape.rows + in_panel;
     if (row >= p.a.rows || feature >= c.width) continue;
     const int64_t id = p.row_ids != nullptr ? p.row_ids[row] : row;
     float sum[4] = {};
@@ -77,6 +78,44 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   }
 }
 
+// Eight lanes take a query. Of the rounded gradient, as the passes multiply it.
+template <Precision P>
+__global__ void __launch_bounds__(kThreads)
+    attention_facts_kernel(const __grid_constant__ PanelAttention p) {
+  constexpr int kElements = VectorOf<P>::kElements;
+  constexpr int kLanes = 8;
+  const int lane = threadIdx.x % kLanes;
+  const int64_t place = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
+  const int64_t query = min(place, p.queries - 1);
+  const int64_t head = p.first_head + blockIdx.y;
+  const int64_t b = head / p.problem.heads;
+  const int64_t h = head % p.problem.heads;
+  const DenseView grad = p.grad.of(b, h);
+  const DenseView out = p.out.of(b, h);
+  const auto* grads = static_cast<const uint16_t*>(grad.data) + query * grad.stride;
+  float sum = 0.0f;
+  for (int64_t f = kElements * lane; f < p.problem.dv; f += kElements * kLanes) {
+    float g[kElements];
+    to_floats<P>(load_vec16(grads + f), g);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (f + i < p.problem.dv) sum += g[i] * load_scalar(out, query * out.stride + f + i);
+    }
+  }
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  }
+  if (lane != 0 || place != query) return;
+  const int64_t at = head * p.queries + query;
+  const float lse = p.lse[at] * kLog2E;
+  // Where no edge counts, every weight is zero.
+  const bool empty = isinf(lse);
+  const float shift = empty ? std::numeric_limits<float>::infinity() : floorf(lse);
+  const float rest = empty ? 0.0f : exp2f(shift - lse);
+  reinterpret_cast<float4*>(p.facts)[at] = make_float4(shift, rest, sum, 0.0f);
+}
+
 // Heads that share a bias are done one after the other, so that its gradient has one writer.
 template <Precision P>
 void run_rows(const PanelAttention& p, Stream stream) {
@@ -90,6 +129,12 @@ void run_rows(const PanelAttention& p, Stream stream) {
     one.head_count = 1;
     run_attention_row_grads<P>(one, stream);
   }
+}
+
+template <Precision P>
+void run_facts(const PanelAttention& p, Stream stream) {
+  const dim3 grid = grid_of(p.queries, kThreads / 8, p.head_count, "attention_facts");
+  launch("attention_facts", attention_facts_kernel<P>, grid, kThreads, stream, p);
 }
 
 }  // namespace
@@ -119,6 +164,9 @@ void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream)
     throw std::invalid_argument("d: attention over panels has at most 128 features");
   }
   switch (pass) {
+    case AttentionPass::kFacts:
+      return fp16 ? run_facts<Precision::kFp16>(p, stream)
+                  : run_facts<Precision::kBf16>(p, stream);
     case AttentionPass::kForward:
       return fp16 ? run_attention_forward<Precision::kFp16>(p, stream)
                   : run_attention_forward<Precision::kBf16>(p, stream);

@@ -1,201 +1,79 @@
-// What the attention kernels share: the stream of gathered rows through shared memory, and what
-// they know of each edge. One warp is a block and takes a part of a panel of 16 rows of one head,
-// as in panel_sddmm.cuh.
+// What the attention kernels share: their share of the work, what they know of each edge, and where
+// results go. A block takes a part of a panel of one head, a warp 16 of the panel's rows.
 #pragma once
+
+#include <algorithm>
 
 #include "device/async.cuh"
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_attention.h"
-#include "kernels/panel_multiply.cuh"
+#include "kernels/attention_stream.cuh"
 
 namespace gnnsparse::cuda {
-
-inline constexpr int kSliceFeatures = 64;
-inline constexpr int kRowBytesOfSlice = 128;
 
 // Width of a row of partial sums, and where the two facts of each row lie behind all of them.
 struct PartialShape {
   int64_t stride;  // floats of a row
   int64_t parts;   // of all heads
+  int rows;        // of a part
 
   __host__ __device__ PartialShape(const PanelAttention& p, int64_t width)
-      : stride(partial_stride(width)), parts(p.partials * p.head_count) {}
+      : stride(partial_stride(width)),
+        parts(p.partials * p.head_count),
+        rows(static_cast<int>(p.a.shape.panel)) {}
   __host__ __device__ int64_t at(int64_t part, int row) const {
-    return (part * kQueryRows + row) * stride;
+    return (part * rows + row) * stride;
   }
   __host__ __device__ int64_t facts(int64_t part, int which, int row) const {
-    return parts * kQueryRows * stride + (part * 2 + which) * kQueryRows + row;
+    return parts * rows * stride + (part * 2 + which) * rows + row;
   }
 };
 
-// The rows of one head of a dense array of 16-bit elements.
-struct HeadRows {
-  const char* data;
-  uint32_t stride;  // bytes
-  int bytes;        // of a row
-
-  __device__ HeadRows(const HeadsView& view, int64_t b, int64_t h, int64_t width)
-      : data(static_cast<const char*>(view.of(b, h).data)),
-        stride(static_cast<uint32_t>(2 * view.row)),
-        bytes(static_cast<int>(2 * width)) {}
-
-  // Bytes of chunk `chunk` of slice `slice` that exist.
-  __device__ int left(int slice, int chunk) const {
-    return max(0, min(16, bytes - kRowBytesOfSlice * slice - 16 * chunk));
-  }
-};
-
-// One block's share of the work.
+// One warp's share of the work.
 struct AttentionWork {
   PanelItem item;
   int64_t index;  // of the item
-  int64_t head;   // over the whole batch
-  int64_t b;
-  int64_t h;
+  int head;       // over the whole batch
+  int b;
+  int h;
   int lane;
+  int warp;
 
-  __device__ explicit AttentionWork(const PanelAttention& p) : lane(threadIdx.x) {
-    index = blockIdx.x;
+  __device__ explicit AttentionWork(const PanelAttention& p)
+      : index(blockIdx.x), lane(threadIdx.x % kWarp), warp(threadIdx.x / kWarp) {
     const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + index);
     item = {words.x, words.y, words.z, words.w};
-    head = p.first_head + blockIdx.y;
-    b = head / p.problem.heads;
-    h = head % p.problem.heads;
+    head = static_cast<int>(p.first_head + blockIdx.y);
+    const auto heads = static_cast<unsigned>(p.problem.heads);
+    b = static_cast<int>(static_cast<unsigned>(head) / heads);
+    h = static_cast<int>(static_cast<unsigned>(head) % heads);
   }
   __device__ int64_t partial(const PanelAttention& p) const {
     return (head - p.first_head) * p.partials + item.partial;
   }
-  // A row of the panel in the caller's numbering; -1 past the end.
-  __device__ int64_t row_id(const PanelAttention& p, int in_panel) const {
-    const int64_t row = int64_t{item.row} + in_panel;
-    if (row >= p.a.rows) return -1;
-    return p.row_ids != nullptr ? p.row_ids[row] : row;
+  // Of the warp's rows, in the panel.
+  __device__ int in_panel(int in_window) const { return kQueryRows * warp + in_window; }
+  // A row of the warp in the caller's numbering; -1 past the end.
+  __device__ int row_id(const PanelAttention& p, int in_window) const {
+    const int row = item.row + in_panel(in_window);
+    if (row >= static_cast<int>(p.a.rows)) return -1;
+    return p.row_ids != nullptr ? __ldg(p.row_ids + row) : row;
   }
 };
 
-// The panel's own rows of a head, brought to `to` in shared memory.
-template <int kSlices>
+// The first kSlices slices of the warp's own rows of a head, brought to `to` in shared memory.
+template <class Tile, int kSlices>
 __device__ void copy_own_rows(const PanelAttention& p, const AttentionWork& work,
-                              const HeadRows& rows, uint32_t to) {
-  const int chunk = copy_chunk(work.lane);
+                              const HeadRows& first, const HeadRows& second, uint32_t to) {
+  const LaneChunk<Tile> chunk(first, second, work.lane);
 #pragma unroll
   for (int i = 0; i < kQueryRows / 4; ++i) {
-    const int in_panel = 4 * i + work.lane / kRowChunks;
-    const int64_t id = work.row_id(p, in_panel);
-    const char* from = rows.data + max(id, int64_t{0}) * rows.stride + 16 * chunk;
-#pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) {
-      const int bytes = id >= 0 ? rows.left(slice, chunk) : 0;
-      const uint32_t place = to + slice * kQueryBytes + 16 * query_chunk(in_panel, chunk);
-      copy_async(place, bytes > 0 ? from + kRowBytesOfSlice * slice : rows.data, bytes);
-    }
+    const int in_window = 4 * i + work.lane / kRowChunks;
+    const uint32_t place = to + 16 * query_chunk(in_window, copy_chunk(work.lane));
+    chunk.template copy_row<kSlices>(place, work.row_id(p, in_window));
   }
 }
-
-// The rows that a panel's columns name, of two dense arrays by turns: all slices of the first, then
-// all of the second, stage by stage, through a ring of kSlots slices. Two are on their way while
-// one is in hand; the kSlots - 3 before it are still there.
-template <int kSlices, int kSlots>
-class RowStream {
- public:
-  static constexpr int kAhead = 2;
-
-  __device__ RowStream(const PanelAttention& p, const AttentionWork& work, const HeadRows& first,
-                       const HeadRows& second, uint32_t ring)
-      : columns_(p.a.columns + int64_t{work.item.stage} * kStage + copy_slot(work.lane, 0)),
-        stages_(work.item.stages),
-        lane_(work.lane),
-        first_(first),
-        second_(second),
-        ring_(ring) {}
-
-  // Starts the first copies; each is a group.
-  __device__ void start() {
-    load_ids(0, ids_);
-    load_ids(1, following_ids_);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) copy();
-  }
-
-  // The next slice in shared memory, once all its copies have arrived.
-  __device__ uint32_t next() {
-    wait_copies_but<kAhead - 1>();
-    __syncwarp();  // and all lanes are done with the slice that is overwritten now
-    copy();
-    const uint32_t slice = ring_ + here_;
-    here_ = after(here_);
-    return slice;
-  }
-
- private:
-  static __device__ uint32_t after(uint32_t offset) {
-    return offset + kSliceBytes < kSlots * kSliceBytes ? offset + kSliceBytes : 0;
-  }
-
-  __device__ void load_ids(int stage, int (&ids)[kLaneColumns]) const {
-    if (stage >= stages_) return;
-    load_words(columns_ + int64_t{stage} * kStage,
-               reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
-  }
-
-  __device__ void copy() {
-    if (stage_ < stages_) {
-      const bool second = slice_ >= kSlices;
-      // Field by field: a choice between the two objects would move them to local memory.
-      copy_slice(second ? second_.data : first_.data, second ? second_.stride : first_.stride,
-                 second ? second_.bytes : first_.bytes, second ? slice_ - kSlices : slice_);
-      to_ = after(to_);
-      if (++slice_ == 2 * kSlices) {
-        slice_ = 0;
-        ++stage_;
-#pragma unroll
-        for (int j = 0; j < kLaneColumns; ++j) ids_[j] = following_ids_[j];
-        load_ids(stage_ + 1, following_ids_);
-      }
-    }
-    commit_copies();
-  }
-
-  __device__ void copy_slice(const char* rows, uint32_t stride, int row_bytes, int slice) {
-    const int chunk = copy_chunk(lane_);
-    const int offset = kRowBytesOfSlice * slice + 16 * chunk;
-    const char* from = rows + offset;
-    const uint32_t to = ring_ + to_;
-    // The last stage alone has slots without a column, the last slice alone may end early.
-    if (stage_ + 1 < stages_ && row_bytes >= kRowBytesOfSlice * (slice + 1)) {
-#pragma unroll
-      for (int j = 0; j < kLaneColumns; ++j) {
-        copy_async(to + place(j), from + uint64_t{static_cast<uint32_t>(ids_[j])} * stride);
-      }
-      return;
-    }
-    const int bytes = max(0, min(16, row_bytes - offset));
-#pragma unroll
-    for (int j = 0; j < kLaneColumns; ++j) {
-      const bool real = bytes > 0 && ids_[j] >= 0;
-      const uint64_t id = static_cast<uint32_t>(real ? ids_[j] : 0);
-      copy_async(to + place(j), real ? from + id * stride : rows, real ? bytes : 0);
-    }
-  }
-
-  __device__ uint32_t place(int j) const {
-    return 16 * stage_chunk(copy_slot(lane_, j), copy_chunk(lane_));
-  }
-
-  const int32_t* columns_;
-  int stages_;
-  int lane_;
-  HeadRows first_;
-  HeadRows second_;
-  uint32_t ring_;
-  uint32_t here_ = 0;
-  uint32_t to_ = 0;
-  int stage_ = 0;
-  int slice_ = 0;
-  int ids_[kLaneColumns];
-  int following_ids_[kLaneColumns];
-};
 
 // What a lane knows of its 16 possible edges of a stage beside their scores: slot 2 j + odd of row
 // g + 8 upper is element [j][2 upper + odd] of the scores.
@@ -205,11 +83,12 @@ class EdgeFacts {
   __device__ EdgeFacts(const PanelAttention& p, const AttentionWork& work) : p_(p), work_(work) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const int in_panel = 8 * upper + (work.lane >> 2);
+      const int in_window = 8 * upper + (work.lane >> 2);
+      const int in_panel = work.in_panel(in_window);
       const int64_t row = int64_t{work.item.row} + in_panel;
-      next_[upper] =
-          row < p.a.rows ? p.indptr[row] + p.row_offsets[work.index * kQueryRows + in_panel] : 0;
-      own_[upper] = static_cast<int>(work.row_id(p, in_panel));
+      const int32_t* before = p.row_offsets + work.index * p.a.shape.panel;
+      next_[upper] = row < p.a.rows ? p.indptr[row] + before[in_panel] : 0;
+      own_[upper] = work.row_id(p, in_window);
     }
   }
 
@@ -273,10 +152,11 @@ class EdgeFacts {
 };
 
 // The lane's bits of a stage of the work; 0 past its end.
+template <class Tile>
 __device__ __forceinline__ uint32_t stage_bits(const PanelAttention& p, const AttentionWork& work,
                                                int stage) {
   if (stage >= work.item.stages) return 0;
-  const int64_t at = int64_t{work.item.stage} + stage;
+  const int64_t at = (int64_t{work.item.stage} + stage) * Tile::kWarps + work.warp;
   return lane_bits(load_bits<kQueryRows>(p.a, at, work.lane), kQueryRows);
 }
 
@@ -321,7 +201,8 @@ __device__ __forceinline__ void to_operand(const float (&scores)[4][4], uint32_t
   }
 }
 
-// Where rows of results go: to a head of an array, or, of a cut panel, to the partial sums.
+// Where rows of results go, four neighbours at a time: to a head of an array, or, of a cut panel,
+// to the partial sums.
 class AttentionOutput {
  public:
   __device__ AttentionOutput(const PanelAttention& p, const AttentionWork& work,
@@ -330,14 +211,13 @@ class AttentionOutput {
       : to_(to.mutable_of(work.b, work.h)), width_(width), partial_(nullptr) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const int in_panel = 8 * upper + (work.lane >> 2);
-      row_[upper] = work.row_id(p, in_panel);
+      row_[upper] = work.row_id(p, 8 * upper + (work.lane >> 2));
       scale_[upper] = scale[upper];
     }
     if (work.item.partial >= 0) {
       const PartialShape shape(p, width);
       stride_ = shape.stride;
-      partial_ = partial + shape.at(work.partial(p), work.lane >> 2);
+      partial_ = partial + shape.at(work.partial(p), work.in_panel(work.lane >> 2));
     }
   }
 
@@ -358,9 +238,82 @@ class AttentionOutput {
   int64_t width_;
   float* partial_;
   int64_t stride_ = 0;
-  int64_t row_[2];
+  int row_[2];
   float scale_[2];
 };
+
+// Rows of 16-bit results through shared memory, `own`, in whole chunks.
+template <Precision P, int kTiles>
+__device__ void store_chunks(const PanelAttention& p, const AttentionWork& work,
+                             const MutableDenseView& to, int64_t width, const float (&scale)[2],
+                             const float (&sums)[kTiles][4], uint32_t own) {
+  const int g = work.lane >> 2;
+  const uint32_t place = own + 16 * query_chunk(g, 0) + 4 * (work.lane & 3);
+  __syncwarp();  // all lanes are done with what is there
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const float(&v)[4] = sums[tile];
+    const uint32_t at = place ^ 16u * tile;
+    store_shared(at, pack_pair<P>(scale[0] * v[0], scale[0] * v[1]));
+    store_shared(at + 8 * kRowBytesOfSlice, pack_pair<P>(scale[1] * v[2], scale[1] * v[3]));
+  }
+  __syncwarp();
+  const int chunk = copy_chunk(work.lane);
+  if (8 * chunk >= width) return;
+  auto* rows = static_cast<char*>(to.data) + 16 * chunk;
+#pragma unroll
+  for (int i = 0; i < kQueryRows / 4; ++i) {
+    const int in_window = 4 * i + work.lane / kRowChunks;
+    const int row = work.row_id(p, in_window);
+    if (row < 0) continue;
+    uint32_t words[4];
+    load_shared(own + 16 * query_chunk(in_window, chunk), words);
+    __stcs(reinterpret_cast<uint4*>(rows + 2 * row * to.stride),
+           make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
+// A warp's rows of results, `sums` of the features from `feature` on, times `scale` where they are
+// final. `own`: 2 KB of shared memory that only this warp uses.
+template <Precision P, int kTiles>
+__device__ void store_results(const PanelAttention& p, const AttentionWork& work,
+                              const HeadsView& to, int64_t width, int64_t feature, float* partial,
+                              const float (&scale)[2], const float (&sums)[kTiles][4],
+                              uint32_t own) {
+  MutableDenseView view = to.mutable_of(work.b, work.h);
+  const bool whole = view.dtype == (P == Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16) &&
+                     (reinterpret_cast<uintptr_t>(view.data) % 16 | view.stride % 8 | width % 8) == 0;
+  if (whole && work.item.partial < 0) {
+    view.data = static_cast<uint16_t*>(view.data) + feature;
+    store_chunks<P>(p, work, view, width - feature, scale, sums, own);
+  } else {
+    const AttentionOutput out(p, work, to, width, partial, scale);
+    store_pairs(out, sums, 0, work.lane, feature);
+  }
+}
+
+// Calls launcher.run<Tile, kExtras>() with what the problem needs.
+template <class Launcher>
+void with_attention_tile(const PanelAttention& p, const Launcher& launcher) {
+  const int64_t width = std::max(p.problem.d, p.problem.dv);
+  const bool extras = p.problem.has_extras();
+  if (p.a.shape.panel == AttentionTile<4, 1>::kRows) {
+    if (extras || width > kSliceFeatures) {
+      throw std::invalid_argument(
+          "a: panels of 64 rows have no bias, dropout or causal mask, and at most 64 features");
+    }
+    launcher.template run<AttentionTile<4, 1>, false>();
+  } else if (width > kSliceFeatures) {
+    extras ? launcher.template run<AttentionTile<1, 2>, true>()
+           : launcher.template run<AttentionTile<1, 2>, false>();
+  } else if (extras) {
+    launcher.template run<AttentionTile<1, 1>, true>();
+  } else if (width > kSliceFeatures / 2) {
+    launcher.template run<AttentionTile<1, 1>, false>();
+  } else {
+    launcher.template run<AttentionTile<1, 0>, false>();
+  }
+}
 
 // Adds the parts of cut panels in their order; of the softmax each by its own maximum.
 void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t width, float scale,

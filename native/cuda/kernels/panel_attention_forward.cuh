@@ -8,62 +8,108 @@
 namespace gnnsparse::cuda {
 
 // kExtras: a bias, dropout or a causal mask.
-template <Precision P, int kSlices, bool kExtras>
+template <Precision P, class Tile, bool kExtras>
 class AttentionWarp {
  public:
-  static constexpr int kRing = 3;
+  static constexpr int kSlices = Tile::kSlices;
+  static constexpr int kSlots = 4;
+  using Stream = RowStream<Tile, kSlots, kSlots - 1>;
+  static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
+  // One warp's rows of Q, and those of its results, share the slice that is copied to last.
+  static constexpr bool kShares = Tile::kWarps == 1 && kOwnBytes <= kSliceBytes;
+  static constexpr uint32_t kSharedBytes =
+      Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
 
   __device__ AttentionWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
-        scale_(p.problem.scale * kLog2E),
-        own_(shared + (kRing - 1) * kSliceBytes),
-        stream_(p, work, HeadRows(p.problem.k, work.b, work.h, p.problem.d),
-                HeadRows(p.problem.v, work.b, work.h, p.problem.dv), shared),
+        own_(shared + (kShares ? (kSlots - 1) * kSliceBytes
+                               : Stream::kBytes + work.warp * kOwnBytes)),
+        stream_(p.a, work.item,
+                LaneChunk<Tile>(HeadRows(p.problem.k, work.b, work.h, p.problem.d),
+                                HeadRows(p.problem.v, work.b, work.h, p.problem.dv), work.lane),
+                shared),
         facts_(p, work) {}
 
-  // Rows of Q on their way to registers share the ring's last slice.
-  static constexpr uint32_t kSharedBytes = kRing * kSliceBytes;
-  static_assert(kSlices * kQueryBytes <= kSliceBytes, "Q fits a slice");
-
   __device__ void run() {
-    copy_own_rows<kSlices>(p_, work_, HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d), own_);
+    copy_own_rows<Tile, kSlices>(p_, work_,
+                                 HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d),
+                                 HeadRows(p_.problem.q, work_.b, work_.h, 0), own_);
     commit_copies();
     stream_.start();
-    wait_copies_but<RowStream<kSlices, kRing>::kAhead>();
+    uint32_t following = stage_bits<Tile>(p_, work_, 0);
+    wait_copies_but<kSlots - 1>();
     __syncwarp();
     QuerySlice queries[kSlices];
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
       queries[s] = load_query_matrices(own_ + s * kQueryBytes, work_.lane);
     }
-    uint32_t following = stage_bits(p_, work_, 0);
+    set_scale(queries);
     for (int i = 0; i < work_.item.stages; ++i) {
       const uint32_t bits = following;
-      following = stage_bits(p_, work_, i + 1);
+      following = stage_bits<Tile>(p_, work_, i + 1);
       if constexpr (kExtras) facts_.enter(i, bits);
-      float scores[4][4] = {};
-#pragma unroll
-      for (int s = 0; s < kSlices; ++s) {
-        const uint32_t keys = stream_.next();
-        multiply_keys<P>(keys, work_.lane, queries[s], scores);
-      }
-      weigh(bits, scores);
-      uint32_t a[2][4];
-      to_operand<P>(scores, a);
-#pragma unroll
-      for (int s = 0; s < kSlices; ++s) {
-        const uint32_t values = stream_.next();
-        multiply_values<P>(values, work_.lane, a, sums_[s]);
-      }
+      stage(i, bits, queries);
     }
     finish();
   }
 
  private:
+  // Without extras a row's largest score is found before it is scaled, by a factor above zero.
+  __device__ void set_scale(QuerySlice (&queries)[kSlices]) {
+    scale_ = p_.problem.scale * kLog2E;
+    if constexpr (!kExtras) {
+      if (scale_ < 0.0f) {
+#pragma unroll
+        for (int i = 0; i < 16 * kSlices; ++i) queries[i / 16].reg[i / 4 % 4][i % 4] ^= 0x80008000u;
+      }
+      scale_ = fmaxf(fabsf(scale_), std::numeric_limits<float>::min());
+    }
+  }
+
+  __device__ __forceinline__ void stage(int i, uint32_t bits,
+                                        const QuerySlice (&queries)[kSlices]) {
+    float scores[4][4] = {};
+    uint32_t a[2][4];
+    const uint32_t first = stream_.template next<0>(i);
+    multiply_keys<P, 0, Tile::kFirstKeysEnd>(first, work_.lane, queries[0], scores);
+    if constexpr (kSlices == 2) {
+      multiply_keys<P>(stream_.template next<1>(i), work_.lane, queries[1], scores);
+    }
+    kExtras ? weigh_extras(bits, scores) : weigh(bits, scores);
+    to_operand<P>(scores, a);
+    if constexpr (Tile::kPaired) {
+      multiply_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
+    } else {
+      multiply_values<P>(stream_.template next<kSlices>(i), work_.lane, a, sums_[0]);
+    }
+    if constexpr (kSlices == 2) {
+      multiply_values<P>(stream_.template next<3>(i), work_.lane, a, sums_[1]);
+    }
+  }
+
   // Scores to weights that are not divided by their sum yet.
   __device__ void weigh(uint32_t bits, float (&scores)[4][4]) {
-    constexpr float kLow = -std::numeric_limits<float>::infinity();
+    float top[2] = {kLow, kLow};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& score = scores[i / 4][i % 4];
+      const int upper = i % 4 / 2;
+      score = bits >> result_bit(upper, i / 4, i % 2) & 1u ? score : kLow;
+      top[upper] = fmaxf(top[upper], score);
+    }
+    raise(top[0] * scale_, top[1] * scale_);
+    const float shift[2] = {shift_of(0), shift_of(1)};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& score = scores[i / 4][i % 4];
+      score = exp2_fast(fmaf(score, scale_, -shift[i % 4 / 2]));
+      sum_[i % 4 / 2] += score;
+    }
+  }
+
+  __device__ void weigh_extras(uint32_t bits, float (&scores)[4][4]) {
     float top[2] = {kLow, kLow};
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
@@ -72,35 +118,33 @@ class AttentionWarp {
         float& score = scores[slot >> 1][2 * upper + (slot & 1)];
         const bool edge = bits >> result_bit(upper, slot >> 1, slot & 1) & 1u;
         score = edge ? score * scale_ : kLow;
-        if constexpr (kExtras) {
-          if (edge && p_.problem.bias.data != nullptr) {
-            score += kLog2E * facts_.bias(facts_.place(upper));
-          }
-          if (!facts_.counts(upper, slot)) score = kLow;
+        if (edge && p_.problem.bias.data != nullptr) {
+          score += kLog2E * facts_.bias(facts_.place(upper));
         }
+        if (!facts_.counts(upper, slot)) score = kLow;
         top[upper] = fmaxf(top[upper], score);
       }
     }
-    raise(top);
-    float shift[2];
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) shift[upper] = max_[upper] == kLow ? 0.0f : max_[upper];
+    raise(top[0], top[1]);
+    const float shift[2] = {shift_of(0), shift_of(1)};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float& score = scores[i / 4][i % 4];
       score = exp2_fast(score - shift[i % 4 / 2]);
       sum_[i % 4 / 2] += score;
-      if constexpr (kExtras) {
-        if (score != 0.0f) score *= facts_.dropout(i % 4 / 2, 2 * (i / 4) + i % 2);
-      }
+      if (score != 0.0f) score *= facts_.dropout(i % 4 / 2, 2 * (i / 4) + i % 2);
     }
   }
+
+  // Before a row's first edge, weights of nothing.
+  __device__ float shift_of(int upper) const { return max_[upper] == kLow ? 0.0f : max_[upper]; }
 
   // Weights are by powers of two of a maximum that lags behind by at most 8: rescaling the sums
   // each time a row's maximum rises would cost more than all other work on some stages. It is a
   // whole number, so that a weight's rounding does not depend on it, and the backward passes repeat
   // it.
-  __device__ void raise(float (&top)[2]) {
+  __device__ __forceinline__ void raise(float lower_top, float upper_top) {
+    float top[2] = {lower_top, upper_top};
     bool rises = false;
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
@@ -118,7 +162,7 @@ class AttentionWarp {
 #pragma unroll
       for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
-        for (int tile = 0; tile < 8; ++tile) {
+        for (int tile = 0; tile < Tile::kTiles; ++tile) {
           sums_[s][tile][2 * upper] *= factor;
           sums_[s][tile][2 * upper + 1] *= factor;
         }
@@ -135,75 +179,74 @@ class AttentionWarp {
       scale[upper] = sum_[upper] > 0.0f ? 1.0f / sum_[upper] : 0.0f;
       write_facts(upper);
     }
-    const AttentionOutput out(p_, work_, p_.out, p_.problem.dv, p_.partial, scale);
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      store_pairs(out, sums_[s], 0, work_.lane, int64_t{kSliceFeatures} * s);
+      store_results<P>(p_, work_, p_.out, p_.problem.dv, int64_t{kSliceFeatures} * s, p_.partial,
+                       scale, sums_[s], own_);
     }
   }
 
   __device__ void write_facts(int upper) const {
     if ((work_.lane & 3) != 0) return;
-    const int in_panel = 8 * upper + (work_.lane >> 2);
+    const int in_window = 8 * upper + (work_.lane >> 2);
     if (work_.item.partial >= 0) {
       const PartialShape shape(p_, p_.problem.dv);
       const int64_t part = work_.partial(p_);
-      p_.partial[shape.facts(part, 0, in_panel)] = max_[upper];
-      p_.partial[shape.facts(part, 1, in_panel)] = sum_[upper];
-    } else if (const int64_t row = work_.row_id(p_, in_panel); row >= 0) {
+      p_.partial[shape.facts(part, 0, work_.in_panel(in_window))] = max_[upper];
+      p_.partial[shape.facts(part, 1, work_.in_panel(in_window))] = sum_[upper];
+    } else if (const int row = work_.row_id(p_, in_window); row >= 0) {
       p_.lse[work_.head * p_.queries + row] = (max_[upper] + log2f(sum_[upper])) * kLn2;
     }
   }
 
+  static constexpr float kLow = -std::numeric_limits<float>::infinity();
   const PanelAttention& p_;
   const AttentionWork& work_;
   float scale_;
   uint32_t own_;
-  RowStream<kSlices, kRing> stream_;
+  Stream stream_;
   EdgeFacts<false> facts_;
-  float max_[2] = {-std::numeric_limits<float>::infinity(),
-                   -std::numeric_limits<float>::infinity()};
+  float max_[2] = {kLow, kLow};
   float sum_[2] = {};
-  float sums_[kSlices][8][4] = {};
+  float sums_[kSlices][Tile::kTiles][4] = {};
 };
 
-template <int kSlices, bool kExtras>
-inline constexpr int kAttentionBlocks = kSlices == 2 ? 8
-                                        : kExtras    ? 12
-                                                     : 16;
+// Blocks that must fit on a multiprocessor: registers are the limit.
+template <class Tile, bool kExtras>
+constexpr int attention_blocks() {
+  if (Tile::kSlices == 2) return 8 / Tile::kWarps;
+  return resident_blocks((kExtras ? 12 : Tile::kPaired ? 16 : 14) / Tile::kWarps);
+}
 
-template <Precision P, int kSlices, bool kExtras>
-__global__ void __launch_bounds__(kWarp, kAttentionBlocks<kSlices, kExtras>)
+template <Precision P, class Tile, bool kExtras>
+__global__ void __launch_bounds__(kWarp* Tile::kWarps, attention_blocks<Tile, kExtras>())
     panel_attention_kernel(const __grid_constant__ PanelAttention p) {
-  __shared__ __align__(1024) char memory[AttentionWarp<P, kSlices, kExtras>::kSharedBytes];
+  using Warp = AttentionWarp<P, Tile, kExtras>;
+  __shared__ __align__(1024) char memory[Warp::kSharedBytes];
   const AttentionWork work(p);
-  AttentionWarp<P, kSlices, kExtras> warp(p, work,
-                                          static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
+  Warp warp(p, work, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
   warp.run();
 }
 
-template <Precision P, int kSlices, bool kExtras>
-void launch_attention_forward(const PanelAttention& p, Stream stream) {
-  const auto kernel = panel_attention_kernel<P, kSlices, kExtras>;
-  static std::atomic<uint64_t> prepared{0};
-  prefer_shared_memory(kernel, 0, prepared);
-  launch("attention", kernel, grid_of(p.item_count, 1, p.head_count, "attention"), kWarp, stream,
-         p);
-  combine_attention(p, p.out, p.problem.dv, 1.0f, p.partial, true, stream);
-}
+template <Precision P>
+struct ForwardLauncher {
+  const PanelAttention& p;
+  Stream stream;
+
+  template <class Tile, bool kExtras>
+  void run() const {
+    const auto kernel = panel_attention_kernel<P, Tile, kExtras>;
+    static std::atomic<uint64_t> prepared{0};
+    prefer_shared_memory(kernel, 0, prepared);
+    const dim3 grid = grid_of(p.item_count, 1, p.head_count, "attention");
+    launch("attention", kernel, grid, kWarp * Tile::kWarps, stream, p);
+    combine_attention(p, p.out, p.problem.dv, 1.0f, p.partial, true, stream);
+  }
+};
 
 template <Precision P>
 void run_attention_forward(const PanelAttention& p, Stream stream) {
-  const AttentionProblem& q = p.problem;
-  const bool extras = q.has_extras();
-  const bool wide = q.d > kSliceFeatures || q.dv > kSliceFeatures;
-  if (wide) {
-    extras ? launch_attention_forward<P, 2, true>(p, stream)
-           : launch_attention_forward<P, 2, false>(p, stream);
-  } else {
-    extras ? launch_attention_forward<P, 1, true>(p, stream)
-           : launch_attention_forward<P, 1, false>(p, stream);
-  }
+  with_attention_tile(p, ForwardLauncher<P>{p, stream});
 }
 
 }  // namespace gnnsparse::cuda

@@ -10,46 +10,54 @@ namespace gnnsparse::cuda {
 // The pass over rows holds rows of Q and of the output's gradient and gathers K and V; that over
 // columns holds K and V and gathers the others. `first` is Q or K, `second` the gradient or V. The
 // pass over columns gives dK (kWhat & 1) and dV (kWhat & 2): both where their sums fit registers.
-template <Precision P, int kSlices, bool kTransposed, int kWhat, bool kExtras>
+template <Precision P, class Tile, bool kTransposed, int kWhat, bool kExtras>
 class AttentionGradWarp {
  public:
+  static constexpr int kSlices = Tile::kSlices;
   static constexpr bool kFirst = kWhat & 1;
   static constexpr bool kSecond = kWhat & 2;
   static constexpr int kSecondSums = kFirst ? kSlices : 0;
-  static constexpr bool kHeld = kSlices == 1;    // own rows in registers
-  static constexpr int kRing = 2 * kSlices + 2;  // a stage and what is on its way
-  static constexpr uint32_t kOwnBytes = 2 * kSlices * kQueryBytes;
-  // On their way to registers they share slices that are copied to after that.
-  static constexpr uint32_t kOwnOffset = (kHeld ? 2 : kRing) * kSliceBytes;
-  static constexpr uint32_t kSharedBytes = kRing * kSliceBytes + (kHeld ? 0 : kOwnBytes);
+  static constexpr bool kHeld = kSlices == 1;  // own rows in registers
+  // A stage stays while the next ones are on their way.
+  static constexpr int kAhead = Tile::kPaired ? 3 : kSlices == 1 ? 4 : 2;
+  static constexpr int kSlots = Tile::kSteps + kAhead;
+  using Stream = RowStream<Tile, kSlots, kAhead, kTransposed>;
+  static constexpr uint32_t kOwnBytes = Tile::kSteps * kQueryBytes;
+  // One warp's own rows on their way to registers, and its results, share slices that are copied
+  // to after that.
+  static constexpr bool kShares = Tile::kWarps == 1 && kHeld;
+  static constexpr uint32_t kSharedBytes =
+      Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
 
   __device__ AttentionGradWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
         scale_(p.problem.scale * kLog2E),
-        own_(shared + kOwnOffset),
-        stream_(p, work, gathered_second(p, work), gathered_first(p, work), shared),
+        own_(shared +
+             (kShares ? kAhead * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
+        stream_(p.a, work.item,
+                LaneChunk<Tile>(gathered_first(p, work), gathered_second(p, work), work.lane),
+                shared, facts_of(p, work)),
         facts_(p, work) {}
 
   __device__ void run() {
-    copy_own_rows<kSlices>(p_, work_, own_first(p_, work_), own_);
-    copy_own_rows<kSlices>(p_, work_, own_second(p_, work_), own_ + kSlices * kQueryBytes);
+    copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_first(p_, work_), own_second(p_, work_), own_);
     commit_copies();
     stream_.start();
-    wait_copies_but<RowStream<kSlices, kRing>::kAhead>();
+    uint32_t following = stage_bits<Tile>(p_, work_, 0);
+    if constexpr (!kTransposed) {
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) load_row_facts(upper);
+    }
+    wait_copies_but<kAhead>();
     __syncwarp();
     if constexpr (kHeld) {
       held_[0] = load_query_matrices(own_, work_.lane);
-      held_[1] = load_query_matrices(own_ + kQueryBytes, work_.lane);
+      if constexpr (!Tile::kPaired) held_[1] = load_query_matrices(own_ + kQueryBytes, work_.lane);
     }
-    if constexpr (!kTransposed) {
-#pragma unroll
-      for (int upper = 0; upper < 2; ++upper) load_row_facts(facts_.own(upper), upper);
-    }
-    uint32_t following = stage_bits(p_, work_, 0);
     for (int i = 0; i < work_.item.stages; ++i) {
       const uint32_t bits = following;
-      following = stage_bits(p_, work_, i + 1);
+      following = stage_bits<Tile>(p_, work_, i + 1);
       stage(i, bits);
     }
     finish();
@@ -68,74 +76,93 @@ class AttentionGradWarp {
   static __device__ HeadRows gathered_second(const PanelAttention& p, const AttentionWork& w) {
     return {kTransposed ? p.grad : p.problem.v, w.b, w.h, p.problem.dv};
   }
+  static __device__ const float4* facts_of(const PanelAttention& p, const AttentionWork& w) {
+    return reinterpret_cast<const float4*>(p.facts) + w.head * p.queries;
+  }
 
   __device__ QuerySlice own_slice(int which, int slice) const {
     if constexpr (kHeld) {
-      return held_[which];
+      return held_[Tile::kPaired ? 0 : which];
     } else {
       return load_query_matrices(own_ + (which * kSlices + slice) * kQueryBytes, work_.lane);
     }
   }
 
-  // Of a query: what its scores are lowered by, a whole number as in the forward pass, what is left
-  // to divide its weights by, and what the gradients of its weights are lowered by.
-  __device__ void load_row_facts(int query, int at) {
-    const bool real = query >= 0;
-    const int64_t place = work_.head * p_.queries + query;
-    const float lse = real ? __ldg(p_.lse + place) : 0.0f;
-    // Where no edge counts, every weight is zero.
-    const bool empty = isinf(lse);
-    shift_[at] = empty ? std::numeric_limits<float>::infinity() : floorf(lse * kLog2E);
-    rest_[at] = empty ? 0.0f : exp2_fast(shift_[at] - lse * kLog2E);
-    delta_[at] = real ? __ldg(p_.delta + place) : 0.0f;
+  // See attention_facts_kernel.
+  __device__ void load_row_facts(int upper) {
+    const int query = facts_.own(upper);
+    if (query >= 0) query_[upper] = __ldg(facts_of(p_, work_) + query);
+  }
+  __device__ float4 query_facts(int stage, int upper, int slot) const {
+    if constexpr (kTransposed) {
+      const int at = kLaneColumns * (work_.lane & 3) + slot;
+      uint32_t words[4];
+      load_shared(stream_.facts(stage) + 16 * at, words);
+      return make_float4(__uint_as_float(words[0]), __uint_as_float(words[1]),
+                         __uint_as_float(words[2]), 0.0f);
+    } else {
+      return query_[upper];
+    }
   }
 
-  __device__ void stage(int i, uint32_t bits) {
-    if constexpr (kTransposed || kExtras) facts_.enter(i, bits);
-    if constexpr (kTransposed) {
-#pragma unroll
-      for (int slot = 0; slot < kLaneColumns; ++slot) load_row_facts(facts_.id(slot), slot);
-    }
-    uint32_t second[kSlices];
+  // Slices as they arrive, and the products with them.
+  template <int kSlice>
+  __device__ __forceinline__ void gather_first(int i, uint32_t (&first)[kSlices],
+                                               float (&weights)[4][4]) {
+    first[kSlice] = stream_.template next<kSlice>(i);
+    multiply_keys<P, 0, Tile::kFirstKeysEnd>(first[kSlice], work_.lane, own_slice(0, kSlice),
+                                             weights);
+    if constexpr (kSlice + 1 < kSlices) gather_first<kSlice + 1>(i, first, weights);
+  }
+  template <int kSlice>
+  __device__ __forceinline__ void gather_second(int i, uint32_t (&second)[kSlices],
+                                                float (&gradients)[4][4]) {
+    if constexpr (!Tile::kPaired) second[kSlice] = stream_.template next<kSlices + kSlice>(i);
+    multiply_keys<P, Tile::kSecondKeys>(second[kSlice], work_.lane, own_slice(1, kSlice),
+                                        gradients);
+    if constexpr (kSlice + 1 < kSlices) gather_second<kSlice + 1>(i, second, gradients);
+  }
+
+  __device__ __forceinline__ void stage(int i, uint32_t bits) {
+    if constexpr (kExtras) facts_.enter(i, bits);
     uint32_t first[kSlices];
+    uint32_t second[kSlices];
     float weights[4][4] = {};    // scores at first
     float gradients[4][4] = {};  // of the weights, then of the scores
-#pragma unroll
-    for (int s = 0; s < kSlices; ++s) {
-      second[s] = stream_.next();
-      multiply_keys<P>(second[s], work_.lane, own_slice(1, s), gradients);
-    }
-#pragma unroll
-    for (int s = 0; s < kSlices; ++s) {
-      first[s] = stream_.next();
-      multiply_keys<P>(first[s], work_.lane, own_slice(0, s), weights);
-    }
-    weigh(bits, weights, gradients);
+    gather_first<0>(i, first, weights);
+    if constexpr (Tile::kPaired) second[0] = first[0];
+    gather_second<0>(i, second, gradients);
+    weigh(i, bits, weights, gradients);
     uint32_t a[2][4];
     if constexpr (kFirst) {
       to_operand<P>(gradients, a);
 #pragma unroll
-      for (int s = 0; s < kSlices; ++s) multiply_values<P>(first[s], work_.lane, a, sums_[s]);
+      for (int s = 0; s < kSlices; ++s) {
+        multiply_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
+      }
     }
     if constexpr (kSecond) {
       to_operand<P>(weights, a);
 #pragma unroll
       for (int s = 0; s < kSlices; ++s) {
-        multiply_values<P>(second[s], work_.lane, a, sums_[kSecondSums + s]);
+        multiply_values<P, Tile::kSecondValues>(second[s], work_.lane, a, sums_[kSecondSums + s]);
       }
     }
   }
 
-  __device__ void weigh(uint32_t bits, float (&weights)[4][4], float (&gradients)[4][4]) {
+  __device__ void weigh(int i, uint32_t bits, float (&weights)[4][4], float (&gradients)[4][4]) {
 #pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
+    for (int slot = 0; slot < kLaneColumns; ++slot) {
 #pragma unroll
-      for (int slot = 0; slot < kLaneColumns; ++slot) {
-        const int at = kTransposed ? slot : upper;
+      for (int upper = 0; upper < 2; ++upper) {
+        const float4 query = query_facts(i, upper, slot);
+        const float shift = query.x;
+        const float rest = query.y;
+        const float delta = query.z;
         float& weight = weights[slot >> 1][2 * upper + (slot & 1)];
         float& gradient = gradients[slot >> 1][2 * upper + (slot & 1)];
         const bool edge = bits >> result_bit(upper, slot >> 1, slot & 1) & 1u;
-        float score = weight * scale_ - shift_[at];
+        float score = fmaf(weight, scale_, -shift);
         int64_t place = 0;
         float factor = 1.0f;
         bool counts = edge;
@@ -149,8 +176,8 @@ class AttentionGradWarp {
         // would not cancel where one edge has all the weight.
         const float p = counts ? exp2_fast(score) : 0.0f;
         weight = round_to<P>(p * factor);
-        gradient = rest_[at] * (weight * gradient - p * delta_[at]);
-        weight *= rest_[at];
+        gradient = rest * (weight * gradient - p * delta);
+        weight *= rest;
         if constexpr (kExtras && !kTransposed) {
           if (edge && p_.dbias.data != nullptr) add_bias_gradient(place, gradient);
         }
@@ -178,10 +205,10 @@ class AttentionGradWarp {
   __device__ void write(const HeadsView& to, int64_t width, float* partial, const float (&scale)[2],
                         int from) const {
     if (to.data == nullptr) return;
-    const AttentionOutput out(p_, work_, to, width, partial, scale);
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      store_pairs(out, sums_[from + s], 0, work_.lane, int64_t{kSliceFeatures} * s);
+      store_results<P>(p_, work_, to, width, int64_t{kSliceFeatures} * s, partial, scale,
+                       sums_[from + s], own_);
     }
   }
 
@@ -189,72 +216,77 @@ class AttentionGradWarp {
   const AttentionWork& work_;
   float scale_;
   uint32_t own_;
-  RowStream<kSlices, kRing> stream_;
+  Stream stream_;
   EdgeFacts<kTransposed> facts_;
-  QuerySlice held_[2];
-  float shift_[kTransposed ? kLaneColumns : 2];
-  float rest_[kTransposed ? kLaneColumns : 2];
-  float delta_[kTransposed ? kLaneColumns : 2];
-  float sums_[(kFirst + kSecond) * kSlices][8][4] = {};
+  QuerySlice held_[Tile::kPaired ? 1 : 2];
+  float4 query_[2] = {};
+  float sums_[(kFirst + kSecond) * kSlices][Tile::kTiles][4] = {};
 };
 
-template <int kSlices, bool kTransposed, bool kExtras>
-inline constexpr int kAttentionGradBlocks = kSlices == 2  ? 7
-                                            : kTransposed ? 8
-                                            : kExtras     ? 9
-                                                          : 11;
+// Blocks that must fit on a multiprocessor: registers are the limit, and shared memory.
+template <class Tile, bool kTransposed, bool kExtras>
+constexpr int attention_grad_blocks() {
+  if (Tile::kWarps > 1) return kTransposed ? 2 : 3;
+  if (Tile::kSlices == 2) return 6;
+  if (Tile::kPaired) return kTransposed ? 11 : 14;
+  return kTransposed ? 8 : 9;
+}
 
-template <Precision P, int kSlices, bool kTransposed, int kWhat, bool kExtras>
-__global__ void __launch_bounds__(kWarp, kAttentionGradBlocks<kSlices, kTransposed, kExtras>)
+template <Precision P, class Tile, bool kTransposed, int kWhat, bool kExtras>
+__global__ void __launch_bounds__(kWarp* Tile::kWarps,
+                                  attention_grad_blocks<Tile, kTransposed, kExtras>())
     panel_attention_grad_kernel(const __grid_constant__ PanelAttention p) {
-  using Warp = AttentionGradWarp<P, kSlices, kTransposed, kWhat, kExtras>;
+  using Warp = AttentionGradWarp<P, Tile, kTransposed, kWhat, kExtras>;
   __shared__ __align__(1024) char memory[Warp::kSharedBytes];
   const AttentionWork work(p);
   Warp warp(p, work, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
   warp.run();
 }
 
-template <Precision P, int kSlices, bool kTransposed, int kWhat, bool kExtras>
-void launch_attention_grad(const PanelAttention& p, Stream stream) {
-  const auto kernel = panel_attention_grad_kernel<P, kSlices, kTransposed, kWhat, kExtras>;
-  static std::atomic<uint64_t> prepared{0};
-  prefer_shared_memory(kernel, 0, prepared);
-  const dim3 grid = grid_of(p.item_count, 1, p.head_count, "attention_grad");
-  launch("attention_grad", kernel, grid, kWarp, stream, p);
-  const AttentionProblem& q = p.problem;
-  if (kWhat & 1) {
-    combine_attention(p, kTransposed ? p.dk : p.dq, q.d, q.scale, p.partial, false, stream);
-  }
-  if (kWhat & 2) {
-    const PartialShape before(p, q.d);
-    combine_attention(p, p.dv, q.dv, 1.0f, p.partial + before.at(before.parts, 0), false, stream);
-  }
-}
+template <Precision P, bool kTransposed>
+struct GradLauncher {
+  const PanelAttention& p;
+  Stream stream;
 
-template <Precision P, bool kTransposed, bool kExtras>
-void run_attention_grads(const PanelAttention& p, Stream stream) {
-  const bool wide = p.problem.d > kSliceFeatures || p.problem.dv > kSliceFeatures;
-  if constexpr (!kTransposed) {
-    wide ? launch_attention_grad<P, 2, false, 1, kExtras>(p, stream)
-         : launch_attention_grad<P, 1, false, 1, kExtras>(p, stream);
-  } else if (!wide) {
-    launch_attention_grad<P, 1, true, 3, kExtras>(p, stream);
-  } else {
-    if (p.dk.data != nullptr) launch_attention_grad<P, 2, true, 1, kExtras>(p, stream);
-    if (p.dv.data != nullptr) launch_attention_grad<P, 2, true, 2, kExtras>(p, stream);
+  template <class Tile, bool kExtras>
+  void run() const {
+    if constexpr (!kTransposed) {
+      run_pass<Tile, 1, kExtras>();
+    } else if constexpr (Tile::kSlices == 1) {
+      run_pass<Tile, 3, kExtras>();
+    } else {
+      if (p.dk.data != nullptr) run_pass<Tile, 1, kExtras>();
+      if (p.dv.data != nullptr) run_pass<Tile, 2, kExtras>();
+    }
   }
-}
+
+  template <class Tile, int kWhat, bool kExtras>
+  void run_pass() const {
+    const auto kernel = panel_attention_grad_kernel<P, Tile, kTransposed, kWhat, kExtras>;
+    static std::atomic<uint64_t> prepared{0};
+    prefer_shared_memory(kernel, 0, prepared);
+    const dim3 grid = grid_of(p.item_count, 1, p.head_count, "attention_grad");
+    launch("attention_grad", kernel, grid, kWarp * Tile::kWarps, stream, p);
+    const AttentionProblem& q = p.problem;
+    if (kWhat & 1) {
+      combine_attention(p, kTransposed ? p.dk : p.dq, q.d, q.scale, p.partial, false, stream);
+    }
+    if (kWhat & 2) {
+      const PartialShape before(p, q.d);
+      float* partial = p.partial + before.at(before.parts, 0);
+      combine_attention(p, p.dv, q.dv, 1.0f, partial, false, stream);
+    }
+  }
+};
 
 template <Precision P>
 void run_attention_row_grads(const PanelAttention& p, Stream stream) {
-  p.problem.has_extras() ? run_attention_grads<P, false, true>(p, stream)
-                         : run_attention_grads<P, false, false>(p, stream);
+  with_attention_tile(p, GradLauncher<P, false>{p, stream});
 }
 
 template <Precision P>
 void run_attention_column_grads(const PanelAttention& p, Stream stream) {
-  p.problem.has_extras() ? run_attention_grads<P, true, true>(p, stream)
-                         : run_attention_grads<P, true, false>(p, stream);
+  with_attention_tile(p, GradLauncher<P, true>{p, stream});
 }
 
 }  // namespace gnnsparse::cuda

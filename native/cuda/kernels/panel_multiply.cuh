@@ -27,17 +27,18 @@ __device__ __forceinline__ QuerySlice load_query_matrices(uint32_t queries, int 
   return loaded;
 }
 
-// scores += queries keys^T: the panel's rows times the rows of the stage's columns.
-template <Precision P>
+// scores += queries keys^T over pairs of k-steps [kFrom, kTo), 32 features each: the panel's rows
+// times the rows of the stage's columns.
+template <Precision P, int kFrom = 0, int kTo = 2>
 __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const QuerySlice& queries,
                                               float (&scores)[4][4]) {
+  const uint32_t first = keys + key_address(lane);
 #pragma unroll
-  for (int pair = 0; pair < 2; ++pair) {
+  for (int pair = kFrom; pair < kTo; ++pair) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t k[4];
-      const int slot = column_slot(lane & 7, j);
-      load_matrices_plain(keys + 16 * stage_chunk(slot, key_step_chunk(lane, pair)), k);
+      load_matrices_plain(key_address(first, pair, j), k);
       const uint32_t low[2] = {k[0], k[1]};
       const uint32_t high[2] = {k[2], k[3]};
       mma<P>(scores[j], queries.reg[2 * pair], low);
@@ -46,21 +47,23 @@ __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const Que
   }
 }
 
-// sums += a values: operand A of both mmas of the stage times the rows of its columns.
-template <Precision P>
+// sums += a values over pairs of tiles [kFrom, kTo), 16 features each: operand A of both mmas of
+// the stage times the rows of its columns.
+template <Precision P, int kFrom = 0, int kTo = 4>
 __device__ __forceinline__ void multiply_values(uint32_t values, int lane,
-                                                const uint32_t (&a)[2][4], float (&sums)[8][4]) {
+                                                const uint32_t (&a)[2][4],
+                                                float (&sums)[2 * (kTo - kFrom)][4]) {
+  const uint32_t first = values + matrix_address(lane);
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
+    for (int pair = kFrom; pair < kTo; ++pair) {
       uint32_t x[4];
-      const int chunk = stage_chunk(matrix_slot(lane, q), matrix_chunk(lane, pair));
-      load_matrices(values + 16 * chunk, x);
+      load_matrices(matrix_address(first, q, pair), x);
       const uint32_t low[2] = {x[0], x[1]};
       const uint32_t high[2] = {x[2], x[3]};
-      mma<P>(sums[2 * pair], a[q], low);
-      mma<P>(sums[2 * pair + 1], a[q], high);
+      mma<P>(sums[2 * (pair - kFrom)], a[q], low);
+      mma<P>(sums[2 * (pair - kFrom) + 1], a[q], high);
     }
   }
 }

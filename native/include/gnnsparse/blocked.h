@@ -69,15 +69,18 @@ GNNSPARSE_HD constexpr int64_t dense_offset(BlockedShape shape, int64_t first, i
   return (first + begin) * shape.window + row * width + (position - begin);
 }
 
-// The bit of element (row, position) of a plain bitmap, whose bricks are as high as the panel.
+// The bit of element (row, position) of a plain bitmap: in lane order the bricks of a stage's windows
+// follow one another, otherwise bricks are as high as the panel.
 GNNSPARSE_HD constexpr int64_t bit_offset(BlockedShape shape, int64_t first, int64_t row,
                                           int64_t position) {
   const int64_t height = shape.window;
-  const int64_t brick = (first + position) / shape.brick * (height * shape.brick);
+  const int64_t stage = (first + position) / shape.brick;
   if (shape.lane_order) {
-    const int64_t in_lane = row / 8 * 4 + position % 8 / 2 + position % 2 * (height / 2);
-    return brick + lane_of(row, position) * height + in_lane;
+    const int64_t brick = stage * (shape.panel / height) + row / height;
+    const int64_t in_lane = row % height / 8 * 4 + position % 8 / 2 + position % 2 * (height / 2);
+    return (brick * 32 + lane_of(row, position)) * height + in_lane;
   }
+  const int64_t brick = stage * (height * shape.brick);
   return brick + row * shape.brick + position % shape.brick;
 }
 

@@ -6,21 +6,22 @@
 
 namespace gnnsparse {
 
-// Rows of all dense arrays are 16-byte aligned, in the storage type of the precision, but those of
-// results. Heads are counted over the whole batch.
+// Rows of all dense arrays but results are 16-byte aligned, in the storage type of the precision, and
+// padded with zeros to whole 16 bytes. Heads are counted over the whole batch.
 struct PanelAttention {
   AttentionProblem problem;
-  BlockedView a;                     // bits of panels of 16 rows in lane order, of A or of A^T
+  BlockedView a;                     // bits of panels in lane order, of A or of A^T: 16 rows,
+                                     // or 64 in windows of 16
   const int64_t* indptr = nullptr;   // of a
   const PanelItem* items = nullptr;  // parts of cut panels have a place for partial sums
   int64_t item_count = 0;
-  const int32_t* row_offsets = nullptr;  // [items][16] nonzeros of the row before the item
+  const int32_t* row_offsets = nullptr;  // [items][panel] nonzeros of a row before the item
   const int32_t* row_ids = nullptr;      // null: i
   const int32_t* cuts = nullptr;         // [cut_count][4]: panel, first partial, count, unused
   int64_t cut_count = 0;
   int64_t partials = 0;      // of one head
-  float* partial = nullptr;  // [heads][partials][16][width rounded up to 64], twice in the pass
-                             // over columns, then [heads][partials][2][16]
+  float* partial = nullptr;  // [heads][partials][panel][width rounded up to 64], twice in the pass
+                             // over columns, then [heads][partials][2][panel]
   int64_t first_head = 0;    // heads [first_head, first_head + head_count) are done
   int64_t head_count = 0;
   int64_t queries = 0;  // L
@@ -28,8 +29,11 @@ struct PanelAttention {
   HeadsView out;         // forward: [.., L, dv]
   float* lse = nullptr;  // [heads][L], forward writes it
 
-  HeadsView grad;                // backward: of out
-  const float* delta = nullptr;  // [heads][L], sum of grad * out over a row
+  HeadsView grad;         // backward: of out
+  // [heads][L][4]: what the scores of a query are lowered by, a whole number as in the forward pass;
+  // what is left to divide its weights by; what their gradients are lowered by, the sum of grad *
+  // out over the row; unused.
+  float* facts = nullptr;
   HeadsView dq;                  // pass over rows; null: not wanted
   SlotsView dbias;               // float32, added to; null: not wanted
   HeadsView dk;                  // pass over columns

@@ -143,6 +143,43 @@ GNNSPARSE_HD constexpr int key_step_chunk(int lane, int pair) { return 4 * pair 
 // Words: a lane reads two chunks of a row; word w of them is k = t and k = t + 4 of k-step w.
 GNNSPARSE_HD constexpr int word_pair_chunk(int lane, int upper) { return 2 * (lane & 3) + upper; }
 
+// Addresses in bytes of the chunks above: that of a lane's first one, and from there, in a slice
+// that starts at a multiple of 128, those of the others. A warp computes one address and changes it
+// by constants.
+GNNSPARSE_HD constexpr uint32_t key_address(int lane) {
+  return 16 * stage_chunk(column_slot(lane & 7, 0), key_step_chunk(lane, 0));
+}
+GNNSPARSE_HD constexpr uint32_t key_address(uint32_t first, int pair, int j) {
+  return (first ^ 64u * pair) + 256 * j;
+}
+GNNSPARSE_HD constexpr uint32_t matrix_address(int lane) {
+  return 16 * stage_chunk(matrix_slot(lane, 0), matrix_chunk(lane, 0));
+}
+GNNSPARSE_HD constexpr uint32_t matrix_address(uint32_t first, int q, int pair) {
+  return (first ^ 32u * pair) + 512 * q;
+}
+GNNSPARSE_HD constexpr uint32_t copy_address(int lane) {
+  return 16 * stage_chunk(copy_slot(lane, 0), copy_chunk(lane));
+}
+GNNSPARSE_HD constexpr uint32_t copy_address(uint32_t first, int j) {
+  return (first ^ 16u * (j & 1)) + 128 * j;
+}
+constexpr bool addresses_agree() {
+  bool agree = true;
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 8; ++i) {
+      const int key = stage_chunk(column_slot(lane & 7, i & 3), key_step_chunk(lane, i >> 2));
+      const int matrix = stage_chunk(matrix_slot(lane, i >> 2), matrix_chunk(lane, i & 3));
+      const int copy = stage_chunk(copy_slot(lane, i), copy_chunk(lane));
+      agree = agree && key_address(key_address(lane), i >> 2, i & 3) == 16u * key &&
+              matrix_address(matrix_address(lane), i >> 2, i & 3) == 16u * matrix &&
+              copy_address(copy_address(lane), i) == 16u * copy;
+    }
+  }
+  return agree;
+}
+static_assert(addresses_agree(), "the short way to an address");
+
 // Results. 16-bit: accumulator `tile` (8 features each) has rows g and g + 8 of its row tile in
 // registers 0, 1 and 2, 3, features 8 tile + 2t and 8 tile + 2t + 1. Words: accumulator j has
 // features 8t + j and 8t + 4 + j.

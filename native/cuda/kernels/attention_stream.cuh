@@ -1,0 +1,212 @@
+// The rows of dense arrays that a panel of attention needs, on their way through shared memory.
+#pragma once
+
+#include "device/async.cuh"
+#include "gnnsparse/panel_attention.h"
+#include "kernels/panel_multiply.cuh"
+
+namespace gnnsparse::cuda {
+
+inline constexpr int kSliceFeatures = 64;
+inline constexpr int kRowBytesOfSlice = 128;
+
+// How a block shares out a head. Rows of two arrays are gathered: Q or K, and V or the output's
+// gradient. A slice is 128 bytes of the rows of a stage.
+//   kWarpCount: 16-row windows of a panel, one a warp, that share the gathered rows.
+//   kWidth: slices of a row; 0: rows of up to 32 features of both arrays share a slice.
+template <int kWarpCount, int kWidth>
+struct AttentionTile {
+  static constexpr int kWarps = kWarpCount;
+  static constexpr int kRows = kQueryRows * kWarps;
+  static constexpr bool kPaired = kWidth == 0;
+  static constexpr int kSlices = kPaired ? 1 : kWidth;
+  static constexpr int kSteps = kPaired ? 1 : 2 * kWidth;  // slices of a stage
+  static constexpr int kTiles = kPaired ? 4 : 8;           // of 8 features, of an array in a slice
+  // Of one array or the other in a slice: pairs of k-steps, and of tiles.
+  static constexpr int kSecondKeys = kPaired ? 1 : 0;
+  static constexpr int kFirstKeysEnd = kPaired ? 1 : 2;
+  static constexpr int kSecondValues = kPaired ? 2 : 0;
+  static constexpr int kFirstValuesEnd = kPaired ? 2 : 4;
+
+  static __device__ __forceinline__ void sync() {
+    if constexpr (kWarps == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+};
+
+// The rows of one head of a dense array of 16-bit elements, padded with zeros to whole chunks.
+struct HeadRows {
+  const char* data;
+  uint32_t stride;  // bytes
+  int bytes;        // of a row
+
+  __device__ HeadRows(const HeadsView& view, int64_t b, int64_t h, int64_t width)
+      : data(static_cast<const char*>(view.of(b, h).data)),
+        stride(static_cast<uint32_t>(2 * view.row)),
+        bytes(static_cast<int>(2 * width)) {}
+};
+
+// What a lane copies of two arrays: always the same chunk of a row.
+template <class Tile>
+class LaneChunk {
+ public:
+  __device__ LaneChunk(const HeadRows& first, const HeadRows& second, int lane) {
+    const int chunk = copy_chunk(lane);
+    if constexpr (Tile::kPaired) {
+      const bool upper = chunk >= kRowChunks / 2;
+      set(0, upper ? second.data : first.data, upper ? second.stride : first.stride,
+          upper ? second.bytes : first.bytes, chunk % (kRowChunks / 2));
+    } else {
+      set(0, first.data, first.stride, first.bytes, chunk);
+      set(1, second.data, second.stride, second.bytes, chunk);
+    }
+  }
+
+  // Its part of slice `step` of row `id` to shared memory; zeros where there is no such row.
+  template <int kStep>
+  __device__ __forceinline__ void copy(uint32_t to, int id) const {
+    constexpr int kArray = kStep / Tile::kSlices;
+    constexpr int kOffset = kRowBytesOfSlice * (kStep % Tile::kSlices);
+    const char* from = rows_[kArray] + uint64_t{static_cast<uint32_t>(id)} * stride_[kArray];
+    copy_async_or_zero(to, from + kOffset, id >= 0 && kOffset < left_[kArray]);
+  }
+
+  // Its part of the first kCount slices of row `id`, 2 KB of shared memory apart.
+  template <int kCount>
+  __device__ __forceinline__ void copy_row(uint32_t to, int id) const {
+    if constexpr (kCount > 1) copy_row<kCount - 1>(to, id);
+    copy<kCount - 1>(to + (kCount - 1) * kQueryBytes, id);
+  }
+
+ private:
+  __device__ void set(int array, const char* data, uint32_t stride, int bytes, int chunk) {
+    rows_[array] = data + 16 * chunk;
+    stride_[array] = stride;
+    left_[array] = bytes - 16 * chunk;
+  }
+
+  static constexpr int kArrays = Tile::kPaired ? 1 : 2;
+  const char* rows_[kArrays];
+  uint32_t stride_[kArrays];
+  int left_[kArrays];  // bytes of a row from the chunk on
+};
+
+// The rows that a panel's columns name, stage by stage, through a ring of kSlots slices: kAhead are
+// on their way while one is in hand, the kSlots - kAhead - 1 before it are still there. `facts` has 16
+// bytes for each column, with kFacts.
+template <class Tile, int kSlots, int kAhead, bool kFacts = false>
+class RowStream {
+ public:
+  static constexpr int kFactStages = 4;
+  static constexpr uint32_t kFactBytes = kFacts ? kFactStages * kStage * 16 : 0;
+  static constexpr uint32_t kBytes = kSlots * kSliceBytes + kFactBytes;
+  static_assert(kAhead / Tile::kSteps + 1 <= kFactStages, "facts that are on their way");
+
+  __device__ RowStream(const BlockedView& a, const PanelItem& item, const LaneChunk<Tile>& chunk,
+                       uint32_t ring, const float4* facts = nullptr)
+      : columns_(a.columns + int64_t{item.stage} * kStage),
+        facts_(facts),
+        chunk_(chunk),
+        stages_(item.stages),
+        ring_(ring) {
+    own_columns_ = columns_ + copy_slot(lane(), kShare * warp());
+    copy_to_ = ring + copy_address(copy_address(lane()), kShare * warp());
+  }
+
+  // Starts the first copies; each is a group.
+  __device__ void start() {
+    load_ids(0, ids_);
+    load_ids(1, following_ids_);
+    start_step<0>();
+  }
+
+  // Slice kStep of stage `stage` in shared memory, once all its copies have arrived.
+  template <int kStep>
+  __device__ __forceinline__ uint32_t next(int stage) {
+    wait_copies_but<kAhead - 1>();
+    Tile::sync();  // and all lanes are done with the slice that is overwritten now
+    copy<(kStep + kAhead) % Tile::kSteps>(stage + (kStep + kAhead) / Tile::kSteps);
+    const uint32_t slice = ring_ + here_;
+    here_ = after(here_);
+    return slice;
+  }
+
+  // The facts of a stage that has arrived.
+  __device__ uint32_t facts(int stage) const {
+    return ring_ + kSlots * kSliceBytes + stage % kFactStages * (kStage * 16);
+  }
+
+ private:
+  static constexpr int kShare = kLaneColumns / Tile::kWarps;  // columns that a lane copies
+
+  static __device__ int lane() { return threadIdx.x % kWarp; }
+  static __device__ int warp() { return Tile::kWarps == 1 ? 0 : threadIdx.x / kWarp; }
+  static __device__ uint32_t after(uint32_t offset) {
+    if constexpr ((kSlots & (kSlots - 1)) == 0) {
+      return (offset + kSliceBytes) % (kSlots * kSliceBytes);
+    } else {
+      return offset + kSliceBytes < kSlots * kSliceBytes ? offset + kSliceBytes : 0;
+    }
+  }
+
+  template <int kStep>
+  __device__ void start_step() {
+    if constexpr (kStep < kAhead) {
+      copy<kStep % Tile::kSteps>(kStep / Tile::kSteps);
+      start_step<kStep + 1>();
+    }
+  }
+
+  __device__ void load_ids(int stage, int (&ids)[kShare]) const {
+    if (stage >= stages_) return;
+    const int32_t* from = own_columns_ + int64_t{stage} * kStage;
+    if constexpr (kShare == kLaneColumns) {
+      load_words(from, reinterpret_cast<uint32_t(&)[kShare]>(ids));
+    } else {
+      static_assert(kShare == 2, "one or four warps");
+      const int2 two = __ldg(reinterpret_cast<const int2*>(from));
+      ids[0] = two.x;
+      ids[1] = two.y;
+    }
+  }
+
+  template <int kStep>
+  __device__ __forceinline__ void copy(int stage) {
+    if (stage < stages_) {
+      const uint32_t to = copy_to_ + to_;
+#pragma unroll
+      for (int j = 0; j < kShare; ++j) chunk_.template copy<kStep>(copy_address(to, j), ids_[j]);
+      if constexpr (kFacts && kStep == 0) copy_facts(stage);
+      to_ = after(to_);
+      if constexpr (kStep == Tile::kSteps - 1) {
+#pragma unroll
+        for (int j = 0; j < kShare; ++j) ids_[j] = following_ids_[j];
+        load_ids(stage + 2, following_ids_);
+      }
+    }
+    commit_copies();
+  }
+
+  __device__ void copy_facts(int stage) const {
+    if (warp() != 0) return;
+    const int id = __ldg(columns_ + int64_t{stage} * kStage + lane());
+    copy_async_or_zero(facts(stage) + 16 * lane(), facts_ + max(id, 0), id >= 0);
+  }
+
+  const int32_t* columns_;
+  const int32_t* own_columns_;
+  const float4* facts_;
+  LaneChunk<Tile> chunk_;
+  int stages_;
+  uint32_t ring_;
+  uint32_t copy_to_;
+  uint32_t here_ = 0;
+  uint32_t to_ = 0;
+  int ids_[kShare];
+  int following_ids_[kShare];
+};
+
+}  // namespace gnnsparse::cuda
