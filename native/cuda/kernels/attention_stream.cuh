@@ -134,6 +134,18 @@ class RowStream {
     return slice;
   }
 
+  // Both slices of a stage at once, which warps that wait for one another meet for less often.
+  __device__ __forceinline__ void next_stage(int stage, uint32_t& first, uint32_t& second) {
+    static_assert(Tile::kSteps == 2 && kAhead % 2 == 0 && kSlots == kAhead + 2, "whole stages");
+    wait_copies_but<kAhead - 2>();
+    Tile::sync();
+    copy<0>(stage + kAhead / 2);
+    copy<1>(stage + kAhead / 2);
+    first = ring_ + here_;
+    second = ring_ + after(here_);
+    here_ = after(after(here_));
+  }
+
   // The facts of a stage that has arrived.
   __device__ uint32_t facts(int stage) const {
     return ring_ + kSlots * kSliceBytes + stage % kFactStages * (kStage * 16);

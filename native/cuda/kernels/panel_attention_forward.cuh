@@ -12,8 +12,11 @@ template <Precision P, class Tile, bool kExtras>
 class AttentionWarp {
  public:
   static constexpr int kSlices = Tile::kSlices;
-  static constexpr int kSlots = 4;
-  using Stream = RowStream<Tile, kSlots, kSlots - 1>;
+  // More warps at a time are worth more than another slice; four that wait for one another need
+  // whole stages ahead.
+  static constexpr int kSlots = Tile::kWarps > 1 ? 6 : kSlices == 1 ? 3 : 4;
+  static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kSlots - 1;
+  using Stream = RowStream<Tile, kSlots, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
   static constexpr bool kShares = Tile::kWarps == 1 && kOwnBytes <= kSliceBytes;
@@ -38,7 +41,7 @@ class AttentionWarp {
     commit_copies();
     stream_.start();
     uint32_t following = stage_bits<Tile>(p_, work_, 0);
-    wait_copies_but<kSlots - 1>();
+    wait_copies_but<kAhead>();
     __syncwarp();
     QuerySlice queries[kSlices];
 #pragma unroll
@@ -50,7 +53,11 @@ class AttentionWarp {
       const uint32_t bits = following;
       following = stage_bits<Tile>(p_, work_, i + 1);
       if constexpr (kExtras) facts_.enter(i, bits);
-      stage(i, bits, queries);
+      if constexpr (Tile::kWarps > 1) {
+        shared_stage(i, bits, queries);
+      } else {
+        stage(i, bits, queries);
+      }
     }
     finish();
   }
@@ -77,7 +84,7 @@ class AttentionWarp {
     if constexpr (kSlices == 2) {
       multiply_keys<P>(stream_.template next<1>(i), work_.lane, queries[1], scores);
     }
-    kExtras ? weigh_extras(bits, scores) : weigh(bits, scores);
+    kExtras ? weigh_extras(bits, scores) : weigh<true>(bits, scores);
     to_operand<P>(scores, a);
     if constexpr (Tile::kPaired) {
       multiply_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
@@ -89,14 +96,34 @@ class AttentionWarp {
     }
   }
 
-  // Scores to weights that are not divided by their sum yet.
-  __device__ void weigh(uint32_t bits, float (&scores)[4][4]) {
+  // Of a panel whose warps share the rows: many stages are full, some have no edge for this warp.
+  __device__ __forceinline__ void shared_stage(int i, uint32_t bits,
+                                               const QuerySlice (&queries)[kSlices]) {
+    uint32_t keys;
+    uint32_t values;
+    stream_.next_stage(i, keys, values);
+    if (!__any_sync(0xffffffffu, bits != 0)) return;
+    float scores[4][4] = {};
+    uint32_t a[2][4];
+    multiply_keys<P>(keys, work_.lane, queries[0], scores);
+    if (__all_sync(0xffffffffu, bits == lane_bits(0xffffu, kQueryRows))) {
+      weigh<false>(bits, scores);
+    } else {
+      weigh<true>(bits, scores);
+    }
+    to_operand<P>(scores, a);
+    multiply_values<P>(values, work_.lane, a, sums_[0]);
+  }
+
+  // Scores to weights that are not divided by their sum yet. kMasked: some slots hold no edge.
+  template <bool kMasked>
+  __device__ __forceinline__ void weigh(uint32_t bits, float (&scores)[4][4]) {
     float top[2] = {kLow, kLow};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float& score = scores[i / 4][i % 4];
       const int upper = i % 4 / 2;
-      score = bits >> result_bit(upper, i / 4, i % 2) & 1u ? score : kLow;
+      if (kMasked) score = bits >> result_bit(upper, i / 4, i % 2) & 1u ? score : kLow;
       top[upper] = fmaxf(top[upper], score);
     }
     raise(top[0] * scale_, top[1] * scale_);
@@ -215,7 +242,7 @@ class AttentionWarp {
 template <class Tile, bool kExtras>
 constexpr int attention_blocks() {
   if (Tile::kSlices == 2) return 8 / Tile::kWarps;
-  return resident_blocks((kExtras ? 12 : Tile::kPaired ? 16 : 14) / Tile::kWarps);
+  return resident_blocks((kExtras ? 12 : Tile::kPaired ? 18 : 16) / Tile::kWarps);
 }
 
 template <Precision P, class Tile, bool kExtras>

@@ -19,7 +19,7 @@ class AttentionGradWarp {
   static constexpr int kSecondSums = kFirst ? kSlices : 0;
   static constexpr bool kHeld = kSlices == 1;  // own rows in registers
   // A stage stays while the next ones are on their way.
-  static constexpr int kAhead = Tile::kPaired ? 3 : kSlices == 1 ? 4 : 2;
+  static constexpr int kAhead = Tile::kWarps > 1 ? 4 : 2;
   static constexpr int kSlots = Tile::kSteps + kAhead;
   using Stream = RowStream<Tile, kSlots, kAhead, kTransposed>;
   static constexpr uint32_t kOwnBytes = Tile::kSteps * kQueryBytes;
@@ -129,9 +129,16 @@ class AttentionGradWarp {
     uint32_t second[kSlices];
     float weights[4][4] = {};    // scores at first
     float gradients[4][4] = {};  // of the weights, then of the scores
-    gather_first<0>(i, first, weights);
-    if constexpr (Tile::kPaired) second[0] = first[0];
-    gather_second<0>(i, second, gradients);
+    if constexpr (Tile::kWarps > 1) {
+      stream_.next_stage(i, first[0], second[0]);
+      if (!__any_sync(0xffffffffu, bits != 0)) return;
+      multiply_keys<P>(first[0], work_.lane, own_slice(0, 0), weights);
+      multiply_keys<P>(second[0], work_.lane, own_slice(1, 0), gradients);
+    } else {
+      gather_first<0>(i, first, weights);
+      if constexpr (Tile::kPaired) second[0] = first[0];
+      gather_second<0>(i, second, gradients);
+    }
     weigh(i, bits, weights, gradients);
     uint32_t a[2][4];
     if constexpr (kFirst) {
@@ -226,10 +233,10 @@ class AttentionGradWarp {
 // Blocks that must fit on a multiprocessor: registers are the limit, and shared memory.
 template <class Tile, bool kTransposed, bool kExtras>
 constexpr int attention_grad_blocks() {
-  if (Tile::kWarps > 1) return kTransposed ? 2 : 3;
+  if (Tile::kWarps > 1) return 3;
   if (Tile::kSlices == 2) return 6;
-  if (Tile::kPaired) return kTransposed ? 11 : 14;
-  return kTransposed ? 8 : 9;
+  if (Tile::kPaired) return kTransposed ? 12 : 16;
+  return kTransposed ? 8 : 11;
 }
 
 template <Precision P, class Tile, bool kTransposed, int kWhat, bool kExtras>
