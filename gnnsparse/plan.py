@@ -270,9 +270,8 @@ def _estimates(problem: Problem) -> dict[str, float]:
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
         if not has_panels(problem, height):
             continue
-        busy, start, per_slice = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
-        if _packs_values(problem, height):
-            busy = _PACKED_BUSY
+        costs = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
+        busy, start, per_slice = _PACKED_COSTS if _packs_values(problem, height) else costs
         values = _value_bytes(problem, height, slots) * slices
         gather = _gather_ms(problem, busy * row_bytes + values, slots)
         plan, panels = panel_plan(problem, height), -(-problem.rows // height)
@@ -400,5 +399,5 @@ _PANEL_COSTS = {
     (16, Precision.FP32): (1.35, 0.9e-6, 0.4e-6),
     (32, Precision.FP32): (2.0, 1.4e-6, 1.5e-6),
 }
-#: Packed values: bytes of a nonzero with its place, and how much longer than its gather a stage of 32 rows takes.
-_ENTRY_BYTES, _PACKED_BUSY = 4, 1.2
+#: The same of packed values, whose first entries take one more trip to memory; bytes of an entry.
+_PACKED_COSTS, _ENTRY_BYTES = (1.2, 2.0e-6, 1.5e-6), 4

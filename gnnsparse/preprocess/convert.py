@@ -172,8 +172,8 @@ def _with_entries(
     `position` is the place of each nonzero's column in its panel, which the GPU does not look for again.
     """
     spec, device = banks.spec, csr.device
-    if values is None or banks.bitmap is None:
-        bad_type("values", values, f"the values of the nonzeros, which {spec.name} stores")
+    if values is None or banks.bitmap is None or values.dtype.itemsize != 2:
+        bad_type("values", values, f"the values of the nonzeros in 16 bits, which {spec.name} stores")
     values = values.contiguous()
     stages = banks.slots // spec.block
     counts = torch.zeros(stages, dtype=torch.int64, device=device)

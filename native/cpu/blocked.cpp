@@ -271,8 +271,8 @@ void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* b
       for_each_nonzero(a, rows, set, [&](int64_t row, int64_t position, int64_t e) {
         const int64_t stage = (format.panel_ptr[p] + position) / 32;
         const int element = tile_element(static_cast<int>(row), static_cast<int>(position % 32));
-        const int place = entry_place(banks + stage * kBanks, element);
-        entries[format.value_ptr[stage] + place] = entry_of(element, values[e]);
+        const int rank = entry_rank(banks + stage * kBanks, element);
+        entries[format.value_ptr[stage] + rank] = entry_of(element, values[e]);
       });
     }
   });

@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int64_t e = a.indptr[row] + threadIdx.x % kRowLanes; e < a.indptr[row + 1]; e += kRowLanes) {
     const int64_t stage = (first + position[e]) / 32;
     const int element = tile_element(in_panel, position[e] % 32);
-    const int place = entry_place(banks + stage * kBanks, element);
-    entries[format.value_ptr[stage] + place] = entry_of(element, values[e]);
+    const int rank = entry_rank(banks + stage * kBanks, element);
+    entries[format.value_ptr[stage] + rank] = entry_of(element, values[e]);
   }
 }
 

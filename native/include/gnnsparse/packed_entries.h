@@ -3,8 +3,8 @@
 // x 2 bytes). A warp writes a stage's entries into a zeroed tile in shared memory and reads operand
 // A from there, 16 bytes a lane and mma.
 //
-// The order of a stage's entries is free. They are dealt to the banks of shared memory by turns, so
-// that those which one instruction writes lie in different banks.
+// The order of a stage's entries is free, and chosen so that those which one instruction writes lie
+// in different banks of shared memory.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,7 @@
 namespace gnnsparse {
 
 inline constexpr int kPackedRows = 32;
-inline constexpr int kEntriesOfLane = 4;                    // that a lane loads at a time
-inline constexpr int kEntriesOfWarp = 32 * kEntriesOfLane;  // and a warp
+inline constexpr int kEntriesOfLane = 4;  // that a lane loads at a time
 inline constexpr int kTileElements = kPackedRows * 32;
 inline constexpr int kTileBytes = 2 * kTileElements;
 inline constexpr int kBanks = 32;
@@ -49,24 +48,20 @@ GNNSPARSE_HD constexpr int64_t bank_bit(int64_t first, int64_t row, int64_t posi
   return stage * kTileElements + element_bank(element) * 32 + element_layer(element);
 }
 
-// Where the entry of an element goes among those of its stage. `words` are its 32 words. Taking
-// one entry of every bank by turns, round k has an element of each bank with more than k; runs of
-// this order go to the same vector place of neighbouring lanes.
-GNNSPARSE_HD inline int entry_place(const uint32_t* words, int element) {
+// Which of its stage's entries that of an element is; `words` are the stage's 32 words. Every bank
+// gives as many entries by turns as a lane writes: a lane's entries are neighbours, so that those
+// of one bank are written by different instructions.
+GNNSPARSE_HD inline int entry_rank(const uint32_t* words, int element) {
   const int bank = element_bank(element);
-  const int round = popcount(words[bank] & ((uint32_t{1} << element_layer(element)) - 1));
-  int count = 0;
+  const int in_bank = popcount(words[bank] & ((uint32_t{1} << element_layer(element)) - 1));
+  const int turn = in_bank / kEntriesOfLane * kEntriesOfLane;
   int rank = 0;
   for (int b = 0; b < kBanks; ++b) {
     const int of_bank = popcount(words[b]);
-    const int before = b < bank ? round + 1 : round;
-    count += of_bank;
+    const int before = b == bank ? in_bank : b < bank ? turn + kEntriesOfLane : turn;
     rank += of_bank < before ? of_bank : before;
   }
-  const int begin = rank / kEntriesOfWarp * kEntriesOfWarp;
-  const int left = count - begin < kEntriesOfWarp ? count - begin : kEntriesOfWarp;
-  const int lanes = ceil_div(left, kEntriesOfLane);
-  return begin + kEntriesOfLane * ((rank - begin) % lanes) + (rank - begin) / lanes;
+  return rank;
 }
 
 }  // namespace gnnsparse
