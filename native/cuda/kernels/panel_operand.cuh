@@ -53,15 +53,20 @@ class PanelOperand<PackedPanel> {
   __device__ void look_up(int64_t stage) { following_ = PackedPanel::range(a_, stage); }
   __device__ void take() {
     range_ = following_;
-    if (lane_ < range_.count) waiting_ = PackedPanel::load(a_, range_, lane_);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (vector(i) < range_.count) waiting_[i] = PackedPanel::load(a_, range_, vector(i));
+    }
   }
 
-  // More entries than one vector a lane are rare enough to be loaded here.
   __device__ void put() const {
     __syncwarp();  // all have cleared
-    if (lane_ < range_.count) put(waiting_);
-    for (int vector = lane_ + kWarp; vector < range_.count; vector += kWarp) {
-      put(PackedPanel::load(a_, range_, vector));
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (vector(i) < range_.count) put(waiting_[i]);
+    }
+    for (int i = kAhead; vector(i) < range_.count; ++i) {
+      put(PackedPanel::load(a_, range_, vector(i)));
     }
   }
 
@@ -72,7 +77,7 @@ class PanelOperand<PackedPanel> {
       clear_chunks();
     } else {
       __syncwarp();  // all have read
-      if (lane_ < range_.count) clear(waiting_);
+      if (lane_ < range_.count) clear(waiting_[0]);
     }
   }
 
@@ -83,6 +88,11 @@ class PanelOperand<PackedPanel> {
   __device__ float weigh(int, float x) const { return x; }
 
  private:
+  // Vectors of entries that a lane asks for a stage ahead, as many as there are registers for.
+  // Longer lists wait for memory in put().
+  static constexpr int kAhead = 2;
+
+  __device__ int vector(int i) const { return kWarp * i + lane_; }
   __device__ uint32_t chunk(int m, int q) const { return tile_ + 16 * tile_chunk(lane_, m, q); }
 
   __device__ void put(const PackedPanel::Stage& stage) const {
@@ -106,7 +116,7 @@ class PanelOperand<PackedPanel> {
   uint32_t tile_;
   PackedPanel::Range range_ = {};
   PackedPanel::Range following_ = {};
-  PackedPanel::Stage waiting_ = {};
+  PackedPanel::Stage waiting_[kAhead] = {};
   uint32_t operand_[4][4];
 };
 
