@@ -22,6 +22,10 @@ __all__ = ["FORMAT_NAMES", "BlockedMatrix", "FormatSpec", "format_spec"]
 FORMAT_NAMES = ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
 
 
+#: How the nonzeros of a block are stored (native Encoding).
+_ENCODINGS = ("dense", "bitmap", "entries")
+
+
 @dataclass(frozen=True)
 class FormatSpec:
     """Parameters of the blocked format.
@@ -32,7 +36,8 @@ class FormatSpec:
         panel: rows that share a column list, a multiple of `window`.
         block: columns of a block.
         brick: columns of a brick, a divisor of `block`.
-        encoding: "dense" (every value of a block is stored) or "bitmap" (one bit an element).
+        encoding: "dense" (every value of a block is stored), "bitmap" (one bit an element) or "entries"
+            (nonzeros alone, each with its place in its block).
         packed: bitmap only: nonzero values follow in the order of the bricks. False: values, if
             any, stay in row order outside the format.
         pad: slots of a panel are rounded up to a multiple of this; 1 leaves them as they are.
@@ -59,19 +64,21 @@ class FormatSpec:
     def __post_init__(self) -> None:
         if self.window < 1 or self.panel % self.window or self.block % self.brick:
             bad_value("format", "panel must be a multiple of window, block a multiple of brick")
-        if self.encoding not in ("dense", "bitmap"):
-            bad_value("format", f"encoding is {self.encoding!r}; accepted: dense, bitmap")
+        if self.encoding not in _ENCODINGS:
+            bad_value("format", f"encoding is {self.encoding!r}; accepted: {', '.join(_ENCODINGS)}")
         if self.encoding == "bitmap" and self.pad % self.block:
             bad_value("format", "bitmaps need panels padded to whole blocks")
         if self.encoding == "dense" and self.panel != self.window:
             bad_value("format", "dense values need panel = window")
+        if self.encoding == "entries" and not (self.lane_order and self.panel == self.window == 32):
+            bad_value("format", "entries need panels of 32 rows in lane order")
         if self.packed and self.window * self.brick != 64:
             bad_value("format", "packed values need bricks of 64 elements")
 
     @property
     def stores_values(self) -> bool:
         """Whether the value of each nonzero is in the format's own arrays."""
-        return self.encoding == "dense" or self.packed
+        return self.encoding != "bitmap" or self.packed
 
 
 #: The paper each preset is taken from.
@@ -97,7 +104,8 @@ _PRESETS = {
     # Ours, for the window kernel: bits alone; rank-1 weights go with the columns, edge values stay
     # in row order.
     "window": FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16),
-    # Ours, for the panel kernel: bits, with rank-1 weights beside the columns; or every value.
+    # Ours, for the panel kernel: bits, with rank-1 weights beside the columns; or every value; or, of 32
+    # rows in 16 bits, the nonzeros with their places.
     "panel": FormatSpec(
         "panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True
     ),
@@ -118,7 +126,8 @@ def format_spec(
         density: nnz / (rows * columns). cvse takes vectors of 16 rows from 0.1 on and of 8 below
             (SSpMM, section V-B).
         panel: rows that share a column list: 16 or 32 for hrpb, panel and panel-values, or 64, in
-            windows of 16, for panel.
+            windows of 16, for panel. Of 32 rows, and with a precision of 16 bits, panel-values stores
+            nonzeros alone.
 
     Raises:
         ValueError: there is no such preset, or it has no such panel.
@@ -137,6 +146,8 @@ def format_spec(
             accepted = "16 or 32, for hrpb, panel and panel-values, or 64 for panel"
             bad_value("panel", f"got {panel} for {name}; accepted: {accepted}")
         spec = replace(spec, panel=panel, window=16 if name == "hrpb" or panel == 64 else panel)
+    if name == "panel-values" and spec.panel == 32 and precision.storage.itemsize == 2:
+        spec = replace(spec, encoding="entries")
     return spec
 
 
@@ -160,7 +171,8 @@ class BlockedMatrix:
         brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
         brick_rows: int32 [bricks], which window of its panel a brick is in.
         value_ptr: int64 [slots / block + 1], first packed value of each block.
-        values: dense or packed, in the storage dtype of the precision.
+        values: dense or packed, in the storage dtype of the precision. Entries are pairs of 16 bits, the
+            second of which is the byte of the value in its block's operand (native packed_entries.h).
         zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
         residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the
             windows, as a small CSR matrix.
@@ -222,8 +234,8 @@ class BlockedMatrix:
         """A native handle; `slot_scale` [slots] weighs the columns of a bitmap without values."""
         spec = self.spec
         view = _native.Blocked(
-            spec.window, spec.panel, spec.block, spec.brick, spec.lane_order, spec.encoding == "bitmap",
-            self.rows, self.cols, self.panels,
+            spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
+            _ENCODINGS.index(spec.encoding), self.rows, self.cols, self.panels,
         )  # fmt: skip
         view.attach(
             address(self.panel_rows), address(self.panel_ptr), address(self.columns),
@@ -251,6 +263,8 @@ class BlockedMatrix:
             total += bricks * spec.window * spec.brick // 8
         if spec.packed:
             total += 8 * (slots // spec.block + 1) + value * (self.nnz - residual_nnz)
+        if spec.encoding == "entries" and self.values is not None:
+            total += 8 * (slots // spec.block + 1) + self.values.nbytes  # padded in each block
         if spec.zero_index:
             total += 8 * (self.rows + 1) + 4 * zeros
         if self.residual_rows is not None:
@@ -265,7 +279,8 @@ class BlockedMatrix:
         is not zero. Values are None where the format does not store them.
         """
         host = self.to(torch.device("cpu"))
-        row, col, values = host._decode_dense() if self.spec.encoding == "dense" else host._decode_bits()
+        kinds = {"dense": host._decode_dense, "bitmap": host._decode_bits, "entries": host._decode_entries}
+        row, col, values = kinds[self.spec.encoding]()
         if host.residual is not None and host.residual_rows is not None:
             row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
             col = torch.cat([col, host.residual.indices.long()])
@@ -312,6 +327,20 @@ class BlockedMatrix:
         slot, r = values.nonzero(as_tuple=True)
         row = self._first_row(panel[slot]) + r
         return row, self.columns.long()[slot], values[slot, r]
+
+    def _decode_entries(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.values is None or self.value_ptr is None:
+            bad_type("values", None, "a format of entries with values")
+        place = self.values.view(torch.int32).long() >> 16
+        block = torch.repeat_interleave(torch.arange(self.value_ptr.numel() - 1), self.value_ptr.diff())
+        real = place < 2 * 32 * 32
+        values, place, block = self.values[::2][real], place[real] // 2, block[real]
+        # Bits from the top: tile of 16 rows, half of a lane's slots, lane, its register and half of it.
+        tile, lane, inside = place // 256, place // 8 % 32, place % 8
+        r = 16 * (tile // 2) + 8 * (inside // 2 % 2) + lane // 4
+        slot = 32 * block + 8 * (lane % 4) + 4 * (tile % 2) + 2 * (inside // 4) + inside % 2
+        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+        return self._first_row(panel) + r, self.columns.long()[slot], values
 
     def _decode_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         spec, windows = self.spec, self.spec.panel // self.spec.window

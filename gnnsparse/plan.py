@@ -145,9 +145,19 @@ def _slice_is_resident(problem: Problem) -> bool:
 
 
 def has_panels(problem: Problem, height: int) -> bool:
-    """Whether panels of `height` rows, 16 or 32, can run: stored values take 16 alone."""
-    stored = problem.weighted and problem.op == "spmm"
-    return problem.panel_slots[height // 32] > 0 and not (stored and height == 32)
+    """Whether panels of `height` rows, 16 or 32, can run: stored values of 32 bits take 16 alone."""
+    dense = _stores_values(problem) and not _packs_values(problem, height)
+    return problem.panel_slots[height // 32] > 0 and not (dense and height == 32)
+
+
+def _stores_values(problem: Problem) -> bool:
+    """Whether panels hold a value for each nonzero."""
+    return problem.weighted and problem.op == "spmm"
+
+
+def _packs_values(problem: Problem, height: int) -> bool:
+    """Whether they hold no zeros: panels of 32 rows in 16 bits."""
+    return _stores_values(problem) and height == 32 and problem.precision.storage.itemsize == 2
 
 
 def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
@@ -245,6 +255,13 @@ def _csr_ms(problem: Problem, row_bytes: int, slices: int) -> float:
     return max(total, _START_MS + longest / 8 * _BATCH_MS)
 
 
+def _value_bytes(problem: Problem, height: int, slots: int) -> float:
+    """Bytes of stored values that a warp reads for a column slot."""
+    if _packs_values(problem, height):
+        return _ENTRY_BYTES * problem.nnz / slots
+    return problem.precision.storage.itemsize * height if _stores_values(problem) else 0
+
+
 def _estimates(problem: Problem) -> dict[str, float]:
     """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
     slices = _slices(problem)
@@ -253,9 +270,9 @@ def _estimates(problem: Problem) -> dict[str, float]:
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
         if not has_panels(problem, height):
             continue
-        busy, start, per_slice = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
-        stored = problem.weighted and problem.op == "spmm"
-        values = problem.precision.storage.itemsize * height * slices if stored else 0
+        costs = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
+        busy, start, per_slice = _PACKED_COSTS if _packs_values(problem, height) else costs
+        values = _value_bytes(problem, height, slots) * slices
         gather = _gather_ms(problem, busy * row_bytes + values, slots)
         plan, panels = panel_plan(problem, height), -(-problem.rows // height)
         of_a_warp = slices if problem.op == "sddmm" else plan.slices
@@ -382,3 +399,5 @@ _PANEL_COSTS = {
     (16, Precision.FP32): (1.35, 0.9e-6, 0.4e-6),
     (32, Precision.FP32): (2.0, 1.4e-6, 1.5e-6),
 }
+#: The same of packed values, whose first entries take one more trip to memory; bytes of an entry.
+_PACKED_COSTS, _ENTRY_BYTES = (1.2, 2.0e-6, 1.5e-6), 4

@@ -109,7 +109,7 @@ class Side:
     def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
         """In panels of 16 or 32 rows for the panel kernels; converted when it is first asked for.
 
-        With the matrix's values, if it has any, or with `bits` as bits alone.
+        With the matrix's values, if it has any (of 32 rows in 16 bits packed), or with `bits` as bits alone.
         """
         values = None if bits else self.values
         name = "panel" if values is None else "panel-values"

@@ -6,9 +6,13 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address, run_cuda, stream_of
+from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
+
+#: A block's entries are padded to so many, with this one, which plays no part (native packed_entries.h).
+_ENTRY_VECTOR, _NO_ENTRY = 4, 2 * 32 * 32 << 16
 
 
 def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
@@ -83,7 +87,7 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     panel_values = None if values_of is None else _running_sum(values_of)
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, panel_bricks, torch.device("cpu"))
-    value_slot = torch.empty(csr.nnz, dtype=torch.int64) if spec.stores_values else None
+    value_slot = torch.empty(csr.nnz, dtype=torch.int64) if _places_values(spec) else None
     columns = torch.empty(slots, dtype=torch.int32)
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
     _native.fill_blocked(
@@ -91,6 +95,8 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
         address(target.bitmap), address(target.brick_ptr), address(target.brick_rows),
         address(target.value_ptr), address(value_slot), threads,
     )  # fmt: skip
+    if spec.encoding == "entries":
+        return _with_entries(target, csr, values, None)
     total = 0 if panel_values is None else int(panel_values[-1])
     return _with_values(target, csr, values, value_slot, total, residual)
 
@@ -122,14 +128,21 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, None, device)
     columns = torch.full((slots,), -1, dtype=torch.int32, device=device)
-    value_slot = torch.empty(csr.nnz, dtype=torch.int64, device=device) if spec.stores_values else None
+    value_slot = torch.empty(csr.nnz, dtype=torch.int64, device=device) if _places_values(spec) else None
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, **out)
     with torch.cuda.device(device):
         _native.cuda_fill_blocked(
             csr.view, target.view(), address(position), address(columns), address(target.bitmap),
             address(value_slot), stream_of(device),
         )  # fmt: skip
+    if spec.encoding == "entries":
+        return _with_entries(target, csr, values, position)
     return _with_values(target, csr, values, value_slot, csr.nnz, None)
+
+
+def _places_values(spec: FormatSpec) -> bool:
+    """Whether the native code says where each value goes, and they are put there afterwards."""
+    return spec.stores_values and spec.encoding != "entries"
 
 
 def _allocate(
@@ -149,6 +162,42 @@ def _allocate(
     if spec.packed:
         out["value_ptr"] = torch.zeros(slots // spec.block + 1, dtype=torch.int64, device=device)
     return out
+
+
+def _with_entries(
+    banks: BlockedMatrix, csr: Csr, values: torch.Tensor | None, position: torch.Tensor | None
+) -> BlockedMatrix:
+    """The entries of a converted structure, whose bitmap has its nonzeros by banks.
+
+    `position` is the place of each nonzero's column in its panel, which the GPU does not look for again.
+    """
+    spec, device = banks.spec, csr.device
+    if values is None or banks.bitmap is None or values.dtype.itemsize != 2:
+        bad_type("values", values, f"the values of the nonzeros in 16 bits, which {spec.name} stores")
+    values = values.contiguous()
+    stages = banks.slots // spec.block
+    counts = torch.zeros(stages, dtype=torch.int64, device=device)
+    bits = address(banks.bitmap)
+    if position is None:
+        _native.count_entries(bits, stages, address(counts))
+    else:
+        with torch.cuda.device(device):
+            _native.cuda_count_entries(bits, stages, address(counts), stream_of(device))
+    value_ptr = _running_sum(_padded(counts, _ENTRY_VECTOR))
+    entries = torch.full((int(value_ptr[-1]),), _NO_ENTRY, dtype=torch.int32, device=device)
+    arrays = {**banks.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
+    del arrays["bitmap"]
+    made = BlockedMatrix(spec, banks.rows, banks.cols, banks.nnz, **arrays)
+    if position is None:
+        threads = torch.get_num_threads()
+        _native.fill_entries(csr.view, made.view(), bits, address(values), address(entries), threads)
+    else:
+        with torch.cuda.device(device):
+            _native.cuda_fill_entries(
+                csr.view, made.view(), address(position), bits, address(values), address(entries),
+                stream_of(device),
+            )  # fmt: skip
+    return made
 
 
 def _with_values(

@@ -354,6 +354,24 @@ void bind_preprocessing(py::module_& m) {
                            optional_array<int64_t>(value_slot, "value_slot"), stream_of(stream));
       },
       nogil);
+  m.def(
+      "cuda_count_entries",
+      [](Address banks, int64_t stages, Address counts, Address stream) {
+        cuda::count_entries(array<const uint32_t>(banks, stages, "banks"), stages,
+                            array<int64_t>(counts, stages, "counts"), stream_of(stream));
+      },
+      nogil);
+  m.def(
+      "cuda_fill_entries",
+      [](const CsrView& a, const BlockedView& format, Address position, Address banks,
+         Address values, Address entries, Address stream) {
+        require_entries(format);
+        cuda::fill_entries(a, format, array<const int32_t>(position, a.nnz, "position"),
+                           array<const uint32_t>(banks, a.nnz, "banks"),
+                           array<const uint16_t>(values, a.nnz, "values"),
+                           array<uint32_t>(entries, a.nnz, "entries"), stream_of(stream));
+      },
+      nogil);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr.h"
 #include "gnnsparse/reorder.h"
+#include "window_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -142,6 +143,23 @@ void bind_preprocess(py::module_& m) {
       },
       "Distinct columns, bricks with a nonzero and nonzeros of every panel.", nogil);
   m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil);
+  m.def(
+      "count_entries",
+      [](Address banks, int64_t stages, Address counts) {
+        cpu::count_entries(array<const uint32_t>(banks, stages, "banks"), stages,
+                           array<int64_t>(counts, stages, "counts"));
+      },
+      "Nonzeros of every stage, from their bits by banks.", nogil);
+  m.def(
+      "fill_entries",
+      [](const CsrView& a, const BlockedView& format, Address banks, Address values,
+         Address entries, int threads) {
+        require_entries(format);
+        cpu::fill_entries(a, format, array<const uint32_t>(banks, a.nnz, "banks"),
+                          array<const uint16_t>(values, a.nnz, "values"),
+                          array<uint32_t>(entries, a.nnz, "entries"), require_threads(threads));
+      },
+      "Fills the entries of panels that store their nonzeros alone.", nogil);
   m.def(
       "split_short_rows",
       [](const CsrView& a, int64_t window, int64_t short_nnz, int64_t short_columns,

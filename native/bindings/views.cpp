@@ -2,6 +2,7 @@
 // one keeps the arrays alive.
 #include "checks.h"
 #include "gnnsparse/blocked.h"
+#include "gnnsparse/packed_entries.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -34,6 +35,18 @@ BlockedShape make_shape(int window, int panel, int block, int brick, bool lane_o
   return {window, panel, block, brick, lane_order};
 }
 
+Encoding make_encoding(int encoding, const BlockedShape& shape) {
+  const auto result = static_cast<Encoding>(encoding);
+  const bool entries = result == Encoding::kEntries;
+  if (!entries && result != Encoding::kDense && result != Encoding::kBitmap) {
+    reject("encoding", "must be 0 (dense), 1 (bitmap) or 2 (entries)");
+  }
+  if (entries && !(shape.lane_order && shape.window == kPackedRows)) {
+    reject("encoding", "entries go with panels of 32 rows in lane order");
+  }
+  return result;
+}
+
 }  // namespace
 
 void bind_views(py::module_& m) {
@@ -50,18 +63,18 @@ void bind_views(py::module_& m) {
            py::arg("data"), py::arg("stride"), py::arg("dtype"));
 
   py::class_<BlockedView>(m, "Blocked")
-      .def(py::init([](int window, int panel, int block, int brick, bool lane_order, bool bitmap,
+      .def(py::init([](int window, int panel, int block, int brick, bool lane_order, int encoding,
                        int64_t rows, int64_t cols, int64_t panels) {
              BlockedView view;
              view.shape = make_shape(window, panel, block, brick, lane_order);
-             view.encoding = bitmap ? Encoding::kBitmap : Encoding::kDense;
+             view.encoding = make_encoding(encoding, view.shape);
              view.rows = rows;
              view.cols = cols;
              view.panels = panels;
              return view;
            }),
            py::arg("window"), py::arg("panel"), py::arg("block"), py::arg("brick"),
-           py::arg("lane_order"), py::arg("bitmap"), py::arg("rows"), py::arg("cols"),
+           py::arg("lane_order"), py::arg("encoding"), py::arg("rows"), py::arg("cols"),
            py::arg("panels"))
       .def(
           "attach",

@@ -45,6 +45,11 @@ inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Ad
   return p;
 }
 
+inline void require_entries(const BlockedView& a) {
+  if (a.encoding != Encoding::kEntries) reject("format", "stores no entries");
+  if (a.panels > 0 && a.value_ptr == nullptr) reject("value_ptr", "is null");
+}
+
 // The same for a panel kernel, whose segments are PanelItems.
 inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address row_ids,
                             Address row_scale, const Dense& x, const Dense& y, int64_t n,
@@ -55,6 +60,13 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address
   if (a.columns != nullptr) {
     if (a.encoding == Encoding::kDense && a.values == nullptr) reject("values", "is null");
     if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is null");
+    if (a.encoding == Encoding::kEntries && a.values == nullptr) reject("values", "is null");
+    if (a.encoding == Encoding::kEntries && a.value_ptr == nullptr) reject("value_ptr", "is null");
+  }
+  const bool half = storage_of(precision) != DType::kFloat32;
+  if (a.encoding == Encoding::kEntries && !half) reject("format", "entries hold values of 16 bits");
+  if (a.encoding == Encoding::kDense && half && a.shape.window == 32) {
+    reject("format", "16-bit values of panels of 32 rows are entries");
   }
   PanelSpmm p;
   p.a = a;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "gnnsparse/packed_entries.h"
 #include "parallel.h"
 
 namespace gnnsparse::cpu {
@@ -133,6 +134,14 @@ void write_plain_bitmap(const CsrView& a, BlockedShape shape, const Panel& panel
   });
 }
 
+void write_bank_bits(const CsrView& a, const Panel& panel, const ColumnSet& set,
+                     const BlockedOutput& out) {
+  for_each_nonzero(a, panel.rows, set, [&](int64_t row, int64_t position, int64_t) {
+    const int64_t bit = bank_bit(panel.first, row, position);
+    out.bitmap[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
+  });
+}
+
 // Bitmaps of at most 64 bits with values packed brick after brick.
 void write_packed_bitmap(const CsrView& a, BlockedShape shape, const Panel& panel,
                          const ColumnSet& set, const BlockedOutput& out) {
@@ -228,6 +237,8 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
       write_columns(set.columns(), shape, panel.slots, out.columns + panel.first);
       if (encoding == Encoding::kDense) {
         write_dense(a, shape, panel, set, out);
+      } else if (encoding == Encoding::kEntries) {
+        write_bank_bits(a, panel, set, out);
       } else if (out.value_ptr != nullptr) {
         write_packed_bitmap(a, shape, panel, set, out);
       } else {
@@ -239,6 +250,32 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
     out.value_ptr[panel_ptr[panels] / shape.block] = panel_values[panels];
   if (out.brick_ptr != nullptr)
     out.brick_ptr[panel_ptr[panels] / shape.brick] = panel_bricks[panels];
+}
+
+void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts) {
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    counts[stage] = 0;
+    for (int b = 0; b < kBanks; ++b) counts[stage] += popcount(banks[stage * kBanks + b]);
+  }
+}
+
+void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
+                  const uint16_t* values, uint32_t* entries, int threads) {
+  const int64_t chunk = scratch_chunk(format.panels, threads);
+  parallel_chunks(format.panels, chunk, threads, [&](int64_t begin, int64_t end) {
+    ColumnSet set(a.cols);
+    for (int64_t p = begin; p < end; ++p) {
+      const RowRange rows = rows_of_panel(a, format.shape, format.panel_rows, p);
+      collect(a, rows, p, set);
+      set.sort();
+      for_each_nonzero(a, rows, set, [&](int64_t row, int64_t position, int64_t e) {
+        const int64_t stage = (format.panel_ptr[p] + position) / 32;
+        const int element = tile_element(static_cast<int>(row), static_cast<int>(position % 32));
+        const int rank = entry_rank(banks + stage * kBanks, element);
+        entries[format.value_ptr[stage] + rank] = entry_of(element, values[e]);
+      });
+    }
+  });
 }
 
 RowSplit split_short_rows(const CsrView& a, int64_t window, int64_t short_nnz,

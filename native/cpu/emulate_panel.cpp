@@ -3,22 +3,48 @@
 namespace gnnsparse::cpu {
 namespace {
 
+// Operand A of mma q, row tile m, of a stage.
+template <class Source>
+WarpA operand_a(const BlockedView& a, int64_t stage, int m, int q) {
+  WarpA result;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    Source::registers(Source::load(a, stage, lane), m, q, result.reg[lane]);
+  }
+  return result;
+}
+
+template <>
+WarpA operand_a<PackedPanel>(const BlockedView& a, int64_t stage, int m, int q) {
+  Vec16 tile[kTileBytes / sizeof(Vec16) + 1] = {};  // entries that are none go behind it
+  const PackedPanel::Range range = PackedPanel::range(a, stage);
+  for (int vector = 0; vector < range.count; ++vector) {
+    for (const uint32_t entry : PackedPanel::load(a, range, vector).entry) {
+      const auto value = static_cast<uint16_t>(entry);
+      memcpy(reinterpret_cast<char*>(tile) + entry_byte(entry), &value, sizeof value);
+    }
+  }
+  WarpA result;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    memcpy(result.reg[lane], &tile[tile_chunk(lane, m, q)], sizeof(Vec16));
+  }
+  return result;
+}
+
 template <Precision P, class Source>
 void multiply_stage(const PanelSpmm& p, int64_t stage, int64_t feature, std::vector<WarpC>& sums) {
   using Tile = PanelTile<P>;
   const StageMemory memory = copy_stage<P>(p.a, p.x, p.n, stage, feature);
   for (int q = 0; q < Tile::kMmas; ++q) {
     for (int m = 0; m < Source::kRows / 16; ++m) {
-      WarpA a;
-      for (int lane = 0; lane < kWarp; ++lane) {
-        Source::registers(Source::load(p.a, stage, lane), m, q, a.reg[lane]);
-      }
+      const WarpA a = operand_a<Source>(p.a, stage, m, q);
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
         WarpB b = operand_b<P>(memory, q, tile);
-        for (int i = 0; Tile::kSplit && i < 2 * kWarp; ++i) {
-          uint32_t& word = b.reg[i / 2][i % 2];
-          const auto loaded = Source::load(p.a, stage, i / 2);
-          word = float_bits(Source::weigh(loaded, 2 * q + i % 2, bits_float(word)));
+        if constexpr (Tile::kSplit) {
+          for (int i = 0; i < 2 * kWarp; ++i) {
+            uint32_t& word = b.reg[i / 2][i % 2];
+            const auto loaded = Source::load(p.a, stage, i / 2);
+            word = float_bits(Source::weigh(loaded, 2 * q + i % 2, bits_float(word)));
+          }
         }
         multiply<P, Source::kExact>(sums[m * Tile::kTiles + tile], a, b);
       }
@@ -55,7 +81,11 @@ void emulate_with(const PanelSpmm& p) {
 
 template <Precision P, int kRows>
 void emulate_height(const PanelSpmm& p) {
-  if (p.a.encoding == Encoding::kDense) return emulate_with<P, ValuePanel<P, kRows>>(p);
+  if constexpr (kRows == kPackedRows && !kWords<P>) {
+    if (p.a.encoding == Encoding::kEntries) return emulate_with<P, PackedPanel>(p);
+  } else {
+    if (p.a.encoding == Encoding::kDense) return emulate_with<P, ValuePanel<P, kRows>>(p);
+  }
   return p.a.slot_scale != nullptr ? emulate_with<P, ScaledPanel<P, kRows>>(p)
                                    : emulate_with<P, UnitPanel<P, kRows>>(p);
 }

@@ -79,6 +79,8 @@ def all_products() -> None:
         panels(a)
         panels(gnnsparse.prepare(square, precision=precision, cache=False))
         panels(gnnsparse.prepare(graph, precision=precision, cache=False))
+        # Of packed values: more than one vector a lane.
+        panels(gnnsparse.prepare(random_graph(70, 150, 0.9).to("cuda"), precision=precision, cache=False))
     products(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 16)
 
 

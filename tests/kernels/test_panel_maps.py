@@ -99,6 +99,69 @@ def test_fp32_keeps_its_range() -> None:
     assert torch.equal(y[:, 2], torch.full((16,), large))
 
 
+HALF = [Precision.FP16, Precision.BF16]
+
+
+@pytest.mark.parametrize("precision", HALF)
+@pytest.mark.parametrize(("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.02, 0), (0.02, 20)])
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+def test_entries(precision: Precision, density: float, hubs: int, limit: int) -> None:
+    """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
+    graph = random_graph(90, 200, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
+    panel = panels(graph, precision, 32, True)
+    assert panel.spec.encoding == "entries"
+    x = vectors(torch.randn(200, 72), precision)
+    ids = torch.randperm(90).to(torch.int32)
+    y = emulate(graph, panel, x, precision, limit, row_ids=ids)
+    assert graph.values is not None
+    assert_same(y[ids.long()], dense_of(graph, round_operand(graph.values, precision)) @ x.double())
+
+
+@given(
+    rows=st.integers(0, 70), cols=st.integers(1, 100), density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    hubs=st.integers(0, 3), precision=st.sampled_from(HALF), seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_entries_are_the_nonzeros(
+    rows: int, cols: int, density: float, hubs: int, precision: Precision, seed: int
+) -> None:
+    graph = random_graph(rows, cols, density, seed=seed, hubs=hubs, empty_rows=0.2)
+    panel = panels(graph, precision, 32, True)
+    assert panel.values is not None
+    assert panel.value_ptr is not None
+    assert panel.value_ptr.numel() == panel.slots // 32 + 1
+    assert not (panel.value_ptr % 4).any()
+    real = (panel.values.view(torch.int32) >> 16) < 2048
+    assert int(real.sum()) == graph.nnz
+    assert not panel.values[::2][~real].any()
+    row, col, stored = panel.decode()
+    order = torch.argsort(row * cols + col)
+    assert torch.equal(row[order], graph.csr.row_index())
+    assert torch.equal(col[order], graph.csr.indices.long())
+    assert stored is not None
+    assert graph.values is not None
+    assert torch.equal(stored[order], round_operand(graph.values, precision))
+
+
+def accesses(words: torch.Tensor) -> int:
+    """How often shared memory is accessed when a warp stores entries at these words, four a lane."""
+    found = 0
+    for vectors_of_warp in words.reshape(-1, 4).split(32):
+        for store in vectors_of_warp.T:
+            found += int(torch.bincount(store.unique() % 32).max())
+    return found
+
+
+@pytest.mark.parametrize(("density", "share"), [(0.08, 0.75), (0.3, 0.6), (1.0, 0.4)])
+def test_stores_of_entries_hardly_meet_in_a_bank(density: float, share: float) -> None:
+    panel = panels(random_graph(64, 640, density), Precision.FP16, 32, True)
+    assert panel.values is not None
+    assert panel.value_ptr is not None
+    words = (panel.values.view(torch.int32) >> 16) // 4
+    stages = words.split(panel.value_ptr.diff().tolist())
+    stored = sum(accesses(stage) for stage in stages)
+    assert stored < share * sum(accesses(stage[torch.randperm(stage.numel())]) for stage in stages)
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_property(data: Any) -> None:
@@ -178,4 +241,18 @@ def test_what_the_kernel_does_not_take_is_refused() -> None:
     with pytest.raises(ValueError, match="lane order"):
         emulate(graph, window, x, Precision.FP16)
     with pytest.raises(ValueError, match="lane_order"):
-        _native.Blocked(8, 8, 16, 16, True, True, 20, 20, 3)
+        _native.Blocked(8, 8, 16, 16, True, 1, 20, 20, 3)
+    with pytest.raises(ValueError, match="encoding: entries go with panels of 32 rows"):
+        _native.Blocked(16, 16, 32, 32, True, 2, 20, 20, 3)
+    with pytest.raises(ValueError, match="encoding: must be 0"):
+        _native.Blocked(8, 8, 16, 16, False, 3, 20, 20, 3)
+    entries = panels(graph, Precision.FP16, 32, True)
+    with pytest.raises(ValueError, match="16 bits"):
+        emulate(graph, entries, x.float(), Precision.FP32)
+    dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=32), torch.ones(graph.nnz))
+    with pytest.raises(ValueError, match="are entries"):
+        emulate(graph, dense, x, Precision.FP16)
+    with pytest.raises(TypeError, match="values"):
+        convert(graph.csr, format_spec("panel-values", "fp16", panel=32), None)
+    with pytest.raises(ValueError, match="stores no entries"):
+        _native.fill_entries(graph.csr.view, dense.view(), 8, 8, 8, 1)

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
+from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan
+from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import FORMATS, PRECISIONS, dense_matrix, make, plain_product
 
@@ -132,6 +134,36 @@ def test_every_panel(
             x = torch.randn(150, width).to(dtype)
             check(a, dense, x, plan=plan)
             check(a.T, dense.T, x, plan=plan)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.02, 0), (0.02, 20)])
+@pytest.mark.parametrize(("limit", "slices"), [(1, 1), (2, 3), (1000, 2)])
+def test_packed_values(precision: str, density: float, hubs: int, limit: int, slices: int) -> None:
+    """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
+    graph = random_graph(90, 300, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
+    a = make(graph, "cuda", precision=precision)
+    plan = Plan("panel", height=32, step_limit=limit, slices=slices)
+    for width in (1, 64, 200):
+        check(a, dense_matrix(graph, None), torch.randn(300, width), plan=plan)
+        check(a.T, dense_matrix(graph, None).T, torch.randn(90, width), plan=plan)
+    assert a.side.panel(32).spec.encoding == "entries"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
+def test_entries_are_those_of_the_cpu(dtype: torch.dtype, density: float) -> None:
+    graph = random_graph(150, 300, density, hubs=2 if density else 0, empty_rows=0.1)
+    assert graph.values is not None
+    spec, values = format_spec("panel-values", "fp16", panel=32), graph.values.to(dtype)
+    here = convert(graph.csr, spec, values)
+    there = convert(graph.csr.to(torch.device("cuda")), spec, values.cuda())
+    assert here.arrays.keys() == there.arrays.keys()
+    for name, array in here.arrays.items():
+        assert torch.equal(array, there.arrays[name].cpu()), name
 
 
 @pytest.mark.gpu

@@ -372,7 +372,9 @@ def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
         assert name in ("auto", plan.kernel, f"{plan.kernel}{plan.height}")
     for name in ("window", "panel16", "panel32"):
         assert KERNELS[name](fp32) is None
-    assert KERNELS["panel32"](replace(fp16, weighted=True)) is None
+    stored = replace(fp16, weighted=True)
+    assert KERNELS["panel32"](replace(stored, precision=Precision.TF32)) is None
+    assert (KERNELS["panel32"](stored) is None) == (op == "sddmm")
     auto, csr = choose_plan(fp16), KERNELS["csr"](fp16)
     assert csr is not None
     gpu, cpu = torch.device("cuda"), torch.device("cpu")

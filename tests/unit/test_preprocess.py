@@ -215,9 +215,20 @@ def test_no_rows_make_no_groups() -> None:
     assert group_rows(random_graph(0, 5, 0.0).csr, 10, 10).tolist() == [0]
 
 
-def test_weighted_matrices_take_panels_of_16_rows() -> None:
-    plan = choose_plan(replace(REDDIT, panel_slots=(54_379_008, 45_303_232), weighted=True))
-    assert (plan.kernel, plan.height) == ("panel", 16)
+@pytest.mark.parametrize(
+    ("precision", "nnz", "height"),
+    [
+        (Precision.FP16, 114_623_235, 32),  # 2.5 nonzeros of 4 bytes a slot against 16 of 2
+        (Precision.BF16, 114_623_235, 32),
+        (Precision.TF32, 114_623_235, 16),  # stored dense, and 32 rows would be 128 bytes a slot
+        (Precision.FP32, 114_623_235, 16),
+        (Precision.FP16, 20 * 45_303_232, 16),  # nearly full: dense values are smaller than packed ones
+    ],
+)
+def test_panels_of_weighted_matrices(precision: Precision, nnz: int, height: int) -> None:
+    shape = {"panel_slots": (54_379_008, 45_303_232), "nnz": nnz, "precision": precision}
+    plan = choose_plan(replace(REDDIT, **shape, weighted=True))
+    assert (plan.kernel, plan.height) == ("panel", height)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 41, 64, 128, 256, 602])

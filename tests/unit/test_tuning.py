@@ -97,7 +97,9 @@ def test_candidates_of_spmm() -> None:
     panels = [plan for plan in plans if plan.label == "panel 16"]
     assert {plan.slices for plan in panels} == {1, 2}
     assert len({plan.step_limit for plan in panels}) == 2
-    assert "panel 32" not in {plan.label for plan in candidates(problem(weighted=True))}
+    for precision, packed in ((Precision.FP16, True), (Precision.BF16, True), (Precision.TF32, False)):
+        labels = {plan.label for plan in candidates(problem(weighted=True, precision=precision))}
+        assert ("panel 32" in labels) == packed
     assert not [p for p in candidates(problem(edge_values=True, panel_slots=(0, 0))) if p.kernel == "panel"]
 
 

@@ -14,6 +14,7 @@
 #include "device/vector.cuh"
 #include "gnnsparse/panel_problem.h"
 #include "kernels/panel_multiply.cuh"
+#include "kernels/panel_operand.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -26,7 +27,7 @@ template <Precision P, class Source>
 constexpr int panel_blocks() {
   const bool tall = Source::kRows == 32;
   if (PanelTile<P>::kSplit) return tall ? 8 : 16;
-  if (tall) return Source::kExact ? 16 : 12;
+  if (tall) return Source::kExact || std::is_same_v<Source, PackedPanel> ? 16 : 12;
   return resident_blocks(std::is_same_v<Source, UnitPanel<P, 16>> ? 24 : 20);
 }
 
@@ -106,30 +107,33 @@ class PanelWarp {
     // Short panels would wait for these at their end; at 32 rows there are no registers for them.
     constexpr bool kEarly = kRowTiles == 1;
     const PanelOutput<Source> early(p, item, kEarly ? lane_ : 0);
+    PanelOperand<Source> operand(a_, lane_, ring_ + kRing * kStageBytes);
     uint32_t here = 0;                 // half of the ring that is multiplied
     int remaining = stages_ * slices;  // stages to copy, and to read the columns of
     int to_read = remaining;
     int ids[kLaneColumns];
-    typename Source::Stage operand = {};
     if (remaining > 0) {
       load_ids(to_read, ids);
-      operand = Source::load(a_, stage_, lane_);
+      operand.look_up(stage_);
       copy(remaining, ids, 0);
+      operand.take();
       load_ids(to_read, ids);
     }
     prefetch_start(p);
     for (int slice = 0; slice < slices; ++slice) {
       for (int i = 0; i < stages_; ++i) {
         const int next = i + 1 < stages_ ? i + 1 : 0;
-        const typename Source::Stage following = Source::load(a_, stage_ + next, lane_);
+        operand.look_up(stage_ + next);
+        operand.put();
         wait_copies();
         // Now every lane's copies of this stage are there, and all have read the one before it.
         __syncwarp();
         copy(remaining, ids, here ^ kStageBytes);
         load_ids(to_read, ids);
+        operand.open();
+        operand.take();
         multiply(ring_ + here, operand);
         here ^= kStageBytes;
-        operand = following;
       }
       store(kEarly ? early : PanelOutput<Source>(p, item, lane_),
             feature + slice * Tile::kFeatures);
@@ -147,6 +151,9 @@ class PanelWarp {
       at = reinterpret_cast<const char*>(a_.bitmap) + slot * Source::kRows / 8;
     } else if (lane_ == 3 && a_.slot_scale != nullptr) {
       at = static_cast<const char*>(a_.slot_scale) + slot * sizeof(typename Tile::Storage);
+    }
+    if constexpr (std::is_same_v<Source, PackedPanel>) {
+      if (lane_ == 2) at = reinterpret_cast<const char*>(a_.value_ptr + slot / kStage);
     }
     prefetch(at);
   }
@@ -202,7 +209,7 @@ class PanelWarp {
     return x_ + uint64_t{static_cast<uint32_t>(id)} * stride_;
   }
 
-  __device__ void multiply(uint32_t stage, const typename Source::Stage& operand) {
+  __device__ void multiply(uint32_t stage, const PanelOperand<Source>& operand) {
     if constexpr (Tile::kSplit) {
       float fresh[kRowTiles][Tile::kTiles][4] = {};
       multiply_into(stage, operand, fresh);
@@ -218,13 +225,13 @@ class PanelWarp {
 
   using Sums = float[kRowTiles][Tile::kTiles][4];
 
-  __device__ void multiply_into(uint32_t stage, const typename Source::Stage& operand,
+  __device__ void multiply_into(uint32_t stage, const PanelOperand<Source>& operand,
                                 Sums& sums) const {
 #pragma unroll
     for (int q = 0; q < Tile::kMmas; ++q) {
       uint32_t a[kRowTiles][4];
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) Source::registers(operand, m, q, a[m]);
+      for (int m = 0; m < kRowTiles; ++m) operand.registers(m, q, a[m]);
       if constexpr (Tile::kSplit) {
         multiply_split(stage, q, operand, a, sums);
       } else if constexpr (kWords<P>) {
@@ -269,7 +276,7 @@ class PanelWarp {
   }
 
   // fp32: what the small parts add comes first, so that it is not lost in the sum of the large.
-  __device__ void multiply_split(uint32_t stage, int q, const typename Source::Stage& operand,
+  __device__ void multiply_split(uint32_t stage, int q, const PanelOperand<Source>& operand,
                                  const uint32_t (&a)[kRowTiles][4], Sums& sums) const {
     Split x[Tile::kTiles][2];
 #pragma unroll
@@ -279,7 +286,7 @@ class PanelWarp {
       load_shared(stage + 16 * chunk, words);
 #pragma unroll
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
-        x[tile][upper] = split(Source::weigh(operand, 2 * q + upper, bits_float(words[tile])));
+        x[tile][upper] = split(operand.weigh(2 * q + upper, bits_float(words[tile])));
       }
     }
 #pragma unroll
@@ -320,7 +327,8 @@ template <Precision P, class Source>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ PanelSpmm p) {
   using Tile = PanelTile<P>;
-  __shared__ __align__(1024) uint4 ring[kRing * kStageChunks];
+  constexpr int kChunks = kRing * kStageChunks + PanelOperand<Source>::kSharedChunks;
+  __shared__ __align__(1024) uint4 ring[kChunks];
   const int lane = threadIdx.x;
   const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
@@ -343,8 +351,10 @@ void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
 
 template <Precision P, int kRows>
 void run_panels_of(const PanelSpmm& p, Stream stream) {
-  if (p.a.encoding == Encoding::kDense) {
-    launch_panel_spmm<P, ValuePanel<P, kRows>>(p, stream);
+  constexpr bool kPacked = kRows == kPackedRows && !kWords<P>;
+  using Values = std::conditional_t<kPacked, PackedPanel, ValuePanel<P, kRows>>;
+  if (p.a.encoding != Encoding::kBitmap) {
+    launch_panel_spmm<P, Values>(p, stream);
   } else if (p.a.slot_scale != nullptr) {
     launch_panel_spmm<P, ScaledPanel<P, kRows>>(p, stream);
   } else {

@@ -1,4 +1,5 @@
 #include "gnnsparse/blocked.h"
+#include "gnnsparse/packed_entries.h"
 #include "preprocess/sorted_keys.cuh"
 
 namespace gnnsparse::cuda {
@@ -60,7 +61,9 @@ __global__ void __launch_bounds__(kSortThreads)
     columns[first + at] = a.indices[e];
     if (value_slot != nullptr) value_slot[e] = dense_offset(shape, first, slots, in_panel, at);
     if (bitmap != nullptr) {
-      const int64_t bit = bit_offset(shape, first, in_panel, at);
+      const int64_t bit = format.encoding == Encoding::kEntries
+                              ? bank_bit(first, in_panel, at)
+                              : bit_offset(shape, first, in_panel, at);
       atomicOr(bitmap + bit / 32, 1u << (bit % 32));
     }
   }
@@ -77,6 +80,34 @@ __global__ void __launch_bounds__(kSortThreads)
   while (last >= begin && columns[last] < 0) --last;
   if (last < begin) return;
   for (int64_t i = last + 1; i < end; ++i) columns[i] = columns[last];
+}
+
+// A warp a stage.
+__global__ void __launch_bounds__(kSortThreads)
+    count_entries_kernel(const uint32_t* banks, int64_t stages, int64_t* counts) {
+  const int64_t stage = int64_t{blockIdx.x} * (kSortThreads / kBanks) + threadIdx.x / kBanks;
+  if (stage >= stages) return;
+  int count = popcount(banks[stage * kBanks + threadIdx.x % kBanks]);
+  for (int step = kBanks / 2; step > 0; step /= 2) {
+    count += __shfl_xor_sync(0xffffffffu, count, step);
+  }
+  if (threadIdx.x % kBanks == 0) counts[stage] = count;
+}
+
+// A warp a row.
+__global__ void __launch_bounds__(kSortThreads)
+    fill_entries_kernel(const CsrView a, const BlockedView format, const int32_t* position,
+                        const uint32_t* banks, const uint16_t* values, uint32_t* entries) {
+  const int64_t row = int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
+  if (row >= a.rows) return;
+  const int64_t first = format.panel_ptr[row / format.shape.panel];
+  const auto in_panel = static_cast<int>(row % format.shape.panel);
+  for (int64_t e = a.indptr[row] + threadIdx.x % kRowLanes; e < a.indptr[row + 1]; e += kRowLanes) {
+    const int64_t stage = (first + position[e]) / 32;
+    const int element = tile_element(in_panel, position[e] % 32);
+    const int rank = entry_rank(banks + stage * kBanks, element);
+    entries[format.value_ptr[stage] + rank] = entry_of(element, values[e]);
+  }
 }
 
 }  // namespace
@@ -116,6 +147,19 @@ void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* po
   if (format.shape.lane_order) return;  // padding stays -1
   launch("fill_blocked", pad_kernel, grid_of(format.panels, kSortThreads, 1, "fill_blocked"),
          kSortThreads, stream, format, columns);
+}
+
+void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts, Stream stream) {
+  launch("count_entries", count_entries_kernel,
+         grid_of(stages, kSortThreads / kBanks, 1, "count_entries"), kSortThreads, stream, banks,
+         stages, counts);
+}
+
+void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,
+                  const uint32_t* banks, const uint16_t* values, uint32_t* entries, Stream stream) {
+  launch("fill_entries", fill_entries_kernel,
+         grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_entries"), kSortThreads, stream, a,
+         format, position, banks, values, entries);
 }
 
 }  // namespace gnnsparse::cuda

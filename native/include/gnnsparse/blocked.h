@@ -11,8 +11,9 @@ namespace gnnsparse {
 
 // What a block stores for its nonzeros.
 enum class Encoding : int {
-  kDense = 0,   // every value of every slot, zeros included
-  kBitmap = 1,  // one bit an element; values, if any, packed elsewhere
+  kDense = 0,    // every value of every slot, zeros included
+  kBitmap = 1,   // one bit an element; values, if any, packed elsewhere
+  kEntries = 2,  // nonzeros alone, each with its place in its block (packed_entries.h)
 };
 
 struct BlockedShape {
@@ -46,7 +47,7 @@ struct BlockedView {
   const int64_t* brick_ptr = nullptr;   // [slots / brick + 1]; null: every brick is stored
   const int32_t* brick_rows = nullptr;  // [bricks] the window of its panel a brick belongs to
   const int64_t* value_ptr = nullptr;   // [slots / block + 1] first packed value of a block
-  const void* values = nullptr;         // dense or packed, in the storage type of the product
+  const void* values = nullptr;  // dense or packed, in the storage type of the product; entries
   // A weight for each column slot instead of values for each nonzero; null: 1.
   const void* slot_scale = nullptr;
 
@@ -102,7 +103,7 @@ void count_columns(const CsrView& a, const int32_t* order, int64_t height, int64
 
 struct BlockedOutput {
   int32_t* columns = nullptr;    // [slots]
-  uint8_t* bitmap = nullptr;     // zeroed by the caller
+  uint8_t* bitmap = nullptr;     // zeroed by the caller; of entries their bits by banks
   int64_t* brick_ptr = nullptr;  // written where only bricks with a nonzero are stored
   int32_t* brick_rows = nullptr;
   int64_t* value_ptr = nullptr;   // written where values are packed in block order
@@ -115,6 +116,12 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
                   const int32_t* panel_rows, int64_t panels, const int64_t* panel_ptr,
                   const int64_t* panel_bricks, const int64_t* panel_values,
                   const BlockedOutput& out, int threads);
+
+// Entries (packed_entries.h), from the bits by banks that fill_blocked wrote: how many each of
+// `stages` blocks has, and the entries themselves at `format.value_ptr`, with `values` [nnz].
+void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts);
+void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
+                  const uint16_t* values, uint32_t* entries, int threads);
 
 // RSH-SpMM, algorithm 1: rows with at most `short_nnz` nonzeros that add fewer than
 // `short_columns` columns to their window go to `residual`, the others start a window of `window`

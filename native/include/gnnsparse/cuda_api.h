@@ -160,4 +160,9 @@ size_t count_panels(const CsrView& a, int64_t height, int64_t* columns, int32_t*
 void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* position,
                   int32_t* columns, uint8_t* bitmap, int64_t* value_slot, Stream stream);
 
+// As the functions of the same names in gnnsparse/blocked.h.
+void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts, Stream stream);
+void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,
+                  const uint32_t* banks, const uint16_t* values, uint32_t* entries, Stream stream);
+
 }  // namespace gnnsparse::cuda

@@ -1,9 +1,11 @@
 // Where a panel kernel finds operand A: one source for each way a panel stores its values. A source
 // belongs to one lane. load() fetches what the lane needs of a stage, registers() makes operand A
-// of one mma from it. In fp32 operand A is split too, unless it is kExact, and weigh() gives the
-// row of X in one of the lane's slots its column's weight. The host emulation uses the same code.
+// of one mma from it, which is done by the warp together for PackedPanel. In fp32 operand A is
+// split too, unless it is kExact, and weigh() gives the row of X in one of the lane's slots its
+// column's weight. The host emulation uses the same code.
 #pragma once
 
+#include "gnnsparse/packed_entries.h"
 #include "gnnsparse/panel_tile.h"
 #include "gnnsparse/window_source.h"
 
@@ -100,7 +102,7 @@ struct ScaledPanel {
   }
 };
 
-// A value for each element, zeros included.
+// A value for each element, zeros included. In 16 bits panels of 32 rows are packed instead.
 template <Precision P, int kHeight>
 struct ValuePanel {
   using Tile = PanelTile<P>;
@@ -124,6 +126,35 @@ struct ValuePanel {
     for (int r = 0; r < 4; ++r) a[r] = stage.value[operand_group(m, r)][operand_pair(q, r)];
   }
   GNNSPARSE_HD static float weigh(const Stage&, int, float x) { return x; }
+};
+
+// The nonzeros alone, in 16 bits: the warp puts operand A together in shared memory. load() is one
+// lane's part of a group of entries; nothing but the entries is the same on the host.
+struct PackedPanel {
+  static constexpr int kRows = kPackedRows;
+  static constexpr float kScale = 1.0f;
+  static constexpr bool kExact = false;
+
+  // A stage's entries, in vectors of kEntriesOfLane.
+  struct Range {
+    int64_t first;
+    int count;
+  };
+  struct Stage {
+    uint32_t entry[kEntriesOfLane];
+  };
+
+  GNNSPARSE_HD static Range range(const BlockedView& a, int64_t stage) {
+    const int64_t begin = load_const(a.value_ptr + stage);
+    const int64_t end = load_const(a.value_ptr + stage + 1);
+    return {begin / kEntriesOfLane, static_cast<int>(end - begin) / kEntriesOfLane};
+  }
+  GNNSPARSE_HD static Stage load(const BlockedView& a, const Range& range, int vector) {
+    Stage loaded;
+    const auto* entries = static_cast<const uint32_t*>(a.values);
+    load_words(entries + (range.first + vector) * kEntriesOfLane, loaded.entry);
+    return loaded;
+  }
 };
 
 }  // namespace gnnsparse

@@ -31,6 +31,22 @@ GNNSPARSE_HD constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
+GNNSPARSE_HD inline int popcount(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __popc(bits);
+#else
+  return __builtin_popcount(bits);
+#endif
+}
+
+GNNSPARSE_HD inline int popcount64(uint64_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __popcll(bits);
+#else
+  return __builtin_popcountll(bits);
+#endif
+}
+
 // A sparse matrix in CSR form: columns of a row ascend and do not repeat.
 struct CsrView {
   const int64_t* indptr = nullptr;   // [rows + 1]

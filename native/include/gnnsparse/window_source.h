@@ -21,22 +21,6 @@ GNNSPARSE_HD inline T load_const(const T* p) {
 #endif
 }
 
-GNNSPARSE_HD inline int popcount(uint32_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __popc(bits);
-#else
-  return __builtin_popcount(bits);
-#endif
-}
-
-GNNSPARSE_HD inline int popcount64(uint64_t bits) {
-#if defined(__CUDA_ARCH__)
-  return __popcll(bits);
-#else
-  return __builtin_popcountll(bits);
-#endif
-}
-
 // A run of steps of one window. Long windows are cut into several, whose partial sums are added in
 // order afterwards; `partial` is the place of this one's, or -1 where it is the only one.
 struct WindowSegment {

@@ -1,0 +1,123 @@
+// Operand A of the panel kernel's stages, for one lane: from its source alone, or, of packed
+// values, put together by the warp in shared memory. Each stage passes through
+//   look_up   what memory must be asked for before the stage before it is multiplied,
+//   take      what was asked for is this lane's own,
+//   put       before the warp meets for the stage's rows of X,
+//   open      after it: registers() gives operand A.
+#pragma once
+
+#include "device/async.cuh"
+#include "gnnsparse/panel_source.h"
+
+namespace gnnsparse::cuda {
+
+// Sources whose registers a lane makes from what it loads.
+template <class Source>
+class PanelOperand {
+ public:
+  static constexpr int kSharedChunks = 0;
+
+  __device__ PanelOperand(const BlockedView& a, int lane, uint32_t) : a_(a), lane_(lane) {}
+
+  __device__ void look_up(int64_t stage) { following_ = Source::load(a_, stage, lane_); }
+  __device__ void take() { waiting_ = following_; }
+  __device__ void put() {}
+  __device__ void open() { here_ = waiting_; }
+
+  __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
+    Source::registers(here_, m, q, a);
+  }
+  __device__ float weigh(int slot, float x) const { return Source::weigh(here_, slot, x); }
+
+ private:
+  const BlockedView& a_;
+  int lane_;
+  typename Source::Stage here_ = {};
+  typename Source::Stage waiting_ = {};
+  typename Source::Stage following_ = {};
+};
+
+// The tile is zero between stages.
+template <>
+class PanelOperand<PackedPanel> {
+ public:
+  static constexpr int kSharedChunks = kTileBytes / 16 + 1;  // and what is behind the tile
+
+  __device__ PanelOperand(const BlockedView& a, int lane, uint32_t tile)
+      : a_(a), lane_(lane), tile_(tile) {
+    clear_chunks();
+  }
+
+  // The entries cannot be asked for before their place is known, which takes a trip to memory: it
+  // passes while the warp waits for rows of X.
+  __device__ void look_up(int64_t stage) { following_ = PackedPanel::range(a_, stage); }
+  __device__ void take() {
+    range_ = following_;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (vector(i) < range_.count) waiting_[i] = PackedPanel::load(a_, range_, vector(i));
+    }
+  }
+
+  __device__ void put() const {
+    __syncwarp();  // all have cleared
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (vector(i) < range_.count) put(waiting_[i]);
+    }
+    for (int i = kAhead; vector(i) < range_.count; ++i) {
+      put(PackedPanel::load(a_, range_, vector(i)));
+    }
+  }
+
+  __device__ void open() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) load_shared(chunk(i / 2, i % 2), operand_[i]);
+    if (range_.count > kWarp) {
+      clear_chunks();
+    } else {
+      __syncwarp();  // all have read
+      if (lane_ < range_.count) clear(waiting_[0]);
+    }
+  }
+
+  __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) a[r] = operand_[2 * m + q][r];
+  }
+  __device__ float weigh(int, float x) const { return x; }
+
+ private:
+  // Vectors of entries that a lane asks for a stage ahead, as many as there are registers for.
+  // Longer lists wait for memory in put().
+  static constexpr int kAhead = 2;
+
+  __device__ int vector(int i) const { return kWarp * i + lane_; }
+  __device__ uint32_t chunk(int m, int q) const { return tile_ + 16 * tile_chunk(lane_, m, q); }
+
+  __device__ void put(const PackedPanel::Stage& stage) const {
+#pragma unroll
+    for (const uint32_t entry : stage.entry) {
+      store_shared(tile_ + entry_byte(entry), static_cast<uint16_t>(entry));
+    }
+  }
+  __device__ void clear(const PackedPanel::Stage& stage) const {
+#pragma unroll
+    for (const uint32_t entry : stage.entry) store_shared(tile_ + entry_byte(entry), uint16_t{0});
+  }
+  // What this lane alone reads.
+  __device__ void clear_chunks() const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store_shared(chunk(i / 2, i % 2), uint4{});
+  }
+
+  const BlockedView& a_;
+  int lane_;
+  uint32_t tile_;
+  PackedPanel::Range range_ = {};
+  PackedPanel::Range following_ = {};
+  PackedPanel::Stage waiting_[kAhead] = {};
+  uint32_t operand_[4][4];
+};
+
+}  // namespace gnnsparse::cuda
