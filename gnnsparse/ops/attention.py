@@ -33,15 +33,28 @@ def attention_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tenso
     ctx.save_for_backward(q, k, v, bias, seed, *output)
 
 
+def _four(x: torch.Tensor) -> torch.Tensor:
+    """[n, d] or [H, n, d] as [1, H or 1, n, d]."""
+    return x if x.dim() == 4 else x[(None,) * (4 - x.dim())]
+
+
+def _as_given(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """What _four made, with the dimensions that were given."""
+    return x if dim == 4 else x[(0,) * (4 - dim)]
+
+
 def attention_grads(ctx: Any, grad: torch.Tensor, run: Callable[..., _Grads]) -> tuple[Any, ...]:
     """Gradients of the arguments of the operator; `run` is a backend's attention_grad, or the operator."""
     q, k, v, bias, seed, out, lse = ctx.saved_tensors
     scale, dropout_p, is_causal = ctx.options
     needs = tuple(ctx.needs_input_grad[:4])
-    grads = run(
-        ctx.operand, q, k, v, bias, out, lse, grad, scale, dropout_p, seed, is_causal, needs
+    *grads, dbias = run(
+        ctx.operand, _four(q), _four(k), _four(v), bias, _four(out), lse, _four(grad), scale, dropout_p, seed,
+        is_causal, needs,
     )  # fmt: skip
-    return *grads, None, None, None, None, None
+    dim = q.dim()
+    given = (None if x is None else _as_given(x, dim) for x in grads)
+    return *given, dbias, None, None, None, None, None
 
 
 def _grads_with_graph(
@@ -50,20 +63,24 @@ def _grads_with_graph(
     needs: tuple[bool, bool, bool, bool],
 ) -> _Grads:  # fmt: skip
     """Gradients that can be differentiated again: those of the unfused chain."""
-    out, _ = unfused.chain(a, q, k, v, bias, scale, dropout_p, seed, is_causal, "auto")
+    out, _ = unfused.chain(a, _four(q), _four(k), _four(v), bias, scale, dropout_p, seed, is_causal, "auto")
     wanted = [x for x, need in zip((q, k, v, bias), needs, strict=True) if need and x is not None]
-    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+    found = iter(torch.autograd.grad(out, wanted, _four(grad), create_graph=True))
     return tuple(next(found) if need else None for need in needs)  # type: ignore[return-value]
 
 
 class _Attention(torch.autograd.Function):
+    """Of the operands as they were given, if all have the same dimensions: views of them are nodes, too."""
+
     @staticmethod
     def forward(
         q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
         seed: torch.Tensor | None, handle: int, scale: float, dropout_p: float, is_causal: bool,
     ) -> Any:  # fmt: skip
         run = attention_backend(q.device).attention
-        return run(operand_of(handle), q, k, v, bias, scale, dropout_p, seed, is_causal)
+        operands = _four(q), _four(k), _four(v)
+        out, lse = run(operand_of(handle), *operands, bias, scale, dropout_p, seed, is_causal)
+        return _as_given(out, q.dim()), lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -190,15 +207,20 @@ def attention(
     factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*lead, A.shape[0], v.shape[-1])
+    plain = is_plain(q, k, v, bias)
+    follows = plain and needs_grad(q, k, v, bias)
+    same = len(lead) < 2 and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    if follows and same and fused and not return_weights and kind != "reference":
+        return _attention_with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal)[0]
     q, k, v = to_heads(q, lead), to_heads(k, lead), to_heads(v, lead)
 
     if return_weights or not fused or kind == "reference":
         out, weights = unfused.chain(A, q, k, v, bias, factor, p, seed, is_causal, impl)
         out = out.reshape(shape)
         return (out, weights.reshape(*lead, A.nnz)) if return_weights else out
-    if not is_plain(q, k, v, bias):
+    if not plain:
         out, _ = torch.ops.gnnsparse.attention(q, k, v, bias, seed, A.handle, factor, p, is_causal)
-    elif needs_grad(q, k, v, bias):
+    elif follows:
         out, _ = _attention_with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal)
     else:
         run = attention_backend(q.device).attention
