@@ -134,23 +134,16 @@ class RowStream {
     return slice;
   }
 
-  // Both slices of kCount stages at once: warps that wait for one another meet less often. Those past
-  // the last stage hold anything.
-  template <int kCount>
-  __device__ __forceinline__ void next_stages(int stage, uint32_t (&first)[kCount],
-                                              uint32_t (&second)[kCount]) {
-    static_assert(Tile::kSteps == 2 && kAhead % (2 * kCount) == 0 && kSlots == kAhead + 2 * kCount,
-                  "whole stages");
-    wait_copies_but<kAhead - 2 * kCount>();
+  // Both slices of a stage at once: warps that wait for one another meet less often.
+  __device__ __forceinline__ void next_stage(int stage, uint32_t& first, uint32_t& second) {
+    static_assert(Tile::kSteps == 2 && kAhead % 2 == 0 && kSlots == kAhead + 2, "whole stages");
+    wait_copies_but<kAhead - 2>();
     Tile::sync();
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      copy<0>(stage + kAhead / 2 + i);
-      copy<1>(stage + kAhead / 2 + i);
-      first[i] = ring_ + here_;
-      second[i] = ring_ + after(here_);
-      here_ = after(after(here_));
-    }
+    copy<0>(stage + kAhead / 2);
+    copy<1>(stage + kAhead / 2);
+    first = ring_ + here_;
+    second = ring_ + after(here_);
+    here_ = after(after(here_));
   }
 
   // The facts of a stage that has arrived.

@@ -3,7 +3,6 @@
 
 #include "device/vector.cuh"
 #include "gnnsparse/cuda_api.h"
-#include "gnnsparse/panel_source.h"
 
 namespace gnnsparse::cuda {
 
@@ -11,10 +10,9 @@ namespace gnnsparse::cuda {
 // warps with the next batch fetched ahead (docs/performance.md).
 inline constexpr int kCsrThreads = 64;
 inline constexpr int kCsrBlocks = 16;
-// Groups carry two rows' ends, places and scales, and columns of the next batch: of a whole warp each
-// lane one of them.
-template <Precision P, bool kWide>
-inline constexpr int kGroupBlocks = (VectorOf<P>::kElements == 4 ? 10 : 8) + (kWide ? 3 : 0);
+// Groups carry two rows' ends, places and scales, and columns of the next batch.
+template <Precision P>
+inline constexpr int kGroupBlocks = VectorOf<P>::kElements == 4 ? 10 : 8;
 inline constexpr int kBatch = 8;  // nonzeros a lane has in flight
 
 // Lane layout: `lanes` along the features, `row_lanes / lanes` nonzeros side by side.
@@ -110,33 +108,24 @@ struct GroupWork {
 };
 
 // Columns of nonzeros [at, at + 8) of the work. Past the end of the array: column 0.
-class BatchColumns {
- public:
-  __device__ BatchColumns(const int32_t* indices, int at, int room) {
-    if (at + kBatch <= room) {
-      load_words(indices + at, reinterpret_cast<uint32_t(&)[kBatch]>(columns_));
-    } else {
+__device__ __forceinline__ void load_batch(const int32_t* indices, int at, int room,
+                                           int32_t (&columns)[kBatch]) {
+  if (at + kBatch <= room) {
+    const auto* p = reinterpret_cast<const int4*>(indices + at);
+    const int4 low = __ldg(p);
+    const int4 high = __ldg(p + 1);
+    columns[0] = low.x;
+    columns[1] = low.y;
+    columns[2] = low.z;
+    columns[3] = low.w;
+    columns[4] = high.x;
+    columns[5] = high.y;
+    columns[6] = high.z;
+    columns[7] = high.w;
+  } else {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) columns_[i] = at + i < room ? __ldg(indices + at + i) : 0;
-    }
+    for (int i = 0; i < kBatch; ++i) columns[i] = at + i < room ? __ldg(indices + at + i) : 0;
   }
-  __device__ int operator()(int i) const { return columns_[i]; }
-
- private:
-  int32_t columns_[kBatch];
-};
-
-// The same where a whole warp is at one batch: a lane keeps one of them.
-class LaneColumns {
- public:
-  __device__ LaneColumns(const int32_t* indices, int at, int room) {
-    const int mine = at + static_cast<int>(threadIdx.x) % kBatch;
-    column_ = mine < room ? __ldg(indices + mine) : 0;
-  }
-  __device__ int operator()(int i) const { return __shfl_sync(0xffffffffu, column_, i, kBatch); }
-
- private:
-  int column_;
-};
+}
 
 }  // namespace gnnsparse::cuda

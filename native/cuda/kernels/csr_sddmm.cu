@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
   while (__any_sync(0xffffffffu, at < work.last)) {
     float sum[kBatch] = {};
     if (at < work.last) {
-      const BatchColumns columns(indices, at, work.room);
+      int32_t columns[kBatch];
+      load_batch(indices, at, work.room, columns);
       for (int64_t f = int64_t{lane.feature_lane} * kElements; f < p.d;
            f += int64_t{p.lanes} * kElements) {
         float part[kElements];
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
         Vec16 rows[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) {
-          const auto* k = static_cast<const Storage*>(p.k.data) + columns(i) * p.k.stride;
+          const auto* k = static_cast<const Storage*>(p.k.data) + columns[i] * p.k.stride;
           rows[i] = work.has(at + i) ? load_masked<P>(k, f, p.d) : Vec16{};
         }
 #pragma unroll

@@ -39,23 +39,6 @@ class BatchValues {
   Vec16 packed_[kBatch / kElements];
 };
 
-// The same where a whole warp is at one batch: a lane keeps one of them. That and LaneColumns leave
-// registers for more warps.
-template <Precision P>
-class LaneValues {
- public:
-  using Storage = typename VectorOf<P>::Storage;
-
-  __device__ LaneValues(const Storage* values, int at, int room) {
-    const int mine = at + static_cast<int>(threadIdx.x) % kBatch;
-    value_ = mine < room ? scalar_to_float<P>(__ldg(values + mine)) : 0.0f;
-  }
-  __device__ float operator()(int i) const { return __shfl_sync(0xffffffffu, value_, i, kBatch); }
-
- private:
-  float value_;
-};
-
 template <Precision P>
 struct Ones {
   __device__ Ones(const typename VectorOf<P>::Storage*, int, int) {}
@@ -63,20 +46,20 @@ struct Ones {
 };
 
 // Eight nonzeros with their rows of X on the way to registers.
-template <Precision P, class Weights>
+template <Precision P, bool kWeighted>
 struct Batch {
   using Storage = typename VectorOf<P>::Storage;
+  using Weights = std::conditional_t<kWeighted, BatchValues<P>, Ones<P>>;
 
   // kWhole: all of them are the work's.
-  template <bool kWhole, class Work, class Columns>
-  __device__ static Batch load(const CsrSpmm& p, const Work& work, int at, const Columns& columns,
-                               const Storage* x) {
+  template <bool kWhole, class Work>
+  __device__ static Batch load(const CsrSpmm& p, const Work& work, int at,
+                               const int32_t (&columns)[kBatch], const Storage* x) {
     const auto* values = static_cast<const Storage*>(p.values) + work.base;
     Batch batch = {{}, Weights(values, at, work.room)};
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int column = columns(i);
-      if (kWhole || work.has(at + i)) batch.rows[i] = load_vec16(x + column * p.x.stride);
+      if (kWhole || work.has(at + i)) batch.rows[i] = load_vec16(x + columns[i] * p.x.stride);
     }
     return batch;
   }
@@ -98,9 +81,9 @@ template <Precision P, bool kWhole, bool kWeighted>
 __device__ __forceinline__ void sum_batch(const CsrSpmm& p, const RowWork& work, int at,
                                           const typename VectorOf<P>::Storage* x,
                                           float (&sum)[VectorOf<P>::kElements]) {
-  using Weights = std::conditional_t<kWeighted, BatchValues<P>, Ones<P>>;
-  const BatchColumns columns(p.a.indices + work.base, at, work.room);
-  const auto batch = Batch<P, Weights>::template load<kWhole>(p, work, at, columns, x);
+  int32_t columns[kBatch];
+  load_batch(p.a.indices + work.base, at, work.room, columns);
+  const auto batch = Batch<P, kWeighted>::template load<kWhole>(p, work, at, columns, x);
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
     // A neighbouring row's value takes no part: it may be infinite, and times zero that is NaN.
@@ -146,8 +129,8 @@ class GroupOutput {
   }
 
   // Adds a batch and stores the rows that end before its last nonzero.
-  template <class Weights>
-  __device__ void add(const Batch<P, Weights>& batch, int at, float (&sum)[kElements]) {
+  template <bool kWeighted>
+  __device__ void add(const Batch<P, kWeighted>& batch, int at, float (&sum)[kElements]) {
     const int batch_end = min(at + kBatch, work_.last);
     for (int from = max(at, work_.first); from < batch_end;) {
       const int to = min(now_.end, batch_end);
@@ -203,9 +186,8 @@ class GroupOutput {
 };
 
 // Short rows in groups: their nonzeros run on from one row to the next, so that batches are full.
-// kWide: a group has a whole warp.
-template <Precision P, bool kWeighted, bool kWide>
-__global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P, kWide>)
+template <Precision P, bool kWeighted>
+__global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P>)
     csr_spmm_group_kernel(const __grid_constant__ CsrSpmm p) {
   constexpr int kElements = VectorOf<P>::kElements;
   const LaneMap lane(p.lanes, p.lanes);
@@ -215,14 +197,12 @@ __global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P, kWide>)
   const auto* x = static_cast<const typename VectorOf<P>::Storage*>(p.x.data) + feature;
   float sum[kElements] = {};
   GroupOutput<P> out(p, work, feature);
-  using Columns = std::conditional_t<kWide, LaneColumns, BatchColumns>;
-  using Values = std::conditional_t<kWide, LaneValues<P>, BatchValues<P>>;
-  using Weights = std::conditional_t<kWeighted, Values, Ones<P>>;
   // With columns read a batch ahead the rows are the only loads that are waited for.
-  Columns columns(p.a.indices + work.base, 0, work.room);
+  int32_t columns[kBatch];
+  load_batch(p.a.indices + work.base, 0, work.room, columns);
   for (int at = 0; at < work.last; at += kBatch) {
-    const auto batch = Batch<P, Weights>::template load<false>(p, work, at, columns, x);
-    columns = Columns(p.a.indices + work.base, at + kBatch, work.room);
+    const auto batch = Batch<P, kWeighted>::template load<false>(p, work, at, columns, x);
+    load_batch(p.a.indices + work.base, at + kBatch, work.room, columns);
     out.add(batch, at, sum);
   }
   out.finish(sum);
@@ -251,15 +231,6 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
   store_row(p.y, p.row_ids != nullptr ? p.row_ids[work.row] : work.row, feature, p.n, sum);
 }
 
-template <Precision P, bool kWeighted>
-auto choose(const CsrSpmm& p, int64_t tile) {
-  if (p.groups == nullptr) return csr_spmm_kernel<P, kWeighted>;
-  // Lanes past the last feature leave at once, and could not hand on what they keep.
-  const bool wide = p.lanes == kWarp && p.n % tile == 0;
-  return wide ? csr_spmm_group_kernel<P, kWeighted, true>
-              : csr_spmm_group_kernel<P, kWeighted, false>;
-}
-
 template <Precision P>
 void run(const CsrSpmm& p, Stream stream) {
   const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
@@ -267,8 +238,10 @@ void run(const CsrSpmm& p, Stream stream) {
   const dim3 grid =
       grid_of(p.segment_count + (grouped ? p.group_count : p.a.rows),
               kCsrThreads / (grouped ? p.lanes : p.row_lanes), ceil_div(p.n, tile), "spmm_csr");
-  const auto kernel =
-      p.values != nullptr ? choose<P, true>(p, tile) : choose<P, false>(p, tile);
+  const auto rows = p.values != nullptr ? csr_spmm_kernel<P, true> : csr_spmm_kernel<P, false>;
+  const auto groups =
+      p.values != nullptr ? csr_spmm_group_kernel<P, true> : csr_spmm_group_kernel<P, false>;
+  const auto kernel = grouped ? groups : rows;
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
   if (p.cut_count == 0) return;
   Reduce reduce;

@@ -130,7 +130,7 @@ class AttentionGradWarp {
     float weights[4][4] = {};    // scores at first
     float gradients[4][4] = {};  // of the weights, then of the scores
     if constexpr (Tile::kWarps > 1) {
-      stream_.next_stages(i, first, second);
+      stream_.next_stage(i, first[0], second[0]);
       if (!__any_sync(0xffffffffu, bits != 0)) return;
       multiply_keys<P>(first[0], work_.lane, own_slice(0, 0), weights);
       multiply_keys<P>(second[0], work_.lane, own_slice(1, 0), gradients);
