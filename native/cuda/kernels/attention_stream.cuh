@@ -116,6 +116,15 @@ class RowStream {
     copy_to_ = ring + copy_address(copy_address(lane()), kShare * warp());
   }
 
+  // Makes every slice zeros.
+  __device__ void clear() const {
+    constexpr int kStep = 16 * kWarp * Tile::kWarps;
+    for (uint32_t at = 16 * threadIdx.x; at < kSlots * kSliceBytes; at += kStep) {
+      store_shared(ring_ + at, make_uint4(0, 0, 0, 0));
+    }
+    Tile::sync();
+  }
+
   // Starts the first copies; each is a group.
   __device__ void start() {
     load_ids(0, ids_);
@@ -134,16 +143,23 @@ class RowStream {
     return slice;
   }
 
-  // Both slices of a stage at once: warps that wait for one another meet less often.
-  __device__ __forceinline__ void next_stage(int stage, uint32_t& first, uint32_t& second) {
-    static_assert(Tile::kSteps == 2 && kAhead % 2 == 0 && kSlots == kAhead + 2, "whole stages");
-    wait_copies_but<kAhead - 2>();
+  // Both slices of kCount stages at once: warps that wait for one another meet less often. Those past
+  // the last stage hold what was there before.
+  template <int kCount>
+  __device__ __forceinline__ void next_stages(int stage, uint32_t (&first)[kCount],
+                                              uint32_t (&second)[kCount]) {
+    static_assert(Tile::kSteps == 2 && kAhead % (2 * kCount) == 0 && kSlots == kAhead + 2 * kCount,
+                  "whole stages");
+    wait_copies_but<kAhead - 2 * kCount>();
     Tile::sync();
-    copy<0>(stage + kAhead / 2);
-    copy<1>(stage + kAhead / 2);
-    first = ring_ + here_;
-    second = ring_ + after(here_);
-    here_ = after(after(here_));
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      copy<0>(stage + kAhead / 2 + i);
+      copy<1>(stage + kAhead / 2 + i);
+      first[i] = ring_ + here_;
+      second[i] = ring_ + after(here_);
+      here_ = after(after(here_));
+    }
   }
 
   // The facts of a stage that has arrived.

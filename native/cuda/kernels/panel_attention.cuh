@@ -151,13 +151,14 @@ class EdgeFacts {
   int ids_[kLaneColumns];
 };
 
-// The lane's bits of a stage of the work; 0 past its end.
+// The lane's bits of a stage of the work as they are stored; 0 past its end. What is read ahead is
+// taken apart (lane_bits) when it is used: any sooner, and the warp waits for it.
 template <class Tile>
 __device__ __forceinline__ uint32_t stage_bits(const PanelAttention& p, const AttentionWork& work,
                                                int stage) {
   if (stage >= work.item.stages) return 0;
   const int64_t at = (int64_t{work.item.stage} + stage) * Tile::kWarps + work.warp;
-  return lane_bits(load_bits<kQueryRows>(p.a, at, work.lane), kQueryRows);
+  return load_bits<kQueryRows>(p.a, at, work.lane);
 }
 
 // As it enters a product.

@@ -12,9 +12,10 @@ template <Precision P, class Tile, bool kExtras>
 class AttentionWarp {
  public:
   static constexpr int kSlices = Tile::kSlices;
-  // More warps at a time are worth more than another slice.
-  static constexpr int kSlots = kSlices == 1 ? 3 : 4;
-  static constexpr int kAhead = kSlots - 1;
+  // More warps at a time are worth more than another slice; four that share rows take whole stages.
+  static constexpr int kStages = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
+  static constexpr int kSlots = Tile::kWarps > 1 ? 8 : kSlices == 1 ? 3 : 4;
+  static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kSlots - 1;
   using Stream = RowStream<Tile, kSlots, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
@@ -38,8 +39,11 @@ class AttentionWarp {
                                  HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d),
                                  HeadRows(p_.problem.q, work_.b, work_.h, 0), own_);
     commit_copies();
+    // The stage that an odd number of them lacks is multiplied with weights of zero.
+    if (work_.item.stages % kStages != 0) stream_.clear();
     stream_.start();
-    uint32_t following = stage_bits<Tile>(p_, work_, 0);
+    uint32_t following[kStages];
+    load_bits_of(0, following);
     wait_copies_but<kAhead>();
     __syncwarp();
     QuerySlice queries[kSlices];
@@ -48,11 +52,17 @@ class AttentionWarp {
       queries[s] = load_query_matrices(own_ + s * kQueryBytes, work_.lane);
     }
     set_scale(queries);
-    for (int i = 0; i < work_.item.stages; ++i) {
-      const uint32_t bits = following;
-      following = stage_bits<Tile>(p_, work_, i + 1);
-      if constexpr (kExtras) facts_.enter(i, bits);
-      stage(i, bits, queries);
+    for (int i = 0; i < work_.item.stages; i += kStages) {
+      uint32_t bits[kStages];
+#pragma unroll
+      for (int j = 0; j < kStages; ++j) bits[j] = lane_bits(following[j], kQueryRows);
+      load_bits_of(i + kStages, following);
+      if constexpr (kExtras) facts_.enter(i, bits[0]);
+      if constexpr (Tile::kWarps > 1) {
+        shared_stages(i, bits, queries);
+      } else {
+        stage(i, bits, queries);
+      }
     }
     finish();
   }
@@ -70,47 +80,69 @@ class AttentionWarp {
     }
   }
 
-  __device__ __forceinline__ void stage(int i, uint32_t bits,
+  __device__ void load_bits_of(int stage, uint32_t (&bits)[kStages]) const {
+#pragma unroll
+    for (int j = 0; j < kStages; ++j) bits[j] = stage_bits<Tile>(p_, work_, stage + j);
+  }
+
+  __device__ __forceinline__ void stage(int i, const uint32_t (&bits)[1],
                                         const QuerySlice (&queries)[kSlices]) {
-    // Of a panel that warps share, some stages have no edge for this one.
-    const bool some = Tile::kWarps == 1 || __any_sync(0xffffffffu, bits != 0);
-    float scores[4][4] = {};
+    float all[1][4][4] = {};
+    auto& scores = all[0];
     uint32_t a[2][4];
     const uint32_t first = stream_.template next<0>(i);
-    if (some) {
-      multiply_keys<P, 0, Tile::kFirstKeysEnd>(first, work_.lane, queries[0], scores);
-      if constexpr (kSlices == 2) {
-        multiply_keys<P>(stream_.template next<1>(i), work_.lane, queries[1], scores);
-      }
-      kExtras ? weigh_extras(bits, scores) : weigh(bits, scores);
-      to_operand<P>(scores, a);
+    multiply_keys<P, 0, Tile::kFirstKeysEnd>(first, work_.lane, queries[0], scores);
+    if constexpr (kSlices == 2) {
+      multiply_keys<P>(stream_.template next<1>(i), work_.lane, queries[1], scores);
     }
+    kExtras ? weigh_extras(bits[0], scores) : weigh(bits, all);
+    to_operand<P>(scores, a);
     if constexpr (Tile::kPaired) {
       multiply_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
     } else {
-      const uint32_t second = stream_.template next<kSlices>(i);
-      if (some) multiply_values<P>(second, work_.lane, a, sums_[0]);
+      multiply_values<P>(stream_.template next<kSlices>(i), work_.lane, a, sums_[0]);
     }
     if constexpr (kSlices == 2) {
       multiply_values<P>(stream_.template next<3>(i), work_.lane, a, sums_[1]);
     }
   }
 
+  // Of a panel whose warps share the rows. Two stages at a time have twice as much to do that does
+  // not wait for one another; there is no branch, which would keep it apart.
+  __device__ __forceinline__ void shared_stages(int i, const uint32_t (&bits)[kStages],
+                                                const QuerySlice (&queries)[kSlices]) {
+    uint32_t keys[kStages];
+    uint32_t values[kStages];
+    stream_.next_stages(i, keys, values);
+    float scores[kStages][4][4] = {};
+#pragma unroll
+    for (int j = 0; j < kStages; ++j) multiply_keys<P>(keys[j], work_.lane, queries[0], scores[j]);
+    weigh(bits, scores);
+#pragma unroll
+    for (int j = 0; j < kStages; ++j) {
+      uint32_t a[2][4];
+      to_operand<P>(scores[j], a);
+      multiply_values<P>(values[j], work_.lane, a, sums_[0]);
+    }
+  }
+
   // Scores to weights that are not divided by their sum yet.
-  __device__ __forceinline__ void weigh(uint32_t bits, float (&scores)[4][4]) {
+  __device__ __forceinline__ void weigh(const uint32_t (&bits)[kStages],
+                                        float (&scores)[kStages][4][4]) {
     float top[2] = {kLow, kLow};
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float& score = scores[i / 4][i % 4];
+    for (int i = 0; i < 16 * kStages; ++i) {
+      float& score = scores[i / 16][i / 4 % 4][i % 4];
       const int upper = i % 4 / 2;
-      score = bits >> result_bit(upper, i / 4, i % 2) & 1u ? score : kLow;
+      const int bit = result_bit(upper, i / 4 % 4, i % 2);
+      score = bits[i / 16] >> bit & 1u ? score : kLow;
       top[upper] = fmaxf(top[upper], score);
     }
     raise(top[0] * scale_, top[1] * scale_);
     const float shift[2] = {shift_of(0), shift_of(1)};
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float& score = scores[i / 4][i % 4];
+    for (int i = 0; i < 16 * kStages; ++i) {
+      float& score = scores[i / 16][i / 4 % 4][i % 4];
       score = exp2_fast(fmaf(score, scale_, -shift[i % 4 / 2]));
       sum_[i % 4 / 2] += score;
     }

@@ -56,7 +56,7 @@ class AttentionGradWarp {
       if constexpr (!Tile::kPaired) held_[1] = load_query_matrices(own_ + kQueryBytes, work_.lane);
     }
     for (int i = 0; i < work_.item.stages; ++i) {
-      const uint32_t bits = following;
+      const uint32_t bits = lane_bits(following, kQueryRows);
       following = stage_bits<Tile>(p_, work_, i + 1);
       stage(i, bits);
     }
@@ -130,7 +130,7 @@ class AttentionGradWarp {
     float weights[4][4] = {};    // scores at first
     float gradients[4][4] = {};  // of the weights, then of the scores
     if constexpr (Tile::kWarps > 1) {
-      stream_.next_stage(i, first[0], second[0]);
+      stream_.next_stages(i, first, second);
       if (!__any_sync(0xffffffffu, bits != 0)) return;
       multiply_keys<P>(first[0], work_.lane, own_slice(0, 0), weights);
       multiply_keys<P>(second[0], work_.lane, own_slice(1, 0), gradients);
