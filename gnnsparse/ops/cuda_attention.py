@@ -21,7 +21,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import STAGE, Segments
 from gnnsparse.side import Side
 
-__all__ = ["attention", "attention_grad"]
+__all__ = ["attention", "attention_grad", "shares_rows"]
 
 _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 _MOST_FEATURES = 128
@@ -82,7 +82,7 @@ class _Work(NamedTuple):
         return self.segments.partials
 
 
-def _shares_rows(side: Side) -> bool:
+def shares_rows(side: Side) -> bool:
     """Whether panels of 64 rows gather little more than one of 16: windows and blocks do, graphs don't."""
 
     def count() -> bool:
@@ -106,7 +106,7 @@ def _work(side: Side, features: int, tall: bool) -> _Work:
 
     `tall`: the problem may take panels of 64 rows.
     """
-    tall = tall and _shares_rows(side)
+    tall = tall and shares_rows(side)
 
     def make() -> _Work:
         if tall:

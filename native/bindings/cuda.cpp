@@ -190,8 +190,8 @@ void attention_panel(const AttentionProblem& problem, const BlockedView& a, cons
                      Address indptr, Address row_ids, Address cuts, int64_t cut_count,
                      int64_t partials, Address partial, const HeadsView& out, Address lse,
                      Address stream) {
-  PanelAttention p =
-      panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials, partial, a.rows);
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.rows);
   p.out = out;
   p.lse = array<float>(lse, p.head_count * a.rows, "lse");
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
@@ -222,8 +222,8 @@ void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
                           int64_t cut_count, int64_t partials, Address partial,
                           const HeadsView& grad, Address facts, const HeadsView& dq,
                           const SlotsView& dbias, Address stream) {
-  PanelAttention p =
-      panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials, partial, a.rows);
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.rows);
   set_grad(p, grad, facts);
   if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
   p.dq = dq;
@@ -236,8 +236,8 @@ void attention_panel_columns(const AttentionProblem& problem, const BlockedView&
                              int64_t cut_count, int64_t partials, Address partial, Address slot_map,
                              bool wide_map, const HeadsView& grad, Address facts,
                              const HeadsView& dk, const HeadsView& dv, Address stream) {
-  PanelAttention p =
-      panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials, partial, a.cols);
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.cols);
   set_grad(p, grad, facts);
   p.slot_map = optional_array<const int32_t>(slot_map, "slot_map");
   p.wide_map = wide_map;

@@ -71,42 +71,53 @@ WarpA operand_a(const WarpC (&weights)[4], int q) {
   return a;
 }
 
+// One stage of one warp's 16 rows; `brick` has its bits.
+template <Precision P>
+void emulate_stage(const PanelAttention& p, const PanelItem& item, int64_t stage, int64_t brick,
+                   std::vector<RowSums>& rows) {
+  const AttentionProblem& problem = p.problem;
+  const DenseView v = problem.v.of(0, 0);
+  WarpC scores[4] = {};
+  score_stage<P>(p, problem.q.of(0, 0), problem.k.of(0, 0), problem.d, item, stage, scores);
+  uint32_t bits[kWarp];
+  for (int lane = 0; lane < kWarp; ++lane) {
+    bits[lane] = lane_bits(load_bits<kQueryRows>(p.a, brick, lane), kQueryRows);
+  }
+  RowSums nobody;
+  for (int r = 0; r < kQueryRows; ++r) {
+    const bool inside = item.row + r < p.a.rows;
+    weigh(bits, problem.scale * kLog2E, r, scores, inside ? rows[item.row + r] : nobody);
+  }
+  for (int64_t f0 = 0; f0 < problem.dv; f0 += PanelTile<P>::kFeatures) {
+    const StageMemory memory = copy_stage<P>(p.a, v, problem.dv, stage, f0);
+    for (int tile = 0; tile < PanelTile<P>::kTiles; ++tile) {
+      WarpC c = {};
+      for (int step = 0; step < 2; ++step) {
+        mma<P>(c, operand_a<P>(scores, step), operand_b<P>(memory, step, tile));
+      }
+      for (int i = 0; i < 4 * kWarp; ++i) {
+        const int64_t row = item.row + i / 4 / 4 + 8 * (i % 4 / 2);
+        const int64_t feature = f0 + result_feature<P>(i / 4, tile, i % 4);
+        if (row < p.a.rows && feature < problem.dv)
+          rows[row].values[feature] += c.reg[i / 4][i % 4];
+      }
+    }
+  }
+}
+
 template <Precision P>
 void emulate(const PanelAttention& p) {
   const AttentionProblem& problem = p.problem;
-  const DenseView q = problem.q.of(0, 0);
-  const DenseView k = problem.k.of(0, 0);
-  const DenseView v = problem.v.of(0, 0);
   std::vector<RowSums> rows(p.a.rows);
   for (RowSums& row : rows) row.values.assign(problem.dv, 0.0f);
+  const int64_t windows = p.a.shape.panel / kQueryRows;
   for (int64_t s = 0; s < p.item_count; ++s) {
-    const PanelItem item = p.items[s];
-    for (int64_t stage = item.stage; stage < int64_t{item.stage} + item.stages; ++stage) {
-      WarpC scores[4] = {};
-      score_stage<P>(p, q, k, problem.d, item, stage, scores);
-      uint32_t bits[kWarp];
-      for (int lane = 0; lane < kWarp; ++lane) {
-        bits[lane] = lane_bits(load_bits<kQueryRows>(p.a, stage, lane), kQueryRows);
-      }
-      RowSums nobody;
-      for (int r = 0; r < kQueryRows; ++r) {
-        const bool inside = item.row + r < p.a.rows;
-        weigh(bits, problem.scale * kLog2E, r, scores, inside ? rows[item.row + r] : nobody);
-      }
-      for (int64_t f0 = 0; f0 < problem.dv; f0 += PanelTile<P>::kFeatures) {
-        const StageMemory memory = copy_stage<P>(p.a, v, problem.dv, stage, f0);
-        for (int tile = 0; tile < PanelTile<P>::kTiles; ++tile) {
-          WarpC c = {};
-          for (int step = 0; step < 2; ++step) {
-            mma<P>(c, operand_a<P>(scores, step), operand_b<P>(memory, step, tile));
-          }
-          for (int i = 0; i < 4 * kWarp; ++i) {
-            const int64_t row = item.row + i / 4 / 4 + 8 * (i % 4 / 2);
-            const int64_t feature = f0 + result_feature<P>(i / 4, tile, i % 4);
-            if (row < p.a.rows && feature < problem.dv)
-              rows[row].values[feature] += c.reg[i / 4][i % 4];
-          }
-        }
+    for (int64_t w = 0; w < windows; ++w) {
+      PanelItem window = p.items[s];
+      window.row += static_cast<int32_t>(kQueryRows * w);
+      for (int64_t i = 0; i < window.stages; ++i) {
+        const int64_t stage = int64_t{window.stage} + i;
+        emulate_stage<P>(p, window, stage, stage * windows + w, rows);
       }
     }
   }

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 import gnnsparse
-from gnnsparse import _native
+from gnnsparse import _native, masks
 from gnnsparse.csr import address, stream_of
 from gnnsparse.plan import Plan
 from gnnsparse.precision import dense_view
@@ -93,6 +93,10 @@ def all_attention() -> None:
             bias = torch.randn(2, a.nnz, device="cuda", requires_grad=True)
             attention(a, d, bias=bias, dropout_p=0.2, is_causal=True)
         attention(a, 24, bias=torch.randn(a.nnz, device="cuda", requires_grad=True))
+        # Narrow rows; then panels of 64 rows, whole and cut.
+        attention(a, 64)
+        for pattern in (masks.window(200, 128), masks.full(100, 300)):
+            attention(gnnsparse.prepare(pattern, precision=precision, cache=False).cuda(), 64)
 
 
 def main() -> None:

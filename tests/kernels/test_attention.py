@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
+from gnnsparse import masks
+from gnnsparse.ops.cuda_attention import shares_rows
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.attention_oracle import Case, exact, make_case, plain, run
 from tests.helpers import PRECISIONS, make
@@ -53,6 +55,27 @@ def test_options(device: str, options: dict[str, Any], precision: str, reorder: 
 def test_head_dimensions(device: str, d: int, precision: str, symmetric: bool) -> None:
     a = make(random_graph(75, 75, 0.1, hubs=1, symmetric=symmetric), device, precision=precision)
     check(a, make_case(a, d, d, bias=(3,), dropout_p=0.2))
+
+
+#: Rows that share few columns, and patterns whose rows share nearly all: of those a panel has 64.
+PATTERNS = {
+    "graph": lambda: random_graph(75, 90, 0.1, hubs=1, empty_rows=0.1),
+    "window": lambda: masks.window(300, 128),
+    "blocks": lambda: masks.block(
+        torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]]) != 0, 64, 150, 230
+    ),
+    "long": lambda: masks.full(120, 3000),
+}
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("d", [8, 32, 33, 64, 100, 128])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns(device: str, d: int, precision: str, pattern: str) -> None:
+    a = make(PATTERNS[pattern](), device, precision=precision)
+    assert shares_rows(a.side) == (pattern != "graph")
+    check(a, make_case(a, d, d, lead=(2, 1) if pattern == "long" else (2, 3), scale=-0.2 if d == 8 else None))
 
 
 @pytest.mark.parametrize("sizes", [(3, 70), (40, 1), (0, 8), (8, 0)])

@@ -196,9 +196,10 @@ def test_sddmm(precision: Precision, width: int, limit: int) -> None:
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
 @pytest.mark.parametrize(("d", "dv", "limit"), [(8, 64, 1000), (64, 24, 1), (100, 72, 3), (128, 128, 2)])
-def test_attention(precision: Precision, d: int, dv: int, limit: int) -> None:
+@pytest.mark.parametrize("height", [16, 64])
+def test_attention(precision: Precision, d: int, dv: int, limit: int, height: int) -> None:
     graph = random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2)
-    panel = panels(graph, precision, 16, False)
+    panel = panels(graph, precision, height, False)
     q, k, v = (vectors(torch.randn(n, w), precision) for n, w in ((75, d), (130, d), (130, dv)))
     ids = torch.randperm(75).to(torch.int32)
     items = cut_panels(panel, limit, longest_first=limit % 2 == 0)
@@ -218,8 +219,9 @@ def test_attention(precision: Precision, d: int, dv: int, limit: int) -> None:
     assert torch.allclose(lse[ids.long()], scores.logsumexp(1).float(), atol=1e-5)
 
 
-@pytest.mark.parametrize("height", [16, 32])
-@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize(
+    ("height", "values"), [(16, False), (16, True), (32, False), (32, True), (64, False)]
+)
 def test_decode_reads_back_what_was_converted(height: int, values: bool) -> None:
     graph = random_graph(75, 61, 0.2, hubs=1, empty_rows=0.1)
     panel = panels(graph, Precision.FP32, height, values)

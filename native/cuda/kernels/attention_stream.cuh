@@ -95,8 +95,8 @@ class LaneChunk {
 };
 
 // The rows that a panel's columns name, stage by stage, through a ring of kSlots slices: kAhead are
-// on their way while one is in hand, the kSlots - kAhead - 1 before it are still there. `facts` has 16
-// bytes for each column, with kFacts.
+// on their way while one is in hand, the kSlots - kAhead - 1 before it are still there. `facts` has
+// 16 bytes for each column, with kFacts.
 template <class Tile, int kSlots, int kAhead, bool kFacts = false>
 class RowStream {
  public:
@@ -143,8 +143,8 @@ class RowStream {
     return slice;
   }
 
-  // Both slices of kCount stages at once: warps that wait for one another meet less often. Those past
-  // the last stage hold what was there before.
+  // Both slices of kCount stages at once: warps that wait for one another meet less often. Those
+  // past the last stage hold what was there before.
   template <int kCount>
   __device__ __forceinline__ void next_stages(int stage, uint32_t (&first)[kCount],
                                               uint32_t (&second)[kCount]) {
@@ -192,7 +192,7 @@ class RowStream {
     if (stage >= stages_) return;
     const int32_t* from = own_columns_ + int64_t{stage} * kStage;
     if constexpr (kShare == kLaneColumns) {
-      load_words(from, reinterpret_cast<uint32_t(&)[kShare]>(ids));
+      load_words(from, reinterpret_cast<uint32_t (&)[kShare]>(ids));
     } else {
       static_assert(kShare == 2, "one or four warps");
       const int2 two = __ldg(reinterpret_cast<const int2*>(from));

@@ -165,8 +165,7 @@ void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream)
   }
   switch (pass) {
     case AttentionPass::kFacts:
-      return fp16 ? run_facts<Precision::kFp16>(p, stream)
-                  : run_facts<Precision::kBf16>(p, stream);
+      return fp16 ? run_facts<Precision::kFp16>(p, stream) : run_facts<Precision::kBf16>(p, stream);
     case AttentionPass::kForward:
       return fp16 ? run_attention_forward<Precision::kFp16>(p, stream)
                   : run_attention_forward<Precision::kBf16>(p, stream);

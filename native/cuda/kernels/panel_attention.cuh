@@ -253,7 +253,7 @@ __device__ void store_chunks(const PanelAttention& p, const AttentionWork& work,
   __syncwarp();  // all lanes are done with what is there
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    const float(&v)[4] = sums[tile];
+    const float (&v)[4] = sums[tile];
     const uint32_t at = place ^ 16u * tile;
     store_shared(at, pack_pair<P>(scale[0] * v[0], scale[0] * v[1]));
     store_shared(at + 8 * kRowBytesOfSlice, pack_pair<P>(scale[1] * v[2], scale[1] * v[3]));
@@ -282,8 +282,9 @@ __device__ void store_results(const PanelAttention& p, const AttentionWork& work
                               const float (&scale)[2], const float (&sums)[kTiles][4],
                               uint32_t own) {
   MutableDenseView view = to.mutable_of(work.b, work.h);
-  const bool whole = view.dtype == (P == Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16) &&
-                     (reinterpret_cast<uintptr_t>(view.data) % 16 | view.stride % 8 | width % 8) == 0;
+  const bool whole =
+      view.dtype == (P == Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16) &&
+      (reinterpret_cast<uintptr_t>(view.data) % 16 | view.stride % 8 | width % 8) == 0;
   if (whole && work.item.partial < 0) {
     view.data = static_cast<uint16_t*>(view.data) + feature;
     store_chunks<P>(p, work, view, width - feature, scale, sums, own);

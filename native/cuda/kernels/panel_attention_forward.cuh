@@ -26,8 +26,8 @@ class AttentionWarp {
   __device__ AttentionWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
-        own_(shared + (kShares ? (kSlots - 1) * kSliceBytes
-                               : Stream::kBytes + work.warp * kOwnBytes)),
+        own_(shared +
+             (kShares ? (kSlots - 1) * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
                 LaneChunk<Tile>(HeadRows(p.problem.k, work.b, work.h, p.problem.d),
                                 HeadRows(p.problem.v, work.b, work.h, p.problem.dv), work.lane),
@@ -35,8 +35,7 @@ class AttentionWarp {
         facts_(p, work) {}
 
   __device__ void run() {
-    copy_own_rows<Tile, kSlices>(p_, work_,
-                                 HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d),
+    copy_own_rows<Tile, kSlices>(p_, work_, HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d),
                                  HeadRows(p_.problem.q, work_.b, work_.h, 0), own_);
     commit_copies();
     // The stage that an odd number of them lacks is multiplied with weights of zero.

@@ -33,8 +33,7 @@ class AttentionGradWarp {
       : p_(p),
         work_(work),
         scale_(p.problem.scale * kLog2E),
-        own_(shared +
-             (kShares ? kAhead * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
+        own_(shared + (kShares ? kAhead * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
                 LaneChunk<Tile>(gathered_first(p, work), gathered_second(p, work), work.lane),
                 shared, facts_of(p, work)),

@@ -70,8 +70,8 @@ GNNSPARSE_HD constexpr int64_t dense_offset(BlockedShape shape, int64_t first, i
   return (first + begin) * shape.window + row * width + (position - begin);
 }
 
-// The bit of element (row, position) of a plain bitmap: in lane order the bricks of a stage's windows
-// follow one another, otherwise bricks are as high as the panel.
+// The bit of element (row, position) of a plain bitmap: in lane order the bricks of a stage's
+// windows follow one another, otherwise bricks are as high as the panel.
 GNNSPARSE_HD constexpr int64_t bit_offset(BlockedShape shape, int64_t first, int64_t row,
                                           int64_t position) {
   const int64_t height = shape.window;

@@ -6,8 +6,8 @@
 
 namespace gnnsparse {
 
-// Rows of all dense arrays but results are 16-byte aligned, in the storage type of the precision, and
-// padded with zeros to whole 16 bytes. Heads are counted over the whole batch.
+// Rows of all dense arrays but results are 16-byte aligned, in the storage type of the precision,
+// and padded with zeros to whole 16 bytes. Heads are counted over the whole batch.
 struct PanelAttention {
   AttentionProblem problem;
   BlockedView a;                     // bits of panels in lane order, of A or of A^T: 16 rows,
@@ -29,14 +29,14 @@ struct PanelAttention {
   HeadsView out;         // forward: [.., L, dv]
   float* lse = nullptr;  // [heads][L], forward writes it
 
-  HeadsView grad;         // backward: of out
-  // [heads][L][4]: what the scores of a query are lowered by, a whole number as in the forward pass;
-  // what is left to divide its weights by; what their gradients are lowered by, the sum of grad *
-  // out over the row; unused.
+  HeadsView grad;  // backward: of out
+  // [heads][L][4]: what the scores of a query are lowered by, a whole number as in the forward
+  // pass; what is left to divide its weights by; what their gradients are lowered by, the sum of
+  // grad * out over the row; unused.
   float* facts = nullptr;
-  HeadsView dq;                  // pass over rows; null: not wanted
-  SlotsView dbias;               // float32, added to; null: not wanted
-  HeadsView dk;                  // pass over columns
+  HeadsView dq;     // pass over rows; null: not wanted
+  SlotsView dbias;  // float32, added to; null: not wanted
+  HeadsView dk;     // pass over columns
   HeadsView dv;
   const void* slot_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
   bool wide_map = false;           // of 64 bits
