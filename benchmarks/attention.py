@@ -3,9 +3,10 @@
     python -m benchmarks.attention --out benchmarks/results/attention.json
 
 Times are medians in milliseconds, forward and forward with backward, of random operands in fp16 with 64
-features a head. The first output on each pattern is compared with the unfused chain's. FlexAttention is
-compiled and has the pattern as a block mask. On graphs the chains are our own kernels one after another, and
-cuSPARSE's (sampled_addmm and torch.sparse.mm in fp32, which are all that torch offers) around our softmax.
+features a head, in CUDA graphs where a call can be captured. The first output on each pattern is compared
+with the unfused chain's. FlexAttention is compiled and has the pattern as a block mask. On graphs the
+chains are our own kernels one after another, and cuSPARSE's (sampled_addmm and torch.sparse.mm in fp32,
+which are all that torch offers) around our softmax.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def operands(batch: int, heads: int, length: int) -> list[torch.Tensor]:
     ]
 
 
-def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, float]:
+def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, Any]:
     """Milliseconds forward, and with the backward pass."""
     grad = torch.randn_like(call(*qkv))
 
@@ -50,8 +51,10 @@ def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, float
         call(*qkv).backward(grad)
 
     with torch.no_grad():
-        forward = measure(lambda: call(*qkv), "cuda", repeats=repeats).median
-    return {"forward_ms": forward, "both_ms": measure(both, "cuda", repeats=repeats).median}
+        forward = measure(lambda: call(*qkv), "cuda", repeats=repeats, graph=True)
+    backward = measure(both, "cuda", repeats=repeats, graph=True)
+    timing = {"forward_timing": forward.method, "both_timing": backward.method}
+    return {"forward_ms": forward.median, "both_ms": backward.median, **timing}
 
 
 def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph, _Mask | None]]:
@@ -113,12 +116,14 @@ def on_patterns(batch: int, heads: int, length: int, repeats: int) -> Iterator[d
     for name, graph, see in patterns(length):
         a = gnnsparse.prepare(graph, precision="fp16", cache=False).cuda()
         found = times(lambda q, k, v, a=a: gnnsparse.attention(a, q, k, v), qkv, repeats)
-        speed = {f"over_dense_{key[:-3]}": peer[key] / found[key] for key in found}
+        speed = {f"over_dense_{key}": peer[f"{key}_ms"] / found[f"{key}_ms"] for key in ("forward", "both")}
         error = {"error": relative_error(a, qkv)}
         yield {"pattern": name, "kernel": "gnnsparse", "nnz": a.nnz, **size, **found, **speed, **error}
         if see is not None:
             other = times(flex(see, length), qkv, repeats)
-            speed = {f"ours_over_it_{key[:-3]}": other[key] / found[key] for key in found}
+            speed = {
+                f"ours_over_it_{key}": other[f"{key}_ms"] / found[f"{key}_ms"] for key in ("forward", "both")
+            }
             yield {"pattern": name, "kernel": "flex_attention", "nnz": a.nnz, **size, **other, **speed}
 
 
@@ -139,7 +144,7 @@ def on_graph(name: str, repeats: int) -> Iterator[dict[str, Any]]:
         yield {**row, "kernel": kernel, **found, "peak_gb": peak, "error": relative_error(a, qkv)}
     chain = cusparse_chain(graph, a)
     with torch.no_grad():
-        time = measure(lambda: chain(*qkv), "cuda", repeats=repeats).median
+        time = measure(lambda: chain(*qkv), "cuda", repeats=repeats, graph=True).median
     yield {**row, "kernel": "cusparse chain", "forward_ms": time}
 
 

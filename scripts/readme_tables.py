@@ -74,27 +74,35 @@ def real_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
+#: Kernels that attention is compared with, as the table calls them.
+_ATTENTION_PEERS = {
+    "cudnn": "dense", "flex_attention": "Flex", "gnnsparse unfused": "unfused", "cusparse chain": "cuSPARSE",
+}  # fmt: skip
+
+
 def attention_table() -> str:
     """Attention forward, and forward with backward, beside what it replaces."""
     data = load("attention.json")
-    peers = {
-        (r["pattern"] if r["kernel"] != "cudnn" else "", r["batch"], r["heads"]): r
-        for r in data["rows"]
-        if r["kernel"] != "gnnsparse"
-    }
     rows = []
     for r in data["rows"]:
         if r["kernel"] != "gnnsparse":
             continue
-        key = r["batch"], r["heads"]
-        peer = peers.get((r["pattern"], *key)) or peers[("", *key)]
-        name_of_peer = "dense" if peer["kernel"] == "cudnn" else "unfused"
-        size = f"{r['pattern']}, batch {r['batch']}, heads {r['heads']}"
-        cells = [
-            f"{r[name]:.3f} ({peer[name] / r[name]:.2f}x {name_of_peer})"
-            for name in ("forward_ms", "both_ms")
+        peers = [
+            other
+            for other in data["rows"]
+            if other["kernel"] in _ATTENTION_PEERS
+            and other["pattern"] in (r["pattern"], "dense")
+            and all(other[key] == r[key] for key in ("batch", "heads", "length"))
         ]
-        rows.append([size, *cells])
+        cells = []
+        for name in ("forward_ms", "both_ms"):
+            speeds = [
+                f"{other[name] / r[name]:.2f}x {_ATTENTION_PEERS[other['kernel']]}"
+                for other in peers
+                if name in other
+            ]
+            cells.append(f"{r[name]:.3f} ({', '.join(speeds)})")
+        rows.append([f"{r['pattern']}, batch {r['batch']}, heads {r['heads']}", *cells])
     return table(["pattern", "forward, ms", "forward and backward, ms"], rows) + "\n\n" + origin(data)
 
 
