@@ -278,7 +278,8 @@ def _estimates(problem: Problem) -> dict[str, float]:
         of_a_warp = slices if problem.op == "sddmm" else plan.slices
         total = gather + panels * slices / of_a_warp * (start + of_a_warp * per_slice)
         longest = min(plan.step_limit, 2 * slots / _STAGE_SLOTS / panels + 2)
-        model[f"panel {height}"] = max(total, _START_MS + longest * of_a_warp * _STAGE_MS)
+        first, stage = _PANEL_WAITS[height]
+        model[f"panel {height}"] = max(total, first + longest * of_a_warp * stage)
     return model
 
 
@@ -385,15 +386,16 @@ _CSR_ROW_MS = (0.1e-6, 0.2e-6)
 #: Rows in groups: how much longer than the gather (conversions bind it), and milliseconds a row's slice.
 _GROUP_BUSY, _GROUP_BUSY_FP32 = 1.9, 1.2
 _GROUP_ROW_MS = 0.04e-6
-#: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start, a batch of 8 rows of
-#: the csr kernel, a stage of a panel. Small matrices take no less than one warp does.
+#: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start and a batch of 8 rows
+#: of the csr kernel; by height, its start and a stage of a panel. Small matrices take no less than one warp.
 _CSR_WARPS, _PANEL_WARPS = 24, 20
-_START_MS, _BATCH_MS, _STAGE_MS = 2.5e-3, 0.8e-3, 0.42e-3
+_START_MS, _BATCH_MS = 2.5e-3, 0.8e-3
+_PANEL_WAITS = {16: (2.5e-3, 0.42e-3), 32: (4.0e-3, 0.5e-3)}
 #: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
     (16, None): (1.0, 0.9e-6, 0.4e-6),
-    (32, None): (1.1, 1.4e-6, 1.5e-6),
+    (32, None): (1.15, 1.4e-6, 2.5e-6),
     (16, Precision.TF32): (1.03, 0.9e-6, 0.4e-6),
     (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
     (16, Precision.FP32): (1.35, 0.9e-6, 0.4e-6),
