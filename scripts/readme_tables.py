@@ -119,6 +119,39 @@ def training_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
+def agnn_step_table() -> str:
+    """One training step of the AGNN on two graphs."""
+    results = [load(f"agnn_step_{name}.json") for name in ("arxiv_like", "reddit_like")]
+    header, rows = ["4 layers, hidden 32"], {}
+    for data in results:
+        header += [f"{data['graph']}, ms a step", "peak memory, GB"]
+        for r in data["rows"]:
+            cells = ["out of memory", ""]
+            if r["ms"] is not None:
+                base = data["rows"][0]["ms"]
+                speed = f" ({base / r['ms']:.2f}x)" if base is not None else ""
+                cells = [f"{r['ms']:.2f}{speed}", f"{r['peak_bytes'] / 1e9:.2f}"]
+            rows.setdefault(r["name"], [r["name"]]).extend(cells)
+    return table(header, list(rows.values())) + "\n\n" + origin(results[0])
+
+
+def encoder_table() -> str:
+    """Forward pass of a Transformer encoder at L = 8192, sparse beside dense."""
+    data = load("encoder.json")
+    rows: dict[tuple[int, int], list[str]] = {}
+    for r in data["rows"]:
+        if r["length"] != 8192:
+            continue
+        key = r["batch"], r["heads"]
+        cells = rows.setdefault(key, [f"batch {r['batch']}, heads {r['heads']}", ""])
+        if r["name"] == "sparse":
+            cells.append(f"{r['ms']:.2f} ({r['speed']:.2f}x)")
+        elif r["speed"] == 1.0:
+            cells[1] = f"{r['ms']:.2f} ({r['name'].removeprefix('dense ')})"
+    header = ["4 layers, L = 8192", "dense, ms", "90 %", "95 %", "98 %"]
+    return table(header, [rows[key] for key in sorted(rows)]) + "\n\n" + origin(data)
+
+
 def accuracy_table(file: str) -> str:
     """Test accuracy, mean and deviation over the seeds, beside PyG's."""
     data = load(file)
@@ -151,7 +184,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
     "agnn-layer": agnn_layer_table,
+    "agnn-step": agnn_step_table,
     "attention": attention_table,
+    "encoder": encoder_table,
 }
 
 
