@@ -122,6 +122,17 @@ def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
 def emulate_panel_attention(
     problem: Attention, a: Blocked, items: Segments, row_ids: int, out: Heads, lse: int
 ) -> None: ...
+def emulate_panel_attention_grad(
+    problem: Attention,
+    a: Blocked,
+    items: Segments,
+    row_ids: int,
+    grad: Heads,
+    facts: int,
+    dq: Heads,
+    dk: Heads,
+    dv: Heads,
+) -> None: ...
 def emulate_panel_sddmm(
     a: Blocked,
     items: Segments,

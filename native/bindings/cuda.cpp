@@ -164,19 +164,12 @@ PanelAttention panel_attention(const AttentionProblem& problem, const BlockedVie
                                const Segments& items, Address indptr, Address row_ids, Address cuts,
                                int64_t cut_count, int64_t partials, Address partial,
                                int64_t queries) {
-  require_score_panels(a);
-  if (a.shape.panel != 16 && a.shape.panel != 64) reject("format", "panels have 16 or 64 rows");
   require_head_vectors(problem.q, problem.precision, "q");
   require_head_vectors(problem.k, problem.precision, "k");
   require_head_vectors(problem.v, problem.precision, "v");
-  PanelAttention p;
-  p.problem = problem;
-  p.a = a;
+  PanelAttention p = attention_over(problem, a, items, row_ids);
   p.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
-  p.items = array<const PanelItem>(items.data, items.count, "items");
-  p.item_count = items.count;
   p.row_offsets = array<const int32_t>(items.row_offsets, items.count, "row_offsets");
-  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.cuts = array<const int32_t>(cuts, cut_count, "cuts");
   p.cut_count = cut_count;
   p.partials = partials;

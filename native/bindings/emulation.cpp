@@ -72,16 +72,27 @@ void bind_emulation(py::module_& m) {
       "emulate_panel_attention",
       [](const AttentionProblem& problem, const BlockedView& a, const Segments& items,
          Address row_ids, const HeadsView& out, Address lse) {
-        require_score_panels(a);
-        PanelAttention p;
-        p.problem = problem;
-        p.a = a;
-        p.items = array<const PanelItem>(items.data, items.count, "items");
-        p.item_count = items.count;
-        p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
+        PanelAttention p = attention_over(problem, a, items, row_ids);
         p.out = out;
         p.lse = array<float>(lse, a.rows, "lse");
         cpu::emulate_attention(p);
+      },
+      nogil);
+  m.def(
+      "emulate_panel_attention_grad",
+      [](const AttentionProblem& problem, const BlockedView& a, const Segments& items,
+         Address row_ids, const HeadsView& grad, Address facts, const HeadsView& dq,
+         const HeadsView& dk, const HeadsView& dv) {
+        PanelAttention p = attention_over(problem, a, items, row_ids);
+        p.grad = grad;
+        p.facts = array<float>(facts, dq.data != nullptr ? a.rows : a.cols, "facts");
+        p.dq = dq;
+        p.dk = dk;
+        p.dv = dv;
+        if (dq.data == nullptr && (dk.data == nullptr || dv.data == nullptr)) {
+          reject("dk and dv", "are null, and so is dq");
+        }
+        cpu::emulate_attention_grad(p);
       },
       nogil);
   m.def(

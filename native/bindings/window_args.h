@@ -3,6 +3,7 @@
 #pragma once
 
 #include "checks.h"
+#include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/window_problem.h"
 
@@ -120,6 +121,20 @@ inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Addre
   p.items = array<const PanelItem>(items.data, items.count, "items");
   p.item_count = items.count;
   if (p.k.stride * size_of(p.k.dtype) > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");
+  return p;
+}
+
+// What all passes of attention are told in the same words.
+inline PanelAttention attention_over(const AttentionProblem& problem, const BlockedView& a,
+                                     const Segments& items, Address row_ids) {
+  require_score_panels(a);
+  if (a.shape.panel != 16 && a.shape.panel != 64) reject("format", "panels have 16 or 64 rows");
+  PanelAttention p;
+  p.problem = problem;
+  p.a = a;
+  p.items = array<const PanelItem>(items.data, items.count, "items");
+  p.item_count = items.count;
+  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   return p;
 }
 

@@ -71,37 +71,58 @@ WarpA operand_a(const WarpC (&weights)[4], int q) {
   return a;
 }
 
-// One stage of one warp's 16 rows; `brick` has its bits.
-template <Precision P>
-void emulate_stage(const PanelAttention& p, const PanelItem& item, int64_t stage, int64_t brick,
-                   std::vector<RowSums>& rows) {
-  const AttentionProblem& problem = p.problem;
-  const DenseView v = problem.v.of(0, 0);
-  WarpC scores[4] = {};
-  score_stage<P>(p, problem.q.of(0, 0), problem.k.of(0, 0), problem.d, item, stage, scores);
-  uint32_t bits[kWarp];
-  for (int lane = 0; lane < kWarp; ++lane) {
-    bits[lane] = lane_bits(load_bits<kQueryRows>(p.a, brick, lane), kQueryRows);
-  }
-  RowSums nobody;
-  for (int r = 0; r < kQueryRows; ++r) {
-    const bool inside = item.row + r < p.a.rows;
-    weigh(bits, problem.scale * kLog2E, r, scores, inside ? rows[item.row + r] : nobody);
-  }
-  for (int64_t f0 = 0; f0 < problem.dv; f0 += PanelTile<P>::kFeatures) {
-    const StageMemory memory = copy_stage<P>(p.a, v, problem.dv, stage, f0);
+using RowsOfSums = std::vector<std::vector<float>>;
+
+// sums += weights * values, the rows of a stage's columns.
+template <Precision P, class RowOf>
+void add_products(const PanelAttention& p, const DenseView& values, int64_t width, int64_t stage,
+                  const WarpC (&weights)[4], RowOf row_of) {
+  for (int64_t f0 = 0; f0 < width; f0 += PanelTile<P>::kFeatures) {
+    const StageMemory memory = copy_stage<P>(p.a, values, width, stage, f0);
     for (int tile = 0; tile < PanelTile<P>::kTiles; ++tile) {
       WarpC c = {};
       for (int step = 0; step < 2; ++step) {
-        mma<P>(c, operand_a<P>(scores, step), operand_b<P>(memory, step, tile));
+        mma<P>(c, operand_a<P>(weights, step), operand_b<P>(memory, step, tile));
       }
       for (int i = 0; i < 4 * kWarp; ++i) {
-        const int64_t row = item.row + i / 4 / 4 + 8 * (i % 4 / 2);
         const int64_t feature = f0 + result_feature<P>(i / 4, tile, i % 4);
-        if (row < p.a.rows && feature < problem.dv)
-          rows[row].values[feature] += c.reg[i / 4][i % 4];
+        std::vector<float>* row = row_of(i / 4 / 4 + 8 * (i % 4 / 2));
+        if (row != nullptr && feature < width) (*row)[feature] += c.reg[i / 4][i % 4];
       }
     }
+  }
+}
+
+// Calls body(the warp's rows and stages, stage, bits of its lanes) for every stage of every warp.
+template <class Body>
+void for_each_stage(const PanelAttention& p, Body body) {
+  const int64_t windows = p.a.shape.panel / kQueryRows;
+  for (int64_t s = 0; s < p.item_count; ++s) {
+    for (int64_t w = 0; w < windows; ++w) {
+      PanelItem window = p.items[s];
+      window.row += static_cast<int32_t>(kQueryRows * w);
+      for (int64_t i = 0; i < window.stages; ++i) {
+        const int64_t stage = int64_t{window.stage} + i;
+        uint32_t bits[kWarp];
+        for (int lane = 0; lane < kWarp; ++lane) {
+          const uint32_t stored = load_bits<kQueryRows>(p.a, stage * windows + w, lane);
+          bits[lane] = lane_bits(stored, kQueryRows);
+        }
+        body(window, stage, bits);
+      }
+    }
+  }
+}
+
+int64_t row_id(const PanelAttention& p, int64_t row) {
+  return p.row_ids != nullptr ? p.row_ids[row] : row;
+}
+
+void store_sums(const PanelAttention& p, const HeadsView& to, const RowsOfSums& sums, float scale) {
+  const MutableDenseView out = to.mutable_of(0, 0);
+  for (int64_t row = 0; row < p.a.rows; ++row) {
+    int64_t at = row_id(p, row) * out.stride;
+    for (const float sum : sums[row]) store_element(out.data, out.dtype, at++, scale * sum);
   }
 }
 
@@ -110,27 +131,82 @@ void emulate(const PanelAttention& p) {
   const AttentionProblem& problem = p.problem;
   std::vector<RowSums> rows(p.a.rows);
   for (RowSums& row : rows) row.values.assign(problem.dv, 0.0f);
-  const int64_t windows = p.a.shape.panel / kQueryRows;
-  for (int64_t s = 0; s < p.item_count; ++s) {
-    for (int64_t w = 0; w < windows; ++w) {
-      PanelItem window = p.items[s];
-      window.row += static_cast<int32_t>(kQueryRows * w);
-      for (int64_t i = 0; i < window.stages; ++i) {
-        const int64_t stage = int64_t{window.stage} + i;
-        emulate_stage<P>(p, window, stage, stage * windows + w, rows);
-      }
+  for_each_stage(p, [&](const PanelItem& item, int64_t stage, const uint32_t (&bits)[kWarp]) {
+    const auto inside = [&](int r) { return item.row + r < p.a.rows; };
+    WarpC scores[4] = {};
+    score_stage<P>(p, problem.q.of(0, 0), problem.k.of(0, 0), problem.d, item, stage, scores);
+    RowSums nobody;
+    for (int r = 0; r < kQueryRows; ++r) {
+      weigh(bits, problem.scale * kLog2E, r, scores, inside(r) ? rows[item.row + r] : nobody);
     }
-  }
-  const MutableDenseView out = p.out.mutable_of(0, 0);
+    add_products<P>(p, problem.v.of(0, 0), problem.dv, stage, scores,
+                    [&](int r) { return inside(r) ? &rows[item.row + r].values : nullptr; });
+  });
+  RowsOfSums results(p.a.rows);
   for (int64_t row = 0; row < p.a.rows; ++row) {
-    const int64_t id = p.row_ids != nullptr ? p.row_ids[row] : row;
+    results[row] = rows[row].values;
     const float total = rows[row].total;
-    for (int64_t f = 0; f < problem.dv; ++f) {
-      const float value = total > 0.0f ? rows[row].values[f] / total : 0.0f;
-      store_element(out.data, out.dtype, id * out.stride + f, value);
-    }
-    p.lse[id] = (rows[row].maximum + std::log2(total)) * kLn2;
+    for (float& value : results[row]) value = total > 0.0f ? value / total : 0.0f;
+    p.lse[row_id(p, row)] = (rows[row].maximum + std::log2(total)) * kLn2;
   }
+  store_sums(p, p.out, results, 1.0f);
+}
+
+template <Precision P>
+float rounded(float value) {
+  const uint32_t bits = packed<P>(value);
+  return P == Precision::kFp16 ? half_to_float(bits) : bf16_to_float(bits);
+}
+
+// Of one edge: its score becomes its weight, the gradient of its weight that of its score.
+template <Precision P>
+void edge_gradient(const float* facts, float scale, bool edge, float& weight, float& gradient) {
+  const float shift = facts[0];
+  const float rest = facts[1];
+  const float delta = facts[2];
+  const float exact = edge ? std::exp2(std::fma(weight, scale, -shift)) : 0.0f;
+  weight = rounded<P>(exact);
+  gradient = rest * (weight * gradient - exact * delta);
+  weight *= rest;
+}
+
+// The pass over rows, or over columns where p.dq is null.
+template <Precision P>
+void emulate_grad(const PanelAttention& p) {
+  const AttentionProblem& problem = p.problem;
+  const bool transposed = p.dq.data == nullptr;
+  const DenseView q = problem.q.of(0, 0);
+  const DenseView k = problem.k.of(0, 0);
+  const DenseView v = problem.v.of(0, 0);
+  const DenseView grad = p.grad.of(0, 0);
+  RowsOfSums first(p.a.rows, std::vector<float>(problem.d, 0.0f));
+  RowsOfSums second(p.a.rows, std::vector<float>(problem.dv, 0.0f));
+  for_each_stage(p, [&](const PanelItem& item, int64_t stage, const uint32_t (&bits)[kWarp]) {
+    WarpC weights[4] = {};
+    WarpC gradients[4] = {};
+    score_stage<P>(p, transposed ? k : q, transposed ? q : k, problem.d, item, stage, weights);
+    score_stage<P>(p, transposed ? v : grad, transposed ? grad : v, problem.dv, item, stage,
+                   gradients);
+    for (int i = 0; i < kWarp * 2 * kLaneColumns; ++i) {
+      const int lane = i / 2 / kLaneColumns;
+      const int slot = i / 2 % kLaneColumns;
+      const int upper = i % 2;
+      const int64_t row = int64_t{item.row} + lane / 4 + 8 * upper;
+      const int64_t column = p.a.columns[stage * kStage + kLaneColumns * (lane % 4) + slot];
+      const int64_t query = transposed ? column : row < p.a.rows ? row_id(p, row) : -1;
+      const bool edge = bits[lane] >> result_bit(upper, slot >> 1, slot & 1) & 1u;
+      const int reg = 2 * upper + (slot & 1);
+      edge_gradient<P>(p.facts + 4 * std::max(query, int64_t{0}), problem.scale * kLog2E, edge,
+                       weights[slot >> 1].reg[lane][reg], gradients[slot >> 1].reg[lane][reg]);
+    }
+    const auto in = [&](RowsOfSums& sums) {
+      return [&](int r) { return item.row + r < p.a.rows ? &sums[item.row + r] : nullptr; };
+    };
+    add_products<P>(p, transposed ? q : k, problem.d, stage, gradients, in(first));
+    if (transposed) add_products<P>(p, grad, problem.dv, stage, weights, in(second));
+  });
+  store_sums(p, transposed ? p.dk : p.dq, first, problem.scale);
+  if (transposed) store_sums(p, p.dv, second, 1.0f);
 }
 
 }  // namespace
@@ -141,6 +217,17 @@ void emulate_attention(const PanelAttention& problem) {
       return emulate<Precision::kFp16>(problem);
     case Precision::kBf16:
       return emulate<Precision::kBf16>(problem);
+    default:
+      throw std::invalid_argument("precision: attention over panels has fp16 and bf16");
+  }
+}
+
+void emulate_attention_grad(const PanelAttention& problem) {
+  switch (problem.problem.precision) {
+    case Precision::kFp16:
+      return emulate_grad<Precision::kFp16>(problem);
+    case Precision::kBf16:
+      return emulate_grad<Precision::kBf16>(problem);
     default:
       throw std::invalid_argument("precision: attention over panels has fp16 and bf16");
   }

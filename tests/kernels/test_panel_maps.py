@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -217,6 +218,45 @@ def test_attention(precision: Precision, d: int, dv: int, limit: int, height: in
     rounded = round_operand(exact.float(), precision).double()
     assert_accurate(out[ids.long()], (rounded @ v.double()).float(), exact @ v.double())
     assert torch.allclose(lse[ids.long()], scores.logsumexp(1).float(), atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
+@pytest.mark.parametrize(("d", "dv", "limit"), [(8, 64, 1000), (64, 24, 1), (72, 100, 3)])
+@pytest.mark.parametrize("height", [16, 64])
+def test_attention_gradients(precision: Precision, d: int, dv: int, limit: int, height: int) -> None:
+    """Both passes against autograd in float64, rows stored in another order."""
+    graph = random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2)
+    q, k, v, grad = (vectors(torch.randn(*s), precision) for s in ((75, d), (130, d), (130, dv), (75, dv)))
+    ids, column_ids = torch.randperm(75).to(torch.int32), torch.randperm(130).to(torch.int32)
+    edges = torch.zeros(75, 130, dtype=torch.bool)
+    edges[ids.long()[graph.csr.row_index()], graph.csr.indices.long()] = True
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    scores = (0.3 * leaves[0] @ leaves[1].T).masked_fill(~edges, float("-inf"))
+    log2 = scores.detach().logsumexp(1) * math.log2(math.e)
+    out = torch.where(edges.any(1, keepdim=True), scores, 0.0).softmax(1).where(edges, 0.0) @ leaves[2]
+    wanted = torch.autograd.grad(out, leaves, grad.double())
+
+    shift = torch.where(edges.any(1), log2.floor(), torch.inf)
+    rest = torch.where(edges.any(1), torch.exp2(shift - log2), 0.0)
+    facts = torch.stack([shift, rest, (grad.double() * out.detach()).sum(1), shift], dim=1).float()
+    results = [torch.full(x.shape, float("nan")) for x in (q, k, v)]
+    dq, dk, dv_ = (heads_view(x[None, None]) for x in results)
+    problem = attention_problem(
+        gnnsparse.prepare(graph, precision=precision, cache=False),
+        q[None, None], k[None, None], v[None, None], None, 0.3, 0.0, None, False,
+    )  # fmt: skip
+    query, key = edges[:, column_ids.long()].nonzero(as_tuple=True)  # keys as they are stored
+    transposed = SparseGraph.from_edge_index(torch.stack([query, key]), (75, 130))
+    none = heads_view(None)
+    for matrix, order, to in ((graph, ids, (dq, none, none)), (transposed, column_ids, (none, dk, dv_))):
+        panel = panels(matrix, precision, height, False)
+        items = cut_panels(panel, limit, longest_first=limit % 2 == 0)
+        gradient = heads_view(grad[None, None])
+        _native.emulate_panel_attention_grad(
+            problem, panel.view(), items.view, address(order), gradient, address(facts), *to
+        )
+    for got, want in zip(results, wanted, strict=True):
+        assert float((got.double() - want).norm() / want.norm()) < 2 * torch.finfo(precision.storage).eps
 
 
 @pytest.mark.parametrize(
