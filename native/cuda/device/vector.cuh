@@ -64,14 +64,14 @@ __device__ __forceinline__ float scalar_to_float(typename VectorOf<P>::Storage b
   }
 }
 
-__device__ __forceinline__ float load_scalar(const DenseView& x, int64_t at) {
-  switch (x.dtype) {
+__device__ __forceinline__ float load_scalar(const void* data, DType dtype, int64_t at) {
+  switch (dtype) {
     case DType::kFloat16:
-      return __half2float(static_cast<const __half*>(x.data)[at]);
+      return __half2float(static_cast<const __half*>(data)[at]);
     case DType::kBFloat16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(x.data)[at]);
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
     default:
-      return static_cast<const float*>(x.data)[at];
+      return static_cast<const float*>(data)[at];
   }
 }
 

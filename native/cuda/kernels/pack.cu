@@ -39,17 +39,6 @@ __device__ __forceinline__ void load_elements(const Pack& p, int64_t at, float (
   }
 }
 
-__device__ __forceinline__ float load_scalar(const Pack& p, int64_t at) {
-  switch (p.x_dtype) {
-    case DType::kFloat16:
-      return __half2float(static_cast<const __half*>(p.x)[at]);
-    case DType::kBFloat16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(p.x)[at]);
-    default:
-      return static_cast<const float*>(p.x)[at];
-  }
-}
-
 // A vector of the result a thread. Elements in the padding become zero.
 template <int kElements>
 __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ Pack p) {
@@ -67,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
   } else {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      v[i] = column + i < p.n ? load_scalar(p, first + i * p.column_stride) : 0.0f;
+      v[i] = column + i < p.n ? load_scalar(p.x, p.x_dtype, first + i * p.column_stride) : 0.0f;
     }
   }
 #pragma unroll

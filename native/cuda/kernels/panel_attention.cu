@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(kThreads)
     to_floats<P>(load_vec16(grads + f), g);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      if (f + i < p.problem.dv) sum += g[i] * load_scalar(out, query * out.stride + f + i);
+      if (f + i < p.problem.dv)
+        sum += g[i] * load_scalar(out.data, out.dtype, query * out.stride + f + i);
     }
   }
 #pragma unroll
