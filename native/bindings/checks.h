@@ -82,5 +82,6 @@ void bind_cpu(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_emulation(py::module_& m);
 void bind_cuda(py::module_& m);
+void bind_cuda_attention(py::module_& m);
 
 }  // namespace gnnsparse::bindings

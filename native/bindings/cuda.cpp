@@ -1,14 +1,8 @@
-#include "gnnsparse/cuda_api.h"
+#include "cuda_args.h"
 #include "window_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
-
-cuda::Stream stream_of(Address stream) { return reinterpret_cast<cuda::Stream>(stream); }
-
-void require_aligned(Address address, const char* name) {
-  if (address % 16 != 0) reject(name, "must be aligned to 16 bytes");
-}
 
 // A dense argument whose rows are read 16 bytes at a time.
 DenseView vector_matrix(const Dense& dense, int64_t rows, int64_t width, Precision precision,
@@ -145,100 +139,6 @@ void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr
                      precision, stream_of(stream));
 }
 
-// 16-byte vectors of every row of every head.
-void require_head_vectors(const HeadsView& view, Precision precision, const char* name) {
-  const auto in_bytes = [&](int64_t stride) { return stride * size_of(view.dtype); };
-  if (view.dtype != storage_of(precision)) {
-    reject(name, "must be in the storage type of the precision");
-  }
-  require_aligned(reinterpret_cast<Address>(view.data), name);
-  if (in_bytes(view.batch) % 16 != 0 || in_bytes(view.head) % 16 != 0 ||
-      in_bytes(view.row) % 16 != 0) {
-    reject(name, "rows must be 16-byte aligned");
-  }
-  if (in_bytes(view.row) > UINT32_MAX) reject(name, "rows are 4 GiB long or longer");
-}
-
-// What the three passes share: `queries` is L, also where `a` is the transpose.
-PanelAttention panel_attention(const AttentionProblem& problem, const BlockedView& a,
-                               const Segments& items, Address indptr, Address row_ids, Address cuts,
-                               int64_t cut_count, int64_t partials, Address partial,
-                               int64_t queries) {
-  require_head_vectors(problem.q, problem.precision, "q");
-  require_head_vectors(problem.k, problem.precision, "k");
-  require_head_vectors(problem.v, problem.precision, "v");
-  PanelAttention p = attention_over(problem, a, items, row_ids);
-  p.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
-  p.row_offsets = array<const int32_t>(items.row_offsets, items.count, "row_offsets");
-  p.cuts = array<const int32_t>(cuts, cut_count, "cuts");
-  p.cut_count = cut_count;
-  p.partials = partials;
-  p.partial = array<float>(partial, partials, "partial");
-  p.head_count = problem.batches * problem.heads;
-  p.queries = queries;
-  return p;
-}
-
-void attention_panel(const AttentionProblem& problem, const BlockedView& a, const Segments& items,
-                     Address indptr, Address row_ids, Address cuts, int64_t cut_count,
-                     int64_t partials, Address partial, const HeadsView& out, Address lse,
-                     Address stream) {
-  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
-                                     partial, a.rows);
-  p.out = out;
-  p.lse = array<float>(lse, p.head_count * a.rows, "lse");
-  cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
-}
-
-void set_grad(PanelAttention& p, const HeadsView& grad, Address facts) {
-  require_head_vectors(grad, p.problem.precision, "grad");
-  require_aligned(facts, "facts");
-  p.grad = grad;
-  p.facts = array<float>(facts, p.head_count * p.queries, "facts");
-}
-
-void attention_panel_facts(const AttentionProblem& problem, int64_t queries, const HeadsView& grad,
-                           const HeadsView& out, Address lse, Address facts, Address stream) {
-  require_size(queries, "queries");
-  PanelAttention p;
-  p.problem = problem;
-  p.head_count = problem.batches * problem.heads;
-  p.queries = queries;
-  set_grad(p, grad, facts);
-  p.out = out;
-  p.lse = array<float>(lse, p.head_count * queries, "lse");
-  cuda::attention_panel(p, cuda::AttentionPass::kFacts, stream_of(stream));
-}
-
-void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
-                          const Segments& items, Address indptr, Address row_ids, Address cuts,
-                          int64_t cut_count, int64_t partials, Address partial,
-                          const HeadsView& grad, Address facts, const HeadsView& dq,
-                          const SlotsView& dbias, Address stream) {
-  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
-                                     partial, a.rows);
-  set_grad(p, grad, facts);
-  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
-  p.dq = dq;
-  p.dbias = dbias;
-  cuda::attention_panel(p, cuda::AttentionPass::kRows, stream_of(stream));
-}
-
-void attention_panel_columns(const AttentionProblem& problem, const BlockedView& a,
-                             const Segments& items, Address indptr, Address row_ids, Address cuts,
-                             int64_t cut_count, int64_t partials, Address partial, Address slot_map,
-                             bool wide_map, const HeadsView& grad, Address facts,
-                             const HeadsView& dk, const HeadsView& dv, Address stream) {
-  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
-                                     partial, a.cols);
-  set_grad(p, grad, facts);
-  p.slot_map = optional_array<const int32_t>(slot_map, "slot_map");
-  p.wide_map = wide_map;
-  p.dk = dk;
-  p.dv = dv;
-  cuda::attention_panel(p, cuda::AttentionPass::kColumns, stream_of(stream));
-}
-
 void gather_floor(Address columns, int64_t count, const Dense& x, int64_t n, Address out,
                   Address stream) {
   const auto view = matrix<DenseView>(x, count, n, "x");
@@ -274,10 +174,6 @@ void bind_kernels(py::module_& m) {
   m.def("cuda_spmm_panel", &spmm_panel, nogil);
   m.def("cuda_sddmm_panel", &sddmm_panel, nogil);
   m.def("cuda_sddmm_window", &sddmm_window, nogil);
-  m.def("cuda_attention_panel", &attention_panel, nogil);
-  m.def("cuda_attention_panel_facts", &attention_panel_facts, nogil);
-  m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil);
-  m.def("cuda_attention_panel_columns", &attention_panel_columns, nogil);
   m.def("cuda_gather_floor", &gather_floor, nogil);
   m.def(
       "cuda_softmax",
@@ -370,6 +266,7 @@ void bind_preprocessing(py::module_& m) {
 }  // namespace
 
 void bind_cuda(py::module_& m) {
+  bind_cuda_attention(m);
   bind_kernels(m);
   bind_preprocessing(m);
 }

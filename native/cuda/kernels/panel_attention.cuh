@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "device/async.cuh"
+#include "device/exp2.cuh"
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_attention.h"
@@ -169,13 +170,6 @@ __device__ __forceinline__ float round_to(float x) {
   } else {
     return __bfloat162float(__float2bfloat16_rn(x));
   }
-}
-
-// 2^x; what would be denormal is 0.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // Two scores in the storage type.

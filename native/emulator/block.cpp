@@ -1,0 +1,86 @@
+#include "block.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gnnsparse::emulator {
+namespace {
+
+Block* running = nullptr;
+std::vector<char> stacks;  // of one block after the other
+
+}  // namespace
+
+Block& Block::current() { return *running; }
+
+void Block::run(unsigned x, unsigned y, int threads, const std::function<void()>& body) {
+  Block block(x, y, threads, body);
+  running = &block;
+  block.take_turns();
+  running = nullptr;
+}
+
+Block::Block(unsigned x, unsigned y, int threads, const std::function<void()>& body)
+    : x_(x),
+      y_(y),
+      body_(body),
+      threads_(threads),
+      warps_((threads + 31) / 32),
+      published_(threads * kPublished) {
+  if (stacks.size() < threads * kStack) stacks.resize(threads * kStack);
+  for (int i = 0; i < threads; ++i) {
+    ucontext_t& context = threads_[i].context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks.data() + i * kStack;
+    context.uc_stack.ss_size = kStack;
+    context.uc_link = nullptr;  // no thread returns: see enter
+    makecontext(&context, &Block::enter, 0);
+  }
+}
+
+void Block::enter() {
+  running->body_();
+  running->threads_[running->thread_].done = true;
+  running->yield();
+}
+
+void Block::take_turns() {
+  const int count = static_cast<int>(threads_.size());
+  int left = count;
+  for (int first = 0; left > 0; first = (first + 7) % count) {
+    for (int i = 0; i < count; ++i) {
+      thread_ = (first + i) % count;
+      Thread& thread = threads_[thread_];
+      if (thread.done) continue;
+      swapcontext(&scheduler_, &thread.context);
+      if (thread.done) --left;
+    }
+  }
+}
+
+void Block::yield() { swapcontext(&threads_[thread_].context, &scheduler_); }
+
+void Block::wait(Barrier& barrier, int count) {
+  const unsigned round = barrier.round;
+  if (++barrier.arrived == count) {
+    barrier.arrived = 0;
+    ++barrier.round;
+    return;
+  }
+  while (barrier.round == round) yield();
+}
+
+void Block::sync_warp() {
+  const int first = thread_ / 32 * 32;
+  wait(warps_[thread_ / 32], std::min(32, static_cast<int>(threads_.size()) - first));
+}
+
+void Block::publish(const void* data, size_t bytes) {
+  std::memcpy(published_.data() + thread_ * kPublished, data, bytes);
+}
+
+const char* Block::published(int lane) const {
+  return published_.data() + (thread_ / 32 * 32 + lane) * kPublished;
+}
+
+}  // namespace gnnsparse::emulator

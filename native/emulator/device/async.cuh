@@ -1,0 +1,55 @@
+// In place of cuda/device/async.cuh: the same functions on the emulator's shared memory.
+#pragma once
+
+#include "cuda_language.h"
+
+namespace gnnsparse::cuda {
+
+inline char* shared_memory(uint32_t address) { return emulator::Block::current().shared(address); }
+
+inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
+  if (real) {
+    std::memcpy(shared_memory(shared), global, 16);
+  } else {
+    std::memset(shared_memory(shared), 0, 16);
+  }
+}
+inline void commit_copies() {}
+template <int kGroups>
+void wait_copies_but() {}
+
+// Four 8 x 8 matrices of 16-bit elements: lane 8 i + r names row r of matrix i. A lane gets two
+// neighbours of a row, or, transposed, of a column.
+inline void load_four(uint32_t shared, uint32_t (&m)[4], bool transposed) {
+  auto& block = emulator::Block::current();
+  block.publish(&shared, sizeof shared);
+  block.sync_warp();
+  const int slow = block.lane() / 4;
+  const int fast = 2 * (block.lane() % 4);
+  for (int i = 0; i < 4; ++i) {
+    uint16_t pair[2];
+    for (int half = 0; half < 2; ++half) {
+      const int row = transposed ? fast + half : slow;
+      const int column = transposed ? slow : fast + half;
+      uint32_t address;
+      std::memcpy(&address, block.published(8 * i + row), sizeof address);
+      std::memcpy(&pair[half], shared_memory(address) + 2 * column, sizeof pair[half]);
+    }
+    std::memcpy(&m[i], pair, sizeof m[i]);
+  }
+  block.sync_warp();
+}
+inline void load_matrices_plain(uint32_t shared, uint32_t (&m)[4]) { load_four(shared, m, false); }
+inline void load_matrices(uint32_t shared, uint32_t (&m)[4]) { load_four(shared, m, true); }
+
+inline void load_shared(uint32_t shared, uint32_t (&words)[4]) {
+  std::memcpy(words, shared_memory(shared), sizeof words);
+}
+inline void store_shared(uint32_t shared, uint32_t word) {
+  std::memcpy(shared_memory(shared), &word, sizeof word);
+}
+inline void store_shared(uint32_t shared, uint4 words) {
+  std::memcpy(shared_memory(shared), &words, sizeof words);
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,26 @@
+// In place of cuda/device/launch.cuh: a grid is run block by block.
+#pragma once
+
+#include "cuda_language.h"
+#include "gnnsparse/cuda_api.h"
+
+namespace gnnsparse::cuda {
+
+inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*) {
+  return dim3(static_cast<unsigned>(ceil_div(items, per_block)), static_cast<unsigned>(tiles));
+}
+constexpr int resident_blocks(int wanted) { return wanted; }
+template <class Kernel>
+void prefer_shared_memory(Kernel, int, std::atomic<uint64_t>&) {}
+
+template <class... Parameters, class... Arguments>
+void launch(const char*, void (*kernel)(Parameters...), dim3 grid, int threads, Stream,
+            const Arguments&... arguments) {
+  for (unsigned y = 0; y < grid.y; ++y) {
+    for (unsigned x = 0; x < grid.x; ++x) {
+      emulator::Block::run(x, y, threads, [&] { kernel(arguments...); });
+    }
+  }
+}
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,57 @@
+"""The CUDA sources of attention and its gradients, run on the CPU, against float64."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gnnsparse import masks
+from gnnsparse.ops.cuda_attention import shares_rows
+from gnnsparse.testing import random_graph
+from tests import emulated
+from tests.attention_oracle import make_case
+from tests.helpers import make
+from tests.kernels.test_attention import OPTIONS, PATTERNS, check, rounding_of
+
+PASSES = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_rows", "_columns")}
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return emulated.build(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("d", [8, 32, 33, 64, 100, 128])
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("pattern", [*PATTERNS, "cut"])
+def test_patterns(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, d: int, precision: str, pattern: str
+) -> None:
+    """Rows of every width, panels of 16 and of 64 rows, whole and cut."""
+    if pattern == "long":
+        graph = masks.full(120, 600)  # what takes a GPU microseconds takes seconds here
+    elif pattern == "cut":
+        graph = random_graph(20, 1500, 0.01, hubs=2)
+    else:
+        graph = PATTERNS[pattern]()
+    a = make(graph, "cpu", precision=precision)
+    native = emulated.install(monkeypatch, module)
+    assert shares_rows(a.side) == (pattern in ("window", "blocks", "long"))
+    scale = -0.2 if d == 8 else None
+    case = make_case(a, d, d, lead=(1, 1) if pattern in ("long", "cut") else (1, 2), scale=scale)
+    check(a, case, floor=rounding_of(a))
+    assert native.called == PASSES
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+def test_options(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reorder: str
+) -> None:
+    a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder=reorder)
+    emulated.install(monkeypatch, module)
+    check(a, make_case(a, 16, 24, **options))
