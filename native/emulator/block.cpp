@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace gnnsparse::emulator {
 namespace {
 
 Block* running = nullptr;
 std::vector<char> stacks;  // of one block after the other
+bool copies_late = false;
 
 }  // namespace
 
@@ -73,6 +75,38 @@ void Block::wait(Barrier& barrier, int count) {
 void Block::sync_warp() {
   const int first = thread_ / 32 * 32;
   wait(warps_[thread_ / 32], std::min(32, static_cast<int>(threads_.size()) - first));
+}
+
+void Block::set_late(bool late) { copies_late = late; }
+
+void Block::make(const Copy& copy) {
+  if (copy.from != nullptr) {
+    std::memcpy(shared(copy.to), copy.from, 16);
+  } else {
+    std::memset(shared(copy.to), 0, 16);
+  }
+}
+
+void Block::copy(uint32_t to, const void* from, bool real) {
+  const Copy copy = {to, real ? from : nullptr};
+  if (copies_late) {
+    threads_[thread_].open.push_back(copy);
+  } else {
+    make(copy);
+  }
+}
+
+void Block::commit() {
+  Thread& thread = threads_[thread_];
+  thread.groups.push_back(std::move(thread.open));
+  thread.open.clear();
+}
+
+void Block::wait_for_all_but(size_t groups) {
+  auto& pending = threads_[thread_].groups;
+  for (; pending.size() > groups; pending.pop_front()) {
+    for (const Copy& copy : pending.front()) make(copy);
+  }
 }
 
 void Block::publish(const void* data, size_t bytes) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -31,13 +32,26 @@ class Block {
   void publish(const void* data, size_t bytes);
   const char* published(int lane) const;
 
+  // Copies to shared memory: done at once, or, where `late` was set, when their thread waits for
+  // them.
+  static void set_late(bool late);
+  void copy(uint32_t to, const void* from, bool real);
+  void commit();
+  void wait_for_all_but(size_t groups);
+
   void use_shared(char* memory) { shared_ = memory; }
   char* shared(uint32_t address) const { return shared_ + address; }
 
  private:
+  struct Copy {
+    uint32_t to;
+    const void* from;  // null: zeros
+  };
   struct Thread {
     ucontext_t context;
     bool done = false;
+    std::vector<Copy> open;                // not a group yet
+    std::deque<std::vector<Copy>> groups;  // on their way
   };
   struct Barrier {
     int arrived = 0;
@@ -51,6 +65,7 @@ class Block {
   void take_turns();
   void yield();
   void wait(Barrier& barrier, int count);
+  void make(const Copy& copy);
 
   unsigned x_;
   unsigned y_;

@@ -1,7 +1,8 @@
 // The words of CUDA that the attention kernels use, on the CPU. Their sources are compiled as C++
 // with this file in front and this folder's headers in place of those that reach the hardware, and
-// run by block.h: for tests on machines without a GPU. Copies to shared memory are done at once, so
-// that what is overwritten too soon shows, and what is read too soon does not.
+// run by block.h: for tests on machines without a GPU. Copies to
+// shared memory are done at once, and what is overwritten too soon shows, or as late as they may
+// be, and what is read too soon shows.
 #pragma once
 
 #include <atomic>

@@ -19,13 +19,22 @@ PASSES = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_rows", "_co
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+def built(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return emulated.build(tmp_path_factory.mktemp("emulated"))
 
 
+@pytest.fixture(params=["at once", "late"])
+def module(request: pytest.FixtureRequest, built: ModuleType) -> ModuleType:
+    """With copies to shared memory done at once, or when they are waited for."""
+    built.set_late(request.param == "late")
+    return built
+
+
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("d", [8, 32, 33, 64, 100, 128])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("d", "precision"),
+    [(8, "fp16"), (32, "fp16"), (33, "bf16"), (64, "fp16"), (64, "bf16"), (128, "bf16")],
+)
 @pytest.mark.parametrize("pattern", [*PATTERNS, "cut"])
 def test_patterns(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, d: int, precision: str, pattern: str

@@ -8,15 +8,13 @@ namespace gnnsparse::cuda {
 inline char* shared_memory(uint32_t address) { return emulator::Block::current().shared(address); }
 
 inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
-  if (real) {
-    std::memcpy(shared_memory(shared), global, 16);
-  } else {
-    std::memset(shared_memory(shared), 0, 16);
-  }
+  emulator::Block::current().copy(shared, global, real);
 }
-inline void commit_copies() {}
+inline void commit_copies() { emulator::Block::current().commit(); }
 template <int kGroups>
-void wait_copies_but() {}
+void wait_copies_but() {
+  emulator::Block::current().wait_for_all_but(kGroups);
+}
 
 // Four 8 x 8 matrices of 16-bit elements: lane 8 i + r names row r of matrix i. A lane gets two
 // neighbours of a row, or, transposed, of a column.
