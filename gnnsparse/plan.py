@@ -191,6 +191,11 @@ def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     return replace(csr_plan(problem), kernel="window", step_limit=limit, reasons=reasons)
 
 
+def panel_step_limit(mean_stages: float, share: float, at_least: int) -> int:
+    """Stages of a panel's parts: hardly any panel is cut, unless a warp's share of a small matrix is less."""
+    return max(6, min(max(at_least, int(1.3 * mean_stages)), int(4 * share)))
+
+
 def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
     slots = problem.panel_slots[height // 32]
@@ -200,12 +205,12 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
     # Of a small matrix each warp takes less, so that all have work at the same time.
     at_once = _PANEL_WARPS * problem.device.multiprocessors
     share = slots / _STAGE_SLOTS * _slices(problem) / at_once
-    limit = min(max(20 if resident else 16, int(1.3 * mean_stages)), int(4 * share))
+    limit = panel_step_limit(mean_stages, share, 20 if resident else 16)
     return replace(
         csr_plan(problem),
         kernel="panel",
         height=height,
-        step_limit=max(6, limit),
+        step_limit=limit,
         # Where a slice of X stays in L2 the order of the rows gains nothing.
         longest_first=resident,
         # Short panels start less often if a warp takes all slices; with long ones slices that stay

@@ -89,8 +89,7 @@ class _CosineOperands(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, beta: torch.Tensor) -> Any:
         wide = x.float()  # squares of float16 overflow
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        inverse = length.reciprocal_().masked_fill_(length == torch.inf, 0.0)
+        inverse = _inverse_lengths(wide)
         unit = wide * inverse
         ctx.save_for_backward(x, beta, unit, inverse)
         return (unit * beta).to(x.dtype), unit.to(x.dtype)
@@ -121,10 +120,15 @@ _quick = direct(_CosineOperands)
 def _unit_rows(x: torch.Tensor) -> torch.Tensor:
     """The rows divided by their lengths, float32; rows of zeros stay."""
     x = x.float()  # squares of float16 overflow
+    return x * _inverse_lengths(x)
+
+
+def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
+    """Of the rows, [.., 1]; 0 for those of zeros."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     some = length > 0
     # A length of 1 where it is 0 keeps NaN out of the gradient.
-    return x * torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
+    return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
 
 
 def _log_counts(operand: SparseOperand) -> torch.Tensor | None:

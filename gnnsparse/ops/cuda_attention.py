@@ -16,7 +16,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import unfused
 from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
 from gnnsparse.ops.layout import empty_grads, empty_heads
-from gnnsparse.plan import describe_device, panel_plan
+from gnnsparse.plan import describe_device, panel_plan, panel_step_limit
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import STAGE, Segments
 from gnnsparse.side import Side
@@ -64,7 +64,8 @@ def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     ):
         return x
     packed = x.new_empty(*x.shape[:3], -(-width // _ALIGNED) * _ALIGNED, dtype=dtype)
-    packed[..., width:] = 0
+    if width % _ALIGNED:
+        packed[..., width:] = 0
     packed[..., :width] = x
     return packed[..., :width]
 
@@ -98,7 +99,7 @@ def _tall_limit(side: Side, features: int) -> int:
     mean = stages * _TALL_ROWS // max(side.csr.rows, 1)
     at_once = _TALL_BLOCKS * describe_device(side.csr.device).multiprocessors
     share = stages * features // _TALL_FEATURES // at_once
-    return max(6, min(max(20, 13 * mean // 10), 4 * share))
+    return panel_step_limit(mean, share, 20)
 
 
 def _work(side: Side, features: int, tall: bool) -> _Work:

@@ -59,9 +59,8 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address
   if (n > INT32_MAX) reject("n", "must be below 2^31");
   if (!a.shape.lane_order) reject("format", "the panel kernel takes panels in lane order");
   if (a.columns != nullptr) {
-    if (a.encoding == Encoding::kDense && a.values == nullptr) reject("values", "is null");
+    if (a.encoding != Encoding::kBitmap && a.values == nullptr) reject("values", "is null");
     if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is null");
-    if (a.encoding == Encoding::kEntries && a.values == nullptr) reject("values", "is null");
     if (a.encoding == Encoding::kEntries && a.value_ptr == nullptr) reject("value_ptr", "is null");
   }
   const bool half = storage_of(precision) != DType::kFloat32;

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "emulate_panel.h"
 #include "gnnsparse/panel_attention.h"
@@ -209,28 +210,28 @@ void emulate_grad(const PanelAttention& p) {
   if (transposed) store_sums(p, p.dv, second, 1.0f);
 }
 
-}  // namespace
-
-void emulate_attention(const PanelAttention& problem) {
-  switch (problem.problem.precision) {
+// Calls run(a constant of the precision).
+template <class Run>
+void in_16_bits(Precision precision, Run run) {
+  switch (precision) {
     case Precision::kFp16:
-      return emulate<Precision::kFp16>(problem);
+      return run(std::integral_constant<Precision, Precision::kFp16>());
     case Precision::kBf16:
-      return emulate<Precision::kBf16>(problem);
+      return run(std::integral_constant<Precision, Precision::kBf16>());
     default:
       throw std::invalid_argument("precision: attention over panels has fp16 and bf16");
   }
 }
 
+}  // namespace
+
+void emulate_attention(const PanelAttention& problem) {
+  in_16_bits(problem.problem.precision, [&](auto precision) { emulate<precision()>(problem); });
+}
+
 void emulate_attention_grad(const PanelAttention& problem) {
-  switch (problem.problem.precision) {
-    case Precision::kFp16:
-      return emulate_grad<Precision::kFp16>(problem);
-    case Precision::kBf16:
-      return emulate_grad<Precision::kBf16>(problem);
-    default:
-      throw std::invalid_argument("precision: attention over panels has fp16 and bf16");
-  }
+  in_16_bits(problem.problem.precision,
+             [&](auto precision) { emulate_grad<precision()>(problem); });
 }
 
 }  // namespace gnnsparse::cpu

@@ -1,6 +1,14 @@
 #include "kernels/panel_attention.cuh"
 
 namespace gnnsparse::cuda {
+
+extern template void run_attention_forward<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_forward<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_row_grads<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_row_grads<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_column_grads<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -138,6 +146,20 @@ void run_facts(const PanelAttention& p, Stream stream) {
   launch("attention_facts", attention_facts_kernel<P>, grid, kThreads, stream, p);
 }
 
+template <Precision P>
+void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
+  switch (pass) {
+    case AttentionPass::kForward:
+      return run_attention_forward<P>(p, stream);
+    case AttentionPass::kFacts:
+      return run_facts<P>(p, stream);
+    case AttentionPass::kRows:
+      return run_rows<P>(p, stream);
+    case AttentionPass::kColumns:
+      return run_attention_column_grads<P>(p, stream);
+  }
+}
+
 }  // namespace
 
 void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t width, float scale,
@@ -149,13 +171,6 @@ void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t wid
   launch("attention_combine", kernel, grid, kThreads, stream, combine);
 }
 
-extern template void run_attention_forward<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void run_attention_forward<Precision::kBf16>(const PanelAttention&, Stream);
-extern template void run_attention_row_grads<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void run_attention_row_grads<Precision::kBf16>(const PanelAttention&, Stream);
-extern template void run_attention_column_grads<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
-
 void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream) {
   const bool fp16 = p.problem.precision == Precision::kFp16;
   if (!fp16 && p.problem.precision != Precision::kBf16) {
@@ -164,18 +179,7 @@ void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream)
   if (p.problem.d > 2 * kSliceFeatures || p.problem.dv > 2 * kSliceFeatures) {
     throw std::invalid_argument("d: attention over panels has at most 128 features");
   }
-  switch (pass) {
-    case AttentionPass::kFacts:
-      return fp16 ? run_facts<Precision::kFp16>(p, stream) : run_facts<Precision::kBf16>(p, stream);
-    case AttentionPass::kForward:
-      return fp16 ? run_attention_forward<Precision::kFp16>(p, stream)
-                  : run_attention_forward<Precision::kBf16>(p, stream);
-    case AttentionPass::kRows:
-      return fp16 ? run_rows<Precision::kFp16>(p, stream) : run_rows<Precision::kBf16>(p, stream);
-    case AttentionPass::kColumns:
-      return fp16 ? run_attention_column_grads<Precision::kFp16>(p, stream)
-                  : run_attention_column_grads<Precision::kBf16>(p, stream);
-  }
+  fp16 ? run<Precision::kFp16>(p, pass, stream) : run<Precision::kBf16>(p, pass, stream);
 }
 
 }  // namespace gnnsparse::cuda

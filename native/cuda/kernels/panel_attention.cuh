@@ -141,7 +141,6 @@ class EdgeFacts {
     return kept ? q.kept_scale : 0.0f;
   }
   __device__ int own(int upper) const { return own_[upper]; }
-  __device__ int id(int slot) const { return ids_[slot]; }
 
  private:
   const PanelAttention& p_;
@@ -276,9 +275,8 @@ __device__ void store_results(const PanelAttention& p, const AttentionWork& work
                               const float (&scale)[2], const float (&sums)[kTiles][4],
                               uint32_t own) {
   MutableDenseView view = to.mutable_of(work.b, work.h);
-  const bool whole =
-      view.dtype == (P == Precision::kFp16 ? DType::kFloat16 : DType::kBFloat16) &&
-      (reinterpret_cast<uintptr_t>(view.data) % 16 | view.stride % 8 | width % 8) == 0;
+  const bool whole = view.dtype == storage_of(P) && (reinterpret_cast<uintptr_t>(view.data) % 16 |
+                                                     view.stride % 8 | width % 8) == 0;
   if (whole && work.item.partial < 0) {
     view.data = static_cast<uint16_t*>(view.data) + feature;
     store_chunks<P>(p, work, view, width - feature, scale, sums, own);
@@ -286,6 +284,25 @@ __device__ void store_results(const PanelAttention& p, const AttentionWork& work
     const AttentionOutput out(p, work, to, width, partial, scale);
     store_pairs(out, sums, 0, work.lane, feature);
   }
+}
+
+// Of every pass: one part of a panel, by the warps of a block.
+template <class Warp>
+__global__ void __launch_bounds__(kWarp* Warp::Tile::kWarps, Warp::kBlocks)
+    attention_kernel(const __grid_constant__ PanelAttention p) {
+  __shared__ __align__(1024) char memory[Warp::kSharedBytes];
+  const AttentionWork work(p);
+  Warp warp(p, work, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
+  warp.run();
+}
+
+template <class Warp>
+void launch_attention(const PanelAttention& p, const char* call, Stream stream) {
+  const auto kernel = attention_kernel<Warp>;
+  static std::atomic<uint64_t> prepared{0};
+  prefer_shared_memory(kernel, 0, prepared);
+  const dim3 grid = grid_of(p.item_count, 1, p.head_count, call);
+  launch(call, kernel, grid, kWarp * Warp::Tile::kWarps, stream, p);
 }
 
 // Calls launcher.run<Tile, kExtras>() with what the problem needs.

@@ -8,9 +8,10 @@
 namespace gnnsparse::cuda {
 
 // kExtras: a bias, dropout or a causal mask.
-template <Precision P, class Tile, bool kExtras>
+template <Precision P, class RowTile, bool kExtras>
 class AttentionWarp {
  public:
+  using Tile = RowTile;
   static constexpr int kSlices = Tile::kSlices;
   // More warps at a time are worth more than another slice; four that share rows take whole stages.
   static constexpr int kStages = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
@@ -19,9 +20,16 @@ class AttentionWarp {
   using Stream = RowStream<Tile, kSlots, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
-  static constexpr bool kShares = Tile::kWarps == 1 && kOwnBytes <= kSliceBytes;
+  static constexpr bool kShares = Tile::kWarps == 1;
+  static_assert(kOwnBytes <= kSliceBytes, "own rows fit a slice");
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
+  // That must fit on a multiprocessor: registers are the limit.
+  static constexpr int kBlocks = kSlices == 2 ? 8
+                                              : resident_blocks((kExtras         ? 12
+                                                                 : Tile::kPaired ? 18
+                                                                                 : 16) /
+                                                                Tile::kWarps);
 
   __device__ AttentionWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
@@ -249,23 +257,6 @@ class AttentionWarp {
   float sums_[kSlices][Tile::kTiles][4] = {};
 };
 
-// Blocks that must fit on a multiprocessor: registers are the limit.
-template <class Tile, bool kExtras>
-constexpr int attention_blocks() {
-  if (Tile::kSlices == 2) return 8 / Tile::kWarps;
-  return resident_blocks((kExtras ? 12 : Tile::kPaired ? 18 : 16) / Tile::kWarps);
-}
-
-template <Precision P, class Tile, bool kExtras>
-__global__ void __launch_bounds__(kWarp* Tile::kWarps, attention_blocks<Tile, kExtras>())
-    panel_attention_kernel(const __grid_constant__ PanelAttention p) {
-  using Warp = AttentionWarp<P, Tile, kExtras>;
-  __shared__ __align__(1024) char memory[Warp::kSharedBytes];
-  const AttentionWork work(p);
-  Warp warp(p, work, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
-  warp.run();
-}
-
 template <Precision P>
 struct ForwardLauncher {
   const PanelAttention& p;
@@ -273,11 +264,7 @@ struct ForwardLauncher {
 
   template <class Tile, bool kExtras>
   void run() const {
-    const auto kernel = panel_attention_kernel<P, Tile, kExtras>;
-    static std::atomic<uint64_t> prepared{0};
-    prefer_shared_memory(kernel, 0, prepared);
-    const dim3 grid = grid_of(p.item_count, 1, p.head_count, "attention");
-    launch("attention", kernel, grid, kWarp * Tile::kWarps, stream, p);
+    launch_attention<AttentionWarp<P, Tile, kExtras>>(p, "attention", stream);
     combine_attention(p, p.out, p.problem.dv, 1.0f, p.partial, true, stream);
   }
 };

@@ -10,9 +10,10 @@ namespace gnnsparse::cuda {
 // The pass over rows holds rows of Q and of the output's gradient and gathers K and V; that over
 // columns holds K and V and gathers the others. `first` is Q or K, `second` the gradient or V. The
 // pass over columns gives dK (kWhat & 1) and dV (kWhat & 2): both where their sums fit registers.
-template <Precision P, class Tile, bool kTransposed, int kWhat, bool kExtras>
+template <Precision P, class RowTile, bool kTransposed, int kWhat, bool kExtras>
 class AttentionGradWarp {
  public:
+  using Tile = RowTile;
   static constexpr int kSlices = Tile::kSlices;
   static constexpr bool kFirst = kWhat & 1;
   static constexpr bool kSecond = kWhat & 2;
@@ -28,6 +29,11 @@ class AttentionGradWarp {
   static constexpr bool kShares = Tile::kWarps == 1 && kHeld;
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
+  // That must fit on a multiprocessor: registers are the limit, and shared memory.
+  static constexpr int kBlocks = Tile::kWarps > 1 ? 3
+                                 : kSlices == 2   ? 6
+                                 : Tile::kPaired  ? (kTransposed ? 12 : 16)
+                                                  : (kTransposed ? 8 : 11);
 
   __device__ AttentionGradWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
@@ -229,26 +235,6 @@ class AttentionGradWarp {
   float sums_[(kFirst + kSecond) * kSlices][Tile::kTiles][4] = {};
 };
 
-// Blocks that must fit on a multiprocessor: registers are the limit, and shared memory.
-template <class Tile, bool kTransposed, bool kExtras>
-constexpr int attention_grad_blocks() {
-  if (Tile::kWarps > 1) return 3;
-  if (Tile::kSlices == 2) return 6;
-  if (Tile::kPaired) return kTransposed ? 12 : 16;
-  return kTransposed ? 8 : 11;
-}
-
-template <Precision P, class Tile, bool kTransposed, int kWhat, bool kExtras>
-__global__ void __launch_bounds__(kWarp* Tile::kWarps,
-                                  attention_grad_blocks<Tile, kTransposed, kExtras>())
-    panel_attention_grad_kernel(const __grid_constant__ PanelAttention p) {
-  using Warp = AttentionGradWarp<P, Tile, kTransposed, kWhat, kExtras>;
-  __shared__ __align__(1024) char memory[Warp::kSharedBytes];
-  const AttentionWork work(p);
-  Warp warp(p, work, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
-  warp.run();
-}
-
 template <Precision P, bool kTransposed>
 struct GradLauncher {
   const PanelAttention& p;
@@ -268,11 +254,8 @@ struct GradLauncher {
 
   template <class Tile, int kWhat, bool kExtras>
   void run_pass() const {
-    const auto kernel = panel_attention_grad_kernel<P, Tile, kTransposed, kWhat, kExtras>;
-    static std::atomic<uint64_t> prepared{0};
-    prefer_shared_memory(kernel, 0, prepared);
-    const dim3 grid = grid_of(p.item_count, 1, p.head_count, "attention_grad");
-    launch("attention_grad", kernel, grid, kWarp * Tile::kWarps, stream, p);
+    using Warp = AttentionGradWarp<P, Tile, kTransposed, kWhat, kExtras>;
+    launch_attention<Warp>(p, "attention_grad", stream);
     const AttentionProblem& q = p.problem;
     if (kWhat & 1) {
       combine_attention(p, kTransposed ? p.dk : p.dq, q.d, q.scale, p.partial, false, stream);
