@@ -342,6 +342,29 @@ def cuda_attention_panel_columns(
     dv: Heads,
     stream: int,
 ) -> None: ...
+def cuda_attention_panel_once(
+    problem: Attention,
+    a: Blocked,
+    items: Segments,
+    indptr: int,
+    row_ids: int,
+    cuts: int,
+    cut_count: int,
+    partials: int,
+    partial: int,
+    grad: Heads,
+    facts: int,
+    dq: Heads,
+    dbias: Slots,
+    addends: int,
+    heads: int,
+    count: int,
+    place_of_slot: int,
+    column_starts: int,
+    dk: Heads,
+    dv: Heads,
+    stream: int,
+) -> None: ...
 def cuda_softmax(
     a: Csr, long_rows: int, count: int, row_limit: int, scores: int, out: int, stream: int
 ) -> None: ...

@@ -26,11 +26,12 @@ _SLICE_LANES = 8
 
 @dataclass(frozen=True)
 class Device:
-    """What a plan needs to know of a device: "cpu", or "cuda" with its compute capability."""
+    """What a plan needs to know of a device: "cpu", or "cuda" with compute capability and bytes of memory."""
 
     type: str
     capability: tuple[int, int] = (0, 0)
     multiprocessors: int = 1
+    memory: int = 0
 
     @property
     def has_window_kernel(self) -> dict[Precision, bool]:
@@ -58,7 +59,7 @@ def describe_device(device: torch.device) -> Device:
     if device.type != "cuda":
         return Device(device.type)
     facts = torch.cuda.get_device_properties(device)
-    return Device("cuda", (facts.major, facts.minor), facts.multi_processor_count)
+    return Device("cuda", (facts.major, facts.minor), facts.multi_processor_count, facts.total_memory)
 
 
 @dataclass(frozen=True)

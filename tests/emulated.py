@@ -18,7 +18,7 @@ import pybind11
 import pytest
 
 from gnnsparse import _native
-from gnnsparse.ops import cuda_attention
+from gnnsparse.ops import attention_work, cuda_attention
 from gnnsparse.plan import Device
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
@@ -81,11 +81,11 @@ def install(monkeypatch: pytest.MonkeyPatch, emulated: ModuleType) -> Native:
     """Attention on CPU tensors takes the path of a GPU from here on."""
     native = Native(emulated)
     attention = sys.modules["gnnsparse.ops.attention"]
-    hopper = Device("cuda", (9, 0), 132)
+    hopper = Device("cuda", (9, 0), 132, 1 << 30)
     monkeypatch.setattr(cuda_attention, "_native", native)
     monkeypatch.setattr(cuda_attention, "_is_fused", lambda *_: True)
     monkeypatch.setattr(cuda_attention, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(cuda_attention, "stream_of", lambda device: 0)
-    monkeypatch.setattr(cuda_attention, "describe_device", lambda device: hopper)
+    monkeypatch.setattr(attention_work, "describe_device", lambda device: hopper)
     monkeypatch.setattr(attention, "attention_backend", lambda device: cuda_attention)
     return native

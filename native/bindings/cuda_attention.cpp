@@ -98,6 +98,33 @@ void attention_panel_columns(const AttentionProblem& problem, const BlockedView&
   cuda::attention_panel(p, cuda::AttentionPass::kColumns, stream_of(stream));
 }
 
+void attention_panel_once(const AttentionProblem& problem, const BlockedView& a,
+                          const Segments& items, Address indptr, Address row_ids, Address cuts,
+                          int64_t cut_count, int64_t partials, Address partial,
+                          const HeadsView& grad, Address facts, const HeadsView& dq,
+                          const SlotsView& dbias, Address addends, int64_t heads, int64_t count,
+                          Address place_of_slot, Address column_starts, const HeadsView& dk,
+                          const HeadsView& dv, Address stream) {
+  PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
+                                     partial, a.rows);
+  set_grad(p, grad, facts);
+  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
+  if (heads < 1) reject("heads", "must be at least 1");
+  require_size(count, "count");
+  require_aligned(addends, "addends");
+  require_aligned(place_of_slot, "place_of_slot");
+  p.dq = dq;
+  p.dbias = dbias;
+  p.dk = dk;
+  p.dv = dv;
+  p.addends.data = array<char>(addends, heads * count, "addends");
+  p.addends.heads = heads;
+  p.addends.count = count;
+  p.addends.place_of_slot = array<const int32_t>(place_of_slot, count, "place_of_slot");
+  p.addends.column_starts = array<const int32_t>(column_starts, a.cols + 1, "column_starts");
+  cuda::attention_panel(p, cuda::AttentionPass::kOnce, stream_of(stream));
+}
+
 }  // namespace
 
 void bind_cuda_attention(py::module_& m) {
@@ -106,6 +133,7 @@ void bind_cuda_attention(py::module_& m) {
   m.def("cuda_attention_panel_facts", &attention_panel_facts, nogil);
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil);
   m.def("cuda_attention_panel_columns", &attention_panel_columns, nogil);
+  m.def("cuda_attention_panel_once", &attention_panel_once, nogil);
 }
 
 }  // namespace gnnsparse::bindings

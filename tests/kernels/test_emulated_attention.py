@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from gnnsparse import masks
-from gnnsparse.ops.cuda_attention import shares_rows
+from gnnsparse.ops import attention_work
+from gnnsparse.ops.attention_work import shares_rows
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.attention_oracle import make_case
 from tests.helpers import make
 from tests.kernels.test_attention import OPTIONS, PATTERNS, check, rounding_of
 
-PASSES = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_rows", "_columns")}
+TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_rows", "_columns")}
+ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_once")}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,8 @@ def test_patterns(
     """Rows of every width, panels of 16 and of 64 rows, whole and cut."""
     if pattern == "long":
         graph = masks.full(120, 600)  # what takes a GPU microseconds takes seconds here
+    elif pattern == "strips":
+        graph = masks.vector_wise(60, 0.9, 8, seed=3, keys=500)
     elif pattern == "cut":
         graph = random_graph(20, 1500, 0.01, hubs=2)
     else:
@@ -51,8 +55,8 @@ def test_patterns(
     assert shares_rows(a.side) == (pattern in ("window", "blocks", "long"))
     scale = -0.2 if d == 8 else None
     case = make_case(a, d, d, lead=(1, 1) if pattern in ("long", "cut") else (1, 2), scale=scale)
-    check(a, case, floor=rounding_of(a))
-    assert native.called == PASSES
+    check(a, case, floor=rounding_of(a, pattern == "strips"))
+    assert native.called == (ONE_PASS if pattern == "strips" and d <= 64 else TWO_PASSES)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -64,3 +68,18 @@ def test_options(
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder=reorder)
     emulated.install(monkeypatch, module)
     check(a, make_case(a, 16, 24, **options))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("d", "dv"), [(16, 24), (64, 5)])
+def test_one_pass(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], d: int, dv: int
+) -> None:
+    """Both passes in one: cut panels, empty columns, a few heads at a time."""
+    a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder="degree")
+    native = emulated.install(monkeypatch, module)
+    monkeypatch.setattr(attention_work, "_ADDENDS_PAY", 0)
+    monkeypatch.setattr(attention_work, "_ADDENDS_SHARE", 5 * 90 * d * dv / 2**30)
+    check(a, make_case(a, d, dv, **options), floor=rounding_of(a, addends=True))
+    assert native.called == ONE_PASS

@@ -7,7 +7,11 @@ extern template void run_attention_forward<Precision::kBf16>(const PanelAttentio
 extern template void run_attention_row_grads<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void run_attention_row_grads<Precision::kBf16>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void sum_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void sum_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
 
 namespace {
 
@@ -125,19 +129,41 @@ __global__ void __launch_bounds__(kThreads)
   reinterpret_cast<float4*>(p.facts)[at] = make_float4(shift, rest, sum, 0.0f);
 }
 
-// Heads that share a bias are done one after the other, so that its gradient has one writer.
-template <Precision P>
-void run_rows(const PanelAttention& p, Stream stream) {
+// Heads [first, first + count) of the problem.
+PanelAttention heads_of(const PanelAttention& p, int64_t first, int64_t count) {
+  PanelAttention some = p;
+  some.first_head = p.first_head + first;
+  some.head_count = count;
+  return some;
+}
+
+// Calls run_heads with all heads, or, where they share a bias that has a gradient, one after the
+// other, so that the gradient has one writer.
+template <class RunHeads>
+void by_bias_writer(const PanelAttention& p, const RunHeads& run_heads) {
   const SlotsView& to = p.dbias;
   const bool shared = to.data != nullptr && ((to.batch == 0 && p.problem.batches > 1) ||
                                              (to.head == 0 && p.problem.heads > 1));
-  if (!shared) return run_attention_row_grads<P>(p, stream);
-  for (int64_t head = 0; head < p.head_count; ++head) {
-    PanelAttention one = p;
-    one.first_head = p.first_head + head;
-    one.head_count = 1;
-    run_attention_row_grads<P>(one, stream);
-  }
+  if (!shared) return run_heads(p);
+  for (int64_t head = 0; head < p.head_count; ++head) run_heads(heads_of(p, head, 1));
+}
+
+template <Precision P>
+void run_rows(const PanelAttention& p, Stream stream) {
+  by_bias_writer(p, [&](const PanelAttention& some) { run_attention_row_grads<P>(some, stream); });
+}
+
+// As many heads at a time as the addends have room for.
+template <Precision P>
+void run_once(const PanelAttention& p, Stream stream) {
+  by_bias_writer(p, [&](const PanelAttention& some) {
+    const int64_t at_once = p.addends.heads;
+    for (int64_t head = 0; head < some.head_count; head += at_once) {
+      const auto now = heads_of(some, head, std::min(at_once, some.head_count - head));
+      run_attention_addends<P>(now, stream);
+      sum_attention_addends<P>(now, stream);
+    }
+  });
 }
 
 template <Precision P>
@@ -157,6 +183,8 @@ void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
       return run_rows<P>(p, stream);
     case AttentionPass::kColumns:
       return run_attention_column_grads<P>(p, stream);
+    case AttentionPass::kOnce:
+      return run_once<P>(p, stream);
   }
 }
 

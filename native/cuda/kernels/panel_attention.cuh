@@ -338,5 +338,10 @@ template <Precision P>
 void run_attention_row_grads(const PanelAttention& p, Stream stream);
 template <Precision P>
 void run_attention_column_grads(const PanelAttention& p, Stream stream);
+// Both passes in one for heads whose addends fit their array, and the sums of those.
+template <Precision P>
+void run_attention_addends(const PanelAttention& p, Stream stream);
+template <Precision P>
+void sum_attention_addends(const PanelAttention& p, Stream stream);
 
 }  // namespace gnnsparse::cuda

@@ -1,15 +1,17 @@
 // Gradients of attention over panels. The weights are made anew from the rows' logarithms of sums.
 // A pass over rows of A gives dQ, one over rows of A^T gives dK and dV: no sum is shared between
-// warps.
+// warps. Or the pass over rows gives all three, the last two in parts (attention_addends.cuh).
 #pragma once
 
-#include "kernels/panel_attention.cuh"
+#include "kernels/attention_addends.cuh"
 
 namespace gnnsparse::cuda {
 
 // The pass over rows holds rows of Q and of the output's gradient and gathers K and V; that over
 // columns holds K and V and gathers the others. `first` is Q or K, `second` the gradient or V. The
 // pass over columns gives dK (kWhat & 1) and dV (kWhat & 2): both where their sums fit registers.
+// That over rows gives dQ (1) and, asked for, the addends of the others (kAddends).
+inline constexpr int kAddends = 4;
 template <Precision P, class RowTile, bool kTransposed, int kWhat, bool kExtras>
 class AttentionGradWarp {
  public:
@@ -18,6 +20,7 @@ class AttentionGradWarp {
   static constexpr bool kFirst = kWhat & 1;
   static constexpr bool kSecond = kWhat & 2;
   static constexpr int kSecondSums = kFirst ? kSlices : 0;
+  static constexpr bool kAdds = kWhat & kAddends;
   static constexpr bool kHeld = kSlices == 1;  // own rows in registers
   // A stage stays while the next ones are on their way.
   static constexpr int kAhead = Tile::kWarps > 1 ? 4 : 2;
@@ -26,12 +29,13 @@ class AttentionGradWarp {
   static constexpr uint32_t kOwnBytes = Tile::kSteps * kQueryBytes;
   // One warp's own rows on their way to registers, and its results, share slices that are copied
   // to after that.
-  static constexpr bool kShares = Tile::kWarps == 1 && kHeld;
+  static constexpr bool kShares = Tile::kWarps == 1 && kHeld && !kAdds;
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
   // That must fit on a multiprocessor: registers are the limit, and shared memory.
   static constexpr int kBlocks = Tile::kWarps > 1 ? 3
                                  : kSlices == 2   ? 6
+                                 : kAdds          ? 12
                                  : Tile::kPaired  ? (kTransposed ? 12 : 16)
                                                   : (kTransposed ? 8 : 11);
 
@@ -43,7 +47,8 @@ class AttentionGradWarp {
         stream_(p.a, work.item,
                 LaneChunk<Tile>(gathered_first(p, work), gathered_second(p, work), work.lane),
                 shared, facts_of(p, work)),
-        facts_(p, work) {}
+        facts_(p, work),
+        addends_(p, work, own_) {}
 
   __device__ void run() {
     copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_first(p_, work_), own_second(p_, work_), own_);
@@ -60,6 +65,7 @@ class AttentionGradWarp {
       held_[0] = load_query_matrices(own_, work_.lane);
       if constexpr (!Tile::kPaired) held_[1] = load_query_matrices(own_ + kQueryBytes, work_.lane);
     }
+    if constexpr (kAdds) addends_.arrange(own_);
     for (int i = 0; i < work_.item.stages; ++i) {
       const uint32_t bits = lane_bits(following, kQueryRows);
       following = stage_bits<Tile>(p_, work_, i + 1);
@@ -130,6 +136,7 @@ class AttentionGradWarp {
 
   __device__ __forceinline__ void stage(int i, uint32_t bits) {
     if constexpr (kExtras) facts_.enter(i, bits);
+    if constexpr (kAdds) addends_.enter(i);
     uint32_t first[kSlices];
     uint32_t second[kSlices];
     float weights[4][4] = {};    // scores at first
@@ -152,6 +159,11 @@ class AttentionGradWarp {
       for (int s = 0; s < kSlices; ++s) {
         multiply_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
       }
+      if constexpr (kAdds) addends_.write_keys(a);
+    }
+    if constexpr (kAdds) {
+      to_operand<P>(weights, a);
+      addends_.write_values(a);
     }
     if constexpr (kSecond) {
       to_operand<P>(weights, a);
@@ -230,6 +242,7 @@ class AttentionGradWarp {
   uint32_t own_;
   Stream stream_;
   EdgeFacts<kTransposed> facts_;
+  std::conditional_t<kAdds, AddendWriter<P>, NoAddends> addends_;
   QuerySlice held_[Tile::kPaired ? 1 : 2];
   float4 query_[2] = {};
   float sums_[(kFirst + kSecond) * kSlices][Tile::kTiles][4] = {};
@@ -268,6 +281,22 @@ struct GradLauncher {
   }
 };
 
+// The pass over rows that also writes addends: of rows of one slice.
+template <Precision P>
+struct AddendLauncher {
+  const PanelAttention& p;
+  Stream stream;
+
+  template <class Tile, bool kExtras>
+  void run() const {
+    if (Tile::kWarps > 1 || Tile::kSlices > 1) {
+      throw std::invalid_argument("a: the backward pass in one has panels of 16 rows, 64 features");
+    }
+    GradLauncher<P, false>{p, stream}
+        .template run_pass<AttentionTile<1, 1>, 1 | kAddends, kExtras>();
+  }
+};
+
 template <Precision P>
 void run_attention_row_grads(const PanelAttention& p, Stream stream) {
   with_attention_tile(p, GradLauncher<P, false>{p, stream});
@@ -276,6 +305,11 @@ void run_attention_row_grads(const PanelAttention& p, Stream stream) {
 template <Precision P>
 void run_attention_column_grads(const PanelAttention& p, Stream stream) {
   with_attention_tile(p, GradLauncher<P, true>{p, stream});
+}
+
+template <Precision P>
+void run_attention_addends(const PanelAttention& p, Stream stream) {
+  with_attention_tile(p, AddendLauncher<P>{p, stream});
 }
 
 }  // namespace gnnsparse::cuda

@@ -33,4 +33,20 @@ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   block.sync_warp();
 }
 
+inline uint32_t transpose_matrix(uint32_t pair) {
+  auto& block = emulator::Block::current();
+  block.publish(&pair, sizeof pair);
+  block.sync_warp();
+  const int column = block.lane() / 4;
+  uint16_t turned[2];
+  for (int half = 0; half < 2; ++half) {
+    const int row = 2 * (block.lane() % 4) + half;
+    std::memcpy(&turned[half], block.published(4 * row + column / 2) + 2 * (column % 2), 2);
+  }
+  block.sync_warp();
+  uint32_t result;
+  std::memcpy(&result, turned, sizeof result);
+  return result;
+}
+
 }  // namespace gnnsparse::cuda

@@ -6,6 +6,25 @@
 
 namespace gnnsparse {
 
+// What every column slot of a panel of 16 rows adds to dK and dV, in the storage type: rows of dV
+// and of dK, each padded to whole 16 bytes, those of a column one after another. Written by the
+// backward pass in one, then summed.
+struct Addends {
+  void* data = nullptr;  // [heads at a time][count][row_bytes]
+  int64_t heads = 0;     // at a time
+  int64_t count = 0;     // of one head
+  // [stages][8][4]: place of column slot `column_slot(n, j)` of a stage; -1: none
+  const int32_t* place_of_slot = nullptr;
+  const int32_t* column_starts = nullptr;  // [S + 1] first place of each column
+
+  static GNNSPARSE_HD constexpr int chunks(int64_t width) {
+    return static_cast<int>(ceil_div<int64_t>(width, 8));
+  }
+  static GNNSPARSE_HD constexpr int64_t row_bytes(const AttentionProblem& p) {
+    return 16 * (chunks(p.dv) + chunks(p.d));
+  }
+};
+
 // Rows of all dense arrays but results are 16-byte aligned, in the storage type of the precision,
 // and padded with zeros to whole 16 bytes. Heads are counted over the whole batch.
 struct PanelAttention {
@@ -36,10 +55,11 @@ struct PanelAttention {
   float* facts = nullptr;
   HeadsView dq;     // pass over rows; null: not wanted
   SlotsView dbias;  // float32, added to; null: not wanted
-  HeadsView dk;     // pass over columns
+  HeadsView dk;     // pass over columns, or both passes in one
   HeadsView dv;
   const void* slot_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
   bool wide_map = false;           // of 64 bits
+  Addends addends;                 // both passes in one
 };
 
 namespace cpu {
