@@ -22,10 +22,10 @@ from gnnsparse.ops import attention_work, cuda_attention
 from gnnsparse.plan import Device
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
-KERNELS = ("panel_attention", "panel_attention_fp16", "panel_attention_bf16",
-           "panel_attention_grad_fp16", "panel_attention_grad_bf16")  # fmt: skip
+PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 SOURCES = [
-    *(f"cuda/kernels/{name}.cu" for name in KERNELS),
+    "cuda/kernels/panel_attention.cu",
+    *(f"cuda/kernels/panel_attention{part}_{name}.cu" for part in ("", "_grad") for name in PRECISIONS),
     "emulator/block.cpp", "emulator/module.cpp", "bindings/cuda_attention.cpp",
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.

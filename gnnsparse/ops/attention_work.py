@@ -14,9 +14,10 @@ from gnnsparse.preprocess.balance import STAGE, Segments
 from gnnsparse.side import Side
 
 __all__ = [
-    "ALIGNED",
+    "VECTOR",
     "Addends",
     "Work",
+    "addend_bytes",
     "addends_of",
     "heads_at_once",
     "may_be_tall",
@@ -25,7 +26,7 @@ __all__ = [
     "workspace",
 ]
 
-ALIGNED = 8  # elements of 16 bytes
+VECTOR = 16  # bytes that rows are padded to
 #: Rows of a panel: of one warp, or of four that share the gathered rows.
 _ROWS, _TALL_ROWS = 16, 64
 _TALL_FEATURES = 64
@@ -66,8 +67,8 @@ def shares_rows(side: Side) -> bool:
 def may_be_tall(
     q: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None, is_causal: bool
 ) -> bool:
-    """Whether a problem may take panels of 64 rows."""
-    narrow = max(q.shape[3], v.shape[3]) <= _TALL_FEATURES
+    """Whether a problem may take panels of 64 rows; q in the storage dtype."""
+    narrow = max(q.shape[3], v.shape[3]) <= _TALL_FEATURES and q.dtype.itemsize == 2
     return narrow and bias is None and seed is None and not is_causal
 
 
@@ -142,12 +143,18 @@ def addends_of(side: Side) -> Addends:
     return side.remember("attention addends", make)
 
 
+def addend_bytes(d: int, dv: int) -> int:
+    """Bytes of what a column slot adds to dK and dV, in 16 bits."""
+    return sum(-(-2 * width // VECTOR) * VECTOR for width in (d, dv))
+
+
 def heads_at_once(operand: SparseOperand, heads: int, d: int, dv: int, tall: bool) -> int:
     """How many heads the backward pass in one takes at a time; 0: two passes are faster, or it can't run.
 
     `tall` as in `work_of`: such panels have no pass in one.
     """
-    if max(d, dv) > _ADDEND_FEATURES or (tall and shares_rows(operand.side)):
+    fits = max(d, dv) <= _ADDEND_FEATURES and operand.precision.storage.itemsize == 2
+    if not fits or (tall and shares_rows(operand.side)):
         return 0
 
     def pays() -> bool:
@@ -157,6 +164,5 @@ def heads_at_once(operand: SparseOperand, heads: int, d: int, dv: int, tall: boo
     side = operand.side
     if not side.remember("attention addends pay", pays):
         return 0
-    bytes_of_slot = 16 * (-(-d // ALIGNED) + -(-dv // ALIGNED))
     budget = int(describe_device(operand.device).memory * _ADDENDS_SHARE)
-    return min(heads, budget // (side.panel_slots(_ROWS) * bytes_of_slot))
+    return min(heads, budget // (side.panel_slots(_ROWS) * addend_bytes(d, dv)))

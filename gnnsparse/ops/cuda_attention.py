@@ -1,6 +1,6 @@
-"""Attention on NVIDIA GPUs: the fused kernels over panels, in 16 bits.
+"""Attention on NVIDIA GPUs: the fused kernels over panels.
 
-What they do not take runs the unfused chain: 32-bit precisions, more than 128 features, operands that may
+What they do not take runs the unfused chain: more than 128 features, or 64 in 32 bits, and operands that may
 not be converted to panels.
 """
 
@@ -14,26 +14,34 @@ from gnnsparse import _native
 from gnnsparse.csr import address, on_device, stream_of
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import unfused
-from gnnsparse.ops.attention_work import ALIGNED, addends_of, heads_at_once, may_be_tall, work_of, workspace
+from gnnsparse.ops.attention_work import (
+    VECTOR,
+    addend_bytes,
+    addends_of,
+    heads_at_once,
+    may_be_tall,
+    work_of,
+    workspace,
+)
 from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
 from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.plan import describe_device
-from gnnsparse.precision import Precision
 
 __all__ = ["attention", "attention_grad"]
 
 _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-_MOST_FEATURES = 128
+#: Four slices of 128 bytes would need more registers and shared memory than there are.
+_MOST_BYTES = 256
 
 
 def _is_fused(operand: SparseOperand, q: torch.Tensor, v: torch.Tensor) -> bool:
     precision = operand.precision
     wide = max(q.shape[3], v.shape[3])
-    fits = min(q.shape[3], v.shape[3]) > 0 and wide <= _MOST_FEATURES and q.shape[0] * q.shape[1] > 0
+    fits = min(q.shape[3], v.shape[3]) > 0 and wide * precision.storage.itemsize <= _MOST_BYTES
     return (
         fits
+        and q.shape[0] * q.shape[1] > 0
         and operand.nnz > 0
-        and precision in (Precision.FP16, Precision.BF16)
         and operand.side.panels
         and describe_device(operand.device).has_panel_kernel(precision)
     )
@@ -45,17 +53,17 @@ def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     Rows are padded with zeros to whole 16 bytes.
     """
     steps = [x.stride(i) for i in range(3) if x.shape[i] > 1]
-    width = x.shape[3]
+    width, aligned = x.shape[3], VECTOR // dtype.itemsize
     if (
         x.dtype == dtype
-        and width % ALIGNED == 0
+        and width % aligned == 0
         and x.stride(3) == 1
         and x.data_ptr() % 16 == 0
-        and all(step % ALIGNED == 0 for step in steps)
+        and all(step % aligned == 0 for step in steps)
     ):
         return x
-    packed = x.new_empty(*x.shape[:3], -(-width // ALIGNED) * ALIGNED, dtype=dtype)
-    if width % ALIGNED:
+    packed = x.new_empty(*x.shape[:3], -(-width // aligned) * aligned, dtype=dtype)
+    if width % aligned:
         packed[..., width:] = 0
     packed[..., :width] = x
     return packed[..., :width]
@@ -126,10 +134,8 @@ class _Backward:
         work = work_of(operand.side, self.heads * self.d, tall=False)
         partial = workspace(work, self.heads, (self.d,), operand.device)
         addends = addends_of(operand.side)
-        width = sum(-(-n // ALIGNED) * ALIGNED for n in (self.d, self.dv))
-        room = torch.empty(
-            at_once, addends.slots, width, dtype=operand.precision.storage, device=operand.device
-        )
+        size = at_once * addends.slots * addend_bytes(self.d, self.dv)
+        room = torch.empty(size, dtype=torch.uint8, device=operand.device)
         _native.cuda_attention_panel_once(
             self.problem, *work.head, address(partial), *self.given, heads_view(dq), slots_view(dbias),
             address(room), at_once, addends.slots, address(addends.places), address(addends.starts),

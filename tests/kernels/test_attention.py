@@ -33,9 +33,10 @@ OPTIONS: list[dict[str, Any]] = [
 def rounding_of(a: gnnsparse.SparseOperand, addends: bool = False) -> float:
     """What the error of one element may be.
 
-    A score's gradient is rounded once more than in a plain run, and so are addends of dK and dV.
+    A score's gradient is rounded once more than in a plain run, and so are addends of dK and dV. In fp32 a weight
+    is as wrong as its score and the logarithm of its row's sum, of about 10, are rounded.
     """
-    return (2 if addends else 1.5) * torch.finfo(a.precision.storage).eps
+    return max((2 if addends else 1.5) * torch.finfo(a.precision.storage).eps, 2e-6)
 
 
 def check(a: gnnsparse.SparseOperand, case: Case, floor: float | None = None, **how: Any) -> None:

@@ -7,21 +7,24 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kSliceFeatures = 64;
 inline constexpr int kRowBytesOfSlice = 128;
 
 // How a block shares out a head. Rows of two arrays are gathered: Q or K, and V or the output's
 // gradient. A slice is 128 bytes of the rows of a stage.
 //   kWarpCount: 16-row windows of a panel, one a warp, that share the gathered rows.
-//   kWidth: slices of a row; 0: rows of up to 32 features of both arrays share a slice.
-template <int kWarpCount, int kWidth>
+//   kWidth: slices of a row; 0: rows of up to 32 features, in 16 bits, of both arrays share a
+//   slice.
+template <Precision kPrecision, int kWarpCount, int kWidth>
 struct AttentionTile {
+  static constexpr Precision P = kPrecision;
+  static constexpr int kSliceFeatures = PanelTile<P>::kFeatures;
+  static constexpr int kElementBytes = sizeof(typename PanelTile<P>::Storage);
   static constexpr int kWarps = kWarpCount;
   static constexpr int kRows = kQueryRows * kWarps;
   static constexpr bool kPaired = kWidth == 0;
   static constexpr int kSlices = kPaired ? 1 : kWidth;
-  static constexpr int kSteps = kPaired ? 1 : 2 * kWidth;  // slices of a stage
-  static constexpr int kTiles = kPaired ? 4 : 8;           // of 8 features, of an array in a slice
+  static constexpr int kSteps = kPaired ? 1 : 2 * kWidth;            // slices of a stage
+  static constexpr int kTiles = kPaired ? 4 : PanelTile<P>::kTiles;  // of an array in a slice
   // Of one array or the other in a slice: pairs of k-steps, and of tiles.
   static constexpr int kSecondKeys = kPaired ? 1 : 0;
   static constexpr int kFirstKeysEnd = kPaired ? 1 : 2;
@@ -37,7 +40,8 @@ struct AttentionTile {
   }
 };
 
-// The rows of one head of a dense array of 16-bit elements, padded with zeros to whole chunks.
+// The rows of one head of a dense array, padded with zeros to whole chunks.
+template <class Tile>
 struct HeadRows {
   const char* data;
   uint32_t stride;  // bytes
@@ -45,15 +49,15 @@ struct HeadRows {
 
   __device__ HeadRows(const HeadsView& view, int64_t b, int64_t h, int64_t width)
       : data(static_cast<const char*>(view.of(b, h).data)),
-        stride(static_cast<uint32_t>(2 * view.row)),
-        bytes(static_cast<int>(2 * width)) {}
+        stride(static_cast<uint32_t>(Tile::kElementBytes * view.row)),
+        bytes(static_cast<int>(Tile::kElementBytes * width)) {}
 };
 
 // What a lane copies of two arrays: always the same chunk of a row.
 template <class Tile>
 class LaneChunk {
  public:
-  __device__ LaneChunk(const HeadRows& first, const HeadRows& second, int lane) {
+  __device__ LaneChunk(const HeadRows<Tile>& first, const HeadRows<Tile>& second, int lane) {
     const int chunk = copy_chunk(lane);
     if constexpr (Tile::kPaired) {
       const bool upper = chunk >= kRowChunks / 2;

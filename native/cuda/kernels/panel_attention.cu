@@ -4,13 +4,19 @@ namespace gnnsparse::cuda {
 
 extern template void run_attention_forward<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void run_attention_forward<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_forward<Precision::kTf32>(const PanelAttention&, Stream);
+extern template void run_attention_forward<Precision::kFp32>(const PanelAttention&, Stream);
 extern template void run_attention_row_grads<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void run_attention_row_grads<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_row_grads<Precision::kTf32>(const PanelAttention&, Stream);
+extern template void run_attention_row_grads<Precision::kFp32>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void run_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void sum_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_column_grads<Precision::kTf32>(const PanelAttention&, Stream);
+extern template void run_attention_column_grads<Precision::kFp32>(const PanelAttention&, Stream);
+extern template void run_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void run_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void sum_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
 extern template void sum_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
 
 namespace {
@@ -104,7 +110,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t h = head % p.problem.heads;
   const DenseView grad = p.grad.of(b, h);
   const DenseView out = p.out.of(b, h);
-  const auto* grads = static_cast<const uint16_t*>(grad.data) + query * grad.stride;
+  using Storage = typename VectorOf<P>::Storage;
+  const auto* grads = static_cast<const Storage*>(grad.data) + query * grad.stride;
   float sum = 0.0f;
   for (int64_t f = kElements * lane; f < p.problem.dv; f += kElements * kLanes) {
     float g[kElements];
@@ -184,7 +191,11 @@ void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
     case AttentionPass::kColumns:
       return run_attention_column_grads<P>(p, stream);
     case AttentionPass::kOnce:
-      return run_once<P>(p, stream);
+      if constexpr (kWords<P>) {
+        throw std::invalid_argument("precision: the backward pass in one has 16 bits");
+      } else {
+        return run_once<P>(p, stream);
+      }
   }
 }
 
@@ -200,14 +211,16 @@ void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t wid
 }
 
 void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream) {
-  const bool fp16 = p.problem.precision == Precision::kFp16;
-  if (!fp16 && p.problem.precision != Precision::kBf16) {
-    throw std::invalid_argument("precision: attention over panels has fp16 and bf16");
+  switch (p.problem.precision) {
+    case Precision::kFp16:
+      return run<Precision::kFp16>(p, pass, stream);
+    case Precision::kBf16:
+      return run<Precision::kBf16>(p, pass, stream);
+    case Precision::kTf32:
+      return run<Precision::kTf32>(p, pass, stream);
+    case Precision::kFp32:
+      return run<Precision::kFp32>(p, pass, stream);
   }
-  if (p.problem.d > 2 * kSliceFeatures || p.problem.dv > 2 * kSliceFeatures) {
-    throw std::invalid_argument("d: attention over panels has at most 128 features");
-  }
-  fp16 ? run<Precision::kFp16>(p, pass, stream) : run<Precision::kBf16>(p, pass, stream);
 }
 
 }  // namespace gnnsparse::cuda

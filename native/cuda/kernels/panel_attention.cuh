@@ -66,7 +66,8 @@ struct AttentionWork {
 // The first kSlices slices of the warp's own rows of a head, brought to `to` in shared memory.
 template <class Tile, int kSlices>
 __device__ void copy_own_rows(const PanelAttention& p, const AttentionWork& work,
-                              const HeadRows& first, const HeadRows& second, uint32_t to) {
+                              const HeadRows<Tile>& first, const HeadRows<Tile>& second,
+                              uint32_t to) {
   const LaneChunk<Tile> chunk(first, second, work.lane);
 #pragma unroll
   for (int i = 0; i < kQueryRows / 4; ++i) {
@@ -166,8 +167,12 @@ template <Precision P>
 __device__ __forceinline__ float round_to(float x) {
   if constexpr (P == Precision::kFp16) {
     return __half2float(__float2half_rn(x));
-  } else {
+  } else if constexpr (P == Precision::kBf16) {
     return __bfloat162float(__float2bfloat16_rn(x));
+  } else if constexpr (P == Precision::kTf32) {
+    return bits_float(to_tf32(float_bits(x)));
+  } else {
+    return x;
   }
 }
 
@@ -181,17 +186,39 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   }
 }
 
-// Scores of a stage as operand A of its two mmas: they are where the lane needs them.
+// Scores of a stage as operand A of its mmas: they are where the lane needs them.
 template <Precision P>
-__device__ __forceinline__ void to_operand(const float (&scores)[4][4], uint32_t (&a)[2][4]) {
+struct WeightOperand {
+  static constexpr int kMmas = PanelTile<P>::kMmas;
+  uint32_t reg[kMmas][4];
+
+  __device__ __forceinline__ explicit WeightOperand(const float (&scores)[4][4]) {
 #pragma unroll
-  for (int q = 0; q < 2; ++q) {
+    for (int q = 0; q < kMmas; ++q) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const Element2D low = weight_element(q, r, 0);
-      const Element2D high = weight_element(q, r, 1);
-      a[q][r] = pack_pair<P>(scores[low.row][low.col], scores[high.row][high.col]);
+      for (int r = 0; r < 4; ++r) {
+        if constexpr (kWords<P>) {
+          const Element2D at = weight_word(q, r);
+          reg[q][r] = float_bits(scores[at.row][at.col]);
+        } else {
+          const Element2D low = weight_element(q, r, 0);
+          const Element2D high = weight_element(q, r, 1);
+          reg[q][r] = pack_pair<P>(scores[low.row][low.col], scores[high.row][high.col]);
+        }
+      }
     }
+  }
+};
+
+// sums += weights values: of the tiles kFrom to kTo of a slice in pairs, in 16 bits.
+template <Precision P, int kFrom = 0, int kTo = 4, int kTiles>
+__device__ __forceinline__ void add_values(uint32_t values, int lane, const WeightOperand<P>& a,
+                                           float (&sums)[kTiles][4]) {
+  if constexpr (kWords<P>) {
+    add_fresh<P>(sums,
+                 [&](float (&to)[4][4]) { multiply_value_words<P>(values, lane, a.reg, to); });
+  } else {
+    multiply_values<P, kFrom, kTo>(values, lane, a.reg, sums);
   }
 }
 
@@ -275,14 +302,19 @@ __device__ void store_results(const PanelAttention& p, const AttentionWork& work
                               const float (&scale)[2], const float (&sums)[kTiles][4],
                               uint32_t own) {
   MutableDenseView view = to.mutable_of(work.b, work.h);
-  const bool whole = view.dtype == storage_of(P) && (reinterpret_cast<uintptr_t>(view.data) % 16 |
-                                                     view.stride % 8 | width % 8) == 0;
-  if (whole && work.item.partial < 0) {
-    view.data = static_cast<uint16_t*>(view.data) + feature;
-    store_chunks<P>(p, work, view, width - feature, scale, sums, own);
-  } else {
+  if constexpr (kWords<P>) {
     const AttentionOutput out(p, work, to, width, partial, scale);
-    store_pairs(out, sums, 0, work.lane, feature);
+    store_words(out, sums, 0, work.lane, feature);
+  } else {
+    const bool whole = view.dtype == storage_of(P) && (reinterpret_cast<uintptr_t>(view.data) % 16 |
+                                                       view.stride % 8 | width % 8) == 0;
+    if (whole && work.item.partial < 0) {
+      view.data = static_cast<uint16_t*>(view.data) + feature;
+      store_chunks<P>(p, work, view, width - feature, scale, sums, own);
+    } else {
+      const AttentionOutput out(p, work, to, width, partial, scale);
+      store_pairs(out, sums, 0, work.lane, feature);
+    }
   }
 }
 
@@ -306,25 +338,35 @@ void launch_attention(const PanelAttention& p, const char* call, Stream stream) 
 }
 
 // Calls launcher.run<Tile, kExtras>() with what the problem needs.
-template <class Launcher>
+template <Precision P, class Launcher>
 void with_attention_tile(const PanelAttention& p, const Launcher& launcher) {
+  constexpr int kSliceFeatures = PanelTile<P>::kFeatures;
   const int64_t width = std::max(p.problem.d, p.problem.dv);
   const bool extras = p.problem.has_extras();
-  if (p.a.shape.panel == AttentionTile<4, 1>::kRows) {
-    if (extras || width > kSliceFeatures) {
-      throw std::invalid_argument(
-          "a: panels of 64 rows have no bias, dropout or causal mask, and at most 64 features");
+  if (width > 2 * kSliceFeatures) {
+    throw std::invalid_argument("d: attention over panels has at most 128 features, 64 in 32 bits");
+  }
+  if (p.a.shape.panel != kQueryRows) {
+    if constexpr (!kWords<P>) {
+      if (!extras && width <= kSliceFeatures) {
+        return launcher.template run<AttentionTile<P, 4, 1>, false>();
+      }
     }
-    launcher.template run<AttentionTile<4, 1>, false>();
-  } else if (width > kSliceFeatures) {
-    extras ? launcher.template run<AttentionTile<1, 2>, true>()
-           : launcher.template run<AttentionTile<1, 2>, false>();
+    throw std::invalid_argument(
+        "a: panels of 64 rows have 16 bits, at most 64 features, no bias, dropout or causal mask");
+  }
+  if (width > kSliceFeatures) {
+    extras ? launcher.template run<AttentionTile<P, 1, 2>, true>()
+           : launcher.template run<AttentionTile<P, 1, 2>, false>();
   } else if (extras) {
-    launcher.template run<AttentionTile<1, 1>, true>();
-  } else if (width > kSliceFeatures / 2) {
-    launcher.template run<AttentionTile<1, 1>, false>();
+    launcher.template run<AttentionTile<P, 1, 1>, true>();
   } else {
-    launcher.template run<AttentionTile<1, 0>, false>();
+    if constexpr (!kWords<P>) {
+      if (width <= kSliceFeatures / 2) {
+        return launcher.template run<AttentionTile<P, 1, 0>, false>();
+      }
+    }
+    launcher.template run<AttentionTile<P, 1, 1>, false>();
   }
 }
 

@@ -8,15 +8,17 @@
 namespace gnnsparse::cuda {
 
 // kExtras: a bias, dropout or a causal mask.
-template <Precision P, class RowTile, bool kExtras>
+template <class RowTile, bool kExtras>
 class AttentionWarp {
  public:
   using Tile = RowTile;
+  static constexpr Precision P = Tile::P;
   static constexpr int kSlices = Tile::kSlices;
   // More warps at a time are worth more than another slice; four that share rows take whole stages.
   static constexpr int kStages = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
   static constexpr int kSlots = Tile::kWarps > 1 ? 8 : kSlices == 1 ? 3 : 4;
   static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kSlots - 1;
+  using Rows = HeadRows<Tile>;
   using Stream = RowStream<Tile, kSlots, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
@@ -37,14 +39,14 @@ class AttentionWarp {
         own_(shared +
              (kShares ? (kSlots - 1) * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
-                LaneChunk<Tile>(HeadRows(p.problem.k, work.b, work.h, p.problem.d),
-                                HeadRows(p.problem.v, work.b, work.h, p.problem.dv), work.lane),
+                LaneChunk<Tile>(Rows(p.problem.k, work.b, work.h, p.problem.d),
+                                Rows(p.problem.v, work.b, work.h, p.problem.dv), work.lane),
                 shared),
         facts_(p, work) {}
 
   __device__ void run() {
-    copy_own_rows<Tile, kSlices>(p_, work_, HeadRows(p_.problem.q, work_.b, work_.h, p_.problem.d),
-                                 HeadRows(p_.problem.q, work_.b, work_.h, 0), own_);
+    copy_own_rows<Tile, kSlices>(p_, work_, Rows(p_.problem.q, work_.b, work_.h, p_.problem.d),
+                                 Rows(p_.problem.q, work_.b, work_.h, 0), own_);
     commit_copies();
     // The stage that an odd number of them lacks is multiplied with weights of zero.
     if (work_.item.stages % kStages != 0) stream_.clear();
@@ -56,7 +58,7 @@ class AttentionWarp {
     QuerySlice queries[kSlices];
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      queries[s] = load_query_matrices(own_ + s * kQueryBytes, work_.lane);
+      queries[s] = load_query_slice<P>(own_ + s * kQueryBytes, work_.lane);
     }
     set_scale(queries);
     for (int i = 0; i < work_.item.stages; i += kStages) {
@@ -80,8 +82,9 @@ class AttentionWarp {
     scale_ = p_.problem.scale * kLog2E;
     if constexpr (!kExtras) {
       if (scale_ < 0.0f) {
+        constexpr uint32_t kSigns = kWords<P> ? 0x80000000u : 0x80008000u;
 #pragma unroll
-        for (int i = 0; i < 16 * kSlices; ++i) queries[i / 16].reg[i / 4 % 4][i % 4] ^= 0x80008000u;
+        for (int i = 0; i < 16 * kSlices; ++i) queries[i / 16].reg[i / 4 % 4][i % 4] ^= kSigns;
       }
       scale_ = fmaxf(fabsf(scale_), std::numeric_limits<float>::min());
     }
@@ -96,21 +99,20 @@ class AttentionWarp {
                                         const QuerySlice (&queries)[kSlices]) {
     float all[1][4][4] = {};
     auto& scores = all[0];
-    uint32_t a[2][4];
     const uint32_t first = stream_.template next<0>(i);
     multiply_keys<P, 0, Tile::kFirstKeysEnd>(first, work_.lane, queries[0], scores);
     if constexpr (kSlices == 2) {
       multiply_keys<P>(stream_.template next<1>(i), work_.lane, queries[1], scores);
     }
     kExtras ? weigh_extras(bits[0], scores) : weigh(bits, all);
-    to_operand<P>(scores, a);
+    const WeightOperand<P> a(scores);
     if constexpr (Tile::kPaired) {
-      multiply_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
+      add_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
     } else {
-      multiply_values<P>(stream_.template next<kSlices>(i), work_.lane, a, sums_[0]);
+      add_values<P>(stream_.template next<kSlices>(i), work_.lane, a, sums_[0]);
     }
     if constexpr (kSlices == 2) {
-      multiply_values<P>(stream_.template next<3>(i), work_.lane, a, sums_[1]);
+      add_values<P>(stream_.template next<3>(i), work_.lane, a, sums_[1]);
     }
   }
 
@@ -127,9 +129,7 @@ class AttentionWarp {
     weigh(bits, scores);
 #pragma unroll
     for (int j = 0; j < kStages; ++j) {
-      uint32_t a[2][4];
-      to_operand<P>(scores[j], a);
-      multiply_values<P>(values[j], work_.lane, a, sums_[0]);
+      add_values<P>(values[j], work_.lane, WeightOperand<P>(scores[j]), sums_[0]);
     }
   }
 
@@ -227,8 +227,8 @@ class AttentionWarp {
     }
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      store_results<P>(p_, work_, p_.out, p_.problem.dv, int64_t{kSliceFeatures} * s, p_.partial,
-                       scale, sums_[s], own_);
+      store_results<P>(p_, work_, p_.out, p_.problem.dv, int64_t{Tile::kSliceFeatures} * s,
+                       p_.partial, scale, sums_[s], own_);
     }
   }
 
@@ -257,21 +257,20 @@ class AttentionWarp {
   float sums_[kSlices][Tile::kTiles][4] = {};
 };
 
-template <Precision P>
 struct ForwardLauncher {
   const PanelAttention& p;
   Stream stream;
 
   template <class Tile, bool kExtras>
   void run() const {
-    launch_attention<AttentionWarp<P, Tile, kExtras>>(p, "attention", stream);
+    launch_attention<AttentionWarp<Tile, kExtras>>(p, "attention", stream);
     combine_attention(p, p.out, p.problem.dv, 1.0f, p.partial, true, stream);
   }
 };
 
 template <Precision P>
 void run_attention_forward(const PanelAttention& p, Stream stream) {
-  with_attention_tile(p, ForwardLauncher<P>{p, stream});
+  with_attention_tile<P>(p, ForwardLauncher{p, stream});
 }
 
 }  // namespace gnnsparse::cuda

@@ -12,10 +12,11 @@ namespace gnnsparse::cuda {
 // pass over columns gives dK (kWhat & 1) and dV (kWhat & 2): both where their sums fit registers.
 // That over rows gives dQ (1) and, asked for, the addends of the others (kAddends).
 inline constexpr int kAddends = 4;
-template <Precision P, class RowTile, bool kTransposed, int kWhat, bool kExtras>
+template <class RowTile, bool kTransposed, int kWhat, bool kExtras>
 class AttentionGradWarp {
  public:
   using Tile = RowTile;
+  static constexpr Precision P = Tile::P;
   static constexpr int kSlices = Tile::kSlices;
   static constexpr bool kFirst = kWhat & 1;
   static constexpr bool kSecond = kWhat & 2;
@@ -62,8 +63,8 @@ class AttentionGradWarp {
     wait_copies_but<kAhead>();
     __syncwarp();
     if constexpr (kHeld) {
-      held_[0] = load_query_matrices(own_, work_.lane);
-      if constexpr (!Tile::kPaired) held_[1] = load_query_matrices(own_ + kQueryBytes, work_.lane);
+      held_[0] = load_query_slice<P>(own_, work_.lane);
+      if constexpr (!Tile::kPaired) held_[1] = load_query_slice<P>(own_ + kQueryBytes, work_.lane);
     }
     if constexpr (kAdds) addends_.arrange(own_);
     for (int i = 0; i < work_.item.stages; ++i) {
@@ -75,16 +76,17 @@ class AttentionGradWarp {
   }
 
  private:
-  static __device__ HeadRows own_first(const PanelAttention& p, const AttentionWork& w) {
+  static __device__ HeadRows<Tile> own_first(const PanelAttention& p, const AttentionWork& w) {
     return {kTransposed ? p.problem.k : p.problem.q, w.b, w.h, p.problem.d};
   }
-  static __device__ HeadRows own_second(const PanelAttention& p, const AttentionWork& w) {
+  static __device__ HeadRows<Tile> own_second(const PanelAttention& p, const AttentionWork& w) {
     return {kTransposed ? p.problem.v : p.grad, w.b, w.h, p.problem.dv};
   }
-  static __device__ HeadRows gathered_first(const PanelAttention& p, const AttentionWork& w) {
+  static __device__ HeadRows<Tile> gathered_first(const PanelAttention& p, const AttentionWork& w) {
     return {kTransposed ? p.problem.q : p.problem.k, w.b, w.h, p.problem.d};
   }
-  static __device__ HeadRows gathered_second(const PanelAttention& p, const AttentionWork& w) {
+  static __device__ HeadRows<Tile> gathered_second(const PanelAttention& p,
+                                                   const AttentionWork& w) {
     return {kTransposed ? p.grad : p.problem.v, w.b, w.h, p.problem.dv};
   }
   static __device__ const float4* facts_of(const PanelAttention& p, const AttentionWork& w) {
@@ -95,7 +97,7 @@ class AttentionGradWarp {
     if constexpr (kHeld) {
       return held_[Tile::kPaired ? 0 : which];
     } else {
-      return load_query_matrices(own_ + (which * kSlices + slice) * kQueryBytes, work_.lane);
+      return load_query_slice<P>(own_ + (which * kSlices + slice) * kQueryBytes, work_.lane);
     }
   }
 
@@ -152,24 +154,20 @@ class AttentionGradWarp {
       gather_second<0>(i, second, gradients);
     }
     weigh(i, bits, weights, gradients);
-    uint32_t a[2][4];
     if constexpr (kFirst) {
-      to_operand<P>(gradients, a);
+      const WeightOperand<P> a(gradients);
 #pragma unroll
       for (int s = 0; s < kSlices; ++s) {
-        multiply_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
+        add_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
       }
-      if constexpr (kAdds) addends_.write_keys(a);
+      if constexpr (kAdds) addends_.write_keys(a.reg);
     }
-    if constexpr (kAdds) {
-      to_operand<P>(weights, a);
-      addends_.write_values(a);
-    }
+    if constexpr (kAdds) addends_.write_values(WeightOperand<P>(weights).reg);
     if constexpr (kSecond) {
-      to_operand<P>(weights, a);
+      const WeightOperand<P> a(weights);
 #pragma unroll
       for (int s = 0; s < kSlices; ++s) {
-        multiply_values<P, Tile::kSecondValues>(second[s], work_.lane, a, sums_[kSecondSums + s]);
+        add_values<P, Tile::kSecondValues>(second[s], work_.lane, a, sums_[kSecondSums + s]);
       }
     }
   }
@@ -231,7 +229,7 @@ class AttentionGradWarp {
     if (to.data == nullptr) return;
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      store_results<P>(p_, work_, to, width, int64_t{kSliceFeatures} * s, partial, scale,
+      store_results<P>(p_, work_, to, width, int64_t{Tile::kSliceFeatures} * s, partial, scale,
                        sums_[from + s], own_);
     }
   }
@@ -248,7 +246,7 @@ class AttentionGradWarp {
   float sums_[(kFirst + kSecond) * kSlices][Tile::kTiles][4] = {};
 };
 
-template <Precision P, bool kTransposed>
+template <bool kTransposed>
 struct GradLauncher {
   const PanelAttention& p;
   Stream stream;
@@ -257,7 +255,7 @@ struct GradLauncher {
   void run() const {
     if constexpr (!kTransposed) {
       run_pass<Tile, 1, kExtras>();
-    } else if constexpr (Tile::kSlices == 1) {
+    } else if constexpr (Tile::kSlices * Tile::kTiles <= 8) {
       run_pass<Tile, 3, kExtras>();
     } else {
       if (p.dk.data != nullptr) run_pass<Tile, 1, kExtras>();
@@ -267,7 +265,7 @@ struct GradLauncher {
 
   template <class Tile, int kWhat, bool kExtras>
   void run_pass() const {
-    using Warp = AttentionGradWarp<P, Tile, kTransposed, kWhat, kExtras>;
+    using Warp = AttentionGradWarp<Tile, kTransposed, kWhat, kExtras>;
     launch_attention<Warp>(p, "attention_grad", stream);
     const AttentionProblem& q = p.problem;
     if (kWhat & 1) {
@@ -292,24 +290,24 @@ struct AddendLauncher {
     if (Tile::kWarps > 1 || Tile::kSlices > 1) {
       throw std::invalid_argument("a: the backward pass in one has panels of 16 rows, 64 features");
     }
-    GradLauncher<P, false>{p, stream}
-        .template run_pass<AttentionTile<1, 1>, 1 | kAddends, kExtras>();
+    GradLauncher<false>{p, stream}
+        .template run_pass<AttentionTile<P, 1, 1>, 1 | kAddends, kExtras>();
   }
 };
 
 template <Precision P>
 void run_attention_row_grads(const PanelAttention& p, Stream stream) {
-  with_attention_tile(p, GradLauncher<P, false>{p, stream});
+  with_attention_tile<P>(p, GradLauncher<false>{p, stream});
 }
 
 template <Precision P>
 void run_attention_column_grads(const PanelAttention& p, Stream stream) {
-  with_attention_tile(p, GradLauncher<P, true>{p, stream});
+  with_attention_tile<P>(p, GradLauncher<true>{p, stream});
 }
 
 template <Precision P>
 void run_attention_addends(const PanelAttention& p, Stream stream) {
-  with_attention_tile(p, AddendLauncher<P>{p, stream});
+  with_attention_tile<P>(p, AddendLauncher<P>{p, stream});
 }
 
 }  // namespace gnnsparse::cuda

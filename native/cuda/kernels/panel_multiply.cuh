@@ -1,5 +1,4 @@
-// Products of one warp with a slice of a stage in shared memory, in 16 bits. panel_tile.h has the
-// maps.
+// Products of one warp with a slice of a stage in shared memory. panel_tile.h has the maps.
 #pragma once
 
 #include "device/async.cuh"
@@ -27,28 +26,141 @@ __device__ __forceinline__ QuerySlice load_query_matrices(uint32_t queries, int 
   return loaded;
 }
 
-// scores += queries keys^T over pairs of k-steps [kFrom, kTo), 32 features each: the panel's rows
-// times the rows of the stage's columns.
-template <Precision P, int kFrom = 0, int kTo = 2>
-__device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const QuerySlice& queries,
-                                              float (&scores)[4][4]) {
-  const uint32_t first = keys + key_address(lane);
+__device__ __forceinline__ QuerySlice load_query_words(uint32_t queries, int lane) {
+  QuerySlice loaded;
 #pragma unroll
-  for (int pair = kFrom; pair < kTo; ++pair) {
+  for (int i = 0; i < 4; ++i) {
+    const int row = (lane >> 2) + 8 * (i >> 1);
+    load_shared(queries + 16 * query_chunk(row, word_pair_chunk(lane, i & 1)), loaded.reg[i]);
+  }
+  return loaded;
+}
+
+template <Precision P>
+__device__ __forceinline__ QuerySlice load_query_slice(uint32_t queries, int lane) {
+  if constexpr (kWords<P>) {
+    return load_query_words(queries, lane);
+  } else {
+    return load_query_matrices(queries, lane);
+  }
+}
+
+// d += a b of words: rounded to tf32, or, in fp32, in two parts. What the small parts add comes
+// first, so that it is not lost in the sum of the large.
+template <Precision P>
+__device__ __forceinline__ void multiply_step(float (&d)[4], const uint32_t (&a)[4],
+                                              const uint32_t (&b)[2]) {
+  uint32_t a_high[4];
+  uint32_t b_high[2];
+  if constexpr (PanelTile<P>::kSplit) {
+    uint32_t a_low[4];
+    uint32_t b_low[2];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t k[4];
-      load_matrices_plain(key_address(first, pair, j), k);
-      const uint32_t low[2] = {k[0], k[1]};
-      const uint32_t high[2] = {k[2], k[3]};
-      mma<P>(scores[j], queries.reg[2 * pair], low);
-      mma<P>(scores[j], queries.reg[2 * pair + 1], high);
+    for (int i = 0; i < 4; ++i) {
+      const Split parts = split(bits_float(a[i]));
+      a_high[i] = parts.high;
+      a_low[i] = parts.low;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Split parts = split(bits_float(b[i]));
+      b_high[i] = parts.high;
+      b_low[i] = parts.low;
+    }
+    mma<P>(d, a_high, b_low);
+    mma<P>(d, a_low, b_high);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a_high[i] = to_tf32(a[i]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) b_high[i] = to_tf32(b[i]);
+  }
+  mma<P>(d, a_high, b_high);
+}
+
+template <Precision P>
+__device__ __forceinline__ void multiply_key_words(uint32_t keys, int lane,
+                                                   const QuerySlice& queries,
+                                                   float (&scores)[4][4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    uint32_t k[2][4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int slot = column_slot(lane >> 2, j);
+      load_shared(keys + 16 * stage_chunk(slot, word_pair_chunk(lane, half)), k[half]);
+    }
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const uint32_t a[4] = {queries.reg[0][w], queries.reg[2][w], queries.reg[1][w],
+                             queries.reg[3][w]};
+      const uint32_t b[2] = {k[0][w], k[1][w]};
+      multiply_step<P>(scores[j], a, b);
     }
   }
 }
 
-// sums += a values over pairs of tiles [kFrom, kTo), 16 features each: operand A of both mmas of
-// the stage times the rows of its columns.
+// Adds what multiply(sums) adds to zeros: Tensor Cores round long sums worse than float32 does,
+// which in fp32 would show.
+template <Precision P, int kTiles, class Multiply>
+__device__ __forceinline__ void add_fresh(float (&sums)[kTiles][4], const Multiply& multiply) {
+  if constexpr (PanelTile<P>::kSplit) {
+    float fresh[kTiles][4] = {};
+    multiply(fresh);
+#pragma unroll
+    for (int i = 0; i < 4 * kTiles; ++i) sums[i / 4][i % 4] += fresh[i / 4][i % 4];
+  } else {
+    multiply(sums);
+  }
+}
+
+// scores += queries keys^T over pairs of k-steps [kFrom, kTo), 32 features each: the panel's rows
+// times the rows of the stage's columns. Words: over the whole slice.
+template <Precision P, int kFrom = 0, int kTo = 2>
+__device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const QuerySlice& queries,
+                                              float (&scores)[4][4]) {
+  if constexpr (kWords<P>) {
+    add_fresh<P>(scores,
+                 [&](float (&sums)[4][4]) { multiply_key_words<P>(keys, lane, queries, sums); });
+  } else {
+    const uint32_t first = keys + key_address(lane);
+#pragma unroll
+    for (int pair = kFrom; pair < kTo; ++pair) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        uint32_t k[4];
+        load_matrices_plain(key_address(first, pair, j), k);
+        const uint32_t low[2] = {k[0], k[1]};
+        const uint32_t high[2] = {k[2], k[3]};
+        mma<P>(scores[j], queries.reg[2 * pair], low);
+        mma<P>(scores[j], queries.reg[2 * pair + 1], high);
+      }
+    }
+  }
+}
+
+// sums += a values of words: operand A of the four mmas of the stage times the rows of its columns.
+template <Precision P>
+__device__ __forceinline__ void multiply_value_words(uint32_t values, int lane,
+                                                     const uint32_t (&a)[4][4],
+                                                     float (&sums)[4][4]) {
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    uint32_t x[2][4];
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      const int chunk = stage_chunk(word_slot(lane, q, upper), word_chunk(lane));
+      load_shared(values + 16 * chunk, x[upper]);
+    }
+#pragma unroll
+    for (int tile = 0; tile < 4; ++tile) {
+      const uint32_t b[2] = {x[0][tile], x[1][tile]};
+      multiply_step<P>(sums[tile], a[q], b);
+    }
+  }
+}
+
+// The same in 16 bits, over pairs of tiles [kFrom, kTo), 16 features each.
 template <Precision P, int kFrom = 0, int kTo = 4>
 __device__ __forceinline__ void multiply_values(uint32_t values, int lane,
                                                 const uint32_t (&a)[2][4],
@@ -92,6 +204,18 @@ __device__ void store_pairs(const Output& out, const float (&sums)[kTiles][4], i
       const int column = 8 * (2 * pair + odd) + 2 * (lane & 2);
       out.store(group + upper, feature + column, v);
     }
+  }
+}
+
+// Of words a lane has whole groups of four features.
+template <class Output>
+__device__ void store_words(const Output& out, const float (&sums)[4][4], int group, int lane,
+                            int64_t feature) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    float v[4] = {sums[0][r], sums[1][r], sums[2][r], sums[3][r]};
+    const int column = 8 * (lane & 3) + 4 * (r & 1);
+    out.store(group + (r >> 1), feature + column, v);
   }
 }
 

@@ -169,12 +169,12 @@ class ScoreWarp {
 #pragma unroll
         for (int slice = 0; slice < kHeld; ++slice) {
           const uint32_t keys = next_slice();
-          multiply(keys, held[slice], scores);
+          multiply_keys<P>(keys, lane_, held[slice], scores);
         }
       } else {
         for (int slice = 0; slice < slices_; ++slice) {
           const uint32_t keys = next_slice();
-          multiply(keys, load_queries(slice), scores);
+          multiply_keys<P>(keys, lane_, load_queries(slice), scores);
         }
       }
       __syncwarp();  // all have read the slice that holds the list now
@@ -207,18 +207,7 @@ class ScoreWarp {
   }
 
   __device__ QuerySlice load_queries(int slice) const {
-    const uint32_t queries = queries_ + slice * kQueryBytes;
-    if constexpr (kWords<P>) {
-      QuerySlice loaded;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = (lane_ >> 2) + 8 * (i >> 1);
-        load_shared(queries + 16 * query_chunk(row, word_pair_chunk(lane_, i & 1)), loaded.reg[i]);
-      }
-      return loaded;
-    } else {
-      return load_query_matrices(queries, lane_);
-    }
+    return load_query_slice<P>(queries_ + slice * kQueryBytes, lane_);
   }
 
   __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
@@ -264,69 +253,6 @@ class ScoreWarp {
       copy_async(to, real ? from + 128 * copied_slice_ : p_.k.data, real ? bytes : 0);
     }
     to_ = to_ + kSliceBytes < kScoreRing * kSliceBytes ? to_ + kSliceBytes : 0;
-  }
-
-  __device__ void multiply(uint32_t keys, const QuerySlice& queries, float (&scores)[4][4]) const {
-    if constexpr (Tile::kSplit) {
-      float fresh[4][4] = {};
-      multiply_words(keys, queries, fresh);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) scores[i / 4][i % 4] += fresh[i / 4][i % 4];
-    } else if constexpr (kWords<P>) {
-      multiply_words(keys, queries, scores);
-    } else {
-      multiply_keys<P>(keys, lane_, queries, scores);
-    }
-  }
-
-  __device__ void multiply_words(uint32_t keys, const QuerySlice& queries,
-                                 float (&scores)[4][4]) const {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t k[2][4];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int slot = column_slot(lane_ >> 2, j);
-        load_shared(keys + 16 * stage_chunk(slot, word_pair_chunk(lane_, half)), k[half]);
-      }
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        const uint32_t a[4] = {queries.reg[0][w], queries.reg[2][w], queries.reg[1][w],
-                               queries.reg[3][w]};
-        const uint32_t b[2] = {k[0][w], k[1][w]};
-        multiply_step(scores[j], a, b);
-      }
-    }
-  }
-
-  __device__ static void multiply_step(float (&d)[4], const uint32_t (&a)[4],
-                                       const uint32_t (&b)[2]) {
-    uint32_t a_high[4];
-    uint32_t b_high[2];
-    if constexpr (Tile::kSplit) {
-      uint32_t a_low[4];
-      uint32_t b_low[2];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Split parts = split(bits_float(a[i]));
-        a_high[i] = parts.high;
-        a_low[i] = parts.low;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Split parts = split(bits_float(b[i]));
-        b_high[i] = parts.high;
-        b_low[i] = parts.low;
-      }
-      mma<P>(d, a_high, b_low);
-      mma<P>(d, a_low, b_high);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a_high[i] = to_tf32(a[i]);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) b_high[i] = to_tf32(b[i]);
-    }
-    mma<P>(d, a_high, b_high);
   }
 
   const PanelSddmm& p_;

@@ -76,17 +76,6 @@ class PanelOutput {
   float scale_[kGroups];
 };
 
-template <class Source>
-__device__ void store_words(const PanelOutput<Source>& out, const float (&sums)[4][4], int group,
-                            int lane, int64_t feature) {
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    float v[4] = {sums[0][r], sums[1][r], sums[2][r], sums[3][r]};
-    const int column = 8 * (lane & 3) + 4 * (r & 1);
-    out.store(group + (r >> 1), feature + column, v);
-  }
-}
-
 template <Precision P, class Source>
 class PanelWarp {
  public:
@@ -193,7 +182,7 @@ class PanelWarp {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if constexpr (kWords<P>) {
-        store_words<Source>(out, sums_[m], 2 * m, lane_, feature);
+        store_words(out, sums_[m], 2 * m, lane_, feature);
       } else {
         store_pairs(out, sums_[m], 2 * m, lane_, feature);
       }

@@ -129,6 +129,9 @@ GNNSPARSE_HD constexpr Element2D weight_element(int q, int r, int half) {
   return {operand_pair(q, r), 2 * (r & 1) + half};
 }
 
+// In words: register r of mma q.
+GNNSPARSE_HD constexpr Element2D weight_word(int q, int r) { return {q, 2 * (r & 1) + (r >> 1)}; }
+
 // A slice of Q in shared memory: 16 rows x 8 chunks.
 inline constexpr int kQueryRows = 16;
 inline constexpr int kQueryChunks = kQueryRows * kRowChunks;

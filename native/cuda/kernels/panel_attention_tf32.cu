@@ -1,0 +1,5 @@
+#include "kernels/panel_attention_forward.cuh"
+
+namespace gnnsparse::cuda {
+template void run_attention_forward<Precision::kTf32>(const PanelAttention&, Stream);
+}  // namespace gnnsparse::cuda
