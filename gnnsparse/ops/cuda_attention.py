@@ -1,7 +1,7 @@
 """Attention on NVIDIA GPUs: the fused kernels over panels.
 
-What they do not take runs the unfused chain: more than 128 features, or 64 in 32 bits, and operands that may
-not be converted to panels.
+What they do not take runs the unfused chain: more features than they hold, and operands that may not be
+converted to panels.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from gnnsparse.ops.attention_work import (
 from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
 from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.plan import describe_device
+from gnnsparse.precision import Precision
 
 __all__ = ["attention", "attention_grad"]
 
 _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-#: Four slices of 128 bytes would need more registers and shared memory than there are.
-_MOST_BYTES = 256
+#: With more, what a warp holds would not fit its registers.
+_MOST_FEATURES = {Precision.FP16: 128, Precision.BF16: 128, Precision.TF32: 64, Precision.FP32: 32}
 
 
 def _is_fused(operand: SparseOperand, q: torch.Tensor, v: torch.Tensor) -> bool:
     precision = operand.precision
-    wide = max(q.shape[3], v.shape[3])
-    fits = min(q.shape[3], v.shape[3]) > 0 and wide * precision.storage.itemsize <= _MOST_BYTES
+    widths = q.shape[3], v.shape[3]
     return (
-        fits
+        min(widths) > 0
+        and max(widths) <= _MOST_FEATURES[precision]
         and q.shape[0] * q.shape[1] > 0
         and operand.nnz > 0
         and operand.side.panels

@@ -43,8 +43,8 @@ def module(request: pytest.FixtureRequest, built: ModuleType) -> ModuleType:
         (64, "bf16"),
         (128, "bf16"),
         (5, "tf32"),
+        (5, "fp32"),
         (32, "fp32"),
-        (33, "fp32"),
         (64, "tf32"),
     ],
 )
@@ -73,7 +73,9 @@ def test_patterns(
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize(("precision", "reorder"), [("fp16", "none"), ("fp16", "degree"), ("tf32", "none")])
+@pytest.mark.parametrize(
+    ("precision", "reorder"), [("fp16", "none"), ("fp16", "degree"), ("tf32", "none"), ("fp32", "none")]
+)
 def test_options(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], precision: str, reorder: str
 ) -> None:

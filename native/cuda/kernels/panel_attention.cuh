@@ -215,8 +215,7 @@ template <Precision P, int kFrom = 0, int kTo = 4, int kTiles>
 __device__ __forceinline__ void add_values(uint32_t values, int lane, const WeightOperand<P>& a,
                                            float (&sums)[kTiles][4]) {
   if constexpr (kWords<P>) {
-    add_fresh<P>(sums,
-                 [&](float (&to)[4][4]) { multiply_value_words<P>(values, lane, a.reg, to); });
+    multiply_value_words<P>(values, lane, a.reg, sums);
   } else {
     multiply_values<P, kFrom, kTo>(values, lane, a.reg, sums);
   }
@@ -341,10 +340,12 @@ void launch_attention(const PanelAttention& p, const char* call, Stream stream) 
 template <Precision P, class Launcher>
 void with_attention_tile(const PanelAttention& p, const Launcher& launcher) {
   constexpr int kSliceFeatures = PanelTile<P>::kFeatures;
+  // Two parts of two slices of words would not fit the registers.
+  constexpr int kMostSlices = PanelTile<P>::kSplit ? 1 : 2;
   const int64_t width = std::max(p.problem.d, p.problem.dv);
   const bool extras = p.problem.has_extras();
-  if (width > 2 * kSliceFeatures) {
-    throw std::invalid_argument("d: attention over panels has at most 128 features, 64 in 32 bits");
+  if (width > kMostSlices * kSliceFeatures) {
+    throw std::invalid_argument("d: panels take at most 128 features, 64 in tf32, 32 in fp32");
   }
   if (p.a.shape.panel != kQueryRows) {
     if constexpr (!kWords<P>) {
@@ -355,19 +356,19 @@ void with_attention_tile(const PanelAttention& p, const Launcher& launcher) {
     throw std::invalid_argument(
         "a: panels of 64 rows have 16 bits, at most 64 features, no bias, dropout or causal mask");
   }
-  if (width > kSliceFeatures) {
-    extras ? launcher.template run<AttentionTile<P, 1, 2>, true>()
-           : launcher.template run<AttentionTile<P, 1, 2>, false>();
-  } else if (extras) {
-    launcher.template run<AttentionTile<P, 1, 1>, true>();
-  } else {
-    if constexpr (!kWords<P>) {
-      if (width <= kSliceFeatures / 2) {
-        return launcher.template run<AttentionTile<P, 1, 0>, false>();
-      }
+  if constexpr (kMostSlices == 2) {
+    if (width > kSliceFeatures) {
+      return extras ? launcher.template run<AttentionTile<P, 1, 2>, true>()
+                    : launcher.template run<AttentionTile<P, 1, 2>, false>();
     }
-    launcher.template run<AttentionTile<P, 1, 1>, false>();
   }
+  if (extras) return launcher.template run<AttentionTile<P, 1, 1>, true>();
+  if constexpr (!kWords<P>) {
+    if (width <= kSliceFeatures / 2) {
+      return launcher.template run<AttentionTile<P, 1, 0>, false>();
+    }
+  }
+  launcher.template run<AttentionTile<P, 1, 1>, false>();
 }
 
 // Adds the parts of cut panels in their order; of the softmax each by its own maximum.

@@ -27,11 +27,12 @@ class AttentionWarp {
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
   // That must fit on a multiprocessor: registers are the limit.
-  static constexpr int kBlocks = kSlices == 2 ? 8
-                                              : resident_blocks((kExtras         ? 12
-                                                                 : Tile::kPaired ? 18
-                                                                                 : 16) /
-                                                                Tile::kWarps);
+  static constexpr int kBlocks = kSlices == 2
+                                     ? 8
+                                     : resident_blocks((kExtras || PanelTile<P>::kSplit ? 12
+                                                        : Tile::kPaired                 ? 18
+                                                                                        : 16) /
+                                                       Tile::kWarps);
 
   __device__ AttentionWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),

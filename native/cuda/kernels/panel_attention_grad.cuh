@@ -38,7 +38,7 @@ class AttentionGradWarp {
                                  : kSlices == 2   ? 6
                                  : kAdds          ? 12
                                  : Tile::kPaired  ? (kTransposed ? 12 : 16)
-                                                  : (kTransposed ? 8 : 11);
+                                                  : (kTransposed || PanelTile<P>::kSplit ? 8 : 11);
 
   __device__ AttentionGradWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
       : p_(p),

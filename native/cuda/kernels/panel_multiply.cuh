@@ -45,43 +45,66 @@ __device__ __forceinline__ QuerySlice load_query_slice(uint32_t queries, int lan
   }
 }
 
-// d += a b of words: rounded to tf32, or, in fp32, in two parts. What the small parts add comes
-// first, so that it is not lost in the sum of the large.
-template <Precision P>
-__device__ __forceinline__ void multiply_step(float (&d)[4], const uint32_t (&a)[4],
-                                              const uint32_t (&b)[2]) {
-  uint32_t a_high[4];
-  uint32_t b_high[2];
-  if constexpr (PanelTile<P>::kSplit) {
-    uint32_t a_low[4];
-    uint32_t b_low[2];
+// Sums of products of words. In fp32 what the small parts add is kept apart, and what a stage adds
+// from what was there: Tensor Cores cut off what a sum has no room for.
+template <Precision P, int kTiles>
+class WordSums {
+ public:
+  static constexpr bool kSplit = PanelTile<P>::kSplit;
+
+  __device__ __forceinline__ explicit WordSums(float (&sums)[kTiles][4]) : sums_(sums) {}
+
+  // Of tile `tile`, rounded to tf32 or, in fp32, in two parts.
+  __device__ __forceinline__ void add(int tile, const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    uint32_t a_high[4];
+    uint32_t b_high[2];
+    if constexpr (kSplit) {
+      uint32_t a_low[4];
+      uint32_t b_low[2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const Split parts = split(bits_float(a[i]));
-      a_high[i] = parts.high;
-      a_low[i] = parts.low;
+      for (int i = 0; i < 4; ++i) {
+        const Split parts = split(bits_float(a[i]));
+        a_high[i] = parts.high;
+        a_low[i] = parts.low;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const Split parts = split(bits_float(b[i]));
+        b_high[i] = parts.high;
+        b_low[i] = parts.low;
+      }
+      mma<P>(low_[tile], a_high, b_low);
+      mma<P>(low_[tile], a_low, b_high);
+      mma<P>(high_[tile], a_high, b_high);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a_high[i] = to_tf32(a[i]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) b_high[i] = to_tf32(b[i]);
+      mma<P>(sums_[tile], a_high, b_high);
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const Split parts = split(bits_float(b[i]));
-      b_high[i] = parts.high;
-      b_low[i] = parts.low;
-    }
-    mma<P>(d, a_high, b_low);
-    mma<P>(d, a_low, b_high);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a_high[i] = to_tf32(a[i]);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) b_high[i] = to_tf32(b[i]);
   }
-  mma<P>(d, a_high, b_high);
-}
+
+  __device__ __forceinline__ void finish() {
+    if constexpr (kSplit) {
+#pragma unroll
+      for (int i = 0; i < 4 * kTiles; ++i) {
+        sums_[i / 4][i % 4] += high_[i / 4][i % 4] + low_[i / 4][i % 4];
+      }
+    }
+  }
+
+ private:
+  float (&sums_)[kTiles][4];
+  float high_[kSplit ? kTiles : 1][4] = {};
+  float low_[kSplit ? kTiles : 1][4] = {};
+};
 
 template <Precision P>
 __device__ __forceinline__ void multiply_key_words(uint32_t keys, int lane,
                                                    const QuerySlice& queries,
                                                    float (&scores)[4][4]) {
+  WordSums<P, 4> sums(scores);
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     uint32_t k[2][4];
@@ -95,23 +118,10 @@ __device__ __forceinline__ void multiply_key_words(uint32_t keys, int lane,
       const uint32_t a[4] = {queries.reg[0][w], queries.reg[2][w], queries.reg[1][w],
                              queries.reg[3][w]};
       const uint32_t b[2] = {k[0][w], k[1][w]};
-      multiply_step<P>(scores[j], a, b);
+      sums.add(j, a, b);
     }
   }
-}
-
-// Adds what multiply(sums) adds to zeros: Tensor Cores round long sums worse than float32 does,
-// which in fp32 would show.
-template <Precision P, int kTiles, class Multiply>
-__device__ __forceinline__ void add_fresh(float (&sums)[kTiles][4], const Multiply& multiply) {
-  if constexpr (PanelTile<P>::kSplit) {
-    float fresh[kTiles][4] = {};
-    multiply(fresh);
-#pragma unroll
-    for (int i = 0; i < 4 * kTiles; ++i) sums[i / 4][i % 4] += fresh[i / 4][i % 4];
-  } else {
-    multiply(sums);
-  }
+  sums.finish();
 }
 
 // scores += queries keys^T over pairs of k-steps [kFrom, kTo), 32 features each: the panel's rows
@@ -120,8 +130,7 @@ template <Precision P, int kFrom = 0, int kTo = 2>
 __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const QuerySlice& queries,
                                               float (&scores)[4][4]) {
   if constexpr (kWords<P>) {
-    add_fresh<P>(scores,
-                 [&](float (&sums)[4][4]) { multiply_key_words<P>(keys, lane, queries, sums); });
+    multiply_key_words<P>(keys, lane, queries, scores);
   } else {
     const uint32_t first = keys + key_address(lane);
 #pragma unroll
@@ -142,8 +151,8 @@ __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const Que
 // sums += a values of words: operand A of the four mmas of the stage times the rows of its columns.
 template <Precision P>
 __device__ __forceinline__ void multiply_value_words(uint32_t values, int lane,
-                                                     const uint32_t (&a)[4][4],
-                                                     float (&sums)[4][4]) {
+                                                     const uint32_t (&a)[4][4], float (&to)[4][4]) {
+  WordSums<P, 4> sums(to);
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
     uint32_t x[2][4];
@@ -155,9 +164,10 @@ __device__ __forceinline__ void multiply_value_words(uint32_t values, int lane,
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
       const uint32_t b[2] = {x[0][tile], x[1][tile]};
-      multiply_step<P>(sums[tile], a[q], b);
+      sums.add(tile, a[q], b);
     }
   }
+  sums.finish();
 }
 
 // The same in 16 bits, over pairs of tiles [kFrom, kTo), 16 features each.

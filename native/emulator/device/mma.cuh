@@ -6,6 +6,12 @@
 
 namespace gnnsparse::cuda {
 
+// Tensor Cores cut off what a float32 sum has no room for.
+inline float toward_zero(double sum) {
+  const auto near = static_cast<float>(sum);
+  return std::fabs(near) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
+}
+
 // Element `half` of register `reg` of a lane's operands, 0 to 3 of A and 4, 5 of B.
 template <Precision P>
 float operand_element(int lane, int reg, int half) {
@@ -31,15 +37,15 @@ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   for (int r = 0; r < 4; ++r) {
     const int row = block.lane() / 4 + 8 * (r / 2);
     const int col = 2 * (block.lane() % 4) + r % 2;
-    float sum = 0.0f;
+    double sum = d[r];
     for (int k = 0; k < 8 * kPerWord; ++k) {
       const int upper = k / (4 * kPerWord);
       const int quad = k % (4 * kPerWord) / kPerWord;
       const int half = k % kPerWord;
-      sum += operand_element<P>(4 * (row % 8) + quad, row / 8 + 2 * upper, half) *
+      sum += double{operand_element<P>(4 * (row % 8) + quad, row / 8 + 2 * upper, half)} *
              operand_element<P>(4 * col + quad, 4 + upper, half);
     }
-    d[r] += sum;
+    d[r] = toward_zero(sum);
   }
   block.sync_warp();
 }
