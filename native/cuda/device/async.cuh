@@ -6,6 +6,17 @@
 
 namespace gnnsparse::cuda {
 
+// The same value, which the compiler keeps instead of making it anew from where it came from.
+template <class T>
+__device__ __forceinline__ T kept(T value) {
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(value));
+  } else {
+    asm volatile("" : "+r"(value));
+  }
+  return value;
+}
+
 // 16 bytes, past L1.
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
 #if __CUDA_ARCH__ >= 800

@@ -87,7 +87,7 @@ class LaneChunk {
 
  private:
   __device__ void set(int array, const char* data, uint32_t stride, int bytes, int chunk) {
-    rows_[array] = data + 16 * chunk;
+    rows_[array] = kept(data + 16 * chunk);
     stride_[array] = stride;
     left_[array] = bytes - 16 * chunk;
   }
@@ -105,7 +105,7 @@ template <class Tile, int kSlots, int kAhead, bool kFacts = false>
 class RowStream {
  public:
   static constexpr int kFactStages = 4;
-  static constexpr uint32_t kFactBytes = kFacts ? kFactStages * kStage * 16 : 0;
+  static constexpr uint32_t kFactBytes = kFacts ? kFactStages * kFactStageBytes : 0;
   static constexpr uint32_t kBytes = kSlots * kSliceBytes + kFactBytes;
   static_assert(kAhead / Tile::kSteps + 1 <= kFactStages, "facts that are on their way");
 
@@ -116,8 +116,8 @@ class RowStream {
         chunk_(chunk),
         stages_(item.stages),
         ring_(ring) {
-    own_columns_ = columns_ + copy_slot(lane(), kShare * warp());
-    copy_to_ = ring + copy_address(copy_address(lane()), kShare * warp());
+    own_columns_ = kept(columns_ + copy_slot(lane(), kShare * warp()));
+    copy_to_ = kept(ring + copy_address(copy_address(lane()), kShare * warp()));
   }
 
   // Makes every slice zeros.
@@ -131,6 +131,7 @@ class RowStream {
 
   // Starts the first copies; each is a group.
   __device__ void start() {
+    if (stages_ == 0) return;
     load_ids(0, ids_);
     load_ids(1, following_ids_);
     start_step<0>();
@@ -166,9 +167,9 @@ class RowStream {
     }
   }
 
-  // The facts of a stage that has arrived.
+  // The facts of a stage that has arrived, at fact_address of each slot.
   __device__ uint32_t facts(int stage) const {
-    return ring_ + kSlots * kSliceBytes + stage % kFactStages * (kStage * 16);
+    return ring_ + kSlots * kSliceBytes + stage % kFactStages * kFactStageBytes;
   }
 
  private:
@@ -192,9 +193,9 @@ class RowStream {
     }
   }
 
+  // Past the end those of the last stage: a condition would cost more than the load.
   __device__ void load_ids(int stage, int (&ids)[kShare]) const {
-    if (stage >= stages_) return;
-    const int32_t* from = own_columns_ + int64_t{stage} * kStage;
+    const int32_t* from = own_columns_ + int64_t{min(stage, stages_ - 1)} * kStage;
     if constexpr (kShare == kLaneColumns) {
       load_words(from, reinterpret_cast<uint32_t (&)[kShare]>(ids));
     } else {
@@ -213,19 +214,19 @@ class RowStream {
       for (int j = 0; j < kShare; ++j) chunk_.template copy<kStep>(copy_address(to, j), ids_[j]);
       if constexpr (kFacts && kStep == 0) copy_facts(stage);
       to_ = after(to_);
-      if constexpr (kStep == Tile::kSteps - 1) {
-#pragma unroll
-        for (int j = 0; j < kShare; ++j) ids_[j] = following_ids_[j];
-        load_ids(stage + 2, following_ids_);
-      }
     }
     commit_copies();
+    if constexpr (kStep == Tile::kSteps - 1) {
+#pragma unroll
+      for (int j = 0; j < kShare; ++j) ids_[j] = following_ids_[j];
+      load_ids(stage + 2, following_ids_);
+    }
   }
 
   __device__ void copy_facts(int stage) const {
     if (warp() != 0) return;
     const int id = __ldg(columns_ + int64_t{stage} * kStage + lane());
-    copy_async_or_zero(facts(stage) + 16 * lane(), facts_ + max(id, 0), id >= 0);
+    copy_async_or_zero(facts(stage) + fact_address(lane()), facts_ + max(id, 0), id >= 0);
   }
 
   const int32_t* columns_;

@@ -42,7 +42,7 @@ struct AttentionWork {
   int warp;
 
   __device__ explicit AttentionWork(const PanelAttention& p)
-      : index(blockIdx.x), lane(threadIdx.x % kWarp), warp(threadIdx.x / kWarp) {
+      : index(blockIdx.x), lane(kept(threadIdx.x % kWarp)), warp(kept(threadIdx.x / kWarp)) {
     const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + index);
     item = {words.x, words.y, words.z, words.w};
     head = static_cast<int>(p.first_head + blockIdx.y);

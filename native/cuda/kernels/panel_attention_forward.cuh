@@ -107,6 +107,7 @@ class AttentionWarp {
     }
     kExtras ? weigh_extras(bits[0], scores) : weigh(bits, all);
     const WeightOperand<P> a(scores);
+    add_up(a);
     if constexpr (Tile::kPaired) {
       add_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
     } else {
@@ -130,7 +131,9 @@ class AttentionWarp {
     weigh(bits, scores);
 #pragma unroll
     for (int j = 0; j < kStages; ++j) {
-      add_values<P>(values[j], work_.lane, WeightOperand<P>(scores[j]), sums_[0]);
+      const WeightOperand<P> a(scores[j]);
+      add_up(a);
+      add_values<P>(values[j], work_.lane, a, sums_[0]);
     }
   }
 
@@ -140,10 +143,12 @@ class AttentionWarp {
     float top[2] = {kLow, kLow};
 #pragma unroll
     for (int i = 0; i < 16 * kStages; ++i) {
-      float& score = scores[i / 16][i / 4 % 4][i % 4];
-      const int upper = i % 4 / 2;
-      const int bit = result_bit(upper, i / 4 % 4, i % 2);
-      score = bits[i / 16] >> bit & 1u ? score : kLow;
+      // Bit by bit: seven of them go to predicates at once.
+      const int upper = i / 4 % 2;
+      const int j = i % 4;
+      const int odd = i / 8 % 2;
+      float& score = scores[i / 16][j][2 * upper + odd];
+      score = bits[i / 16] & 1u << result_bit(upper, j, odd) ? score : kLow;
       top[upper] = fmaxf(top[upper], score);
     }
     raise(top[0] * scale_, top[1] * scale_);
@@ -152,7 +157,17 @@ class AttentionWarp {
     for (int i = 0; i < 16 * kStages; ++i) {
       float& score = scores[i / 16][i / 4 % 4][i % 4];
       score = exp2_fast(fmaf(score, scale_, -shift[i % 4 / 2]));
-      sum_[i % 4 / 2] += score;
+      if constexpr (!kSumsByProduct) sum_[i % 4] += score;
+    }
+  }
+
+  // The sums of the weights as they enter the product with V: a product with ones.
+  __device__ __forceinline__ void add_up(const WeightOperand<P>& a) {
+    if constexpr (kSumsByProduct) {
+      const uint32_t one = pack_pair<P>(1.0f, 1.0f);
+      const uint32_t ones[2] = {one, one};
+      mma<P>(sum_, a.reg[0], ones);
+      mma<P>(sum_, a.reg[1], ones);
     }
   }
 
@@ -178,7 +193,7 @@ class AttentionWarp {
     for (int i = 0; i < 16; ++i) {
       float& score = scores[i / 4][i % 4];
       score = exp2_fast(score - shift[i % 4 / 2]);
-      sum_[i % 4 / 2] += score;
+      sum_[i % 4] += score;
       if (score != 0.0f) score *= facts_.dropout(i % 4 / 2, 2 * (i / 4) + i % 2);
     }
   }
@@ -205,7 +220,8 @@ class AttentionWarp {
       const float raised = fmaxf(max_[upper], ceilf(top[upper]));
       const float factor = max_[upper] == raised ? 1.0f : exp2f(max_[upper] - raised);
       max_[upper] = raised;
-      sum_[upper] *= factor;
+      sum_[2 * upper] *= factor;
+      sum_[2 * upper + 1] *= factor;
 #pragma unroll
       for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
@@ -221,10 +237,14 @@ class AttentionWarp {
     float scale[2];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      sum_[upper] += __shfl_xor_sync(0xffffffffu, sum_[upper], 1);
-      sum_[upper] += __shfl_xor_sync(0xffffffffu, sum_[upper], 2);
-      scale[upper] = sum_[upper] > 0.0f ? 1.0f / sum_[upper] : 0.0f;
-      write_facts(upper);
+      float sum = sum_[2 * upper];
+      if constexpr (!kSumsByProduct) {
+        sum += sum_[2 * upper + 1];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      }
+      scale[upper] = sum > 0.0f ? 1.0f / sum : 0.0f;
+      write_facts(upper, sum);
     }
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
@@ -233,16 +253,16 @@ class AttentionWarp {
     }
   }
 
-  __device__ void write_facts(int upper) const {
+  __device__ void write_facts(int upper, float sum) const {
     if ((work_.lane & 3) != 0) return;
     const int in_window = 8 * upper + (work_.lane >> 2);
     if (work_.item.partial >= 0) {
       const PartialShape shape(p_, p_.problem.dv);
       const int64_t part = work_.partial(p_);
       p_.partial[shape.facts(part, 0, work_.in_panel(in_window))] = max_[upper];
-      p_.partial[shape.facts(part, 1, work_.in_panel(in_window))] = sum_[upper];
+      p_.partial[shape.facts(part, 1, work_.in_panel(in_window))] = sum;
     } else if (const int row = work_.row_id(p_, in_window); row >= 0) {
-      p_.lse[work_.head * p_.queries + row] = (max_[upper] + log2f(sum_[upper])) * kLn2;
+      p_.lse[work_.head * p_.queries + row] = (max_[upper] + log2f(sum)) * kLn2;
     }
   }
 
@@ -254,7 +274,9 @@ class AttentionWarp {
   Stream stream_;
   EdgeFacts<false> facts_;
   float max_[2] = {kLow, kLow};
-  float sum_[2] = {};
+  // Of the weights: of the lane's even and odd slots, of a row or, by a product, of both alike.
+  static constexpr bool kSumsByProduct = !kExtras && !kWords<P>;
+  float sum_[4] = {};
   float sums_[kSlices][Tile::kTiles][4] = {};
 };
 

@@ -108,9 +108,9 @@ class AttentionGradWarp {
   }
   __device__ float4 query_facts(int stage, int upper, int slot) const {
     if constexpr (kTransposed) {
-      const int at = kLaneColumns * (work_.lane & 3) + slot;
+      const uint32_t first = stream_.facts(stage) + fact_address(kLaneColumns * (work_.lane & 3));
       uint32_t words[4];
-      load_shared(stream_.facts(stage) + 16 * at, words);
+      load_shared(first + 16 * slot, words);
       return make_float4(__uint_as_float(words[0]), __uint_as_float(words[1]),
                          __uint_as_float(words[2]), 0.0f);
     } else {

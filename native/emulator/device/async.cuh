@@ -7,6 +7,10 @@ namespace gnnsparse::cuda {
 
 inline char* shared_memory(uint32_t address) { return emulator::Block::current().shared(address); }
 
+template <class T>
+T kept(T value) {
+  return value;
+}
 inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
   emulator::Block::current().copy(shared, global, real);
 }

@@ -132,6 +132,11 @@ GNNSPARSE_HD constexpr Element2D weight_element(int q, int r, int half) {
 // In words: register r of mma q.
 GNNSPARSE_HD constexpr Element2D weight_word(int q, int r) { return {q, 2 * (r & 1) + (r >> 1)}; }
 
+// Attention's facts of a stage's slots, 16 bytes each: the four lanes of a row read slots that are
+// 8 apart, from different banks.
+GNNSPARSE_HD constexpr uint32_t fact_address(int slot) { return 16 * (slot + slot / kLaneColumns); }
+inline constexpr uint32_t kFactStageBytes = 16 * (kStage + kStage / kLaneColumns);
+
 // A slice of Q in shared memory: 16 rows x 8 chunks.
 inline constexpr int kQueryRows = 16;
 inline constexpr int kQueryChunks = kQueryRows * kRowChunks;
