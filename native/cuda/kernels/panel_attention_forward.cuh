@@ -206,17 +206,13 @@ class AttentionWarp {
   // whole number, so that a weight's rounding does not depend on it, and the backward passes repeat
   // it.
   __device__ __forceinline__ void raise(float lower_top, float upper_top) {
-    float top[2] = {lower_top, upper_top};
-    bool rises = false;
+    float top[2] = {lower_top, upper_top};  // of the lane's slots
+    const bool rises = top[0] > max_[0] + 8.0f || top[1] > max_[1] + 8.0f;
+    if (!__any_sync(0xffffffffu, rises)) return;
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       top[upper] = fmaxf(top[upper], __shfl_xor_sync(0xffffffffu, top[upper], 1));
       top[upper] = fmaxf(top[upper], __shfl_xor_sync(0xffffffffu, top[upper], 2));
-      rises |= top[upper] > max_[upper] + 8.0f;
-    }
-    if (!__any_sync(0xffffffffu, rises)) return;
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
       const float raised = fmaxf(max_[upper], ceilf(top[upper]));
       const float factor = max_[upper] == raised ? 1.0f : exp2f(max_[upper] - raised);
       max_[upper] = raised;
