@@ -16,6 +16,7 @@ from gnnsparse.ops.backend import backend_of
 from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.ops.philox import keeps
 from gnnsparse.ops.products import edge_softmax, sddmm, spmm
+from gnnsparse.side import Side
 
 __all__ = ["attention", "attention_grad", "chain"]
 
@@ -95,12 +96,16 @@ def chain(
     )
 
 
-def _logsumexp(row: torch.Tensor, rows: int, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _logsumexp(side: Side, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Of each row, float32 [rows]; from the largest score, whose weight can't be 0. No sums: bitwise."""
-    low = scores.new_full((rows,), float("-inf"))
-    top = low.scatter_reduce(0, row, scores, "amax")
-    share = torch.zeros_like(low).scatter_reduce(0, row, weights, "amax")
-    return torch.where(top == float("-inf"), low, top - share.log())
+
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        low = float("-inf")  # of rows without edges
+        return torch.segment_reduce(x, "max", offsets=side.csr.indptr, initial=low, unsafe=True)
+
+    top = largest(scores)
+    lse = torch.where(top == float("-inf"), top, top - largest(weights).log())
+    return lse if side.row_ids is None else torch.empty_like(lse).index_copy(0, side.row_ids.long(), lse)
 
 
 @torch.no_grad()
@@ -109,7 +114,7 @@ def attention(
     scale: float, dropout_p: float, seed: torch.Tensor | None, is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """See gnnsparse.ops.cpu_attention.attention."""
-    index = operand.indices()
+    index = operand.indices() if is_causal or seed is not None else None
     shared = _Chain(operand, index, bias, scale, dropout_p, seed, is_causal)
     masked = shared.masked()
     batches, heads, rows = q.shape[:3]
@@ -119,7 +124,7 @@ def attention(
         for h in range(heads):
             scores = shared.scores(q[b, h], k[b, h], shared.bias_of(b, h), masked)
             p = edge_softmax(operand, scores)
-            lse[b, h] = _logsumexp(index[0], rows, scores, p)
+            lse[b, h] = _logsumexp(operand.side, scores, p)
             factors = shared.factors(b * heads + h, p.dtype)
             out[b, h] = spmm(operand, v[b, h].float(), p if factors is None else p * factors)
     return out, lse

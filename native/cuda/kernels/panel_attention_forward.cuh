@@ -143,10 +143,12 @@ class AttentionWarp {
     float top[2] = {kLow, kLow};
 #pragma unroll
     for (int i = 0; i < 16 * kStages; ++i) {
-      // Bit by bit: seven of them go to predicates at once.
-      const int upper = i / 4 % 2;
-      const int j = i % 4;
-      const int odd = i / 8 % 2;
+      // In the order of the bits seven of them go to predicates at once; where registers are short
+      // that costs more than it saves.
+      constexpr bool kByBits = Tile::kWarps > 1 || Tile::kPaired;
+      const int upper = kByBits ? i / 4 % 2 : i % 4 / 2;
+      const int j = kByBits ? i % 4 : i / 4 % 4;
+      const int odd = kByBits ? i / 8 % 2 : i % 2;
       float& score = scores[i / 16][j][2 * upper + odd];
       score = bits[i / 16] & 1u << result_bit(upper, j, odd) ? score : kLow;
       top[upper] = fmaxf(top[upper], score);
