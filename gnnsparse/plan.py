@@ -401,7 +401,7 @@ _PANEL_WAITS = {16: (2.5e-3, 0.42e-3), 32: (4.0e-3, 0.5e-3)}
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
     (16, None): (1.0, 0.9e-6, 0.4e-6),
-    (32, None): (1.15, 1.4e-6, 2.5e-6),
+    (32, None): (1.08, 1.6e-6, 2.8e-6),
     (16, Precision.TF32): (1.03, 0.9e-6, 0.4e-6),
     (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
     (16, Precision.FP32): (1.35, 0.9e-6, 0.4e-6),
