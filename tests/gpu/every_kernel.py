@@ -95,13 +95,14 @@ def all_attention() -> None:
         attention(a, 24, bias=torch.randn(a.nnz, device="cuda", requires_grad=True))
         # Narrow rows; then panels of 64 rows, whole and cut.
         attention(a, 64)
-                for pattern in (masks.window(200, 128), masks.full(100, 300)):
+        for pattern in (masks.window(200, 128), masks.full(100, 300)):
             attention(gnnsparse.prepare(pattern, precision=precision, cache=False).cuda(), 64)
         # Both backward passes in one.
-        strips = gnnsparse.prepare(masks.vector_wise(300, 0.95, seed=3, keys=1200), precision=precision, cache=False)
+        strips = masks.vector_wise(300, 0.95, seed=3, keys=1200)
+        a = gnnsparse.prepare(strips, precision=precision, cache=False).cuda()
         for d in (24, 64):
-            attention(strips.cuda(), d)
-            attention(strips.cuda(), d, dropout_p=0.2, is_causal=True)
+            attention(a, d)
+            attention(a, d, dropout_p=0.2, is_causal=True)
     for precision, widths in (("tf32", (24, 64)), ("fp32", (24,))):
         a = gnnsparse.prepare(long_rows(), precision=precision, reorder="degree", cache=False)
         for d in widths:
