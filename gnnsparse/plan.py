@@ -186,7 +186,7 @@ def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
 def window_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the window kernel."""
     windows = -(-problem.rows // 8)
-    mean_steps = problem.slots / 16 / max(windows, 1)
+    mean_steps = problem.slots / _WINDOW_STEP / max(windows, 1)
     limit = max(24, int(1.3 * mean_steps))
     # The csr kernel takes the rows that a format keeps out of its windows.
     return replace(csr_plan(problem), kernel="window", step_limit=limit, reasons=reasons)
@@ -268,11 +268,21 @@ def _value_bytes(problem: Problem, height: int, slots: int) -> float:
     return problem.precision.storage.itemsize * height if _stores_values(problem) else 0
 
 
+def _has_single_steps(problem: Problem) -> bool:
+    """Whether the window kernel could run, and every window is a single step: small matrices alone."""
+    plain = problem.format == "window" and problem.op == "spmm" and not problem.edge_values
+    fits = problem.device.has_window_kernel[problem.precision]
+    return plain and fits and problem.slots <= _WINDOW_STEP * -(-problem.rows // 8)
+
+
 def _estimates(problem: Problem) -> dict[str, float]:
     """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
     slices = _slices(problem)
     row_bytes = slices * _SLICE_BYTES
     model = {"csr": _csr_ms(problem, row_bytes, slices)}
+    if _has_single_steps(problem):
+        steps = problem.slots / _WINDOW_STEP * slices
+        model["window"] = max(_gather_ms(problem, row_bytes, problem.slots) + steps * _STEP_MS, _WINDOW_MS)
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
         if not has_panels(problem, height):
             continue
@@ -295,7 +305,9 @@ def _cheapest(problem: Problem) -> Plan:
     counts = f"{problem.nnz} nonzeros, {problem.panel_slots[0]} and {problem.panel_slots[1]} columns of "
     times = ", ".join(f"{name} {1e3 * ms:.0f} us" for name, ms in model.items())
     reasons = (counts + "16- and 32-row panels", f"by the model: {times}")
-    return csr_plan(problem, reasons) if best == "csr" else panel_plan(problem, int(best[-2:]), reasons)
+    if best == "csr":
+        return csr_plan(problem, reasons)
+    return window_plan(problem, reasons) if best == "window" else panel_plan(problem, int(best[-2:]), reasons)
 
 
 def choose_plan(problem: Problem) -> Plan:
@@ -397,6 +409,8 @@ _GROUP_ROW_MS = 0.04e-6
 _CSR_WARPS, _PANEL_WARPS = 24, 20
 _START_MS, _BATCH_MS = 2.5e-3, 0.8e-3
 _PANEL_WAITS = {16: (2.5e-3, 0.42e-3), 32: (4.0e-3, 0.5e-3)}
+#: Column slots of a step of the window kernel; what windows of one step each take at least, and a step.
+_WINDOW_STEP, _WINDOW_MS, _STEP_MS = 16, 2.6e-3, 0.9e-6
 #: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
