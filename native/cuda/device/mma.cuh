@@ -45,8 +45,8 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
 #endif
 }
 
-// An 8 x 8 matrix of 16-bit elements of which lane i has elements 2 (i % 4) and the next of row i
-// / 4.
+// Transposes an 8 x 8 matrix of 16-bit elements. Lane i has two neighbours of row i / 4: columns
+// 2 (i % 4) and 2 (i % 4) + 1.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair) {
   uint32_t turned;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
