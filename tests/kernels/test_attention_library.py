@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse import masks
 from gnnsparse.testing import random_graph
 from tests.helpers import make
 
@@ -106,8 +107,10 @@ def test_compiled_dropout_draws_anew(operand: gnnsparse.SparseOperand) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
 @pytest.mark.parametrize("dropout_p", [0.0, 0.3])
-def test_cuda_graph_replays_with_new_input(precision: str, dropout_p: float) -> None:
-    a = make(random_graph(300, 300, 0.05, hubs=3), "cuda", precision=precision)
+@pytest.mark.parametrize("strips", [False, True])
+def test_cuda_graph_replays_with_new_input(precision: str, dropout_p: float, strips: bool) -> None:
+    graph = masks.vector_wise(300, 0.95, seed=3) if strips else random_graph(300, 300, 0.05, hubs=3)
+    a = make(graph, "cuda", precision=precision)
     static = [torch.randn(2, 300, 32, device="cuda", requires_grad=True) for _ in range(3)]
 
     def step() -> tuple[torch.Tensor, ...]:
@@ -120,15 +123,15 @@ def test_cuda_graph_replays_with_new_input(precision: str, dropout_p: float) -> 
         for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    replayed = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(replayed):
         captured = step()
     for _ in range(2):
         with torch.no_grad():
             for tensor in static:
                 tensor.copy_(torch.randn_like(tensor))
         state = torch.cuda.get_rng_state()
-        graph.replay()
+        replayed.replay()
         torch.cuda.set_rng_state(state)
         for got, want in zip(captured, step(), strict=True):
             assert torch.equal(got, want)

@@ -16,6 +16,7 @@ from gnnsparse.ops.philox import draw_seed, keeps
 from gnnsparse.testing import random_graph
 from tests.attention_oracle import SEED, make_case, run
 from tests.helpers import PRECISIONS, make
+from tests.kernels.test_attention import PATTERNS
 
 
 @pytest.fixture
@@ -170,8 +171,9 @@ def test_nothing_of_the_size_of_edges_times_heads_is_kept(device: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"bias": (), "dropout_p": 0.3, "is_causal": True}], ids=str)
-def test_same_bits_in_every_run(device: str, precision: str, options: dict[str, Any]) -> None:
-    a = make(random_graph(300, 300, 0.05, hubs=3), device, precision=precision)
+@pytest.mark.parametrize("pattern", ["graph", "strips", "window"])
+def test_same_bits_in_every_run(device: str, precision: str, options: dict[str, Any], pattern: str) -> None:
+    a = make(PATTERNS[pattern](), device, precision=precision)
     case = make_case(a, 32, 32, **options)
     threads = torch.get_num_threads()
     try:
