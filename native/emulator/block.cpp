@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 namespace gnnsparse::emulator {
@@ -20,6 +21,16 @@ void Block::run(unsigned x, unsigned y, int threads, const std::function<void()>
   running = &block;
   block.take_turns();
   running = nullptr;
+  block.require_no_copies();
+}
+
+// A copy that nobody waits for may come when its place holds something else.
+void Block::require_no_copies() const {
+  for (const Thread& thread : threads_) {
+    bool some = !thread.open.empty();
+    for (const auto& group : thread.groups) some |= !group.empty();
+    if (some) throw std::logic_error("a thread ended before its copies to shared memory");
+  }
 }
 
 Block::Block(unsigned x, unsigned y, int threads, const std::function<void()>& body)

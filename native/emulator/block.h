@@ -66,6 +66,7 @@ class Block {
   void yield();
   void wait(Barrier& barrier, int count);
   void make(const Copy& copy);
+  void require_no_copies() const;
 
   unsigned x_;
   unsigned y_;

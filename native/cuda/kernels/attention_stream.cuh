@@ -129,9 +129,10 @@ class RowStream {
     Tile::sync();
   }
 
-  // Starts the first copies; each is a group.
+  // Starts the first copies; each is a group, so that whoever waits for all groups but these has
+  // what was asked for before.
   __device__ void start() {
-    if (stages_ == 0) return;
+    if (stages_ == 0) return wait_copies_but<0>();  // own rows, with no group behind them
     load_ids(0, ids_);
     load_ids(1, following_ids_);
     start_step<0>();
