@@ -31,12 +31,12 @@ test_() {
 }
 
 sanitize() {
-    # Without torch's caching allocator an access just past an array is not inside another one. Our
+  # Without torch's caching allocator an access just past an array is not inside another one. Our
   # kernels alone: with torch's sorts and fills it takes minutes.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   for tool in memcheck racecheck synccheck; do
     echo "== compute-sanitizer --tool $tool"
-        compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-regex kns=gnnsparse \
+    compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-regex kns=gnnsparse \
       "$python" tests/gpu/every_kernel.py
   done
   unset PYTORCH_NO_CUDA_MEMORY_CACHING

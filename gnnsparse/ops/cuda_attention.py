@@ -59,7 +59,7 @@ def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         x.dtype == dtype
         and width % aligned == 0
         and x.stride(3) == 1
-        and x.data_ptr() % 16 == 0
+        and x.data_ptr() % VECTOR == 0
         and all(step % aligned == 0 for step in steps)
     ):
         return x

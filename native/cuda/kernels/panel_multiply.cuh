@@ -47,64 +47,65 @@ __device__ __forceinline__ QuerySlice load_query_slice(uint32_t queries, int lan
 
 // Sums of products of words. In fp32 what the small parts add is kept apart, and what a stage adds
 // from what was there: Tensor Cores cut off what a sum has no room for.
-template <Precision P, int kTiles>
+template <Precision P>
 class WordSums {
  public:
-  static constexpr bool kSplit = PanelTile<P>::kSplit;
+  static constexpr int kCount = 4;
 
-  __device__ __forceinline__ explicit WordSums(float (&sums)[kTiles][4]) : sums_(sums) {}
+  __device__ __forceinline__ explicit WordSums(float (&sums)[kCount][4]) : sums_(sums) {}
 
-  // Of tile `tile`, rounded to tf32 or, in fp32, in two parts.
-  __device__ __forceinline__ void add(int tile, const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  // To sum `i`, rounded to tf32 or, in fp32, in two parts.
+  __device__ __forceinline__ void add(int i, const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     uint32_t a_high[4];
     uint32_t b_high[2];
     if constexpr (kSplit) {
       uint32_t a_low[4];
       uint32_t b_low[2];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Split parts = split(bits_float(a[i]));
-        a_high[i] = parts.high;
-        a_low[i] = parts.low;
+      for (int r = 0; r < 4; ++r) {
+        const Split parts = split(bits_float(a[r]));
+        a_high[r] = parts.high;
+        a_low[r] = parts.low;
       }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const Split parts = split(bits_float(b[i]));
-        b_high[i] = parts.high;
-        b_low[i] = parts.low;
+      for (int r = 0; r < 2; ++r) {
+        const Split parts = split(bits_float(b[r]));
+        b_high[r] = parts.high;
+        b_low[r] = parts.low;
       }
-      mma<P>(low_[tile], a_high, b_low);
-      mma<P>(low_[tile], a_low, b_high);
-      mma<P>(high_[tile], a_high, b_high);
+      mma<P>(low_[i], a_high, b_low);
+      mma<P>(low_[i], a_low, b_high);
+      mma<P>(high_[i], a_high, b_high);
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a_high[i] = to_tf32(a[i]);
+      for (int r = 0; r < 4; ++r) a_high[r] = to_tf32(a[r]);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) b_high[i] = to_tf32(b[i]);
-      mma<P>(sums_[tile], a_high, b_high);
+      for (int r = 0; r < 2; ++r) b_high[r] = to_tf32(b[r]);
+      mma<P>(sums_[i], a_high, b_high);
     }
   }
 
   __device__ __forceinline__ void finish() {
     if constexpr (kSplit) {
 #pragma unroll
-      for (int i = 0; i < 4 * kTiles; ++i) {
+      for (int i = 0; i < 4 * kCount; ++i) {
         sums_[i / 4][i % 4] += high_[i / 4][i % 4] + low_[i / 4][i % 4];
       }
     }
   }
 
  private:
-  float (&sums_)[kTiles][4];
-  float high_[kSplit ? kTiles : 1][4] = {};
-  float low_[kSplit ? kTiles : 1][4] = {};
+  static constexpr bool kSplit = PanelTile<P>::kSplit;
+  float (&sums_)[kCount][4];
+  float high_[kSplit ? kCount : 1][4] = {};
+  float low_[kSplit ? kCount : 1][4] = {};
 };
 
 template <Precision P>
 __device__ __forceinline__ void multiply_key_words(uint32_t keys, int lane,
                                                    const QuerySlice& queries,
                                                    float (&scores)[4][4]) {
-  WordSums<P, 4> sums(scores);
+  WordSums<P> sums(scores);
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     uint32_t k[2][4];
@@ -152,7 +153,7 @@ __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const Que
 template <Precision P>
 __device__ __forceinline__ void multiply_value_words(uint32_t values, int lane,
                                                      const uint32_t (&a)[4][4], float (&to)[4][4]) {
-  WordSums<P, 4> sums(to);
+  WordSums<P> sums(to);
 #pragma unroll
   for (int q = 0; q < 4; ++q) {
     uint32_t x[2][4];
