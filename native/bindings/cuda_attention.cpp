@@ -16,6 +16,9 @@ void require_head_vectors(const HeadsView& view, Precision precision, const char
     reject(name, "rows must be 16-byte aligned");
   }
   if (in_bytes(view.row) > UINT32_MAX) reject(name, "rows are 4 GiB long or longer");
+  if (in_bytes(view.batch) / 16 > UINT32_MAX || in_bytes(view.head) / 16 > UINT32_MAX) {
+    reject(name, "heads are 64 GiB or more apart");
+  }
 }
 
 // What the three passes share: `queries` is L, also where `a` is the transpose.

@@ -20,7 +20,7 @@ class AddendWriter {
         places_(p.addends.place_of_slot + int64_t{work.item.stage} * kStage + (lane_ & ~3)),
         to_(static_cast<char*>(p.addends.data) +
             (work.head - p.first_head) * p.addends.count * int64_t{row_bytes_} + 16 * (lane_ & 3)) {
-    own_ = own + 16 * query_chunk(query_row(lane_), query_step_chunk(lane_, 0));
+    own_ = own + query_address(lane_);
   }
 
   // Own rows of Q and, 2 KB behind, of the gradient are put in the order of the addends: tile 4 h +

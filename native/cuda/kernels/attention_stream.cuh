@@ -40,24 +40,40 @@ struct AttentionTile {
   }
 };
 
-// The rows of one head of a dense array, padded with zeros to whole chunks.
-template <class Tile>
+// The rows of one head of a dense array.
 struct HeadRows {
-  const char* data;
+  char* data;
   uint32_t stride;  // bytes
   int bytes;        // of a row
+};
 
-  __device__ HeadRows(const HeadsView& view, int64_t b, int64_t h, int64_t width)
-      : data(static_cast<const char*>(view.of(b, h).data)),
-        stride(static_cast<uint32_t>(Tile::kElementBytes * view.row)),
-        bytes(static_cast<int>(Tile::kElementBytes * width)) {}
+// An array whose rows in every head are whole chunks, the last one padded with zeros. A panel may
+// have no more than one stage: what is alike for all warps is worked out before the launch.
+struct ChunkedHeads {
+  char* data = nullptr;
+  uint32_t batch = 0;  // chunks
+  uint32_t head = 0;
+  uint32_t row = 0;  // bytes
+  int bytes = 0;     // of a row
+
+  ChunkedHeads() = default;
+  ChunkedHeads(const HeadsView& view, int64_t width)
+      : data(static_cast<char*>(const_cast<void*>(view.data))),
+        batch(static_cast<uint32_t>(view.batch * size_of(view.dtype) / kChunkBytes)),
+        head(static_cast<uint32_t>(view.head * size_of(view.dtype) / kChunkBytes)),
+        row(static_cast<uint32_t>(view.row * size_of(view.dtype))),
+        bytes(static_cast<int>(width * size_of(view.dtype))) {}
+
+  __device__ HeadRows of(uint32_t b, uint32_t h) const {
+    return {data + kChunkBytes * (uint64_t{b} * batch + uint64_t{h} * head), row, bytes};
+  }
 };
 
 // What a lane copies of two arrays: always the same chunk of a row.
 template <class Tile>
 class LaneChunk {
  public:
-  __device__ LaneChunk(const HeadRows<Tile>& first, const HeadRows<Tile>& second, int lane) {
+  __device__ LaneChunk(const HeadRows& first, const HeadRows& second, int lane) {
     const int chunk = copy_chunk(lane);
     if constexpr (Tile::kPaired) {
       const bool upper = chunk >= kRowChunks / 2;
@@ -117,25 +133,25 @@ class RowStream {
         stages_(item.stages),
         ring_(ring) {
     own_columns_ = kept(columns_ + copy_slot(lane(), kShare * warp()));
+    if (stages_ > 0) {
+      load_ids(0, ids_);
+      load_ids(1, following_ids_);
+    }
     copy_to_ = kept(ring + copy_address(copy_address(lane()), kShare * warp()));
   }
 
-  // Makes every slice zeros.
-  __device__ void clear() const {
-    constexpr int kStep = 16 * kWarp * Tile::kWarps;
-    for (uint32_t at = 16 * threadIdx.x; at < kSlots * kSliceBytes; at += kStep) {
-      store_shared(ring_ + at, make_uint4(0, 0, 0, 0));
-    }
-    Tile::sync();
+  // Starts the first copies, kAhead groups of them, and in the first one those of copy_own().
+  template <class CopyOwn>
+  __device__ __forceinline__ void start(const CopyOwn& copy_own) {
+    if (stages_ == 0) return;
+    copy<0>(0);
+    copy_own();
+    commit<0>(0);
+    start_step<1>();
   }
-
-  // Starts the first copies; each is a group, so that whoever waits for all groups but these has
-  // what was asked for before.
-  __device__ void start() {
-    if (stages_ == 0) return wait_copies_but<0>();  // own rows, with no group behind them
-    load_ids(0, ids_);
-    load_ids(1, following_ids_);
-    start_step<0>();
+  static __device__ void wait_for_own() {
+    wait_copies_but<kAhead - 1>();
+    __syncwarp();
   }
 
   // Slice kStep of stage `stage` in shared memory, once all its copies have arrived.
@@ -143,14 +159,14 @@ class RowStream {
   __device__ __forceinline__ uint32_t next(int stage) {
     wait_copies_but<kAhead - 1>();
     Tile::sync();  // and all lanes are done with the slice that is overwritten now
-    copy<(kStep + kAhead) % Tile::kSteps>(stage + (kStep + kAhead) / Tile::kSteps);
+    copy_group<(kStep + kAhead) % Tile::kSteps>(stage + (kStep + kAhead) / Tile::kSteps);
     const uint32_t slice = ring_ + here_;
     here_ = after(here_);
     return slice;
   }
 
   // Both slices of kCount stages at once: warps that wait for one another meet less often. Those
-  // past the last stage hold what was there before.
+  // past the last stage are zeros.
   template <int kCount>
   __device__ __forceinline__ void next_stages(int stage, uint32_t (&first)[kCount],
                                               uint32_t (&second)[kCount]) {
@@ -160,12 +176,17 @@ class RowStream {
     Tile::sync();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      copy<0>(stage + kAhead / 2 + i);
-      copy<1>(stage + kAhead / 2 + i);
+      copy_group<0>(stage + kAhead / 2 + i);
+      copy_group<1>(stage + kAhead / 2 + i);
       first[i] = ring_ + here_;
       second[i] = ring_ + after(here_);
       here_ = after(after(here_));
     }
+  }
+
+  // After the last stage.
+  static __device__ void finish() {
+    if constexpr (kZerosPastEnd) wait_copies_but<0>();
   }
 
   // The facts of a stage that has arrived, at fact_address of each slot.
@@ -175,6 +196,8 @@ class RowStream {
 
  private:
   static constexpr int kShare = kLaneColumns / Tile::kWarps;  // columns that a lane copies
+  // A lane of four warps copies so little that zeros are cheaper than the question.
+  static constexpr bool kZerosPastEnd = Tile::kWarps > 1 && !kFacts;
 
   static __device__ int lane() { return threadIdx.x % kWarp; }
   static __device__ int warp() { return Tile::kWarps == 1 ? 0 : threadIdx.x / kWarp; }
@@ -189,33 +212,46 @@ class RowStream {
   template <int kStep>
   __device__ void start_step() {
     if constexpr (kStep < kAhead) {
-      copy<kStep % Tile::kSteps>(kStep / Tile::kSteps);
+      copy_group<kStep % Tile::kSteps>(kStep / Tile::kSteps);
       start_step<kStep + 1>();
     }
   }
 
-  // Past the end those of the last stage: a condition would cost more than the load.
+  // Past the end none, or, of one warp, those of the last stage: it does not copy them.
   __device__ void load_ids(int stage, int (&ids)[kShare]) const {
-    const int32_t* from = own_columns_ + int64_t{min(stage, stages_ - 1)} * kStage;
-    if constexpr (kShare == kLaneColumns) {
+    if constexpr (Tile::kWarps == 1) {
+      const int32_t* from = own_columns_ + int64_t{min(stage, stages_ - 1)} * kStage;
       load_words(from, reinterpret_cast<uint32_t (&)[kShare]>(ids));
     } else {
       static_assert(kShare == 2, "one or four warps");
-      const int2 two = __ldg(reinterpret_cast<const int2*>(from));
+      int2 two = {-1, -1};
+      if (stage < stages_) {
+        two = __ldg(reinterpret_cast<const int2*>(own_columns_ + int64_t{stage} * kStage));
+      }
       ids[0] = two.x;
       ids[1] = two.y;
     }
   }
 
   template <int kStep>
+  __device__ __forceinline__ void copy_group(int stage) {
+    copy<kStep>(stage);
+    commit<kStep>(stage);
+  }
+
+  template <int kStep>
   __device__ __forceinline__ void copy(int stage) {
-    if (stage < stages_) {
+    if (kZerosPastEnd || stage < stages_) {
       const uint32_t to = copy_to_ + to_;
 #pragma unroll
       for (int j = 0; j < kShare; ++j) chunk_.template copy<kStep>(copy_address(to, j), ids_[j]);
       if constexpr (kFacts && kStep == 0) copy_facts(stage);
       to_ = after(to_);
     }
+  }
+
+  template <int kStep>
+  __device__ __forceinline__ void commit(int stage) {
     commit_copies();
     if constexpr (kStep == Tile::kSteps - 1) {
 #pragma unroll

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "device/approximate.cuh"
 #include "device/async.cuh"
-#include "device/exp2.cuh"
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_attention.h"
@@ -31,7 +31,35 @@ struct PartialShape {
   }
 };
 
-// One warp's share of the work.
+// An array of results, and, where its rows are whole chunks of the storage type, as such.
+struct ResultHeads {
+  HeadsView view;
+  int64_t width = 0;
+  ChunkedHeads chunks;  // null: they are not
+
+  ResultHeads() = default;
+  ResultHeads(const HeadsView& to, int64_t to_width, DType storage) : view(to), width(to_width) {
+    const auto whole = [](int64_t stride) { return stride % (kChunkBytes / 2) == 0; };
+    if (to.dtype == storage && size_of(storage) == 2 &&
+        reinterpret_cast<uintptr_t>(to.data) % kChunkBytes == 0 && whole(to.batch) &&
+        whole(to.head) && whole(to.row) && whole(width)) {
+      chunks = ChunkedHeads(to, width);
+    }
+  }
+};
+
+// A pass as its kernel is launched.
+struct AttentionLaunch : PanelAttention {
+  float heads_reciprocal;
+  ChunkedHeads own[2];       // arrays of which a panel has its own rows
+  ChunkedHeads gathered[2];  // those that its columns name
+  ResultHeads results[2];
+
+  explicit AttentionLaunch(const PanelAttention& p)
+      : PanelAttention(p), heads_reciprocal(1.0f / static_cast<float>(p.problem.heads)) {}
+};
+
+// One warp's share of the work. All lanes ask for a row_id together.
 struct AttentionWork {
   PanelItem item;
   int64_t index;  // of the item
@@ -41,14 +69,20 @@ struct AttentionWork {
   int lane;
   int warp;
 
-  __device__ explicit AttentionWork(const PanelAttention& p)
+  __device__ explicit AttentionWork(const AttentionLaunch& p)
       : index(blockIdx.x), lane(kept(threadIdx.x % kWarp)), warp(kept(threadIdx.x / kWarp)) {
     const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + index);
     item = {words.x, words.y, words.z, words.w};
     head = static_cast<int>(p.first_head + blockIdx.y);
-    const auto heads = static_cast<unsigned>(p.problem.heads);
-    b = static_cast<int>(static_cast<unsigned>(head) / heads);
-    h = static_cast<int>(static_cast<unsigned>(head) % heads);
+    // Exact for fewer than 2^22 heads; a division of whole numbers has five times the instructions.
+    b = static_cast<int>((static_cast<float>(head) + 0.5f) * p.heads_reciprocal);
+    h = head - b * static_cast<int>(p.problem.heads);
+    row_id_ = item.row + in_panel(lane % kQueryRows);
+    if (row_id_ >= static_cast<int>(p.a.rows)) {
+      row_id_ = -1;
+    } else if (p.row_ids != nullptr) {
+      row_id_ = __ldg(p.row_ids + row_id_);
+    }
   }
   __device__ int64_t partial(const PanelAttention& p) const {
     return (head - p.first_head) * p.partials + item.partial;
@@ -56,24 +90,22 @@ struct AttentionWork {
   // Of the warp's rows, in the panel.
   __device__ int in_panel(int in_window) const { return kQueryRows * warp + in_window; }
   // A row of the warp in the caller's numbering; -1 past the end.
-  __device__ int row_id(const PanelAttention& p, int in_window) const {
-    const int row = item.row + in_panel(in_window);
-    if (row >= static_cast<int>(p.a.rows)) return -1;
-    return p.row_ids != nullptr ? __ldg(p.row_ids + row) : row;
+  __device__ int row_id(int in_window) const {
+    return __shfl_sync(0xffffffffu, row_id_, in_window, kWarp);
   }
+
+ private:
+  int row_id_;  // of row lane % 16
 };
 
 // The first kSlices slices of the warp's own rows of a head, brought to `to` in shared memory.
 template <class Tile, int kSlices>
-__device__ void copy_own_rows(const PanelAttention& p, const AttentionWork& work,
-                              const HeadRows<Tile>& first, const HeadRows<Tile>& second,
-                              uint32_t to) {
-  const LaneChunk<Tile> chunk(first, second, work.lane);
+__device__ void copy_own_rows(const AttentionLaunch& p, const AttentionWork& work, uint32_t to) {
+  const LaneChunk<Tile> chunk(p.own[0].of(work.b, work.h), p.own[1].of(work.b, work.h), work.lane);
+  const uint32_t first = to + own_address(work.lane);
 #pragma unroll
   for (int i = 0; i < kQueryRows / 4; ++i) {
-    const int in_window = 4 * i + work.lane / kRowChunks;
-    const uint32_t place = to + 16 * query_chunk(in_window, copy_chunk(work.lane));
-    chunk.template copy_row<kSlices>(place, work.row_id(p, in_window));
+    chunk.template copy_row<kSlices>(own_address(first, i), work.row_id(own_row(work.lane, i)));
   }
 }
 
@@ -90,7 +122,7 @@ class EdgeFacts {
       const int64_t row = int64_t{work.item.row} + in_panel;
       const int32_t* before = p.row_offsets + work.index * p.a.shape.panel;
       next_[upper] = row < p.a.rows ? p.indptr[row] + before[in_panel] : 0;
-      own_[upper] = work.row_id(p, in_window);
+      own_[upper] = work.row_id(in_window);
     }
   }
 
@@ -155,12 +187,21 @@ class EdgeFacts {
 // The lane's bits of a stage of the work as they are stored; 0 past its end. What is read ahead is
 // taken apart (lane_bits) when it is used: any sooner, and the warp waits for it.
 template <class Tile>
-__device__ __forceinline__ uint32_t stage_bits(const PanelAttention& p, const AttentionWork& work,
-                                               int stage) {
-  if (stage >= work.item.stages) return 0;
-  const int64_t at = (int64_t{work.item.stage} + stage) * Tile::kWarps + work.warp;
-  return load_bits<kQueryRows>(p.a, at, work.lane);
-}
+class StageBits {
+ public:
+  __device__ StageBits(const PanelAttention& p, const AttentionWork& work)
+      : stages_(work.item.stages) {
+    const int64_t window = int64_t{work.item.stage} * Tile::kWarps + work.warp;
+    from_ = kept(reinterpret_cast<const uint16_t*>(p.a.bitmap) + window * kWarp + work.lane);
+  }
+  __device__ __forceinline__ uint32_t of(int stage) const {
+    return stage < stages_ ? __ldg(from_ + int64_t{stage} * (kWarp * Tile::kWarps)) : 0;
+  }
+
+ private:
+  int stages_;
+  const uint16_t* from_;
+};
 
 // As it enters a product.
 template <Precision P>
@@ -226,16 +267,15 @@ __device__ __forceinline__ void add_values(uint32_t values, int lane, const Weig
 class AttentionOutput {
  public:
   __device__ AttentionOutput(const PanelAttention& p, const AttentionWork& work,
-                             const HeadsView& to, int64_t width, float* partial,
-                             const float (&scale)[2])
-      : to_(to.mutable_of(work.b, work.h)), width_(width), partial_(nullptr) {
+                             const ResultHeads& to, float* partial, const float (&scale)[2])
+      : to_(to.view.mutable_of(work.b, work.h)), width_(to.width), partial_(nullptr) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      row_[upper] = work.row_id(p, 8 * upper + (work.lane >> 2));
+      row_[upper] = work.row_id(8 * upper + (work.lane >> 2));
       scale_[upper] = scale[upper];
     }
     if (work.item.partial >= 0) {
-      const PartialShape shape(p, width);
+      const PartialShape shape(p, to.width);
       stride_ = shape.stride;
       partial_ = partial + shape.at(work.partial(p), work.in_panel(work.lane >> 2));
     }
@@ -264,8 +304,7 @@ class AttentionOutput {
 
 // Rows of 16-bit results through shared memory, `own`, in whole chunks.
 template <Precision P, int kTiles>
-__device__ void store_chunks(const PanelAttention& p, const AttentionWork& work,
-                             const MutableDenseView& to, int64_t width, const float (&scale)[2],
+__device__ void store_chunks(const AttentionWork& work, const HeadRows& to, const float (&scale)[2],
                              const float (&sums)[kTiles][4], uint32_t own) {
   const int g = work.lane >> 2;
   const uint32_t place = own + 16 * query_chunk(g, 0) + 4 * (work.lane & 3);
@@ -278,18 +317,17 @@ __device__ void store_chunks(const PanelAttention& p, const AttentionWork& work,
     store_shared(at + 8 * kRowBytesOfSlice, pack_pair<P>(scale[1] * v[2], scale[1] * v[3]));
   }
   __syncwarp();
-  const int chunk = copy_chunk(work.lane);
-  if (8 * chunk >= width) return;
-  auto* rows = static_cast<char*>(to.data) + 16 * chunk;
+  const int at = kChunkBytes * copy_chunk(work.lane);
+  const uint32_t first = own + own_address(work.lane);
 #pragma unroll
   for (int i = 0; i < kQueryRows / 4; ++i) {
-    const int in_window = 4 * i + work.lane / kRowChunks;
-    const int row = work.row_id(p, in_window);
-    if (row < 0) continue;
+    const int row = work.row_id(own_row(work.lane, i));
+    if (row < 0 || at >= to.bytes) continue;
     uint32_t words[4];
-    load_shared(own + 16 * query_chunk(in_window, chunk), words);
-    __stcs(reinterpret_cast<uint4*>(rows + 2 * row * to.stride),
-           make_uint4(words[0], words[1], words[2], words[3]));
+    load_shared(own_address(first, i), words);
+    __stcs(
+        reinterpret_cast<uint4*>(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride),
+        make_uint4(words[0], words[1], words[2], words[3]));
   }
 }
 
@@ -297,30 +335,27 @@ __device__ void store_chunks(const PanelAttention& p, const AttentionWork& work,
 // final. `own`: 2 KB of shared memory that only this warp uses.
 template <Precision P, int kTiles>
 __device__ void store_results(const PanelAttention& p, const AttentionWork& work,
-                              const HeadsView& to, int64_t width, int64_t feature, float* partial,
+                              const ResultHeads& to, int feature, float* partial,
                               const float (&scale)[2], const float (&sums)[kTiles][4],
                               uint32_t own) {
-  MutableDenseView view = to.mutable_of(work.b, work.h);
   if constexpr (kWords<P>) {
-    const AttentionOutput out(p, work, to, width, partial, scale);
+    const AttentionOutput out(p, work, to, partial, scale);
     store_words(out, sums, 0, work.lane, feature);
+  } else if (to.chunks.data != nullptr && work.item.partial < 0) {
+    HeadRows rows = to.chunks.of(work.b, work.h);
+    rows.data += 2 * feature;
+    rows.bytes -= 2 * feature;
+    store_chunks<P>(work, rows, scale, sums, own);
   } else {
-    const bool whole = view.dtype == storage_of(P) && (reinterpret_cast<uintptr_t>(view.data) % 16 |
-                                                       view.stride % 8 | width % 8) == 0;
-    if (whole && work.item.partial < 0) {
-      view.data = static_cast<uint16_t*>(view.data) + feature;
-      store_chunks<P>(p, work, view, width - feature, scale, sums, own);
-    } else {
-      const AttentionOutput out(p, work, to, width, partial, scale);
-      store_pairs(out, sums, 0, work.lane, feature);
-    }
+    const AttentionOutput out(p, work, to, partial, scale);
+    store_pairs(out, sums, 0, work.lane, feature);
   }
 }
 
 // Of every pass: one part of a panel, by the warps of a block.
 template <class Warp>
 __global__ void __launch_bounds__(kWarp* Warp::Tile::kWarps, Warp::kBlocks)
-    attention_kernel(const __grid_constant__ PanelAttention p) {
+    attention_kernel(const __grid_constant__ AttentionLaunch p) {
   __shared__ __align__(1024) char memory[Warp::kSharedBytes];
   const AttentionWork work(p);
   Warp warp(p, work, static_cast<uint32_t>(__cvta_generic_to_shared(memory)));
@@ -328,7 +363,7 @@ __global__ void __launch_bounds__(kWarp* Warp::Tile::kWarps, Warp::kBlocks)
 }
 
 template <class Warp>
-void launch_attention(const PanelAttention& p, const char* call, Stream stream) {
+void launch_attention(const AttentionLaunch& p, const char* call, Stream stream) {
   const auto kernel = attention_kernel<Warp>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);

@@ -18,7 +18,7 @@ class AttentionWarp {
   static constexpr int kStages = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
   static constexpr int kSlots = Tile::kWarps > 1 ? 8 : kSlices == 1 ? 3 : 4;
   static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kSlots - 1;
-  using Rows = HeadRows<Tile>;
+
   using Stream = RowStream<Tile, kSlots, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
@@ -34,34 +34,29 @@ class AttentionWarp {
                                                                                         : 16) /
                                                        Tile::kWarps);
 
-  __device__ AttentionWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
+  __device__ AttentionWarp(const AttentionLaunch& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
         own_(shared +
              (kShares ? (kSlots - 1) * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
-                LaneChunk<Tile>(Rows(p.problem.k, work.b, work.h, p.problem.d),
-                                Rows(p.problem.v, work.b, work.h, p.problem.dv), work.lane),
+                LaneChunk<Tile>(p.gathered[0].of(work.b, work.h), p.gathered[1].of(work.b, work.h),
+                                work.lane),
                 shared),
+        bits_(p, work),
         facts_(p, work) {}
 
   __device__ void run() {
-    copy_own_rows<Tile, kSlices>(p_, work_, Rows(p_.problem.q, work_.b, work_.h, p_.problem.d),
-                                 Rows(p_.problem.q, work_.b, work_.h, 0), own_);
-    commit_copies();
-    // The stage that an odd number of them lacks is multiplied with weights of zero.
-    if (work_.item.stages % kStages != 0) stream_.clear();
-    stream_.start();
+    stream_.start([&] { copy_own_rows<Tile, kSlices>(p_, work_, own_); });
     uint32_t following[kStages];
     load_bits_of(0, following);
-    wait_copies_but<kAhead>();
-    __syncwarp();
+    stream_.wait_for_own();
+    set_scale();
     QuerySlice queries[kSlices];
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
       queries[s] = load_query_slice<P>(own_ + s * kQueryBytes, work_.lane);
     }
-    set_scale(queries);
     for (int i = 0; i < work_.item.stages; i += kStages) {
       uint32_t bits[kStages];
 #pragma unroll
@@ -74,26 +69,36 @@ class AttentionWarp {
         stage(i, bits, queries);
       }
     }
+    stream_.finish();
     finish();
   }
 
  private:
   // Without extras a row's largest score is found before it is scaled, by a factor above zero.
-  __device__ void set_scale(QuerySlice (&queries)[kSlices]) {
+  __device__ void set_scale() {
     scale_ = p_.problem.scale * kLog2E;
     if constexpr (!kExtras) {
-      if (scale_ < 0.0f) {
-        constexpr uint32_t kSigns = kWords<P> ? 0x80000000u : 0x80008000u;
-#pragma unroll
-        for (int i = 0; i < 16 * kSlices; ++i) queries[i / 16].reg[i / 4 % 4][i % 4] ^= kSigns;
-      }
+      if (scale_ < 0.0f) turn_signs();
       scale_ = fmaxf(fabsf(scale_), std::numeric_limits<float>::min());
     }
   }
 
+  // Of the own rows of Q, in shared memory.
+  __device__ void turn_signs() const {
+    constexpr uint32_t kSigns = kWords<P> ? 0x80000000u : 0x80008000u;
+#pragma unroll 1
+    for (uint32_t at = kChunkBytes * work_.lane; at < kOwnBytes; at += kChunkBytes * kWarp) {
+      uint32_t x[4];
+      load_shared(own_ + at, x);
+      store_shared(own_ + at,
+                   make_uint4(x[0] ^ kSigns, x[1] ^ kSigns, x[2] ^ kSigns, x[3] ^ kSigns));
+    }
+    __syncwarp();
+  }
+
   __device__ void load_bits_of(int stage, uint32_t (&bits)[kStages]) const {
 #pragma unroll
-    for (int j = 0; j < kStages; ++j) bits[j] = stage_bits<Tile>(p_, work_, stage + j);
+    for (int j = 0; j < kStages; ++j) bits[j] = bits_.of(stage + j);
   }
 
   __device__ __forceinline__ void stage(int i, const uint32_t (&bits)[1],
@@ -232,44 +237,51 @@ class AttentionWarp {
   }
 
   __device__ void finish() {
+    float sum[2];
     float scale[2];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      float sum = sum_[2 * upper];
+      sum[upper] = sum_[2 * upper];
       if constexpr (!kSumsByProduct) {
-        sum += sum_[2 * upper + 1];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        sum[upper] += sum_[2 * upper + 1];
+        sum[upper] += __shfl_xor_sync(0xffffffffu, sum[upper], 1);
+        sum[upper] += __shfl_xor_sync(0xffffffffu, sum[upper], 2);
       }
-      scale[upper] = sum > 0.0f ? 1.0f / sum : 0.0f;
-      write_facts(upper, sum);
+      scale[upper] = sum[upper] > 0.0f ? reciprocal_fast(sum[upper]) : 0.0f;
     }
+    write_facts(sum);
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      store_results<P>(p_, work_, p_.out, p_.problem.dv, int64_t{Tile::kSliceFeatures} * s,
-                       p_.partial, scale, sums_[s], own_);
+      store_results<P>(p_, work_, p_.results[0], Tile::kSliceFeatures * s, p_.partial, scale,
+                       sums_[s], own_);
     }
   }
 
-  __device__ void write_facts(int upper, float sum) const {
-    if ((work_.lane & 3) != 0) return;
+  // Of the four lanes that know a pair of rows, two take one each.
+  __device__ void write_facts(const float (&sums)[2]) const {
+    const bool upper = work_.lane & 1;
     const int in_window = 8 * upper + (work_.lane >> 2);
+    const int row = work_.row_id(in_window);
+    if (row < 0 || (work_.lane & 2) != 0) return;
+    const float top = upper ? max_[1] : max_[0];
+    const float sum = upper ? sums[1] : sums[0];
     if (work_.item.partial >= 0) {
       const PartialShape shape(p_, p_.problem.dv);
       const int64_t part = work_.partial(p_);
-      p_.partial[shape.facts(part, 0, work_.in_panel(in_window))] = max_[upper];
+      p_.partial[shape.facts(part, 0, work_.in_panel(in_window))] = top;
       p_.partial[shape.facts(part, 1, work_.in_panel(in_window))] = sum;
-    } else if (const int row = work_.row_id(p_, in_window); row >= 0) {
-      p_.lse[work_.head * p_.queries + row] = (max_[upper] + log2f(sum)) * kLn2;
+    } else {
+      p_.lse[work_.head * p_.queries + row] = (top + log2_fast(sum)) * kLn2;
     }
   }
 
   static constexpr float kLow = -std::numeric_limits<float>::infinity();
-  const PanelAttention& p_;
+  const AttentionLaunch& p_;
   const AttentionWork& work_;
   float scale_;
   uint32_t own_;
   Stream stream_;
+  StageBits<Tile> bits_;
   EdgeFacts<false> facts_;
   float max_[2] = {kLow, kLow};
   // Of the weights: of the lane's even and odd slots, of a row or, by a product, of both alike.
@@ -284,7 +296,12 @@ struct ForwardLauncher {
 
   template <class Tile, bool kExtras>
   void run() const {
-    launch_attention<AttentionWarp<Tile, kExtras>>(p, "attention", stream);
+    AttentionLaunch now(p);
+    now.own[0] = ChunkedHeads(p.problem.q, p.problem.d);
+    now.gathered[0] = ChunkedHeads(p.problem.k, p.problem.d);
+    now.gathered[1] = ChunkedHeads(p.problem.v, p.problem.dv);
+    now.results[0] = ResultHeads(p.out, p.problem.dv, storage_of(Tile::P));
+    launch_attention<AttentionWarp<Tile, kExtras>>(now, "attention", stream);
     combine_attention(p, p.out, p.problem.dv, 1.0f, p.partial, true, stream);
   }
 };

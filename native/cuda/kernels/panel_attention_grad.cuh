@@ -36,32 +36,31 @@ class AttentionGradWarp {
   // That must fit on a multiprocessor: registers are the limit, and shared memory.
   static constexpr int kBlocks = Tile::kWarps > 1 ? 3
                                  : kSlices == 2   ? 6
-                                 : kAdds          ? 12
                                  : Tile::kPaired  ? (kTransposed ? 12 : 16)
-                                                  : (kTransposed || PanelTile<P>::kSplit ? 8 : 11);
+                                 : PanelTile<P>::kSplit || (kTransposed && kExtras) ? 8
+                                                                                    : 12;
 
-  __device__ AttentionGradWarp(const PanelAttention& p, const AttentionWork& work, uint32_t shared)
+  __device__ AttentionGradWarp(const AttentionLaunch& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
         scale_(p.problem.scale * kLog2E),
         own_(shared + (kShares ? kAhead * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
-                LaneChunk<Tile>(gathered_first(p, work), gathered_second(p, work), work.lane),
+                LaneChunk<Tile>(p.gathered[0].of(work.b, work.h), p.gathered[1].of(work.b, work.h),
+                                work.lane),
                 shared, facts_of(p, work)),
+        bits_(p, work),
         facts_(p, work),
         addends_(p, work, own_) {}
 
   __device__ void run() {
-    copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_first(p_, work_), own_second(p_, work_), own_);
-    commit_copies();
-    stream_.start();
-    uint32_t following = stage_bits<Tile>(p_, work_, 0);
+    stream_.start([&] { copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_); });
+    uint32_t following = bits_.of(0);
     if constexpr (!kTransposed) {
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) load_row_facts(upper);
     }
-    wait_copies_but<kAhead>();
-    __syncwarp();
+    stream_.wait_for_own();
     if constexpr (kHeld) {
       held_[0] = load_query_slice<P>(own_, work_.lane);
       if constexpr (!Tile::kPaired) held_[1] = load_query_slice<P>(own_ + kQueryBytes, work_.lane);
@@ -69,26 +68,14 @@ class AttentionGradWarp {
     if constexpr (kAdds) addends_.arrange(own_);
     for (int i = 0; i < work_.item.stages; ++i) {
       const uint32_t bits = lane_bits(following, kQueryRows);
-      following = stage_bits<Tile>(p_, work_, i + 1);
+      following = bits_.of(i + 1);
       stage(i, bits);
     }
+    stream_.finish();
     finish();
   }
 
  private:
-  static __device__ HeadRows<Tile> own_first(const PanelAttention& p, const AttentionWork& w) {
-    return {kTransposed ? p.problem.k : p.problem.q, w.b, w.h, p.problem.d};
-  }
-  static __device__ HeadRows<Tile> own_second(const PanelAttention& p, const AttentionWork& w) {
-    return {kTransposed ? p.problem.v : p.grad, w.b, w.h, p.problem.dv};
-  }
-  static __device__ HeadRows<Tile> gathered_first(const PanelAttention& p, const AttentionWork& w) {
-    return {kTransposed ? p.problem.q : p.problem.k, w.b, w.h, p.problem.d};
-  }
-  static __device__ HeadRows<Tile> gathered_second(const PanelAttention& p,
-                                                   const AttentionWork& w) {
-    return {kTransposed ? p.grad : p.problem.v, w.b, w.h, p.problem.dv};
-  }
   static __device__ const float4* facts_of(const PanelAttention& p, const AttentionWork& w) {
     return reinterpret_cast<const float4*>(p.facts) + w.head * p.queries;
   }
@@ -214,31 +201,31 @@ class AttentionGradWarp {
   }
 
   __device__ void finish() {
-    const AttentionProblem& q = p_.problem;
-    const float scale[2] = {q.scale, q.scale};
+    const float scale[2] = {p_.problem.scale, p_.problem.scale};
     const float one[2] = {1.0f, 1.0f};
-    if constexpr (kFirst) write(kTransposed ? p_.dk : p_.dq, q.d, p_.partial, scale, 0);
+    if constexpr (kFirst) write(p_.results[0], p_.partial, scale, 0);
     if constexpr (kSecond) {
-      const PartialShape before(p_, q.d);
-      write(p_.dv, q.dv, p_.partial + before.at(before.parts, 0), one, kSecondSums);
+      const PartialShape before(p_, p_.problem.d);
+      write(p_.results[1], p_.partial + before.at(before.parts, 0), one, kSecondSums);
     }
   }
 
-  __device__ void write(const HeadsView& to, int64_t width, float* partial, const float (&scale)[2],
+  __device__ void write(const ResultHeads& to, float* partial, const float (&scale)[2],
                         int from) const {
-    if (to.data == nullptr) return;
+    if (to.view.data == nullptr) return;
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      store_results<P>(p_, work_, to, width, int64_t{Tile::kSliceFeatures} * s, partial, scale,
-                       sums_[from + s], own_);
+      store_results<P>(p_, work_, to, Tile::kSliceFeatures * s, partial, scale, sums_[from + s],
+                       own_);
     }
   }
 
-  const PanelAttention& p_;
+  const AttentionLaunch& p_;
   const AttentionWork& work_;
   float scale_;
   uint32_t own_;
   Stream stream_;
+  StageBits<Tile> bits_;
   EdgeFacts<kTransposed> facts_;
   std::conditional_t<kAdds, AddendWriter<P>, NoAddends> addends_;
   QuerySlice held_[Tile::kPaired ? 1 : 2];
@@ -266,8 +253,17 @@ struct GradLauncher {
   template <class Tile, int kWhat, bool kExtras>
   void run_pass() const {
     using Warp = AttentionGradWarp<Tile, kTransposed, kWhat, kExtras>;
-    launch_attention<Warp>(p, "attention_grad", stream);
     const AttentionProblem& q = p.problem;
+    AttentionLaunch now(p);
+    const ChunkedHeads of_rows[2] = {{q.q, q.d}, {p.grad, q.dv}};
+    const ChunkedHeads of_columns[2] = {{q.k, q.d}, {q.v, q.dv}};
+    for (int i = 0; i < 2; ++i) {
+      now.own[i] = (kTransposed ? of_columns : of_rows)[i];
+      now.gathered[i] = (kTransposed ? of_rows : of_columns)[i];
+    }
+    now.results[0] = ResultHeads(kTransposed ? p.dk : p.dq, q.d, storage_of(Tile::P));
+    now.results[1] = ResultHeads(p.dv, q.dv, storage_of(Tile::P));
+    launch_attention<Warp>(now, "attention_grad", stream);
     if (kWhat & 1) {
       combine_attention(p, kTransposed ? p.dk : p.dq, q.d, q.scale, p.partial, false, stream);
     }

@@ -20,8 +20,7 @@ __device__ __forceinline__ QuerySlice load_query_matrices(uint32_t queries, int 
   QuerySlice loaded;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int chunk = query_chunk(query_row(lane), query_step_chunk(lane, i));
-    load_matrices_plain(queries + 16 * chunk, loaded.reg[i]);
+    load_matrices_plain(query_address(queries + query_address(lane), i), loaded.reg[i]);
   }
   return loaded;
 }

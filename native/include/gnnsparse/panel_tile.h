@@ -19,7 +19,8 @@ namespace gnnsparse {
 
 inline constexpr int kStage = 32;       // column slots of a stage
 inline constexpr int kLaneColumns = 8;  // of them, those of one lane
-inline constexpr int kRowChunks = 8;    // 16-byte chunks of a row of X in a stage
+inline constexpr int kChunkBytes = 16;
+inline constexpr int kRowChunks = 8;  // of a row of X in a stage
 inline constexpr int kStageChunks = kStage * kRowChunks;
 
 // Chunk `chunk` of slot `slot` in the stage's shared memory. Rows that one instruction reads
@@ -172,9 +173,27 @@ GNNSPARSE_HD constexpr uint32_t copy_address(int lane) {
 GNNSPARSE_HD constexpr uint32_t copy_address(uint32_t first, int j) {
   return (first ^ 16u * (j & 1)) + 128 * j;
 }
+GNNSPARSE_HD constexpr uint32_t query_address(int lane) {
+  return 16 * query_chunk(query_row(lane), query_step_chunk(lane, 0));
+}
+GNNSPARSE_HD constexpr uint32_t query_address(uint32_t first, int q) { return first ^ 32u * q; }
+// Of a slice of Q in whole chunks, a lane takes chunk copy_chunk(lane) of four rows.
+GNNSPARSE_HD constexpr int own_row(int lane, int i) { return 4 * i + lane / kRowChunks; }
+GNNSPARSE_HD constexpr uint32_t own_address(int lane) {
+  return 16 * query_chunk(own_row(lane, 0), copy_chunk(lane));
+}
+GNNSPARSE_HD constexpr uint32_t own_address(uint32_t first, int i) {
+  return (first ^ 64u * (i & 1)) + 512 * i;
+}
 constexpr bool addresses_agree() {
   bool agree = true;
   for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const int query = query_chunk(query_row(lane), query_step_chunk(lane, i));
+      const int own = query_chunk(own_row(lane, i), copy_chunk(lane));
+      agree = agree && query_address(query_address(lane), i) == 16u * query &&
+              own_address(own_address(lane), i) == 16u * own;
+    }
     for (int i = 0; i < 8; ++i) {
       const int key = stage_chunk(column_slot(lane & 7, i & 3), key_step_chunk(lane, i >> 2));
       const int matrix = stage_chunk(matrix_slot(lane, i >> 2), matrix_chunk(lane, i & 3));
