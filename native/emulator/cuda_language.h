@@ -126,6 +126,7 @@ void __stcs(T* to, T value) {
 }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }
+inline uint32_t __float_as_uint(float x) { return gnnsparse::emulator::bits_as<uint32_t>(x); }
 // Shared memory is addressed from the kernel's one array.
 inline size_t __cvta_generic_to_shared(void* memory) {
   gnnsparse::emulator::Block::current().use_shared(static_cast<char*>(memory));

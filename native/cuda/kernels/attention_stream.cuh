@@ -3,6 +3,7 @@
 
 #include "device/async.cuh"
 #include "gnnsparse/panel_attention.h"
+#include "kernels/chunk_rows.cuh"
 #include "kernels/panel_multiply.cuh"
 
 namespace gnnsparse::cuda {
@@ -40,13 +41,6 @@ struct AttentionTile {
   }
 };
 
-// The rows of one head of a dense array.
-struct HeadRows {
-  char* data;
-  uint32_t stride;  // bytes
-  int bytes;        // of a row
-};
-
 // An array whose rows in every head are whole chunks, the last one padded with zeros. A panel may
 // have no more than one stage: what is alike for all warps is worked out before the launch.
 struct ChunkedHeads {
@@ -64,7 +58,7 @@ struct ChunkedHeads {
         row(static_cast<uint32_t>(view.row * size_of(view.dtype))),
         bytes(static_cast<int>(width * size_of(view.dtype))) {}
 
-  __device__ HeadRows of(uint32_t b, uint32_t h) const {
+  __device__ ChunkRows of(uint32_t b, uint32_t h) const {
     return {data + kChunkBytes * (uint64_t{b} * batch + uint64_t{h} * head), row, bytes};
   }
 };
@@ -73,7 +67,7 @@ struct ChunkedHeads {
 template <class Tile>
 class LaneChunk {
  public:
-  __device__ LaneChunk(const HeadRows& first, const HeadRows& second, int lane) {
+  __device__ LaneChunk(const ChunkRows& first, const ChunkRows& second, int lane) {
     const int chunk = copy_chunk(lane);
     if constexpr (Tile::kPaired) {
       const bool upper = chunk >= kRowChunks / 2;

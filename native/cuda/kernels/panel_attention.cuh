@@ -39,10 +39,9 @@ struct ResultHeads {
 
   ResultHeads() = default;
   ResultHeads(const HeadsView& to, int64_t to_width, DType storage) : view(to), width(to_width) {
-    const auto whole = [](int64_t stride) { return stride % (kChunkBytes / 2) == 0; };
-    if (to.dtype == storage && size_of(storage) == 2 &&
-        reinterpret_cast<uintptr_t>(to.data) % kChunkBytes == 0 && whole(to.batch) &&
-        whole(to.head) && whole(to.row) && whole(width)) {
+    const auto whole = [&](int64_t stride) { return stride * size_of(storage) % kChunkBytes == 0; };
+    if (to.dtype == storage && reinterpret_cast<uintptr_t>(to.data) % kChunkBytes == 0 &&
+        whole(to.batch) && whole(to.head) && whole(to.row) && whole(width)) {
       chunks = ChunkedHeads(to, width);
     }
   }
@@ -217,16 +216,6 @@ __device__ __forceinline__ float round_to(float x) {
   }
 }
 
-// Two scores in the storage type.
-template <Precision P>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  if constexpr (P == Precision::kFp16) {
-    return pack(__floats2half2_rn(low, high));
-  } else {
-    return pack(__floats2bfloat162_rn(low, high));
-  }
-}
-
 // Scores of a stage as operand A of its mmas: they are where the lane needs them.
 template <Precision P>
 struct WeightOperand {
@@ -302,35 +291,6 @@ class AttentionOutput {
   float scale_[2];
 };
 
-// Rows of 16-bit results through shared memory, `own`, in whole chunks.
-template <Precision P, int kTiles>
-__device__ void store_chunks(const AttentionWork& work, const HeadRows& to, const float (&scale)[2],
-                             const float (&sums)[kTiles][4], uint32_t own) {
-  const int g = work.lane >> 2;
-  const uint32_t place = own + 16 * query_chunk(g, 0) + 4 * (work.lane & 3);
-  __syncwarp();  // all lanes are done with what is there
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const float (&v)[4] = sums[tile];
-    const uint32_t at = place ^ 16u * tile;
-    store_shared(at, pack_pair<P>(scale[0] * v[0], scale[0] * v[1]));
-    store_shared(at + 8 * kRowBytesOfSlice, pack_pair<P>(scale[1] * v[2], scale[1] * v[3]));
-  }
-  __syncwarp();
-  const int at = kChunkBytes * copy_chunk(work.lane);
-  const uint32_t first = own + own_address(work.lane);
-#pragma unroll
-  for (int i = 0; i < kQueryRows / 4; ++i) {
-    const int row = work.row_id(own_row(work.lane, i));
-    if (row < 0 || at >= to.bytes) continue;
-    uint32_t words[4];
-    load_shared(own_address(first, i), words);
-    __stcs(
-        reinterpret_cast<uint4*>(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride),
-        make_uint4(words[0], words[1], words[2], words[3]));
-  }
-}
-
 // A warp's rows of results, `sums` of the features from `feature` on, times `scale` where they are
 // final. `own`: 2 KB of shared memory that only this warp uses.
 template <Precision P, int kTiles>
@@ -338,16 +298,18 @@ __device__ void store_results(const PanelAttention& p, const AttentionWork& work
                               const ResultHeads& to, int feature, float* partial,
                               const float (&scale)[2], const float (&sums)[kTiles][4],
                               uint32_t own) {
+  if (to.chunks.data != nullptr && work.item.partial < 0) {
+    ChunkRows rows = to.chunks.of(work.b, work.h);
+    const int before = static_cast<int>(sizeof(typename PanelTile<P>::Storage)) * feature;
+    rows.data += before;
+    rows.bytes -= before;
+    const auto row_id = [&](int in_window) { return work.row_id(in_window); };
+    return store_chunks<P>(sums, scale, row_id, rows, work.lane, own);
+  }
+  const AttentionOutput out(p, work, to, partial, scale);
   if constexpr (kWords<P>) {
-    const AttentionOutput out(p, work, to, partial, scale);
     store_words(out, sums, 0, work.lane, feature);
-  } else if (to.chunks.data != nullptr && work.item.partial < 0) {
-    HeadRows rows = to.chunks.of(work.b, work.h);
-    rows.data += 2 * feature;
-    rows.bytes -= 2 * feature;
-    store_chunks<P>(work, rows, scale, sums, own);
   } else {
-    const AttentionOutput out(p, work, to, partial, scale);
     store_pairs(out, sums, 0, work.lane, feature);
   }
 }

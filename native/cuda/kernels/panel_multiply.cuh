@@ -158,8 +158,7 @@ __device__ __forceinline__ void multiply_value_words(uint32_t values, int lane,
     uint32_t x[2][4];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const int chunk = stage_chunk(word_slot(lane, q, upper), word_chunk(lane));
-      load_shared(values + 16 * chunk, x[upper]);
+      load_shared(word_address(values + word_address(lane), q, upper), x[upper]);
     }
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {

@@ -19,7 +19,7 @@ class PanelOperand {
 
   __device__ PanelOperand(const BlockedView& a, int lane, uint32_t) : a_(a), lane_(lane) {}
 
-  __device__ void look_up(int64_t stage) { following_ = Source::load(a_, stage, lane_); }
+  __device__ void look_up(uint32_t stage) { following_ = Source::load(a_, stage, lane_); }
   __device__ void take() { waiting_ = following_; }
   __device__ void put() {}
   __device__ void open() { here_ = waiting_; }
@@ -50,7 +50,7 @@ class PanelOperand<PackedPanel> {
 
   // The entries cannot be asked for before their place is known, which takes a trip to memory: it
   // passes while the warp waits for rows of X.
-  __device__ void look_up(int64_t stage) { following_ = PackedPanel::range(a_, stage); }
+  __device__ void look_up(uint32_t stage) { following_ = PackedPanel::range(a_, stage); }
   __device__ void take() {
     range_ = following_;
 #pragma unroll

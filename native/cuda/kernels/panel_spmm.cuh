@@ -13,6 +13,7 @@
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_problem.h"
+#include "kernels/chunk_rows.cuh"
 #include "kernels/panel_multiply.cuh"
 #include "kernels/panel_operand.cuh"
 
@@ -31,27 +32,58 @@ constexpr int panel_blocks() {
   return resident_blocks(std::is_same_v<Source, UnitPanel<P, 16>> ? 24 : 20);
 }
 
-// Where the results of a lane go: rows g, g + 8, ... of the panel. Sums of cut panels go into the
-// workspace, others into y.
+// A product as its kernel is launched.
+struct SpmmLaunch : PanelSpmm {
+  ChunkRows chunks;  // y, where its rows are whole chunks of the storage type of the precision
+
+  SpmmLaunch(const PanelSpmm& p, DType storage) : PanelSpmm(p) {
+    const int64_t bytes = size_of(storage);
+    const int64_t stride = y.stride * bytes;
+    if (y.dtype == storage && stride <= UINT32_MAX &&
+        (reinterpret_cast<uintptr_t>(y.data) | stride | n * bytes) % kChunkBytes == 0) {
+      chunks = ChunkRows(static_cast<char*>(y.data), static_cast<uint32_t>(stride),
+                         static_cast<int>(n * bytes));
+    }
+  }
+};
+
+// Where a panel's results go and what they are multiplied with; all lanes ask together.
+template <class Source>
+class PanelRows {
+ public:
+  __device__ PanelRows(const PanelSpmm& p, const PanelItem& item, int lane)
+      : scale_(Source::kScale) {
+    row_ = item.row + lane % Source::kRows;
+    if (row_ >= static_cast<int>(p.a.rows)) {
+      row_ = -1;
+    } else {
+      if (p.row_scale != nullptr && item.partial < 0) scale_ *= __ldg(p.row_scale + row_);
+      if (p.row_ids != nullptr) row_ = __ldg(p.row_ids + row_);
+    }
+  }
+  // In y; -1: past the end.
+  __device__ int id(int in_panel) const { return __shfl_sync(0xffffffffu, row_, in_panel); }
+  __device__ float scale(int in_panel) const { return __shfl_sync(0xffffffffu, scale_, in_panel); }
+
+ private:
+  int row_;  // lane % kRows of the panel
+  float scale_;
+};
+
+// A lane's results four at a time, of rows g, g + 8, ... of the panel. Sums of cut panels go into
+// the workspace, others into y.
 template <class Source>
 class PanelOutput {
  public:
   static constexpr int kGroups = Source::kRows / 8;
 
-  __device__ PanelOutput(const PanelSpmm& p, const PanelItem& item, int lane) : p_(p) {
-    partial_ = item.partial;
+  __device__ PanelOutput(const PanelSpmm& p, const PanelItem& item, const PanelRows<Source>& rows,
+                         int lane)
+      : p_(p), in_panel_(lane >> 2), partial_(item.partial) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
-      const int row = item.row + 8 * group + (lane >> 2);
-      const bool inside = row < p.a.rows;
-      row_[group] = inside ? row : -1;
-      scale_[group] = Source::kScale;
-      if (partial_ >= 0) {
-        row_[group] = 8 * group + (lane >> 2);
-      } else if (inside) {
-        if (p.row_ids != nullptr) row_[group] = p.row_ids[row];
-        if (p.row_scale != nullptr) scale_[group] *= p.row_scale[row];
-      }
+      row_[group] = rows.id(8 * group + in_panel_);
+      scale_[group] = rows.scale(8 * group + in_panel_);
     }
   }
 
@@ -61,7 +93,7 @@ class PanelOutput {
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] *= scale_[group];
     if (partial_ >= 0) {
-      const int64_t row = int64_t{partial_} * Source::kRows + row_[group];
+      const int64_t row = int64_t{partial_} * Source::kRows + 8 * group + in_panel_;
       float* to = p_.partial + row * partial_stride(p_.n);
       *reinterpret_cast<float4*>(to + feature) = make_float4(v[0], v[1], v[2], v[3]);
     } else {
@@ -71,6 +103,7 @@ class PanelOutput {
 
  private:
   const PanelSpmm& p_;
+  int in_panel_;
   int partial_;
   int row_[kGroups];
   float scale_[kGroups];
@@ -82,20 +115,27 @@ class PanelWarp {
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
 
-  __device__ PanelWarp(const PanelSpmm& p, const PanelItem& item, int lane, int slice,
+  __device__ PanelWarp(const SpmmLaunch& p, const PanelItem& item, int lane, int slice,
                        uint32_t ring)
-      : a_(p.a), stage_(item.stage), stages_(item.stages), lane_(lane), ring_(ring) {
-    left_ = static_cast<int>(p.n) - slice * Tile::kFeatures;
-    const int64_t at = int64_t{slice} * Tile::kFeatures + copy_chunk(lane) * Tile::kPerChunk;
-    x_ = static_cast<const char*>(p.x.data) + at * sizeof(typename Tile::Storage);
+      : p_(p),
+        a_(p.a),
+        item_(item),
+        stage_(item.stage),
+        stages_(item.stages),
+        lane_(lane),
+        slice_(slice),
+        ring_(ring),
+        rows_(p, item, lane) {
+    const int at = slice * Tile::kFeatures + copy_chunk(lane) * Tile::kPerChunk;
+    left_ = static_cast<int>(p.n) - at;
+    x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
+    columns_ = a_.columns + int64_t{stage_} * kStage + copy_slot(lane, 0);
+    copy_to_ = ring + copy_address(lane);
   }
 
   // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
-  __device__ void run(const PanelSpmm& p, const PanelItem& item, int64_t feature, int slices) {
-    // Short panels would wait for these at their end; at 32 rows there are no registers for them.
-    constexpr bool kEarly = kRowTiles == 1;
-    const PanelOutput<Source> early(p, item, kEarly ? lane_ : 0);
+  __device__ void run(int slices) {
     PanelOperand<Source> operand(a_, lane_, ring_ + kRing * kStageBytes);
     uint32_t here = 0;                 // half of the ring that is multiplied
     int remaining = stages_ * slices;  // stages to copy, and to read the columns of
@@ -108,7 +148,7 @@ class PanelWarp {
       operand.take();
       load_ids(to_read, ids);
     }
-    prefetch_start(p);
+    prefetch_start();
     for (int slice = 0; slice < slices; ++slice) {
       for (int i = 0; i < stages_; ++i) {
         const int next = i + 1 < stages_ ? i + 1 : 0;
@@ -124,17 +164,16 @@ class PanelWarp {
         multiply(ring_ + here, operand);
         here ^= kStageBytes;
       }
-      store(kEarly ? early : PanelOutput<Source>(p, item, lane_),
-            feature + slice * Tile::kFeatures);
+      store(slice_ + slice, ring_ + (here ^ kStageBytes));
     }
   }
 
  private:
   // Asks for what a later block reads first, so that it starts with hits in L2.
-  __device__ void prefetch_start(const PanelSpmm& p) const {
+  __device__ void prefetch_start() const {
     const int64_t later = int64_t{blockIdx.x} + kStartAhead;
-    if (later >= p.item_count || lane_ > 3) return;
-    const int64_t slot = int64_t{__ldg(&p.items[later].stage)} * kStage;
+    if (later >= p_.item_count || lane_ > 3) return;
+    const int64_t slot = int64_t{__ldg(&p_.items[later].stage)} * kStage;
     const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kStage);
     if (lane_ == 2 && a_.bitmap != nullptr) {
       at = reinterpret_cast<const char*>(a_.bitmap) + slot * Source::kRows / 8;
@@ -149,53 +188,65 @@ class PanelWarp {
 
   __device__ void load_ids(int& remaining, int (&ids)[kLaneColumns]) {
     if (remaining-- <= 0) return;
-    const int32_t* columns = a_.columns + (stage_ + read_) * kStage + copy_slot(lane_, 0);
-    load_words(columns, reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
-    read_ = read_ + 1 < stages_ ? read_ + 1 : 0;
+    load_words(columns_, reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
+    columns_ += kStage;
+    if (++read_ == stages_) {
+      read_ = 0;
+      columns_ -= int64_t{stages_} * kStage;
+    }
   }
 
   // Copies the next stage to `offset` in the ring.
   __device__ void copy(int& remaining, const int (&ids)[kLaneColumns], uint32_t offset) {
     if (remaining-- <= 0) return;
-    const uint32_t to = ring_ + offset;
-    const bool last = copied_ + 1 == stages_;
-    // The last stage alone has slots without a column, the last slice alone may end early.
-    if (!last && left_ > (kRowChunks - 1) * Tile::kPerChunk) {
+    // One way for all stages, though the last alone has slots without a column: the condition is
+    // part of the copy.
 #pragma unroll
-      for (int j = 0; j < kLaneColumns; ++j) copy_async(to + place(j), row(ids[j]));
-    } else {
-      const bool inside = left_ > copy_chunk(lane_) * Tile::kPerChunk;
-#pragma unroll
-      for (int j = 0; j < kLaneColumns; ++j) {
-        const bool real = inside && ids[j] >= 0;
-        copy_async(to + place(j), real ? row(ids[j]) : row(0), real ? 16 : 0);
-      }
+    for (int j = 0; j < kLaneColumns; ++j) {
+      const char* row = x_ + uint64_t{static_cast<uint32_t>(ids[j])} * stride_;
+      copy_async_or_zero(copy_address(copy_to_ + offset, j), row, left_ > 0 && ids[j] >= 0);
     }
-    copied_ = last ? 0 : copied_ + 1;
-    if (last) {
-      x_ += kRowChunks * 16;
+    if (++copied_ == stages_) {
+      copied_ = 0;
+      x_ += kRowChunks * kChunkBytes;
       left_ -= Tile::kFeatures;
     }
   }
 
-  __device__ void store(const PanelOutput<Source>& out, int64_t feature) {
+  // The sums of a slice, which start again from zero. `own` is memory that nothing is copied to.
+  __device__ void store(int slice, uint32_t own) {
+    if (p_.chunks.data != nullptr && item_.partial < 0) {
+      store_whole(slice, own);
+    } else {
+      const PanelOutput<Source> out(p_, item_, rows_, lane_);
+      const int64_t feature = int64_t{slice} * Tile::kFeatures;
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      if constexpr (kWords<P>) {
-        store_words(out, sums_[m], 2 * m, lane_, feature);
-      } else {
-        store_pairs(out, sums_[m], 2 * m, lane_, feature);
+      for (int m = 0; m < kRowTiles; ++m) {
+        if constexpr (kWords<P>) {
+          store_words(out, sums_[m], 2 * m, lane_, feature);
+        } else {
+          store_pairs(out, sums_[m], 2 * m, lane_, feature);
+        }
       }
+    }
 #pragma unroll
-      for (int i = 0; i < 4 * Tile::kTiles; ++i) sums_[m][i / 4][i % 4] = 0.0f;
+    for (int i = 0; i < 4 * Tile::kTiles * kRowTiles; ++i) {
+      sums_[i / (4 * Tile::kTiles)][i / 4 % Tile::kTiles][i % 4] = 0.0f;
     }
   }
 
-  __device__ uint32_t place(int j) const {
-    return 16 * stage_chunk(copy_slot(lane_, j), copy_chunk(lane_));
-  }
-  __device__ const char* row(int id) const {
-    return x_ + uint64_t{static_cast<uint32_t>(id)} * stride_;
+  __device__ void store_whole(int slice, uint32_t own) const {
+    constexpr int kSliceBytes = kRowChunks * kChunkBytes;
+    const ChunkRows& y = p_.chunks;
+    const ChunkRows to(y.data + int64_t{slice} * kSliceBytes, y.stride,
+                       y.bytes - slice * kSliceBytes);
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+      const int g = kQueryRows * m + (lane_ >> 2);
+      const float scale[2] = {rows_.scale(g), rows_.scale(g + 8)};
+      const auto row_id = [&](int in_tile) { return rows_.id(kQueryRows * m + in_tile); };
+      store_chunks<P>(sums_[m], scale, row_id, to, lane_, own + m * kQueryBytes);
+    }
   }
 
   __device__ void multiply(uint32_t stage, const PanelOperand<Source>& operand) {
@@ -236,8 +287,7 @@ class PanelWarp {
 #pragma unroll
     for (int pair = 0; pair < Tile::kTiles / 2; ++pair) {
       uint32_t x[4];
-      const int chunk = stage_chunk(matrix_slot(lane_, q), matrix_chunk(lane_, pair));
-      load_matrices(stage + 16 * chunk, x);
+      load_matrices(matrix_address(stage + matrix_address(lane_), q, pair), x);
       const uint32_t low[2] = {x[0], x[1]};
       const uint32_t high[2] = {x[2], x[3]};
 #pragma unroll
@@ -253,8 +303,7 @@ class PanelWarp {
     uint32_t x[2][4];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const int chunk = stage_chunk(word_slot(lane_, q, upper), word_chunk(lane_));
-      load_shared(stage + 16 * chunk, x[upper]);
+      load_shared(word_address(stage + word_address(lane_), q, upper), x[upper]);
     }
 #pragma unroll
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
@@ -271,8 +320,7 @@ class PanelWarp {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       uint32_t words[4];
-      const int chunk = stage_chunk(word_slot(lane_, q, upper), word_chunk(lane_));
-      load_shared(stage + 16 * chunk, words);
+      load_shared(word_address(stage + word_address(lane_), q, upper), words);
 #pragma unroll
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
         x[tile][upper] = split(operand.weigh(2 * q + upper, bits_float(words[tile])));
@@ -299,22 +347,28 @@ class PanelWarp {
     }
   }
 
+  const SpmmLaunch& p_;
   const BlockedView& a_;
-  int64_t stage_;
+  const PanelItem& item_;
+  uint32_t stage_;
   int stages_;
   int lane_;
+  int slice_;
   uint32_t ring_;
-  int left_;  // features from the slice that is copied next on
+  PanelRows<Source> rows_;
+  int left_;  // features from the lane's chunk of the slice that is copied next on
   const char* x_;
   uint32_t stride_;
-  int read_ = 0;    // the stage whose columns are read next
+  const int32_t* columns_;  // of the stage whose columns are read next, the lane's
+  uint32_t copy_to_;
+  int read_ = 0;    // that stage
   int copied_ = 0;  // the stage whose rows are copied next
   float sums_[kRowTiles][Tile::kTiles][4] = {};
 };
 
 template <Precision P, class Source>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
-    panel_spmm_kernel(const __grid_constant__ PanelSpmm p) {
+    panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
   using Tile = PanelTile<P>;
   constexpr int kChunks = kRing * kStageChunks + PanelOperand<Source>::kSharedChunks;
   __shared__ __align__(1024) uint4 ring[kChunks];
@@ -326,7 +380,7 @@ __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
   PanelWarp<P, Source> warp(p, item, lane, first,
                             static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
-  warp.run(p, item, int64_t{first} * Tile::kFeatures, slices);
+  warp.run(slices);
 }
 
 template <Precision P, class Source>
@@ -335,7 +389,8 @@ void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const dim3 grid = grid_of(p.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(panel_spmm_kernel<P, Source>, 0, prepared);
-  launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream, p);
+  launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream,
+         SpmmLaunch(p, storage_of(P)));
 }
 
 template <Precision P, int kRows>

@@ -73,7 +73,10 @@ GNNSPARSE_HD inline uint32_t pair_mask(uint32_t bits, int bit) {
   return (bits >> bit & 1u ? 0xffffu : 0u) | (bits >> (bit + 16) & 1u ? 0xffff0000u : 0u);
 #endif
 }
-GNNSPARSE_HD inline uint32_t word_mask(uint32_t bits, int bit) { return 0u - (bits >> bit & 1u); }
+// As a choice: it takes a predicate and one instruction, arithmetic takes three.
+GNNSPARSE_HD inline uint32_t word_mask(uint32_t bits, int bit) {
+  return bits & 1u << bit ? 0xffffffffu : 0u;
+}
 
 // Whether operands are 32-bit words: tf32, and fp32, whose operands are multiplied in two tf32
 // parts.
@@ -167,6 +170,12 @@ GNNSPARSE_HD constexpr uint32_t matrix_address(int lane) {
 GNNSPARSE_HD constexpr uint32_t matrix_address(uint32_t first, int q, int pair) {
   return (first ^ 32u * pair) + 512 * q;
 }
+GNNSPARSE_HD constexpr uint32_t word_address(int lane) {
+  return 16 * stage_chunk(word_slot(lane, 0, 0), word_chunk(lane));
+}
+GNNSPARSE_HD constexpr uint32_t word_address(uint32_t first, int q, int upper) {
+  return (first ^ 16u * upper) + 128 * (2 * q + upper);
+}
 GNNSPARSE_HD constexpr uint32_t copy_address(int lane) {
   return 16 * stage_chunk(copy_slot(lane, 0), copy_chunk(lane));
 }
@@ -197,9 +206,11 @@ constexpr bool addresses_agree() {
     for (int i = 0; i < 8; ++i) {
       const int key = stage_chunk(column_slot(lane & 7, i & 3), key_step_chunk(lane, i >> 2));
       const int matrix = stage_chunk(matrix_slot(lane, i >> 2), matrix_chunk(lane, i & 3));
+      const int word = stage_chunk(word_slot(lane, i >> 1, i & 1), word_chunk(lane));
       const int copy = stage_chunk(copy_slot(lane, i), copy_chunk(lane));
       agree = agree && key_address(key_address(lane), i >> 2, i & 3) == 16u * key &&
               matrix_address(matrix_address(lane), i >> 2, i & 3) == 16u * matrix &&
+              word_address(word_address(lane), i >> 1, i & 1) == 16u * word &&
               copy_address(copy_address(lane), i) == 16u * copy;
     }
   }

@@ -1,0 +1,84 @@
+// Rows of results that a warp puts together in shared memory, to write them in whole chunks: from
+// registers it would write four elements at a time, and work out an address for each.
+#pragma once
+
+#include "device/async.cuh"
+#include "device/mma.cuh"
+#include "device/vector.cuh"
+#include "gnnsparse/panel_tile.h"
+
+namespace gnnsparse::cuda {
+
+// Rows of a dense matrix, in bytes.
+struct ChunkRows {
+  char* data = nullptr;
+  uint32_t stride = 0;
+  int bytes = 0;  // of a row
+
+  ChunkRows() = default;
+  GNNSPARSE_HD ChunkRows(char* rows, uint32_t row_stride, int row_bytes)
+      : data(rows), stride(row_stride), bytes(row_bytes) {}
+};
+
+// Two results in the storage type.
+template <Precision P>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  if constexpr (P == Precision::kFp16) {
+    return pack(__floats2half2_rn(low, high));
+  } else {
+    return pack(__floats2bfloat162_rn(low, high));
+  }
+}
+
+// A lane's sums of rows g and g + 8, times `scale`, to their places in `own`, 2 KB.
+template <Precision P, int kTiles>
+__device__ __forceinline__ void put_results(const float (&sums)[kTiles][4], const float (&scale)[2],
+                                            int lane, uint32_t own) {
+  const int g = lane >> 2;
+  if constexpr (kWords<P>) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(scale[r >> 1] * sums[i][r]);
+      store_shared(own + kChunkBytes * query_chunk(g + 8 * (r >> 1), word_pair_chunk(lane, r & 1)),
+                   make_uint4(words[0], words[1], words[2], words[3]));
+    }
+  } else {
+    const uint32_t place = own + kChunkBytes * query_chunk(g, 0) + 4 * (lane & 3);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const float (&v)[4] = sums[tile];
+      const uint32_t at = place ^ static_cast<uint32_t>(kChunkBytes) * tile;
+      store_shared(at, pack_pair<P>(scale[0] * v[0], scale[0] * v[1]));
+      store_shared(at + 8 * kRowChunks * kChunkBytes,
+                   pack_pair<P>(scale[1] * v[2], scale[1] * v[3]));
+    }
+  }
+}
+
+// Writes 16 rows: row_id(i), which all lanes ask for together, is where row i goes; -1: nowhere.
+// `own` is 2 KB that only this warp uses.
+template <Precision P, int kTiles, class RowId>
+__device__ __forceinline__ void store_chunks(const float (&sums)[kTiles][4],
+                                             const float (&scale)[2], const RowId& row_id,
+                                             const ChunkRows& to, int lane, uint32_t own) {
+  __syncwarp();  // all lanes are done with what is there
+  put_results<P>(sums, scale, lane, own);
+  __syncwarp();
+  const int at = kChunkBytes * copy_chunk(lane);
+  const uint32_t first = own + own_address(lane);
+#pragma unroll
+  for (int i = 0; i < kQueryRows / 4; ++i) {
+    const int row = row_id(own_row(lane, i));
+    if (row < 0 || at >= to.bytes) continue;
+    uint32_t words[4];
+    load_shared(own_address(first, i), words);
+    // They leave L2 first: gathered rows are still in use.
+    __stcs(
+        reinterpret_cast<uint4*>(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride),
+        make_uint4(words[0], words[1], words[2], words[3]));
+  }
+}
+
+}  // namespace gnnsparse::cuda
