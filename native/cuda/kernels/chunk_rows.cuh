@@ -20,6 +20,15 @@ struct ChunkRows {
       : data(rows), stride(row_stride), bytes(row_bytes) {}
 };
 
+// Rows of `width` results where they are whole chunks of the storage type, null where not.
+inline ChunkRows whole_chunks(const MutableDenseView& to, int64_t width, DType storage) {
+  const int64_t stride = to.stride * size_of(storage);
+  const int64_t bytes = width * size_of(storage);
+  const bool whole = (reinterpret_cast<uintptr_t>(to.data) | stride | bytes) % kChunkBytes == 0;
+  if (to.dtype != storage || stride > UINT32_MAX || !whole) return {};
+  return {static_cast<char*>(to.data), static_cast<uint32_t>(stride), static_cast<int>(bytes)};
+}
+
 // Two results in the storage type.
 template <Precision P>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
@@ -28,6 +37,21 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
   } else {
     return pack(__floats2bfloat162_rn(low, high));
   }
+}
+
+// 16 bytes of results. They leave L2 first: gathered rows are still in use.
+template <Precision P, int kElements>
+__device__ __forceinline__ void store_vec16(char* to, const float (&v)[kElements]) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kWords<P>) {
+      words[i] = __float_as_uint(v[i]);
+    } else {
+      words[i] = pack_pair<P>(v[2 * i], v[2 * i + 1]);
+    }
+  }
+  __stcs(reinterpret_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
 }
 
 // A lane's sums of rows g and g + 8, times `scale`, to their places in `own`, 2 KB.

@@ -12,8 +12,17 @@ inline constexpr int kCsrThreads = 64;
 inline constexpr int kCsrBlocks = 16;
 // Groups carry two rows' ends, places and scales, and columns of the next batch.
 template <Precision P>
-inline constexpr int kGroupBlocks = VectorOf<P>::kElements == 4 ? 10 : 8;
+inline constexpr int kGroupBlocks = VectorOf<P>::kElements == 4 ? 12 : 10;
 inline constexpr int kBatch = 8;  // nonzeros a lane has in flight
+
+inline constexpr uint32_t kWholeBatch = (1u << kBatch) - 1;
+
+// Of the nonzeros [at, at + 8) those in [first, last), a bit each.
+__device__ __forceinline__ uint32_t batch_mask(int at, int first, int last) {
+  const int from = max(first - at, 0);
+  const int left = min(last - at, kBatch);
+  return kWholeBatch << from & kWholeBatch >> (kBatch - left);
+}
 
 // Lane layout: `lanes` along the features, `row_lanes / lanes` nonzeros side by side.
 struct LaneMap {
@@ -22,22 +31,39 @@ struct LaneMap {
   int nonzero_lanes;
   int64_t item;  // which row or segment, counted over the grid
 
-  __device__ LaneMap(int lanes, int row_lanes)
-      : feature_lane(threadIdx.x % lanes),
-        nonzero_lane(threadIdx.x % row_lanes / lanes),
-        nonzero_lanes(row_lanes / lanes),
-        item(int64_t{blockIdx.x} * (kCsrThreads / row_lanes) + threadIdx.x / row_lanes) {}
+  // Powers of two both.
+  __device__ LaneMap(int lanes, int row_lanes) {
+    const int lanes_log = __ffs(lanes) - 1;
+    const int row_log = __ffs(row_lanes) - 1;
+    const int thread = threadIdx.x;
+    feature_lane = thread & (lanes - 1);
+    nonzero_lane = (thread & (row_lanes - 1)) >> lanes_log;
+    nonzero_lanes = row_lanes >> lanes_log;
+    item = int64_t{blockIdx.x} * (kCsrThreads >> row_log) + (thread >> row_log);
+  }
 };
 
-// The nonzeros of one item. Segments of long rows come first in the grid: they take longest.
-// Nonzeros are numbered from `base`, a multiple of kBatch at or before the first one, so that a
-// batch is aligned and 32 bits hold every number.
-struct RowWork {
-  int64_t row = -1;  // -1: nothing to do
+// A run of nonzeros, numbered from `base`, a multiple of kBatch at or before the first one, so that
+// a batch is aligned and 32 bits hold every number.
+struct Numbered {
   int64_t base = 0;
   int first = 0;
   int last = 0;
   int room = 0;  // numbers below this are inside the arrays
+
+  __device__ void number(int64_t begin, int64_t count, int64_t nnz) {
+    base = begin & ~int64_t{kBatch - 1};
+    first = static_cast<int>(begin - base);
+    last = first + static_cast<int>(count);
+    room = static_cast<int>(min(nnz - base, int64_t{1} << 30));
+  }
+  __device__ bool has(int number) const { return number >= first && number < last; }
+  __device__ uint32_t mask(int at) const { return batch_mask(at, first, last); }
+};
+
+// The nonzeros of one item. Segments of long rows come first in the grid: they take longest.
+struct RowWork : Numbered {
+  int64_t row = -1;  // -1: nothing to do
   int partial = -1;
 
   template <class Problem>
@@ -58,53 +84,26 @@ struct RowWork {
       if (count > p.row_limit) return;  // its segments do it
       row = r;
     }
-    base = begin & ~int64_t{kBatch - 1};
-    first = static_cast<int>(begin - base);
-    last = first + static_cast<int>(count);
-    room = static_cast<int>(min(p.a.nnz - base, int64_t{1} << 30));
+    number(begin, count, p.a.nnz);
   }
-
-  __device__ bool has(int number) const { return number >= first && number < last; }
 };
 
-// The nonzeros of a group of neighbouring rows, or of a part of a long one, numbered as in RowWork.
-struct GroupWork {
+// The nonzeros of a group of neighbouring rows, numbered in the same way.
+struct GroupWork : Numbered {
   int64_t row = -1;  // the first, -1: nothing to do
   int64_t last_row = 0;
-  int64_t base = 0;
-  int first = 0;
-  int last = 0;
-  int room = 0;
-  int partial = -1;
 
-  __device__ GroupWork(const CsrSpmm& p, int64_t item) {
-    int64_t begin;
-    int64_t count;
-    if (item < p.segment_count) {
-      const RowSegment s = p.segments[item];
-      row = s.row;
-      last_row = row + 1;
-      begin = p.a.indptr[row] + s.first;
-      count = s.count;
-      partial = s.partial;
-    } else {
-      const int64_t group = item - p.segment_count;
-      if (group >= p.group_count) return;
-      const int64_t first_row = p.groups[group];
-      last_row = p.groups[group + 1];
-      begin = p.a.indptr[first_row];
-      count = p.a.indptr[last_row] - begin;
-      // A row that is cut is a group of its own.
-      if (count > p.row_limit && last_row - first_row == 1) return;
-      row = first_row;
-    }
-    base = begin & ~int64_t{kBatch - 1};
-    first = static_cast<int>(begin - base);
-    last = first + static_cast<int>(count);
-    room = static_cast<int>(min(p.a.nnz - base, int64_t{1} << 30));
+  __device__ GroupWork(const CsrSpmm& p, int64_t group) {
+    if (group >= p.group_count) return;
+    const int64_t first_row = p.groups[group];
+    last_row = p.groups[group + 1];
+    const int64_t begin = p.a.indptr[first_row];
+    const int64_t count = p.a.indptr[last_row] - begin;
+    // A row that is cut is a group of its own.
+    if (count > p.row_limit && last_row - first_row == 1) return;
+    row = first_row;
+    number(begin, count, p.a.nnz);
   }
-
-  __device__ bool has(int number) const { return number >= first && number < last; }
 };
 
 // Columns of nonzeros [at, at + 8) of the work. Past the end of the array: column 0.

@@ -4,11 +4,30 @@
 
 #include "device/launch.cuh"
 #include "device/vector.cuh"
+#include "kernels/chunk_rows.cuh"
 #include "kernels/csr_rows.cuh"
 #include "kernels/reduce.cuh"
 
 namespace gnnsparse::cuda {
 namespace {
+
+// A product as its kernels are launched.
+struct CsrLaunch : CsrSpmm {
+  uint32_t x_stride;  // bytes
+  ChunkRows chunks;   // y, where its rows are whole chunks of the storage type
+
+  CsrLaunch(const CsrSpmm& p, DType storage)
+      : CsrSpmm(p),
+        x_stride(static_cast<uint32_t>(p.x.stride * size_of(storage))),
+        chunks(whole_chunks(p.y, p.n, storage)) {}
+};
+
+// Column 0 of X, of the lane's features.
+template <Precision P>
+__device__ const char* row_of_x(const CsrLaunch& p, int64_t feature) {
+  constexpr int kBytes = sizeof(typename VectorOf<P>::Storage);
+  return kept(static_cast<const char*>(p.x.data) + feature * kBytes);
+}
 
 // The values of a batch. They stay packed until they are used, which saves registers.
 template <Precision P>
@@ -48,23 +67,23 @@ struct Ones {
 // Eight nonzeros with their rows of X on the way to registers.
 template <Precision P, bool kWeighted>
 struct Batch {
-  using Storage = typename VectorOf<P>::Storage;
   using Weights = std::conditional_t<kWeighted, BatchValues<P>, Ones<P>>;
 
-  // kWhole: all of them are the work's.
-  template <bool kWhole, class Work>
-  __device__ static Batch load(const CsrSpmm& p, const Work& work, int at,
-                               const int32_t (&columns)[kBatch], const Storage* x) {
-    const auto* values = static_cast<const Storage*>(p.values) + work.base;
-    Batch batch = {{}, Weights(values, at, work.room)};
+  // Those that the mask lacks are not the work's, and the row of `safe`, which is, is read instead:
+  // a condition on each load costs registers and instructions.
+  __device__ __forceinline__ Batch(const CsrLaunch& p, const Numbered& work, int at,
+                                   const int32_t (&columns)[kBatch], uint32_t mask, int32_t safe,
+                                   const char* x)
+      : weights(static_cast<const typename VectorOf<P>::Storage*>(p.values) + work.base, at,
+                work.room) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (kWhole || work.has(at + i)) batch.rows[i] = load_vec16(x + columns[i] * p.x.stride);
+      const int32_t column = mask & 1u << i ? columns[i] : safe;
+      rows[i] = load_vec16(x + uint64_t{static_cast<uint32_t>(column)} * p.x_stride);
     }
-    return batch;
   }
 
-  __device__ void add(int i, float (&sum)[VectorOf<P>::kElements]) const {
+  __device__ __forceinline__ void add(int i, float (&sum)[VectorOf<P>::kElements]) const {
     float v[VectorOf<P>::kElements];
     to_floats<P>(rows[i], v);
     const float weight = weights(i);
@@ -72,27 +91,12 @@ struct Batch {
     for (int j = 0; j < VectorOf<P>::kElements; ++j) sum[j] += weight * v[j];
   }
 
-  Vec16 rows[kBatch];
   Weights weights;
+  Vec16 rows[kBatch];
 };
 
-// Adds a batch that lies wholly inside the row, or (kWhole = false) at one of its ends.
-template <Precision P, bool kWhole, bool kWeighted>
-__device__ __forceinline__ void sum_batch(const CsrSpmm& p, const RowWork& work, int at,
-                                          const typename VectorOf<P>::Storage* x,
-                                          float (&sum)[VectorOf<P>::kElements]) {
-  int32_t columns[kBatch];
-  load_batch(p.a.indices + work.base, at, work.room, columns);
-  const auto batch = Batch<P, kWeighted>::template load<kWhole>(p, work, at, columns, x);
-#pragma unroll
-  for (int i = 0; i < kBatch; ++i) {
-    // A neighbouring row's value takes no part: it may be infinite, and times zero that is NaN.
-    if (kWhole || work.has(at + i)) batch.add(i, sum);
-  }
-}
-
 template <Precision P>
-__device__ __forceinline__ void store_partial(const CsrSpmm& p, int partial, int64_t feature,
+__device__ __forceinline__ void store_partial(const CsrLaunch& p, int partial, int64_t feature,
                                               const float (&sum)[VectorOf<P>::kElements]) {
   float* out = p.partial + partial * partial_stride(p.n) + feature;
 #pragma unroll
@@ -104,119 +108,154 @@ __device__ __forceinline__ void store_partial(const CsrSpmm& p, int partial, int
 // Adds the work's nonzeros times the lane's features. Nothing is fetched ahead of the batch in
 // hand: registers are better spent on 32 resident warps, which hide the latency.
 template <Precision P, bool kWeighted>
-__device__ __forceinline__ void sum_row(const CsrSpmm& p, const RowWork& work, const LaneMap& lane,
-                                        int64_t feature, float (&sum)[VectorOf<P>::kElements]) {
-  const auto* x = static_cast<const typename VectorOf<P>::Storage*>(p.x.data) + feature;
+__device__ __forceinline__ void sum_row(const CsrLaunch& p, const RowWork& work,
+                                        const LaneMap& lane, const char* x,
+                                        float (&sum)[VectorOf<P>::kElements]) {
+  const int32_t* indices = p.a.indices + work.base;
+  const int32_t safe = work.first < work.last ? __ldg(indices + work.first) : 0;
   for (int at = kBatch * lane.nonzero_lane; at < work.last; at += kBatch * lane.nonzero_lanes) {
-    if (at >= work.first && at + kBatch <= work.last) {
-      sum_batch<P, true, kWeighted>(p, work, at, x, sum);
-    } else {
-      sum_batch<P, false, kWeighted>(p, work, at, x, sum);
+    const uint32_t mask = work.mask(at);
+    int32_t columns[kBatch];
+    load_batch(indices, at, work.room, columns);
+    const Batch<P, kWeighted> batch(p, work, at, columns, mask, safe, x);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      // A neighbouring row's value takes no part: it may be infinite, and times zero that is NaN.
+      if (mask & 1u << i) batch.add(i, sum);
     }
   }
 }
 
-// The rows of a group of short rows one after the other, as results are stored.
-template <Precision P>
-class GroupOutput {
+// The rows of a group one after the other, as results are stored. What a row needs is read one row
+// ahead, and not looked at before, so that no store waits for it. Numbers are the low halves of
+// places in the arrays.
+template <Precision P, bool kWhole>
+class GroupRows {
  public:
   static constexpr int kElements = VectorOf<P>::kElements;
 
-  __device__ GroupOutput(const CsrSpmm& p, const GroupWork& work, int64_t feature)
-      : p_(p), work_(work), feature_(feature), row_(work.row) {
-    now_ = info(row_);
-    next_ = info(row_ + 1);
+  // At first in hand is what lies before the group in its first batch, which goes nowhere.
+  __device__ GroupRows(const CsrLaunch& p, const GroupWork& work, int64_t feature)
+      : p_(p),
+        feature_(feature),
+        base_(static_cast<uint32_t>(work.base)),
+        row_(static_cast<int>(work.row)),
+        last_row_(static_cast<int>(work.last_row)) {
+    y_ = kept(p.chunks.data + feature * static_cast<int>(sizeof(typename VectorOf<P>::Storage)));
+    now_ = {base_ + work.first, -1, 0.0f};
+    next_ = info();
   }
 
-  // Adds a batch and stores the rows that end before its last nonzero.
-  template <bool kWeighted>
-  __device__ void add(const Batch<P, kWeighted>& batch, int at, float (&sum)[kElements]) {
-    const int batch_end = min(at + kBatch, work_.last);
-    for (int from = max(at, work_.first); from < batch_end;) {
-      const int to = min(now_.end, batch_end);
+  // The number after the row in hand.
+  __device__ uint32_t end() const { return now_.end; }
+  __device__ bool has_next() const { return row_ < last_row_; }
+
+  // Stores the row in hand, the next one starts from zero.
+  __device__ __forceinline__ void store(float (&sum)[kElements]) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (at + i >= from && at + i < to) batch.add(i, sum);
+    for (int j = 0; j < kElements; ++j) sum[j] *= now_.scale;
+    if (now_.id >= 0) {
+      if constexpr (kWhole) {
+        store_vec16<P>(y_ + uint64_t{static_cast<uint32_t>(now_.id)} * p_.chunks.stride, sum);
+      } else {
+        store_row(p_.y, now_.id, feature_, p_.n, sum);
       }
-      from = to;
-      if (from < batch_end) store(sum);
     }
-  }
-
-  __device__ void finish(float (&sum)[kElements]) {
-    while (row_ < work_.last_row) store(sum);
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) sum[j] = 0.0f;
+    now_ = next_;
+    ++row_;
+    next_ = info();
   }
 
  private:
-  // Read one row ahead, so that no store waits for it.
   struct Info {
-    int end;
+    uint32_t end;
     int id;
     float scale;
   };
 
-  __device__ Info info(int64_t row) const {
-    if (row >= work_.last_row) return {work_.last, 0, 0.0f};
-    return {work_.partial >= 0 ? work_.last : static_cast<int>(p_.a.indptr[row + 1] - work_.base),
-            p_.row_ids != nullptr ? p_.row_ids[row] : static_cast<int>(row),
-            p_.row_scale != nullptr ? p_.row_scale[row] : 1.0f};
-  }
-
-  __device__ void store(float (&sum)[kElements]) {
-    if (work_.partial >= 0) {
-      store_partial<P>(p_, work_.partial, feature_, sum);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kElements; ++j) sum[j] *= now_.scale;
-      store_row(p_.y, now_.id, feature_, p_.n, sum);
+  // After the last row: an end that no nonzero of the group is at.
+  __device__ Info info() const {
+    Info found = {base_ - 1, row_, 1.0f};
+    if (row_ < last_row_) {
+      found.end = static_cast<uint32_t>(__ldg(p_.a.indptr + row_ + 1));
+      if (p_.row_ids != nullptr) found.id = __ldg(p_.row_ids + row_);
+      if (p_.row_scale != nullptr) found.scale = __ldg(p_.row_scale + row_);
     }
-#pragma unroll
-    for (int j = 0; j < kElements; ++j) sum[j] = 0.0f;
-    ++row_;
-    now_ = next_;
-    next_ = info(row_ + 1);
+    return found;
   }
 
-  const CsrSpmm& p_;
-  const GroupWork& work_;
+  const CsrLaunch& p_;
   int64_t feature_;
-  int64_t row_;
+  char* y_;
+  uint32_t base_;
+  int row_;  // of next_
+  int last_row_;
   Info now_;
   Info next_;
 };
 
-// Short rows in groups: their nonzeros run on from one row to the next, so that batches are full.
-template <Precision P, bool kWeighted>
-__global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P>)
-    csr_spmm_group_kernel(const __grid_constant__ CsrSpmm p) {
-  constexpr int kElements = VectorOf<P>::kElements;
-  const LaneMap lane(p.lanes, p.lanes);
-  const GroupWork work(p, lane.item);
-  const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
-  if (work.row < 0 || feature >= p.n) return;
-  const auto* x = static_cast<const typename VectorOf<P>::Storage*>(p.x.data) + feature;
-  float sum[kElements] = {};
-  GroupOutput<P> out(p, work, feature);
+// Of rows whose nonzeros run on from one to the next, so that batches are full.
+template <Precision P, bool kWeighted, bool kWhole>
+__device__ __forceinline__ void sum_group(const CsrLaunch& p, const GroupWork& work,
+                                          int64_t feature, const char* x) {
+  float sum[VectorOf<P>::kElements] = {};
+  GroupRows<P, kWhole> rows(p, work, feature);
+  if (work.first == work.last) {
+    while (rows.has_next()) rows.store(sum);
+    return rows.store(sum);
+  }
+  const auto base = static_cast<uint32_t>(work.base);
+  while (rows.end() == base) rows.store(sum);
+  const int32_t* indices = p.a.indices + work.base;
+  const int32_t safe = __ldg(indices + work.first);
   // With columns read a batch ahead the rows are the only loads that are waited for.
   int32_t columns[kBatch];
-  load_batch(p.a.indices + work.base, 0, work.room, columns);
+  load_batch(indices, 0, work.room, columns);
   for (int at = 0; at < work.last; at += kBatch) {
-    const auto batch = Batch<P, kWeighted>::template load<false>(p, work, at, columns, x);
-    load_batch(p.a.indices + work.base, at + kBatch, work.room, columns);
-    out.add(batch, at, sum);
+    const Batch<P, kWeighted> batch(p, work, at, columns, work.mask(at), safe, x);
+    load_batch(indices, at + kBatch, work.room, columns);
+    // What is before the group and after it is added, too: to sums that go nowhere.
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      batch.add(i, sum);
+      while (rows.end() == base + at + i + 1) rows.store(sum);
+    }
   }
-  out.finish(sum);
+}
+
+// Short rows in groups, and the parts of long ones. kWhole: results are whole chunks.
+template <Precision P, bool kWeighted, bool kWhole>
+__global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P>)
+    csr_spmm_group_kernel(const __grid_constant__ CsrLaunch p) {
+  constexpr int kElements = VectorOf<P>::kElements;
+  const LaneMap lane(p.lanes, p.lanes);
+  const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
+  if (feature >= p.n) return;
+  const char* x = row_of_x<P>(p, feature);
+  if (lane.item >= p.segment_count) {
+    const GroupWork work(p, lane.item - p.segment_count);
+    if (work.row >= 0) sum_group<P, kWeighted, kWhole>(p, work, feature, x);
+  } else {
+    const RowWork work(p, lane.item);
+    float sum[kElements] = {};
+    sum_row<P, kWeighted>(p, work, lane, x, sum);
+    store_partial<P>(p, work.partial, feature, sum);
+  }
 }
 
 template <Precision P, bool kWeighted>
 __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
-    csr_spmm_kernel(const __grid_constant__ CsrSpmm p) {
+    csr_spmm_kernel(const __grid_constant__ CsrLaunch p) {
   constexpr int kElements = VectorOf<P>::kElements;
   const LaneMap lane(p.lanes, p.row_lanes);
   const RowWork work(p, lane.item);
   const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
   float sum[kElements] = {};
-  if (work.row >= 0 && feature < p.n) sum_row<P, kWeighted>(p, work, lane, feature, sum);
+  if (work.row >= 0 && feature < p.n) {
+    sum_row<P, kWeighted>(p, work, lane, row_of_x<P>(p, feature), sum);
+  }
   for (int offset = p.lanes; offset < p.row_lanes; offset *= 2) {
 #pragma unroll
     for (int j = 0; j < kElements; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
@@ -231,17 +270,24 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
   store_row(p.y, p.row_ids != nullptr ? p.row_ids[work.row] : work.row, feature, p.n, sum);
 }
 
+using CsrKernel = void (*)(CsrLaunch);
+
+template <Precision P, bool kWeighted>
+CsrKernel kernel_for(const CsrLaunch& p) {
+  if (p.groups == nullptr) return csr_spmm_kernel<P, kWeighted>;
+  return p.chunks.data != nullptr ? csr_spmm_group_kernel<P, kWeighted, true>
+                                  : csr_spmm_group_kernel<P, kWeighted, false>;
+}
+
 template <Precision P>
-void run(const CsrSpmm& p, Stream stream) {
+void run(const CsrSpmm& problem, Stream stream) {
+  const CsrLaunch p(problem, storage_of(P));
   const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
   const bool grouped = p.groups != nullptr;
   const dim3 grid =
       grid_of(p.segment_count + (grouped ? p.group_count : p.a.rows),
               kCsrThreads / (grouped ? p.lanes : p.row_lanes), ceil_div(p.n, tile), "spmm_csr");
-  const auto rows = p.values != nullptr ? csr_spmm_kernel<P, true> : csr_spmm_kernel<P, false>;
-  const auto groups =
-      p.values != nullptr ? csr_spmm_group_kernel<P, true> : csr_spmm_group_kernel<P, false>;
-  const auto kernel = grouped ? groups : rows;
+  const CsrKernel kernel = p.values != nullptr ? kernel_for<P, true>(p) : kernel_for<P, false>(p);
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
   if (p.cut_count == 0) return;
   Reduce reduce;
@@ -258,7 +304,7 @@ void run(const CsrSpmm& p, Stream stream) {
 
 }  // namespace
 
-void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream) {
+void spmm_csr(const CsrLaunch& problem, Precision precision, Stream stream) {
   switch (precision) {
     case Precision::kFp32:
       return run<Precision::kFp32>(problem, stream);

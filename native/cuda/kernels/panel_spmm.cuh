@@ -36,15 +36,8 @@ constexpr int panel_blocks() {
 struct SpmmLaunch : PanelSpmm {
   ChunkRows chunks;  // y, where its rows are whole chunks of the storage type of the precision
 
-  SpmmLaunch(const PanelSpmm& p, DType storage) : PanelSpmm(p) {
-    const int64_t bytes = size_of(storage);
-    const int64_t stride = y.stride * bytes;
-    if (y.dtype == storage && stride <= UINT32_MAX &&
-        (reinterpret_cast<uintptr_t>(y.data) | stride | n * bytes) % kChunkBytes == 0) {
-      chunks = ChunkRows(static_cast<char*>(y.data), static_cast<uint32_t>(stride),
-                         static_cast<int>(n * bytes));
-    }
-  }
+  SpmmLaunch(const PanelSpmm& p, DType storage)
+      : PanelSpmm(p), chunks(whole_chunks(p.y, p.n, storage)) {}
 };
 
 // Where a panel's results go and what they are multiplied with; all lanes ask together.
