@@ -304,7 +304,7 @@ void run(const CsrSpmm& problem, Stream stream) {
 
 }  // namespace
 
-void spmm_csr(const CsrLaunch& problem, Precision precision, Stream stream) {
+void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream) {
   switch (precision) {
     case Precision::kFp32:
       return run<Precision::kFp32>(problem, stream);
