@@ -268,21 +268,11 @@ def _value_bytes(problem: Problem, height: int, slots: int) -> float:
     return problem.precision.storage.itemsize * height if _stores_values(problem) else 0
 
 
-def _has_single_steps(problem: Problem) -> bool:
-    """Whether the window kernel could run, and every window is a single step: small matrices alone."""
-    plain = problem.format == "window" and problem.op == "spmm" and not problem.edge_values
-    fits = problem.device.has_window_kernel[problem.precision]
-    return plain and fits and problem.slots <= _WINDOW_STEP * -(-problem.rows // 8)
-
-
 def _estimates(problem: Problem) -> dict[str, float]:
     """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
     slices = _slices(problem)
     row_bytes = slices * _SLICE_BYTES
     model = {"csr": _csr_ms(problem, row_bytes, slices)}
-    if _has_single_steps(problem):
-        steps = problem.slots / _WINDOW_STEP * slices
-        model["window"] = max(_gather_ms(problem, row_bytes, problem.slots) + steps * _STEP_MS, _WINDOW_MS)
     for height, slots in zip((16, 32), problem.panel_slots, strict=True):
         if not has_panels(problem, height):
             continue
@@ -307,7 +297,7 @@ def _cheapest(problem: Problem) -> Plan:
     reasons = (counts + "16- and 32-row panels", f"by the model: {times}")
     if best == "csr":
         return csr_plan(problem, reasons)
-    return window_plan(problem, reasons) if best == "window" else panel_plan(problem, int(best[-2:]), reasons)
+    return panel_plan(problem, int(best[-2:]), reasons)
 
 
 def choose_plan(problem: Problem) -> Plan:
@@ -383,8 +373,9 @@ def _panel_candidates(problem: Problem, weigh: tuple[bool, ...]) -> list[Plan]:
     return found
 
 
-#: The window kernel pays once it gathers at most this fraction of the csr kernel's rows.
-_WINDOW_GAIN = 0.9
+#: Column slots of a step of the window kernel, which pays once it gathers at most this fraction of the
+#: csr kernel's rows.
+_WINDOW_STEP, _WINDOW_GAIN = 16, 0.9
 #: Below this mean length rows go to the csr kernel in groups of so many nonzeros.
 _SHORT_ROWS = 32
 _GROUP = 128
@@ -409,8 +400,6 @@ _GROUP_ROW_MS = 0.04e-6
 _CSR_WARPS, _PANEL_WARPS = 24, 20
 _START_MS, _BATCH_MS = 2.5e-3, 0.8e-3
 _PANEL_WAITS = {16: (2.5e-3, 0.42e-3), 32: (4.0e-3, 0.5e-3)}
-#: Column slots of a step of the window kernel; what windows of one step each take at least, and a step.
-_WINDOW_STEP, _WINDOW_MS, _STEP_MS = 16, 2.6e-3, 0.9e-6
 #: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {

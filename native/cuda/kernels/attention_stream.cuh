@@ -121,12 +121,9 @@ class RowStream {
 
   __device__ RowStream(const BlockedView& a, const PanelItem& item, const LaneChunk<Tile>& chunk,
                        uint32_t ring, const float4* facts = nullptr)
-      : columns_(a.columns + int64_t{item.stage} * kStage),
-        facts_(facts),
-        chunk_(chunk),
-        stages_(item.stages),
-        ring_(ring) {
-    own_columns_ = kept(columns_ + copy_slot(lane(), kShare * warp()));
+      : facts_(facts), chunk_(chunk), stages_(item.stages), ring_(ring) {
+    const int32_t* columns = a.columns + int64_t{item.stage} * kStage;
+    own_columns_ = kept(columns + copy_slot(lane(), kShare * warp()));
     if (stages_ > 0) {
       load_ids(0, ids_);
       load_ids(1, following_ids_);
@@ -254,13 +251,17 @@ class RowStream {
     }
   }
 
+  // Eight lanes have the same ids; one of them copies each one's.
   __device__ void copy_facts(int stage) const {
-    if (warp() != 0) return;
-    const int id = __ldg(columns_ + int64_t{stage} * kStage + lane());
-    copy_async_or_zero(facts(stage) + fact_address(lane()), facts_ + max(id, 0), id >= 0);
+    const int mine = lane() % kRowChunks;
+    int id = ids_[0];
+#pragma unroll
+    for (int j = 1; j < kShare; ++j) id = mine == j ? ids_[j] : id;
+    if (mine >= kShare) return;
+    const uint32_t to = facts(stage) + fact_address(copy_slot(lane(), kShare * warp() + mine));
+    copy_async_or_zero(to, facts_ + max(id, 0), id >= 0);
   }
 
-  const int32_t* columns_;
   const int32_t* own_columns_;
   const float4* facts_;
   LaneChunk<Tile> chunk_;

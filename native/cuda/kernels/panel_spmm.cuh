@@ -20,7 +20,7 @@
 namespace gnnsparse::cuda {
 
 inline constexpr int kRing = 2;           // stages in shared memory
-inline constexpr int kStartAhead = 1320;  // blocks: half of those that run at a time
+inline constexpr int kStartAhead = 1584;  // blocks: half of those that run at a time
 inline constexpr uint32_t kStageBytes = 16 * kStageChunks;
 
 // Blocks that must fit on a multiprocessor; registers are the limit.
@@ -29,7 +29,7 @@ constexpr int panel_blocks() {
   const bool tall = Source::kRows == 32;
   if (PanelTile<P>::kSplit) return tall ? 8 : 16;
   if (tall) return Source::kExact || std::is_same_v<Source, PackedPanel> ? 16 : 12;
-  return resident_blocks(std::is_same_v<Source, UnitPanel<P, 16>> ? 24 : 20);
+  return resident_blocks(24);
 }
 
 // A product as its kernel is launched.
