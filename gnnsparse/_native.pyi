@@ -305,9 +305,6 @@ def cuda_attention_panel(
     lse: int,
     stream: int,
 ) -> None: ...
-def cuda_attention_panel_facts(
-    problem: Attention, queries: int, grad: Heads, out: Heads, lse: int, facts: int, stream: int
-) -> None: ...
 def cuda_attention_panel_rows(
     problem: Attention,
     a: Blocked,
@@ -319,6 +316,8 @@ def cuda_attention_panel_rows(
     partials: int,
     partial: int,
     grad: Heads,
+    out: Heads,
+    lse: int,
     facts: int,
     dq: Heads,
     dbias: Slots,
@@ -353,6 +352,8 @@ def cuda_attention_panel_once(
     partials: int,
     partial: int,
     grad: Heads,
+    out: Heads,
+    lse: int,
     facts: int,
     dq: Heads,
     dbias: Slots,

@@ -391,24 +391,25 @@ _L2_RATES = (
 _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
-_CSR_ROW_MS = (0.1e-6, 0.2e-6)
-#: Rows in groups: how much longer than the gather (conversions bind it), and milliseconds a row's slice.
-_GROUP_BUSY, _GROUP_BUSY_FP32 = 1.9, 1.2
-_GROUP_ROW_MS = 0.04e-6
+_CSR_ROW_MS = (0.09e-6, 0.23e-6)
+#: Rows in groups: the gather's time by that rate, times (conversions bind it), and milliseconds a row's
+#: slice.
+_GROUP_BUSY, _GROUP_BUSY_FP32 = 1.55, 0.7
+_GROUP_ROW_MS = 0.032e-6
 #: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start and a batch of 8 rows
 #: of the csr kernel; by height, its start and a stage of a panel. Small matrices take no less than one warp.
 _CSR_WARPS, _PANEL_WARPS = 24, 20
-_START_MS, _BATCH_MS = 2.5e-3, 0.8e-3
-_PANEL_WAITS = {16: (2.5e-3, 0.42e-3), 32: (4.0e-3, 0.5e-3)}
-#: (height, precision; None: of 16 bits): how much longer a stage takes than its gather, and
+_START_MS, _BATCH_MS = 2.6e-3, 0.89e-3
+_PANEL_WAITS = {16: (1.4e-3, 0.3e-3), 32: (2.6e-3, 0.37e-3)}
+#: (height, precision; None: of 16 bits): a stage's time in that of its gather by the rate above, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
-    (16, None): (1.0, 0.9e-6, 0.4e-6),
-    (32, None): (1.08, 1.6e-6, 2.8e-6),
+    (16, None): (0.81, 0.74e-6, 0.27e-6),
+    (32, None): (0.84, 2.2e-6, 2.0e-6),
     (16, Precision.TF32): (1.03, 0.9e-6, 0.4e-6),
-    (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
-    (16, Precision.FP32): (1.35, 0.9e-6, 0.4e-6),
-    (32, Precision.FP32): (2.0, 1.4e-6, 1.5e-6),
+    (32, Precision.TF32): (1.31, 1.4e-6, 1.5e-6),
+    (16, Precision.FP32): (1.6, 0.9e-6, 0.4e-6),
+    (32, Precision.FP32): (2.5, 1.4e-6, 1.5e-6),
 }
 #: The same of packed values, whose first entries take one more trip to memory; bytes of an entry.
-_PACKED_COSTS, _ENTRY_BYTES = (1.2, 2.0e-6, 1.5e-6), 4
+_PACKED_COSTS, _ENTRY_BYTES = (0.95, 2.2e-6, 2.0e-6), 4

@@ -102,28 +102,30 @@ class _Backward:
     d: int
     dv: int
     tall: bool
-    given: tuple[_native.Heads, int]  # the output's gradient, and the facts of the queries
+    grad: _native.Heads
+    given: tuple[_native.Heads, int]  # the output and its rows' logarithms of sums
+    facts: int  # of the queries: rows() writes them, columns() reads them
     stream: int
 
     def rows(self, dq: torch.Tensor | None, dbias: torch.Tensor | None) -> None:
-        """The gradients of q and the bias."""
+        """The gradients of q and the bias, and the facts that columns() needs."""
         work = work_of(self.operand.side, self.heads * self.d, self.tall)
         partial = workspace(work, self.heads, (self.d,), self.operand.device)
         _native.cuda_attention_panel_rows(
-            self.problem, *work.head, address(partial), *self.given, heads_view(dq), slots_view(dbias),
-            self.stream,
+            self.problem, *work.head, address(partial), self.grad, *self.given, self.facts,
+            heads_view(dq), slots_view(dbias), self.stream,
         )  # fmt: skip
 
     def columns(self, dk: torch.Tensor | None, dv: torch.Tensor | None, has_bias: bool) -> None:
-        """The gradients of k and v."""
+        """The gradients of k and v, after rows()."""
         operand = self.operand
         slots = operand.transpose_map if has_bias else None
         wide = slots is not None and slots.dtype == torch.int64
         work = work_of(operand.T.side, self.heads * self.d, self.tall)
         partial = workspace(work, self.heads, (self.d, self.dv), operand.device)
         _native.cuda_attention_panel_columns(
-            self.problem, *work.head, address(partial), address(slots), wide, *self.given, heads_view(dk),
-            heads_view(dv), self.stream,
+            self.problem, *work.head, address(partial), address(slots), wide, self.grad, self.facts,
+            heads_view(dk), heads_view(dv), self.stream,
         )  # fmt: skip
 
     def once(
@@ -138,8 +140,8 @@ class _Backward:
         size = at_once * addends.slots * addend_bytes(self.d, self.dv)
         room = torch.empty(size, dtype=torch.uint8, device=operand.device)
         _native.cuda_attention_panel_once(
-            self.problem, *work.head, address(partial), *self.given, heads_view(dq), slots_view(dbias),
-            address(room), at_once, addends.slots, address(addends.places), address(addends.starts),
+            self.problem, *work.head, address(partial), self.grad, *self.given, self.facts,
+            heads_view(dq), slots_view(dbias), address(room), at_once, addends.slots, address(addends.places), address(addends.starts),
             heads_view(dk), heads_view(dv), self.stream,
         )  # fmt: skip
 
@@ -165,18 +167,16 @@ def attention_grad(
         problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
         tall, stream = may_be_tall(q, v, bias, seed, is_causal), stream_of(q.device)
         facts = torch.empty(heads * q.shape[2], 4, dtype=torch.float32, device=q.device)
-        given = heads_view(grad), address(facts)
-        _native.cuda_attention_panel_facts(
-            problem, q.shape[2], given[0], heads_view(out), address(lse), given[1], stream
-        )
-        backward = _Backward(operand, problem, heads, q.shape[3], v.shape[3], tall, given, stream)
+        backward = _Backward(
+            operand, problem, heads, q.shape[3], v.shape[3], tall, heads_view(grad),
+            (heads_view(out), address(lse)), address(facts), stream,
+        )  # fmt: skip
         of_columns = dk is not None or dv is not None
         at_once = heads_at_once(operand, heads, q.shape[3], v.shape[3], tall) if of_columns else 0
         if at_once > 0:
             backward.once(at_once, dq, dk, dv, dbias)
         else:
-            if dq is not None or dbias is not None:
-                backward.rows(dq, dbias)
+            backward.rows(dq, dbias)
             if of_columns:
                 backward.columns(dk, dv, bias is not None)
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

@@ -59,27 +59,16 @@ void set_grad(PanelAttention& p, const HeadsView& grad, Address facts) {
   p.facts = array<float>(facts, p.head_count * p.queries, "facts");
 }
 
-void attention_panel_facts(const AttentionProblem& problem, int64_t queries, const HeadsView& grad,
-                           const HeadsView& out, Address lse, Address facts, Address stream) {
-  require_size(queries, "queries");
-  PanelAttention p;
-  p.problem = problem;
-  p.head_count = problem.batches * problem.heads;
-  p.queries = queries;
-  set_grad(p, grad, facts);
-  p.out = out;
-  p.lse = array<float>(lse, p.head_count * queries, "lse");
-  cuda::attention_panel(p, cuda::AttentionPass::kFacts, stream_of(stream));
-}
-
 void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
                           const Segments& items, Address indptr, Address row_ids, Address cuts,
                           int64_t cut_count, int64_t partials, Address partial,
-                          const HeadsView& grad, Address facts, const HeadsView& dq,
-                          const SlotsView& dbias, Address stream) {
+                          const HeadsView& grad, const HeadsView& out, Address lse, Address facts,
+                          const HeadsView& dq, const SlotsView& dbias, Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.rows);
   set_grad(p, grad, facts);
+  p.out = out;
+  p.lse = array<float>(lse, p.head_count * p.queries, "lse");
   if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
   p.dq = dq;
   p.dbias = dbias;
@@ -104,13 +93,16 @@ void attention_panel_columns(const AttentionProblem& problem, const BlockedView&
 void attention_panel_once(const AttentionProblem& problem, const BlockedView& a,
                           const Segments& items, Address indptr, Address row_ids, Address cuts,
                           int64_t cut_count, int64_t partials, Address partial,
-                          const HeadsView& grad, Address facts, const HeadsView& dq,
-                          const SlotsView& dbias, Address addends, int64_t heads, int64_t count,
-                          Address place_of_slot, Address column_starts, const HeadsView& dk,
-                          const HeadsView& dv, Address stream) {
+                          const HeadsView& grad, const HeadsView& out, Address lse, Address facts,
+                          const HeadsView& dq, const SlotsView& dbias, Address addends,
+                          int64_t heads, int64_t count, Address place_of_slot,
+                          Address column_starts, const HeadsView& dk, const HeadsView& dv,
+                          Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.rows);
   set_grad(p, grad, facts);
+  p.out = out;
+  p.lse = array<float>(lse, p.head_count * p.queries, "lse");
   if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
   if (heads < 1) reject("heads", "must be at least 1");
   require_size(count, "count");
@@ -133,7 +125,6 @@ void attention_panel_once(const AttentionProblem& problem, const BlockedView& a,
 void bind_cuda_attention(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("cuda_attention_panel", &attention_panel, nogil);
-  m.def("cuda_attention_panel_facts", &attention_panel_facts, nogil);
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil);
   m.def("cuda_attention_panel_columns", &attention_panel_columns, nogil);
   m.def("cuda_attention_panel_once", &attention_panel_once, nogil);

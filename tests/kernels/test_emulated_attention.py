@@ -16,8 +16,8 @@ from tests.attention_oracle import make_case
 from tests.helpers import make
 from tests.kernels.test_attention import OPTIONS, PATTERNS, check, rounding_of
 
-TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_rows", "_columns")}
-ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_facts", "_once")}
+TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_rows", "_columns")}
+ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_once")}
 
 
 @pytest.fixture(scope="module")

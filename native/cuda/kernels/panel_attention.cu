@@ -96,46 +96,6 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   }
 }
 
-// Eight lanes take a query. Of the rounded gradient, as the passes multiply it.
-template <Precision P>
-__global__ void __launch_bounds__(kThreads)
-    attention_facts_kernel(const __grid_constant__ PanelAttention p) {
-  constexpr int kElements = VectorOf<P>::kElements;
-  constexpr int kLanes = 8;
-  const int lane = threadIdx.x % kLanes;
-  const int64_t place = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kLanes;
-  const int64_t query = min(place, p.queries - 1);
-  const int64_t head = p.first_head + blockIdx.y;
-  const int64_t b = head / p.problem.heads;
-  const int64_t h = head % p.problem.heads;
-  const DenseView grad = p.grad.of(b, h);
-  const DenseView out = p.out.of(b, h);
-  using Storage = typename VectorOf<P>::Storage;
-  const auto* grads = static_cast<const Storage*>(grad.data) + query * grad.stride;
-  float sum = 0.0f;
-  for (int64_t f = kElements * lane; f < p.problem.dv; f += kElements * kLanes) {
-    float g[kElements];
-    to_floats<P>(load_vec16(grads + f), g);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      if (f + i < p.problem.dv)
-        sum += g[i] * load_scalar(out.data, out.dtype, query * out.stride + f + i);
-    }
-  }
-#pragma unroll
-  for (int step = 1; step < kLanes; step *= 2) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  }
-  if (lane != 0 || place != query) return;
-  const int64_t at = head * p.queries + query;
-  const float lse = p.lse[at] * kLog2E;
-  // Where no edge counts, every weight is zero.
-  const bool empty = isinf(lse);
-  const float shift = empty ? std::numeric_limits<float>::infinity() : floorf(lse);
-  const float rest = empty ? 0.0f : exp2f(shift - lse);
-  reinterpret_cast<float4*>(p.facts)[at] = make_float4(shift, rest, sum, 0.0f);
-}
-
 // Heads [first, first + count) of the problem.
 PanelAttention heads_of(const PanelAttention& p, int64_t first, int64_t count) {
   PanelAttention some = p;
@@ -174,18 +134,10 @@ void run_once(const PanelAttention& p, Stream stream) {
 }
 
 template <Precision P>
-void run_facts(const PanelAttention& p, Stream stream) {
-  const dim3 grid = grid_of(p.queries, kThreads / 8, p.head_count, "attention_facts");
-  launch("attention_facts", attention_facts_kernel<P>, grid, kThreads, stream, p);
-}
-
-template <Precision P>
 void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
   switch (pass) {
     case AttentionPass::kForward:
       return run_attention_forward<P>(p, stream);
-    case AttentionPass::kFacts:
-      return run_facts<P>(p, stream);
     case AttentionPass::kRows:
       return run_rows<P>(p, stream);
     case AttentionPass::kColumns:

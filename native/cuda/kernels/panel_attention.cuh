@@ -53,6 +53,7 @@ struct AttentionLaunch : PanelAttention {
   ChunkedHeads own[2];       // arrays of which a panel has its own rows
   ChunkedHeads gathered[2];  // those that its columns name
   ResultHeads results[2];
+  ChunkedHeads out_chunks;  // backward: the output, where its rows are whole chunks
 
   explicit AttentionLaunch(const PanelAttention& p)
       : PanelAttention(p), heads_reciprocal(1.0f / static_cast<float>(p.problem.heads)) {}
@@ -172,7 +173,6 @@ class EdgeFacts {
                                     static_cast<uint32_t>(work_.head), q.threshold);
     return kept ? q.kept_scale : 0.0f;
   }
-  __device__ int own(int upper) const { return own_[upper]; }
 
  private:
   const PanelAttention& p_;

@@ -1,9 +1,11 @@
 // Gradients of attention over panels. The weights are made anew from the rows' logarithms of sums.
-// A pass over rows of A gives dQ, one over rows of A^T gives dK and dV: no sum is shared between
-// warps. Or the pass over rows gives all three, the last two in parts (attention_addends.cuh).
+// A pass over rows of A gives dQ, and facts of the queries, one over rows of A^T dK and dV: no sum
+// is shared between warps. Or the pass over rows gives all three, the last two in parts
+// (attention_addends.cuh).
 #pragma once
 
 #include "kernels/attention_addends.cuh"
+#include "kernels/attention_facts.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -56,11 +58,7 @@ class AttentionGradWarp {
   __device__ void run() {
     stream_.start([&] { copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_); });
     uint32_t following = bits_.of(0);
-    if constexpr (!kTransposed) {
-#pragma unroll
-      for (int upper = 0; upper < 2; ++upper) load_row_facts(upper);
-    }
-    stream_.wait_for_own();
+    wait_for_own();
     if constexpr (kHeld) {
       held_[0] = load_query_slice<P>(own_, work_.lane);
       if constexpr (!Tile::kPaired) held_[1] = load_query_slice<P>(own_ + kQueryBytes, work_.lane);
@@ -88,10 +86,19 @@ class AttentionGradWarp {
     }
   }
 
-  // See attention_facts_kernel.
-  __device__ void load_row_facts(int upper) {
-    const int query = facts_.own(upper);
-    if (query >= 0) query_[upper] = __ldg(facts_of(p_, work_) + query);
+  __device__ void wait_for_own() {
+    if constexpr (kTransposed) {
+      stream_.wait_for_own();
+    } else {
+      QueryFacts<Tile> facts(p_, work_);
+      stream_.wait_for_own();
+      if (work_.item.stages == 0) return;  // nothing has been copied
+      facts.make(p_, work_, own_ + (Tile::kPaired ? 0 : kSlices * kQueryBytes));
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        query_[upper] = facts.of(8 * upper + (work_.lane >> 2));
+      }
+    }
   }
   __device__ float4 query_facts(int stage, int upper, int slot) const {
     if constexpr (kTransposed) {
@@ -261,6 +268,7 @@ struct GradLauncher {
       now.own[i] = (kTransposed ? of_columns : of_rows)[i];
       now.gathered[i] = (kTransposed ? of_rows : of_columns)[i];
     }
+    now.out_chunks = ResultHeads(p.out, q.dv, storage_of(Tile::P)).chunks;
     now.results[0] = ResultHeads(kTransposed ? p.dk : p.dq, q.d, storage_of(Tile::P));
     now.results[1] = ResultHeads(p.dv, q.dv, storage_of(Tile::P));
     launch_attention<Warp>(now, "attention_grad", stream);

@@ -113,9 +113,8 @@ void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Pr
                 Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
-// kFacts: the facts of the queries, from grad, out and lse, before the rest of the backward: kRows
-// and kColumns, or both in one, kOnce.
-enum class AttentionPass : int { kForward = 0, kFacts = 1, kRows = 2, kColumns = 3, kOnce = 4 };
+// Backward kRows, whose facts of the queries kColumns needs, and kColumns, or both in one, kOnce.
+enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kOnce = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);

@@ -45,13 +45,14 @@ struct PanelAttention {
   int64_t head_count = 0;
   int64_t queries = 0;  // L
 
-  HeadsView out;         // forward: [.., L, dv]
-  float* lse = nullptr;  // [heads][L], forward writes it
+  HeadsView out;         // [.., L, dv], written by the forward pass
+  float* lse = nullptr;  // [heads][L], the same
 
   HeadsView grad;  // backward: of out
   // [heads][L][4]: what the scores of a query are lowered by, a whole number as in the forward
   // pass; what is left to divide its weights by; what their gradients are lowered by, the sum of
-  // grad * out over the row; unused.
+  // grad * out over the row; unused. The pass over rows writes those of queries with an edge, that
+  // over columns reads them.
   float* facts = nullptr;
   HeadsView dq;     // pass over rows; null: not wanted
   SlotsView dbias;  // float32, added to; null: not wanted
@@ -67,7 +68,8 @@ namespace cpu {
 // The forward kernel of one head without bias, dropout and mask, executed on the CPU lane by lane.
 // For tests: slow. Parts of a cut panel go on from one another, in the order of the list.
 void emulate_attention(const PanelAttention& problem);
-// In the same way the pass over rows, or, where `dq` is null, over columns (`a` is A^T then).
+// In the same way the pass over rows, or, where `dq` is null, over columns (`a` is A^T then); both
+// read the facts.
 void emulate_attention_grad(const PanelAttention& problem);
 
 }  // namespace cpu

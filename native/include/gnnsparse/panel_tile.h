@@ -89,7 +89,8 @@ template <Precision P>
 inline constexpr float kUnitScale = P == Precision::kFp32 ? 1.0f : 0.5f;
 template <Precision P>
 GNNSPARSE_HD inline uint32_t units(uint32_t bits, int bit) {
-  if (P == Precision::kFp32) return word_mask(bits, bit) & 0x3f800000u;
+  // Arithmetic here: its products wait for predicates (docs/performance.md).
+  if (P == Precision::kFp32) return (0u - (bits >> bit & 1u)) & 0x3f800000u;
   constexpr int kPlace = kWords<P> ? 30 : 14;
   constexpr uint32_t kTwo = kWords<P> ? 0x40000000u : 0x40004000u;
   return (bit <= kPlace ? bits << (kPlace - bit) : bits >> (bit - kPlace)) & kTwo;
