@@ -141,8 +141,8 @@ class _Backward:
         room = torch.empty(size, dtype=torch.uint8, device=operand.device)
         _native.cuda_attention_panel_once(
             self.problem, *work.head, address(partial), self.grad, *self.given, self.facts,
-            heads_view(dq), slots_view(dbias), address(room), at_once, addends.slots, address(addends.places), address(addends.starts),
-            heads_view(dk), heads_view(dv), self.stream,
+            heads_view(dq), slots_view(dbias), address(room), at_once, addends.slots,
+            address(addends.places), address(addends.starts), heads_view(dk), heads_view(dv), self.stream,
         )  # fmt: skip
 
 
