@@ -412,4 +412,4 @@ _PANEL_COSTS = {
     (32, Precision.FP32): (2.5, 1.4e-6, 1.5e-6),
 }
 #: The same of packed values, whose first entries take one more trip to memory; bytes of an entry.
-_PACKED_COSTS, _ENTRY_BYTES = (0.95, 2.2e-6, 2.0e-6), 4
+_PACKED_COSTS, _ENTRY_BYTES = (0.83, 1.05e-6, 1.7e-6), 4
