@@ -68,6 +68,7 @@ void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_sca
   p.lanes = lanes;
   p.row_lanes = row_lanes;
   p.x = vector_matrix(x, a.cols, n, precision, "x");
+  if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   p.y = matrix<MutableDenseView>(y, a.rows, n, "y");
   p.n = n;
   p.partial = array<float>(partial, cut_count, "partial");

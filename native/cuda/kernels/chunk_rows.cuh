@@ -40,6 +40,9 @@ __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
 }
 
 // 16 bytes of results. They leave L2 first: gathered rows are still in use.
+__device__ __forceinline__ void store_chunk(char* to, const uint32_t (&words)[4]) {
+  __stcs(reinterpret_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
+}
 template <Precision P, int kElements>
 __device__ __forceinline__ void store_vec16(char* to, const float (&v)[kElements]) {
   uint32_t words[4];
@@ -51,7 +54,7 @@ __device__ __forceinline__ void store_vec16(char* to, const float (&v)[kElements
       words[i] = pack_pair<P>(v[2 * i], v[2 * i + 1]);
     }
   }
-  __stcs(reinterpret_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
+  store_chunk(to, words);
 }
 
 // A lane's sums of rows g and g + 8, times `scale`, to their places in `own`, 2 KB.
@@ -98,10 +101,7 @@ __device__ __forceinline__ void store_chunks(const float (&sums)[kTiles][4],
     if (row < 0 || at >= to.bytes) continue;
     uint32_t words[4];
     load_shared(own_address(first, i), words);
-    // They leave L2 first: gathered rows are still in use.
-    __stcs(
-        reinterpret_cast<uint4*>(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride),
-        make_uint4(words[0], words[1], words[2], words[3]));
+    store_chunk(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride, words);
   }
 }
 

@@ -141,7 +141,10 @@ class GroupRows {
         base_(static_cast<uint32_t>(work.base)),
         row_(static_cast<int>(work.row)),
         last_row_(static_cast<int>(work.last_row)) {
-    y_ = kept(p.chunks.data + feature * static_cast<int>(sizeof(typename VectorOf<P>::Storage)));
+    if constexpr (kWhole) {
+      constexpr int kBytes = sizeof(typename VectorOf<P>::Storage);
+      y_ = kept(p.chunks.data + feature * kBytes);
+    }
     now_ = {base_ + work.first, -1, 0.0f};
     next_ = info();
   }
@@ -188,7 +191,7 @@ class GroupRows {
 
   const CsrLaunch& p_;
   int64_t feature_;
-  char* y_;
+  char* y_ = nullptr;  // kWhole: row 0, of the lane's features
   uint32_t base_;
   int row_;  // of next_
   int last_row_;

@@ -59,6 +59,7 @@ class PartWeights {
 // A block takes a cut panel of a head; four features of a row a thread.
 template <bool kSoftmax>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Combine c) {
+  wait_for_previous();
   const PanelAttention& p = c.p;
   const auto cut = reinterpret_cast<const Cut*>(p.cuts)[blockIdx.x];
   const int64_t head = p.first_head + blockIdx.y;
@@ -159,7 +160,7 @@ void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t wid
   const Combine combine = {p, to, width, scale, partial};
   const auto kernel = softmax ? combine_kernel<true> : combine_kernel<false>;
   const dim3 grid = grid_of(p.cut_count, 1, p.head_count, "attention_combine");
-  launch("attention_combine", kernel, grid, kThreads, stream, combine);
+  launch_early("attention_combine", kernel, grid, kThreads, stream, combine);
 }
 
 void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream) {

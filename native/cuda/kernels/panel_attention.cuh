@@ -39,9 +39,14 @@ struct ResultHeads {
 
   ResultHeads() = default;
   ResultHeads(const HeadsView& to, int64_t to_width, DType storage) : view(to), width(to_width) {
-    const auto whole = [&](int64_t stride) { return stride * size_of(storage) % kChunkBytes == 0; };
+    const auto whole = [&](int64_t elements, int64_t most) {
+      const int64_t bytes = elements * size_of(storage);
+      return bytes % kChunkBytes == 0 && bytes <= most;
+    };
+    constexpr int64_t kMost = UINT32_MAX;
     if (to.dtype == storage && reinterpret_cast<uintptr_t>(to.data) % kChunkBytes == 0 &&
-        whole(to.batch) && whole(to.head) && whole(to.row) && whole(width)) {
+        whole(to.batch, kChunkBytes * kMost) && whole(to.head, kChunkBytes * kMost) &&
+        whole(to.row, kMost) && whole(width, kMost)) {
       chunks = ChunkedHeads(to, width);
     }
   }
@@ -96,6 +101,31 @@ struct AttentionWork {
 
  private:
   int row_id_;  // of row lane % 16
+};
+
+// Asks for what a later block reads first, so that it starts with hits in L2. Other heads find the
+// same there. Panels of several warps are those of patterns whose columns are few: they gain
+// nothing.
+template <class Tile>
+class LaterPanel {
+ public:
+  __device__ explicit LaterPanel(const PanelAttention& p) {
+    constexpr int kAhead = 1056;  // blocks: about half of those that run at a time
+    const int64_t later = int64_t{blockIdx.x} + kAhead;
+    if (Tile::kWarps == 1 && blockIdx.y == 0 && later < p.item_count) {
+      stage_ = __ldg(&p.items[later].stage);
+    }
+  }
+  __device__ void ask(const PanelAttention& p, const AttentionWork& work) const {
+    if (stage_ < 0 || work.lane > 2) return;
+    const int64_t slot = int64_t{stage_} * kStage;
+    const void* columns = p.a.columns + slot + work.lane * kStage;
+    const void* bits = reinterpret_cast<const uint16_t*>(p.a.bitmap) + slot;
+    prefetch(work.lane == 2 ? bits : columns);
+  }
+
+ private:
+  int stage_ = -1;
 };
 
 // The first kSlices slices of the warp's own rows of a head, brought to `to` in shared memory.

@@ -47,7 +47,9 @@ class AttentionWarp {
         facts_(p, work) {}
 
   __device__ void run() {
+    const LaterPanel<Tile> later(p_);
     stream_.start([&] { copy_own_rows<Tile, kSlices>(p_, work_, own_); });
+    later.ask(p_, work_);
     uint32_t following[kStages];
     load_bits_of(0, following);
     stream_.wait_for_own();

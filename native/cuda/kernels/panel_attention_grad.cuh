@@ -56,7 +56,9 @@ class AttentionGradWarp {
         addends_(p, work, own_) {}
 
   __device__ void run() {
+    const LaterPanel<Tile> later(p_);
     stream_.start([&] { copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_); });
+    later.ask(p_, work_);
     uint32_t following = bits_.of(0);
     wait_for_own();
     if constexpr (kHeld) {

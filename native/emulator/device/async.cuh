@@ -54,4 +54,6 @@ inline void store_shared(uint32_t shared, uint4 words) {
   std::memcpy(shared_memory(shared), &words, sizeof words);
 }
 
+inline void prefetch(const void*) {}
+
 }  // namespace gnnsparse::cuda

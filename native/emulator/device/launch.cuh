@@ -23,4 +23,11 @@ void launch(const char*, void (*kernel)(Parameters...), dim3 grid, int threads, 
   }
 }
 
+template <class... Parameters, class... Arguments>
+void launch_early(const char* call, void (*kernel)(Parameters...), dim3 grid, int threads,
+                  Stream stream, const Arguments&... arguments) {
+  launch(call, kernel, grid, threads, stream, arguments...);
+}
+inline void wait_for_previous() {}
+
 }  // namespace gnnsparse::cuda
