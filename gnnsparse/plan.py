@@ -251,7 +251,7 @@ def _csr_ms(problem: Problem, row_bytes: int, slices: int) -> float:
     plan = csr_plan(problem)
     if plan.group:
         busy = _GROUP_BUSY if problem.precision is not Precision.FP32 else _GROUP_BUSY_FP32
-        total = busy * gather + problem.rows * slices * _GROUP_ROW_MS
+        total = busy * gather + problem.rows * _GROUP_ROW_MS
     else:
         total = gather + problem.rows * (_CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1])
     if problem.op == "sddmm":
@@ -392,24 +392,23 @@ _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_MS = (0.09e-6, 0.23e-6)
-#: Rows in groups: the gather's time by that rate, times (conversions bind it), and milliseconds a row's
-#: slice.
-_GROUP_BUSY, _GROUP_BUSY_FP32 = 1.55, 0.7
-_GROUP_ROW_MS = 0.032e-6
+#: Rows in groups: the gather's time by that rate, times (conversions bind it), and milliseconds a row.
+_GROUP_BUSY, _GROUP_BUSY_FP32 = 2.0, 0.94
+_GROUP_ROW_MS = 0.1e-6
 #: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start and a batch of 8 rows
 #: of the csr kernel; by height, its start and a stage of a panel. Small matrices take no less than one warp.
 _CSR_WARPS, _PANEL_WARPS = 24, 20
-_START_MS, _BATCH_MS = 2.6e-3, 0.89e-3
-_PANEL_WAITS = {16: (1.4e-3, 0.3e-3), 32: (2.6e-3, 0.37e-3)}
+_START_MS, _BATCH_MS = 3.0e-3, 1.0e-3
+_PANEL_WAITS = {16: (1.3e-3, 0.31e-3), 32: (2.9e-3, 0.36e-3)}
 #: (height, precision; None: of 16 bits): a stage's time in that of its gather by the rate above, and
 #: milliseconds to start a warp and each of its slices.
 _PANEL_COSTS = {
-    (16, None): (0.81, 0.74e-6, 0.27e-6),
-    (32, None): (0.84, 2.2e-6, 2.0e-6),
-    (16, Precision.TF32): (1.03, 0.9e-6, 0.4e-6),
-    (32, Precision.TF32): (1.31, 1.4e-6, 1.5e-6),
-    (16, Precision.FP32): (1.6, 0.9e-6, 0.4e-6),
-    (32, Precision.FP32): (2.5, 1.4e-6, 1.5e-6),
+    (16, None): (1.03, 0.67e-6, 0.27e-6),
+    (32, None): (0.944, 4.9e-6, 1.8e-6),
+    (16, Precision.TF32): (1.06, 0.9e-6, 0.4e-6),
+    (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
+    (16, Precision.FP32): (1.53, 0.9e-6, 0.4e-6),
+    (32, Precision.FP32): (2.65, 1.4e-6, 1.5e-6),
 }
 #: The same of packed values, whose first entries take one more trip to memory; bytes of an entry.
-_PACKED_COSTS, _ENTRY_BYTES = (0.83, 1.05e-6, 1.7e-6), 4
+_PACKED_COSTS, _ENTRY_BYTES = (1.15, 1.0e-6, 1.8e-6), 4

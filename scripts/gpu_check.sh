@@ -46,8 +46,9 @@ bench() {
   mkdir -p "$out"
   local graphs=(reddit_like products_like amazon_like arxiv_like dd_like)
   local kernels=("$python" -m gnnsparse.cli bench kernels --device cuda --matrix "${graphs[@]}")
-  "${kernels[@]}" --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
-  "${kernels[@]}" --precision fp16 --width 128 --values random --out "$out/spmm_weighted.json"
+  "${kernels[@]}" --timing graph --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
+  "${kernels[@]}" --timing graph --precision fp16 --width 128 --values random \
+    --out "$out/spmm_weighted.json"
   "$python" -m gnnsparse.cli bench kernels --device cuda --matrix reddit_like:shuffled \
     --reorder community --precision fp16 tf32 --width 128 --out "$out/spmm_shuffled.json"
   "${kernels[@]}" --op sddmm --precision fp16 tf32 fp32 --width 32 128 --out "$out/sddmm.json"
