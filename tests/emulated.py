@@ -1,4 +1,4 @@
-"""The CUDA sources of attention, compiled as C++ and run on the CPU by native/emulator."""
+"""The CUDA sources of attention and SpMM, compiled as C++ and run on the CPU by native/emulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pybind11
 import pytest
 
 from gnnsparse import _native
-from gnnsparse.ops import attention_work, cuda_attention
+from gnnsparse.ops import attention_work, backend, cuda, cuda_attention, products, tuning
 from gnnsparse.plan import Device
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
@@ -26,7 +26,10 @@ PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 SOURCES = [
     "cuda/kernels/panel_attention.cu",
     *(f"cuda/kernels/panel_attention{part}_{name}.cu" for part in ("", "_grad") for name in PRECISIONS),
-    "emulator/block.cpp", "emulator/module.cpp", "bindings/cuda_attention.cpp",
+    *(f"cuda/kernels/{name}.cu" for name in ("pack", "csr_spmm", "reduce", "panel_spmm", "window_spmm")),
+    *(f"cuda/kernels/panel_spmm_{name}.cu" for name in PRECISIONS),
+    *(f"cuda/kernels/window_spmm_{name}.cu" for name in PRECISIONS if name != "fp32"),
+    "emulator/block.cpp", "emulator/module.cpp", "bindings/cuda_attention.cpp", "bindings/cuda_spmm.cpp",
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.
 INCLUDES = ("emulator", "include", "cuda", "bindings")
@@ -71,21 +74,36 @@ class Native:
         self.called: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("cuda_attention"):
+        if not hasattr(self.emulated, name):
             return getattr(_native, name)
         self.called.add(name)
         return getattr(self.emulated, name)
+
+
+HOPPER = Device("cuda", (9, 0), 132, 1 << 30)
+
+
+def install_spmm(monkeypatch: pytest.MonkeyPatch, emulated: ModuleType) -> Native:
+    """SpMM on CPU tensors takes the path of a GPU from here on."""
+    native = Native(emulated)
+    monkeypatch.setattr(cuda, "_native", native)
+    monkeypatch.setattr(cuda, "on_device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(cuda, "stream_of", lambda device: 0)
+    for name in ("side", "operand"):
+        monkeypatch.setattr(f"gnnsparse.{name}.describe_device", lambda device: HOPPER)
+    for module in (products, tuning, backend):
+        monkeypatch.setattr(module, "backend_of", lambda device: cuda)
+    return native
 
 
 def install(monkeypatch: pytest.MonkeyPatch, emulated: ModuleType) -> Native:
     """Attention on CPU tensors takes the path of a GPU from here on."""
     native = Native(emulated)
     attention = sys.modules["gnnsparse.ops.attention"]
-    hopper = Device("cuda", (9, 0), 132, 1 << 30)
     monkeypatch.setattr(cuda_attention, "_native", native)
     monkeypatch.setattr(cuda_attention, "_is_fused", lambda *_: True)
     monkeypatch.setattr(cuda_attention, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(cuda_attention, "stream_of", lambda device: 0)
-    monkeypatch.setattr(attention_work, "describe_device", lambda device: hopper)
+    monkeypatch.setattr(attention_work, "describe_device", lambda device: HOPPER)
     monkeypatch.setattr(attention, "attention_backend", lambda device: cuda_attention)
     return native

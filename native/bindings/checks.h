@@ -83,5 +83,6 @@ void bind_attention(py::module_& m);
 void bind_emulation(py::module_& m);
 void bind_cuda(py::module_& m);
 void bind_cuda_attention(py::module_& m);
+void bind_cuda_spmm(py::module_& m);
 
 }  // namespace gnnsparse::bindings

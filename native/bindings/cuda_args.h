@@ -12,4 +12,30 @@ inline void require_aligned(Address address, const char* name) {
   if (address % 16 != 0) reject(name, "must be aligned to 16 bytes");
 }
 
+// A dense argument whose rows are read 16 bytes at a time.
+inline DenseView vector_matrix(const Dense& dense, int64_t rows, int64_t width, Precision precision,
+                               const char* name) {
+  const auto view = matrix<DenseView>(dense, rows, width, name);
+  if (view.dtype != storage_of(precision)) {
+    reject(name, "must be in the storage type of the precision");
+  }
+  require_aligned(dense.data, name);
+  if (rows > 1 && view.stride * size_of(view.dtype) % 16 != 0) {
+    reject(name, "rows must be 16-byte aligned");
+  }
+  return view;
+}
+
+inline void require_vectors(const Dense& dense, int64_t rows, int64_t width, Precision precision,
+                            const char* name) {
+  vector_matrix(dense, rows, width, precision, name);
+}
+
+inline void require_lanes(int lanes, int row_lanes) {
+  const auto power = [](int v) { return v >= 1 && v <= 32 && (v & (v - 1)) == 0; };
+  if (!power(lanes) || !power(row_lanes) || row_lanes < lanes) {
+    reject("lanes", "must be powers of two with lanes <= row_lanes <= 32");
+  }
+}
+
 }  // namespace gnnsparse::bindings

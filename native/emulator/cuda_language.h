@@ -1,4 +1,4 @@
-// The words of CUDA that the attention kernels use, on the CPU. Their sources are compiled as C++
+// The words of CUDA that attention and SpMM use, on the CPU. Their sources are compiled as C++
 // with this file in front and this folder's headers in place of those that reach the hardware, and
 // run by block.h: for tests on machines without a GPU. Copies to
 // shared memory are done at once, and what is overwritten too soon shows, or as late as they may
@@ -105,7 +105,7 @@ T __shfl_up_sync(uint32_t, T value, int delta, int width) {
   return shuffle(value, lane % width >= delta ? lane - delta : lane);
 }
 template <class T>
-T __shfl_sync(uint32_t, T value, int from, int width) {
+T __shfl_sync(uint32_t, T value, int from, int width = 32) {
   return shuffle(value, this_lane() / width * width + from % width);
 }
 inline bool __any_sync(uint32_t, bool predicate) {
@@ -124,6 +124,7 @@ template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }
 inline uint32_t __float_as_uint(float x) { return gnnsparse::emulator::bits_as<uint32_t>(x); }

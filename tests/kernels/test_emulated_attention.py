@@ -20,24 +20,6 @@ TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_rows", "_columns"
 ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_once")}
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return emulated.build(tmp_path_factory.mktemp("emulated"))
-
-
-@pytest.fixture(params=["at once", "late"])
-def module(request: pytest.FixtureRequest, built: ModuleType) -> ModuleType:
-    """With copies to shared memory done at once, or when they are waited for."""
-    built.set_late(request.param == "late")
-    return built
-
-
-@pytest.fixture
-def late(built: ModuleType) -> ModuleType:
-    built.set_late(True)
-    return built
-
-
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
     ("d", "precision"),

@@ -90,6 +90,27 @@ def test_every_group_of_rows(
         check(a, dense_matrix(graph, weights), torch.randn(120, width), plan=plan)
 
 
+def check_infinity(device: str, precision: str, group: int) -> None:
+    graph = random_graph(80, 80, 0.05, hubs=1, empty_rows=0.1)
+    a = make(graph, device, precision=precision)
+    dense, x = dense_matrix(graph, None), torch.randn(80, 16)
+    without = dense[:, 3] == 0
+    assert 0 < int(without.sum()) < 80
+    plan = Plan("csr", 4, 4 if group else 32, row_limit=10_000, group=group)
+    expected = dense[without] @ x.double()
+    x[3] = torch.inf
+    y = gnnsparse.spmm(a, x.to(device), plan=plan).cpu()
+    torch.testing.assert_close(y[without].double(), expected, rtol=0.05, atol=0.05)
+    assert not y[~without].isfinite().any()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("group", [0, 1, 20])
+def test_infinity_stays_in_its_rows(device: str, precision: str, group: int) -> None:
+    """A csr batch also holds nonzeros of neighbouring rows."""
+    check_infinity(device, precision, group)
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("prescale", [True, False])

@@ -20,6 +20,11 @@ void wait_copies_but() {
   emulator::Block::current().wait_for_all_but(kGroups);
 }
 
+inline void wait_copies() {
+  commit_copies();
+  wait_copies_but<0>();
+}
+
 // Four 8 x 8 matrices of 16-bit elements: lane 8 i + r names row r of matrix i. A lane gets two
 // neighbours of a row, or, transposed, of a column.
 inline void load_four(uint32_t shared, uint32_t (&m)[4], bool transposed) {
@@ -49,6 +54,9 @@ inline void load_shared(uint32_t shared, uint32_t (&words)[4]) {
 }
 inline void store_shared(uint32_t shared, uint32_t word) {
   std::memcpy(shared_memory(shared), &word, sizeof word);
+}
+inline void store_shared(uint32_t shared, uint16_t value) {
+  std::memcpy(shared_memory(shared), &value, sizeof value);
 }
 inline void store_shared(uint32_t shared, uint4 words) {
   std::memcpy(shared_memory(shared), &words, sizeof words);
