@@ -10,7 +10,7 @@ from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
-from gnnsparse.ops import attention, edge_softmax, sddmm, spmm
+from gnnsparse.ops import attention, edge_softmax, release_memory, sddmm, spmm
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CacheWarning
@@ -28,6 +28,7 @@ __all__ = [
     "edge_softmax",
     "masks",
     "prepare",
+    "release_memory",
     "reorder",
     "sddmm",
     "spmm",

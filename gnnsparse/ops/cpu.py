@@ -8,6 +8,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import address
+from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
 from gnnsparse.side import SddmmCall, Side, SpmmCall
@@ -52,7 +53,7 @@ def bind_spmm(
         load = _loader(precision)
 
         def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-            y = x.new_empty(rows, width)
+            y = empty_result(x, rows, width)
             kept, x_view = load(x)
             given = None if values is None else round_operand(values, precision).float().contiguous()
             weights = own if given is None else given.data_ptr()
