@@ -12,6 +12,12 @@ namespace {
 
 constexpr int kPrefetchAhead = 16;  // nonzeros
 
+// The same where a nonzero reads `bytes`: 8 KB of rows are on their way (docs/performance.md).
+constexpr int64_t prefetch_ahead(size_t bytes) {
+  const auto ahead = static_cast<int64_t>((8 << 10) / bytes);
+  return ahead < kPrefetchAhead ? kPrefetchAhead : ahead > 128 ? 128 : ahead;
+}
+
 template <class T>
 inline const T* row_of(const DenseView& m, int64_t row) {
   return static_cast<const T*>(m.data) + row * m.stride;
@@ -60,12 +66,14 @@ struct SpmmRow {
 template <int kVectors, class X, class Weight>
 inline void spmm_tile(const SpmmRow<Weight>& row, int64_t f) {
   const SpmmArgs& args = row.args;
+  constexpr size_t kBytes = kVectors * kWidth * sizeof(X);
+  constexpr int64_t kAhead = prefetch_ahead(kBytes);
   Vec sums[kVectors] = {};
   for (int64_t e = row.begin; e < row.end; ++e) {
-    if (e + kPrefetchAhead < row.prefetch_end) {
+    if (e + kAhead < row.prefetch_end) {
       const auto* next =
-          reinterpret_cast<const char*>(row_of<X>(args.x, args.a.indices[e + kPrefetchAhead]) + f);
-      for (size_t b = 0; b < kVectors * kWidth * sizeof(X); b += 64) __builtin_prefetch(next + b);
+          reinterpret_cast<const char*>(row_of<X>(args.x, args.a.indices[e + kAhead]) + f);
+      for (size_t b = 0; b < kBytes; b += 64) __builtin_prefetch(next + b);
     }
     const int32_t column = args.a.indices[e];
     const X* x = row_of<X>(args.x, column) + f;
