@@ -18,8 +18,9 @@ import pybind11
 import pytest
 
 from gnnsparse import _native
-from gnnsparse.ops import attention_work, backend, cuda, cuda_attention, products, tuning
+from gnnsparse.ops import attention_work, cuda, cuda_attention
 from gnnsparse.plan import Device
+from tests.fake_cuda import send_to_cuda
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
@@ -80,19 +81,12 @@ class Native:
         return getattr(self.emulated, name)
 
 
-HOPPER = Device("cuda", (9, 0), 132, 1 << 30)
-
-
 def install_spmm(monkeypatch: pytest.MonkeyPatch, emulated: ModuleType) -> Native:
     """SpMM on CPU tensors takes the path of a GPU from here on."""
     native = Native(emulated)
     monkeypatch.setattr(cuda, "_native", native)
     monkeypatch.setattr(cuda, "on_device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(cuda, "stream_of", lambda device: 0)
-    for name in ("side", "operand"):
-        monkeypatch.setattr(f"gnnsparse.{name}.describe_device", lambda device: HOPPER)
-    for module in (products, tuning, backend):
-        monkeypatch.setattr(module, "backend_of", lambda device: cuda)
+    send_to_cuda(monkeypatch, stream=0)
     return native
 
 
@@ -100,10 +94,11 @@ def install(monkeypatch: pytest.MonkeyPatch, emulated: ModuleType) -> Native:
     """Attention on CPU tensors takes the path of a GPU from here on."""
     native = Native(emulated)
     attention = sys.modules["gnnsparse.ops.attention"]
+    hopper = Device("cuda", (9, 0), 132, 1 << 30)
     monkeypatch.setattr(cuda_attention, "_native", native)
     monkeypatch.setattr(cuda_attention, "_is_fused", lambda *_: True)
     monkeypatch.setattr(cuda_attention, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(cuda_attention, "stream_of", lambda device: 0)
-    monkeypatch.setattr(attention_work, "describe_device", lambda device: HOPPER)
+    monkeypatch.setattr(attention_work, "describe_device", lambda device: hopper)
     monkeypatch.setattr(attention, "attention_backend", lambda device: cuda_attention)
     return native

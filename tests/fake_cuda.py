@@ -39,6 +39,16 @@ class Recorded:
         return [a for _, arguments in self.calls for a in arguments if isinstance(a, View)]
 
 
+def send_to_cuda(monkeypatch: pytest.MonkeyPatch, stream: int) -> None:
+    """Products of CPU tensors take the path of an H200 from here on."""
+    hopper = Device("cuda", (9, 0), 132)
+    for module in ("side", "operand"):
+        monkeypatch.setattr(f"gnnsparse.{module}.describe_device", lambda device: hopper)
+    for module in (products, tuning, backend):
+        monkeypatch.setattr(module, "backend_of", lambda device: cuda)
+    monkeypatch.setattr(cuda, "stream_of", lambda device: stream)
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Puts a recording in the place of an H200."""
     record = Recorded()
@@ -54,12 +64,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     for name in KERNELS:
         monkeypatch.setattr(_native, name, keep(name), raising=False)
     monkeypatch.setattr(_native, "Dense", View)
-    hopper = Device("cuda", (9, 0), 132)
-    for module in ("side", "operand"):
-        monkeypatch.setattr(f"gnnsparse.{module}.describe_device", lambda device: hopper)
-    for module in (products, tuning, backend):
-        monkeypatch.setattr(module, "backend_of", lambda device: cuda)
-    monkeypatch.setattr(cuda, "stream_of", lambda device: 77)
+    send_to_cuda(monkeypatch, stream=77)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: record.current)
     monkeypatch.setattr(torch.cuda, "device", switch)
     return record

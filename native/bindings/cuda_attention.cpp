@@ -59,6 +59,17 @@ void set_grad(PanelAttention& p, const HeadsView& grad, Address facts) {
   p.facts = array<float>(facts, p.head_count * p.queries, "facts");
 }
 
+// What the pass over rows is given, alone or as part of both in one.
+void set_rows(PanelAttention& p, const HeadsView& grad, const HeadsView& out, Address lse,
+              Address facts, const HeadsView& dq, const SlotsView& dbias) {
+  set_grad(p, grad, facts);
+  p.out = out;
+  p.lse = array<float>(lse, p.head_count * p.queries, "lse");
+  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
+  p.dq = dq;
+  p.dbias = dbias;
+}
+
 void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
                           const Segments& items, Address indptr, Address row_ids, Address cuts,
                           int64_t cut_count, int64_t partials, Address partial,
@@ -66,12 +77,7 @@ void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
                           const HeadsView& dq, const SlotsView& dbias, Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.rows);
-  set_grad(p, grad, facts);
-  p.out = out;
-  p.lse = array<float>(lse, p.head_count * p.queries, "lse");
-  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
-  p.dq = dq;
-  p.dbias = dbias;
+  set_rows(p, grad, out, lse, facts, dq, dbias);
   cuda::attention_panel(p, cuda::AttentionPass::kRows, stream_of(stream));
 }
 
@@ -100,16 +106,11 @@ void attention_panel_once(const AttentionProblem& problem, const BlockedView& a,
                           Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.rows);
-  set_grad(p, grad, facts);
-  p.out = out;
-  p.lse = array<float>(lse, p.head_count * p.queries, "lse");
-  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
+  set_rows(p, grad, out, lse, facts, dq, dbias);
   if (heads < 1) reject("heads", "must be at least 1");
   require_size(count, "count");
   require_aligned(addends, "addends");
   require_aligned(place_of_slot, "place_of_slot");
-  p.dq = dq;
-  p.dbias = dbias;
   p.dk = dk;
   p.dv = dv;
   p.addends.data = array<char>(addends, heads * count, "addends");

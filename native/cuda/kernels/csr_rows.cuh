@@ -15,15 +15,6 @@ template <Precision P>
 inline constexpr int kGroupBlocks = VectorOf<P>::kElements == 4 ? 12 : 10;
 inline constexpr int kBatch = 8;  // nonzeros a lane has in flight
 
-inline constexpr uint32_t kWholeBatch = (1u << kBatch) - 1;
-
-// Of the nonzeros [at, at + 8) those in [first, last), a bit each.
-__device__ __forceinline__ uint32_t batch_mask(int at, int first, int last) {
-  const int from = max(first - at, 0);
-  const int left = min(last - at, kBatch);
-  return kWholeBatch << from & kWholeBatch >> (kBatch - left);
-}
-
 // Lane layout: `lanes` along the features, `row_lanes / lanes` nonzeros side by side.
 struct LaneMap {
   int feature_lane;
@@ -58,7 +49,13 @@ struct Numbered {
     room = static_cast<int>(min(nnz - base, int64_t{1} << 30));
   }
   __device__ bool has(int number) const { return number >= first && number < last; }
-  __device__ uint32_t mask(int at) const { return batch_mask(at, first, last); }
+  // Of the nonzeros [at, at + 8) those of the run, a bit each.
+  __device__ __forceinline__ uint32_t mask(int at) const {
+    constexpr uint32_t kWhole = (1u << kBatch) - 1;
+    const int from = max(first - at, 0);
+    const int left = min(last - at, kBatch);
+    return kWhole << from & kWhole >> (kBatch - left);
+  }
 };
 
 // The nonzeros of one item. Segments of long rows come first in the grid: they take longest.

@@ -39,14 +39,12 @@ struct ResultHeads {
 
   ResultHeads() = default;
   ResultHeads(const HeadsView& to, int64_t to_width, DType storage) : view(to), width(to_width) {
-    const auto whole = [&](int64_t elements, int64_t most) {
-      const int64_t bytes = elements * size_of(storage);
-      return bytes % kChunkBytes == 0 && bytes <= most;
+    const auto whole = [&](int64_t stride) {
+      const int64_t bytes = stride * size_of(storage);
+      return bytes % kChunkBytes == 0 && bytes / kChunkBytes <= UINT32_MAX;
     };
-    constexpr int64_t kMost = UINT32_MAX;
-    if (to.dtype == storage && reinterpret_cast<uintptr_t>(to.data) % kChunkBytes == 0 &&
-        whole(to.batch, kChunkBytes * kMost) && whole(to.head, kChunkBytes * kMost) &&
-        whole(to.row, kMost) && whole(width, kMost)) {
+    const ChunkRows first = whole_chunks(to.mutable_of(0, 0), width, storage);
+    if (first.data != nullptr && whole(to.batch) && whole(to.head)) {
       chunks = ChunkedHeads(to, width);
     }
   }

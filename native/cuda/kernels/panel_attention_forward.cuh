@@ -18,7 +18,6 @@ class AttentionWarp {
   static constexpr int kStages = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
   static constexpr int kSlots = Tile::kWarps > 1 ? 8 : kSlices == 1 ? 3 : 4;
   static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kSlots - 1;
-
   using Stream = RowStream<Tile, kSlots, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
