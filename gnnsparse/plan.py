@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 import torch
 
+from gnnsparse.costs import SLICE_BYTES, STAGE_SLOTS, PanelCosts, PanelWork, StageCounts, gather_us, panel_us
 from gnnsparse.precision import Precision
 
 __all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device", "has_panels"]
@@ -77,6 +77,7 @@ class Problem:
         edge_values: whether values come with the call, in row order.
         weighted: whether the matrix stores a value for each nonzero.
         panel_slots: column slots of panels of 16 and of 32 rows; 0 where they were not counted.
+        panel_stages: for both heights (stages, panels of that length); empty: all panels are as long.
     """
 
     op: str
@@ -91,6 +92,7 @@ class Problem:
     edge_values: bool = False
     weighted: bool = False
     panel_slots: tuple[int, int] = (0, 0)
+    panel_stages: tuple[StageCounts, StageCounts] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Plan:
             column slots, panels into as many stages of 32.
         longest_first: panel: the longest parts start first, so that none is started last; otherwise they
             start in the order of the rows, whose neighbours share rows of X.
+        at_once: panel: how many panels share a sweep over the rows of X, those that run at the same time;
+            0: each starts with its first column.
         height: panel: rows of a panel, 16 or 32.
         slices: panel: slices of 128 bytes of the rows of X that a warp takes one after the other.
         reasons: why, one line each.
@@ -123,6 +127,7 @@ class Plan:
     prescale: bool = True
     step_limit: int = 24
     longest_first: bool = False
+    at_once: int = 0
     height: int = 32
     slices: int = 1
     reasons: tuple[str, ...] = ()
@@ -142,7 +147,7 @@ def _power_of_two_at_least(value: int) -> int:
 
 def _slice_is_resident(problem: Problem) -> bool:
     """Whether 128 bytes of every row of X stay in L2."""
-    return problem.cols * _SLICE_BYTES <= _RESIDENT_BYTES
+    return problem.cols * SLICE_BYTES <= _RESIDENT_BYTES
 
 
 def has_panels(problem: Problem, height: int) -> bool:
@@ -199,66 +204,84 @@ def panel_step_limit(mean_stages: float, share: float, at_least: int) -> int:
 
 def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
-    slots = problem.panel_slots[height // 32]
-    panels = max(-(-problem.rows // height), 1)
-    mean_stages = slots / _STAGE_SLOTS / panels
     resident = _slice_is_resident(problem)
-    # Of a small matrix each warp takes less, so that all have work at the same time.
-    at_once = _PANEL_WARPS * problem.device.multiprocessors
-    share = slots / _STAGE_SLOTS * _slices(problem) / at_once
-    limit = panel_step_limit(mean_stages, share, 20 if resident else 16)
-    return replace(
+    plan = replace(
         csr_plan(problem),
         kernel="panel",
         height=height,
-        step_limit=limit,
         # Where a slice of X stays in L2 the order of the rows gains nothing.
         longest_first=resident,
-        # Short panels start less often if a warp takes all slices; with long ones slices that stay
-        # in L2 are worth more. SDDMM has to take all.
-        slices=_slices(problem) if mean_stages <= 5 and panels >= 2 * at_once else 1,
+        # Where it does not, warps share it as they sweep over X together.
+        at_once=0 if resident else _resident_panels(problem, height) * problem.device.multiprocessors,
         # In 16 bits weights cost the kernel less than a pass over X.
-        prescale=problem.precision is Precision.TF32 and slots > 57 * problem.cols,
+        prescale=problem.precision is Precision.TF32
+        and problem.panel_slots[height // 32] > 57 * problem.cols,
+        slices=1,
         reasons=reasons,
     )
+    work = _panel_work(problem, height)
+    mean = work.slots / STAGE_SLOTS / max(sum(count for _, count in work.panels), 1)
+    # Of a small matrix each warp takes less, so that all have work at the same time.
+    share = work.slots / STAGE_SLOTS * work.slices / (_PANEL_WARPS * problem.device.multiprocessors)
+    limit = panel_step_limit(mean, share, 20 if resident else 16)
+    if problem.op == "sddmm":  # takes all slices, and has a place for each part
+        return replace(plan, step_limit=limit)
+    costs = _panel_costs(problem, height)
+    options = [(slices, limit * times) for slices in sorted({1, 2, work.slices}) for times in (1, 2, 4)]
+    slices, limit = min(options, key=lambda option: panel_us(work, costs, *option))
+    return replace(plan, slices=slices, step_limit=limit)
+
+
+def _panel_work(problem: Problem, height: int) -> PanelWork:
+    slots = problem.panel_slots[height // 32]
+    panels = max(-(-problem.rows // height), 1)
+    stages = problem.panel_stages[height // 32] or ((-(-slots // (STAGE_SLOTS * panels)), panels),)
+    return PanelWork(
+        height, slots, stages, _slices(problem), problem.width * problem.precision.storage.itemsize,
+        _value_bytes(problem, height, slots), problem.cols,
+        _resident_panels(problem, height) * problem.device.multiprocessors,
+    )  # fmt: skip
+
+
+def _panel_costs(problem: Problem, height: int) -> PanelCosts:
+    if _stores_values(problem) and problem.precision.storage.itemsize == 2:
+        return _PACKED_COSTS if _packs_values(problem, height) else _DENSE_COSTS
+    return _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
+
+
+def _resident_panels(problem: Problem, height: int) -> int:
+    """Panels that run on a multiprocessor at a time (native panel_blocks)."""
+    if problem.precision is Precision.FP32:
+        return 16 if height == 16 else 8
+    return 24 if height == 16 else 16
 
 
 def _slices(problem: Problem) -> int:
     """Slices of 128 bytes of the rows of X."""
-    return -(-problem.width * problem.precision.storage.itemsize // _SLICE_BYTES)
-
-
-def _gather_ms(problem: Problem, row_bytes: float, rows: int) -> float:
-    """Time to bring `rows` rows of X, or parts of them, out of L2."""
-    slice_bytes = problem.cols * _SLICE_BYTES
-    rate = _L2_RATES[-1][1]
-    for (small, fast), (large, slow) in pairwise(_L2_RATES):
-        if slice_bytes <= large:
-            rate = fast + (slow - fast) * (slice_bytes - small) / (large - small)
-            break
-    return rows * row_bytes / rate / 1e9
+    return -(-problem.width * problem.precision.storage.itemsize // SLICE_BYTES)
 
 
 def _suits_panels(problem: Problem) -> bool:
     """Whether SDDMM has rows of at least a slice, and few enough slices to keep Q in shared memory."""
-    whole = problem.width * problem.precision.storage.itemsize >= _SLICE_BYTES
+    whole = problem.width * problem.precision.storage.itemsize >= SLICE_BYTES
     return whole and _slices(problem) <= _SDDMM_SLICES
 
 
-def _csr_ms(problem: Problem, row_bytes: int, slices: int) -> float:
+def _csr_us(problem: Problem) -> float:
     """The csr kernel by the model."""
-    gather = _gather_ms(problem, row_bytes, problem.nnz)
+    slices = _slices(problem)
+    gather = gather_us(slices * SLICE_BYTES * problem.nnz, problem.cols * SLICE_BYTES)
     plan = csr_plan(problem)
     if plan.group:
         busy = _GROUP_BUSY if problem.precision is not Precision.FP32 else _GROUP_BUSY_FP32
-        total = busy * gather + problem.rows * _GROUP_ROW_MS
+        total = busy * gather + problem.rows * _GROUP_ROW_US
     else:
-        total = gather + problem.rows * (_CSR_ROW_MS[0] + slices * _CSR_ROW_MS[1])
+        total = gather + problem.rows * (_CSR_ROW_US[0] + slices * _CSR_ROW_US[1])
     if problem.op == "sddmm":
         total *= _SDDMM_CSR
     # Most matrices have a row that is as long as the limit.
     longest = max(plan.group, plan.row_limit) * plan.lanes / plan.row_lanes
-    return max(total, _START_MS + longest / 8 * _BATCH_MS)
+    return max(total, _START_US + longest / 8 * _BATCH_US)
 
 
 def _value_bytes(problem: Problem, height: int, slots: int) -> float:
@@ -269,23 +292,14 @@ def _value_bytes(problem: Problem, height: int, slots: int) -> float:
 
 
 def _estimates(problem: Problem) -> dict[str, float]:
-    """Milliseconds by the model, for each kernel that could run (docs/performance.md)."""
-    slices = _slices(problem)
-    row_bytes = slices * _SLICE_BYTES
-    model = {"csr": _csr_ms(problem, row_bytes, slices)}
-    for height, slots in zip((16, 32), problem.panel_slots, strict=True):
-        if not has_panels(problem, height):
-            continue
-        costs = _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
-        busy, start, per_slice = _PACKED_COSTS if _packs_values(problem, height) else costs
-        values = _value_bytes(problem, height, slots) * slices
-        gather = _gather_ms(problem, busy * row_bytes + values, slots)
-        plan, panels = panel_plan(problem, height), -(-problem.rows // height)
-        of_a_warp = slices if problem.op == "sddmm" else plan.slices
-        total = gather + panels * slices / of_a_warp * (start + of_a_warp * per_slice)
-        longest = min(plan.step_limit, 2 * slots / _STAGE_SLOTS / panels + 2)
-        first, stage = _PANEL_WAITS[height]
-        model[f"panel {height}"] = max(total, first + longest * of_a_warp * stage)
+    """Microseconds by the model, for each kernel that could run (docs/performance.md)."""
+    model = {"csr": _csr_us(problem)}
+    for height in (16, 32):
+        if has_panels(problem, height):
+            plan = panel_plan(problem, height)
+            slices = _slices(problem) if problem.op == "sddmm" else plan.slices
+            work, costs = _panel_work(problem, height), _panel_costs(problem, height)
+            model[f"panel {height}"] = panel_us(work, costs, slices, plan.step_limit)
     return model
 
 
@@ -293,7 +307,7 @@ def _cheapest(problem: Problem) -> Plan:
     model = _estimates(problem)
     best = min(model, key=lambda name: model[name])
     counts = f"{problem.nnz} nonzeros, {problem.panel_slots[0]} and {problem.panel_slots[1]} columns of "
-    times = ", ".join(f"{name} {1e3 * ms:.0f} us" for name, ms in model.items())
+    times = ", ".join(f"{name} {us:.0f} us" for name, us in model.items())
     reasons = (counts + "16- and 32-row panels", f"by the model: {times}")
     if best == "csr":
         return csr_plan(problem, reasons)
@@ -379,36 +393,29 @@ _WINDOW_STEP, _WINDOW_GAIN = 16, 0.9
 #: Below this mean length rows go to the csr kernel in groups of so many nonzeros.
 _SHORT_ROWS = 32
 _GROUP = 128
-#: Column slots of a stage of the panel kernel (native kStage), and bytes of a row of X in it.
-_STAGE_SLOTS = 32
-_SLICE_BYTES = 128
-#: Rate at which random rows come out of L2, TB/s, by the bytes of X in use at a time; one H200.
-_L2_RATES = (
-    (0, 10.0), (45e6, 9.2), (60e6, 7.8), (90e6, 6.3), (120e6, 5.8), (240e6, 5.4), (640e6, 5.0),
-)  # fmt: skip
 #: How much longer SDDMM takes in the csr kernel than its gather, and how wide rows may be for panels:
 #: those of Q stay in shared memory.
 _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
-#: Milliseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
-_CSR_ROW_MS = (0.09e-6, 0.23e-6)
-#: Rows in groups: the gather's time by that rate, times (conversions bind it), and milliseconds a row.
+#: Microseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
+_CSR_ROW_US = (0.09e-3, 0.23e-3)
+#: Rows in groups: the gather's time by its rate, times (conversions bind it), and microseconds a row.
 _GROUP_BUSY, _GROUP_BUSY_FP32 = 2.0, 0.94
-_GROUP_ROW_MS = 0.1e-6
-#: Warps on a multiprocessor. What one of them waits for, in milliseconds: its start and a batch of 8 rows
-#: of the csr kernel; by height, its start and a stage of a panel. Small matrices take no less than one warp.
+_GROUP_ROW_US = 0.1e-3
+#: Warps on a multiprocessor; microseconds that one of the csr kernel waits for: its start, a batch of 8 rows.
 _CSR_WARPS, _PANEL_WARPS = 24, 20
-_START_MS, _BATCH_MS = 3.0e-3, 1.0e-3
-_PANEL_WAITS = {16: (1.3e-3, 0.31e-3), 32: (2.9e-3, 0.36e-3)}
-#: (height, precision; None: of 16 bits): a stage's time in that of its gather by the rate above, and
-#: milliseconds to start a warp and each of its slices.
+_START_US, _BATCH_US = 3.0, 1.0
+#: By height and precision (None: of 16 bits).
 _PANEL_COSTS = {
-    (16, None): (1.03, 0.67e-6, 0.27e-6),
-    (32, None): (0.944, 4.9e-6, 1.8e-6),
-    (16, Precision.TF32): (1.06, 0.9e-6, 0.4e-6),
-    (32, Precision.TF32): (1.37, 1.4e-6, 1.5e-6),
-    (16, Precision.FP32): (1.53, 0.9e-6, 0.4e-6),
-    (32, Precision.FP32): (2.65, 1.4e-6, 1.5e-6),
+    (16, None): PanelCosts(1, 0.489e-3, 0.574e-3, 0.289e-3, 0.776, 0.961, 0.231, 0.00864),
+    (32, None): PanelCosts(0.927, 0.766e-3, 0.894e-3, 0.204e-3, 1.01, 1.52, 0.327, 1.39),
+    (16, Precision.TF32): PanelCosts(1.13, 0.548e-3, 0.643e-3, 0.324e-3, 0.776, 0.961, 0.231, 0.00864),
+    (32, Precision.TF32): PanelCosts(1.12, 0.713e-3, 0.832e-3, 0.19e-3, 1.01, 1.52, 0.327, 1.39),
+    (16, Precision.FP32): PanelCosts(1.24, 0.892e-3, 1.05e-3, 0.527e-3, 0.776, 0.961, 0.231, 0.00864),
+    (32, Precision.FP32): PanelCosts(1.03, 0.689e-3, 0.804e-3, 0.183e-3, 1.01, 1.52, 0.327, 1.39),
 }
-#: The same of packed values, whose first entries take one more trip to memory; bytes of an entry.
-_PACKED_COSTS, _ENTRY_BYTES = (1.15, 1.0e-6, 1.8e-6), 4
+#: Stored values: dense in 16 bits with 16 rows, entries with 32, whose first take one more trip to memory.
+_DENSE_COSTS = PanelCosts(1.11, 0.617e-3, 0.724e-3, 0.365e-3, 0.776, 0.961, 0.231, 0.00864)
+_PACKED_COSTS = PanelCosts(1, 0.897e-3, 1.05e-3, 0.239e-3, 1.01, 1.52, 0.327, 1.39)
+#: Bytes of an entry.
+_ENTRY_BYTES = 4

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from gnnsparse.costs import StageCounts
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows, group_rows
+from gnnsparse.preprocess.balance import STAGE, Segments, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
@@ -130,14 +131,29 @@ class Side:
 
     def panel_slots(self, height: int) -> int:
         """Column slots of these panels, without converting."""
-        spec = format_spec("panel", self.precision, panel=height)
-        return self.remember(("panel slots", height), lambda: count_slots(self.csr, spec))
+        return self._panel_counts(height)[0]
 
-    def panel_segments(self, height: int, limit: int, longest_first: bool) -> Segments:
+    def panel_stages(self, height: int) -> StageCounts:
+        """Their lengths: (stages, panels of so many), long ones rounded up by at most a sixteenth."""
+        return self._panel_counts(height)[1]
+
+    def _panel_counts(self, height: int) -> tuple[int, StageCounts]:
+        def count() -> tuple[int, StageCounts]:
+            slots = count_slots(self.csr, format_spec("panel", self.precision, panel=height))
+            stages = slots // STAGE
+            step = 2 ** (stages.clamp(min=1).double().log2().floor().long() - 4).clamp(min=0)
+            lengths, panels = torch.unique((stages + step - 1) // step * step, return_counts=True)
+            return int(slots.sum()), tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
+
+        return self.remember(("panel counts", height), count)
+
+    def panel_segments(self, height: int, limit: int, longest_first: bool, at_once: int) -> Segments:
         """Every panel, cut into at most `limit` stages."""
         panel = self.panel(height)
-        key = ("panels", height, limit, longest_first)
-        return self.remember(key, lambda: cut_panels(panel, limit, longest_first=longest_first))
+        key = ("panels", height, limit, longest_first, at_once)
+        return self.remember(
+            key, lambda: cut_panels(panel, limit, longest_first=longest_first, at_once=at_once)
+        )
 
     def panel_view(self, height: int, weighted: bool) -> Any:
         """Native handle of the panels, with or without their column weights."""
@@ -197,11 +213,13 @@ class Side:
         """The counts that the plan is made from."""
         csr, blocked = self.csr, self.blocked
         device = describe_device(csr.device)
-        panels = (0, 0)
+        slots: tuple[int, int] = (0, 0)
+        stages: tuple[StageCounts, StageCounts] = ((), ())
         if self.panels and not edge_values and device.has_panel_kernel(self.precision):
-            panels = (self.panel_slots(16), self.panel_slots(32) if op == "spmm" else 0)
+            slots = (self.panel_slots(16), self.panel_slots(32) if op == "spmm" else 0)
+            stages = (self.panel_stages(16), self.panel_stages(32) if op == "spmm" else ())
         return Problem(
             op, device, self.precision, csr.rows, csr.cols, csr.nnz, width,
             blocked.spec.name if blocked else "", blocked.slots if blocked else 0, edge_values,
-            self.values is not None, panels,
+            self.values is not None, slots, stages,
         )  # fmt: skip

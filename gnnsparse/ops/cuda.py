@@ -150,7 +150,7 @@ def _bind_panel(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_val
     if edge_values:
         raise ValueError("plan: panels hold no place for edge values; use window or csr")
     height, slices = plan.height, plan.slices
-    segments = side.panel_segments(height, plan.step_limit, plan.longest_first)
+    segments = side.panel_segments(height, plan.step_limit, plan.longest_first, plan.at_once)
     view, items, partials = side.panel_view(height, not plan.prescale), segments.view, segments.partials
     cuts, cut_count, row_ids = address(segments.cuts), segments.cuts.shape[0], address(side.row_ids)
     row_scale = address(side.row_scale if side.values is None else None)

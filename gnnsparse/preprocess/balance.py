@@ -13,14 +13,16 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address
+from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 
 __all__ = ["STAGE", "STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_steps"]
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
-#: The same of the panel kernels (native kStage).
+#: The same of the panel kernels (native kStage), which count eighths of a stage in 32 bits.
 STAGE = 32
+_MOST_STAGES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,23 +120,46 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
 
 
 def cut_panels(
-    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False
+    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False, at_once: int = 0
 ) -> Segments:
     """Segments of every panel in lane order, of at most `limit` stages each; with `csr` row_offsets too.
 
     With `longest_first` the longest come first, so that none is started last. Its items are what a
     warp starts with, in one load: first row, first stage counted over all panels, number of stages,
-    place of the partial sum or -1.
+    place of the partial sum; where there is none, -1 less the stage that the warp starts with, which
+    is 0 unless panels run `at_once` (see _first_stages).
     """
+    if blocked.slots >= STAGE * _MOST_STAGES:
+        bad_value(
+            "graph", f"has {blocked.slots} column slots in panels; accepted: below {STAGE * _MOST_STAGES}"
+        )
     items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
     offsets = None if csr is None else _row_offsets(blocked, csr, items, blocked.spec.panel, STAGE)
     panel = items[:, 0].long()
     items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
     items[:, 0] *= blocked.spec.panel
+    if at_once:
+        whole = items[:, 3] < 0
+        items[:, 3] = torch.where(whole, -1 - _first_stages(items, panel.numel(), at_once), items[:, 3])
     if longest_first:
         order = items[:, 2].argsort(descending=True, stable=True)
         items, offsets = items[order], None if offsets is None else offsets[order]
     return Segments(items, cuts, partials, offsets)
+
+
+def _first_stages(items: torch.Tensor, panels: int, at_once: int) -> torch.Tensor:
+    """With which of its stages each item starts, so that `at_once` of them read the same columns, int32.
+
+    A panel's columns are sorted, so a warp that takes them in order sweeps over X. Warps start one after the
+    other, and left alone each is somewhere else in X. Here the sweep is one for all: as many stages as
+    run in the time of a mean panel are a turn, an item's middle is due when half of its own have run,
+    and it starts before that by half a sweep; stages before its first come last.
+    """
+    stages = items[:, 2].double()
+    mean = (stages.sum() / max(panels, 1)).clamp(min=1)
+    due = items[:, 1].double() / (mean * at_once) + stages / (2 * mean) - 0.5
+    first = ((due - due.floor()) * stages).to(torch.int32)
+    return torch.minimum(first, (items[:, 2] - 1).clamp(min=0))
 
 
 def _row_offsets(

@@ -101,10 +101,10 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     return _with_values(target, csr, values, value_slot, total, residual)
 
 
-def count_slots(csr: Csr, spec: FormatSpec) -> int:
-    """Column slots of the matrix in a blocked format, without converting it."""
+def count_slots(csr: Csr, spec: FormatSpec) -> torch.Tensor:
+    """Column slots of each panel of the matrix in a blocked format, int64 [panels], without converting it."""
     counts = csr.count_columns(spec.panel) if csr.device.type == "cpu" else _count_cuda(csr, spec)[0]
-    return int(_padded(counts, spec.pad).sum())
+    return _padded(counts, spec.pad)
 
 
 def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:

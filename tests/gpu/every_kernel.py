@@ -41,6 +41,7 @@ def panels(a: gnnsparse.SparseOperand) -> None:
         for slices in (1, 2):
             plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=slices == 1)
             gnnsparse.spmm(a, x, plan=replace(plan, longest_first=slices == 2))
+            gnnsparse.spmm(a, x, plan=replace(plan, at_once=3))
         gnnsparse.sddmm(a, torch.randn(a.shape[0], width, device="cuda"), x, plan=plan)
 
 

@@ -36,7 +36,7 @@ def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...],
 def test_panels(
     native: emulated.Native, precision: str, height: int, weights: str | None, limit: int, slices: int
 ) -> None:
-    """Panels in one piece and cut, one slice of X a warp and two."""
+    """Panels in one piece and cut, one slice of X a warp and two; whole ones start anywhere."""
     random = weights == "random"
     graph = random_graph(70, 90, 0.06, weighted=random, hubs=2, empty_rows=0.2)
     weights = None if random else weights
@@ -44,7 +44,8 @@ def test_panels(
         graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
     plan = Plan("panel", height=height, step_limit=limit, slices=slices, longest_first=slices == 1)
-    check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), plan)
+    for at_once in (0, 3):
+        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), replace(plan, at_once=at_once))
     assert "cuda_spmm_panel" in native.called
 
 

@@ -148,7 +148,7 @@ def test_every_panel(
     dense = dense_matrix(graph, weights)
     plan = Plan(
         "panel", height=height, step_limit=limit, slices=slices, prescale=prescale,
-        longest_first=slices == 1,
+        longest_first=slices == 1, at_once=0 if limit == 1 else 5,
     )  # fmt: skip
     for width in (1, 40, 64, 136, 200):
         for dtype in (torch.float32, a.precision.storage):
@@ -166,7 +166,7 @@ def test_packed_values(precision: str, density: float, hubs: int, limit: int, sl
     """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
     graph = random_graph(90, 300, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
     a = make(graph, "cuda", precision=precision)
-    plan = Plan("panel", height=32, step_limit=limit, slices=slices)
+    plan = Plan("panel", height=32, step_limit=limit, slices=slices, at_once=slices)
     for width in (1, 64, 200):
         check(a, dense_matrix(graph, None), torch.randn(300, width), plan=plan)
         check(a.T, dense_matrix(graph, None).T, torch.randn(90, width), plan=plan)

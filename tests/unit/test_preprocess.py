@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -179,21 +180,48 @@ def test_choice(change: dict[str, object], kernel: str, why: str) -> None:
     assert why in str(plan)
 
 
-# (rows, nonzeros, columns of 16- and of 32-row panels), and the fastest panel on one H200.
-MEASURED = {
-    "reddit": (232_965, 114_623_235, (54_379_008, 45_303_232), Precision.FP16, 32, 1),
-    "reddit tf32": (232_965, 114_623_235, (54_379_008, 45_303_232), Precision.TF32, 16, 1),
-    "amazon": (410_236, 5_285_000, (3_086_176, 2_679_424), Precision.FP16, 16, 2),
-    "arxiv": (169_343, 2_500_000, (2_490_912, 2_305_472), Precision.FP16, 16, 1),
-    "dd": (334_925, 2_021_000, (2_026_624, 1_672_704), Precision.FP16, 16, 2),
-}
+# Rows, nonzeros, columns of 16- and of 32-row panels, and their lengths in classes.
+REDDIT_LIKE = (
+    232_965, 114_623_235, (54_379_008, 45_303_232),
+    (((91, 1927), (119, 12489), (227, 145)), ((64, 1), (175, 3994), (218, 3280), (395, 6))),
+)  # fmt: skip
+AMAZON_LIKE = (
+    410_236, 5_284_202, (3_086_176, 2_679_424),
+    (
+        ((2, 14), (3, 9854), (4, 13213), (5, 1959), (6, 368), (7, 169), (10, 46), (14, 10), (20, 5), (33, 2)),
+        ((4, 3), (5, 994), (6, 6417), (7, 4948), (10, 419), (14, 27), (19, 9), (32, 3)),
+    ),
+)  # fmt: skip
+ARXIV_LIKE = (
+    169_343, 2_500_329, (2_490_912, 2_305_472),
+    (
+        ((4, 125), (5, 1926), (6, 3103), (7, 3553), (10, 1443), (14, 236), (22, 185), (76, 13)),
+        ((8, 31), (11, 2594), (14, 1965), (19, 561), (31, 124), (66, 14), (106, 3)),
+    ),
+)  # fmt: skip
+DD_LIKE = (
+    334_925, 2_020_925, (2_026_624, 1_672_704),
+    (((2, 38), (3, 20324), (4, 571)), ((3, 2), (4, 1228), (5, 8068), (6, 1169))),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MEASURED)
-def test_the_model_finds_what_was_fastest(name: str) -> None:
-    rows, nnz, slots, precision, height, slices = MEASURED[name]
-    shape = {"rows": rows, "cols": rows, "nnz": nnz}
-    plan = choose_plan(replace(REDDIT, **shape, panel_slots=slots, precision=precision))
+@pytest.mark.parametrize(
+    ("counts", "precision", "height", "slices"),
+    [
+        (REDDIT_LIKE, Precision.FP16, 32, 1),
+        (REDDIT_LIKE, Precision.TF32, 16, 1),
+        (AMAZON_LIKE, Precision.FP16, 16, 2),
+        (AMAZON_LIKE, Precision.TF32, 16, 2),
+        (ARXIV_LIKE, Precision.FP16, 16, 1),
+        (DD_LIKE, Precision.FP16, 16, 2),
+    ],
+)
+def test_the_model_finds_what_was_fastest(
+    counts: Any, precision: Precision, height: int, slices: int
+) -> None:
+    rows, nnz, slots, stages = counts
+    shape = {"rows": rows, "cols": rows, "nnz": nnz, "panel_slots": slots, "panel_stages": stages}
+    plan = choose_plan(replace(REDDIT, **shape, precision=precision))
     assert (plan.kernel, plan.height, plan.slices) == ("panel", height, slices)
 
 

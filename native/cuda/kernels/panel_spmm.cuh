@@ -22,6 +22,7 @@ namespace gnnsparse::cuda {
 inline constexpr int kRing = 2;           // stages in shared memory
 inline constexpr int kStartAhead = 1584;  // blocks: half of those that run at a time
 inline constexpr uint32_t kStageBytes = 16 * kStageChunks;
+inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kStage;
 
 // Blocks that must fit on a multiprocessor; registers are the limit.
 template <Precision P, class Source>
@@ -39,6 +40,11 @@ struct SpmmLaunch : PanelSpmm {
   SpmmLaunch(const PanelSpmm& p, DType storage)
       : PanelSpmm(p), chunks(whole_chunks(p.y, p.n, storage)) {}
 };
+
+__device__ __forceinline__ PanelItem load_item(const PanelItem* at) {
+  const auto words = __ldg(reinterpret_cast<const int4*>(at));
+  return {words.x, words.y, words.z, words.w};
+}
 
 // Where a panel's results go and what they are multiplied with; all lanes ask together.
 template <class Source>
@@ -107,14 +113,17 @@ class PanelWarp {
  public:
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
+  // Of 16 bytes, the columns of a stage. Places among all columns are counted in these.
+  static constexpr int kVectors = kColumnBytes / kChunkBytes;
 
   __device__ PanelWarp(const SpmmLaunch& p, const PanelItem& item, int lane, int slice,
                        uint32_t ring)
       : p_(p),
         a_(p.a),
         item_(item),
-        stage_(item.stage),
         stages_(item.stages),
+        end_(kVectors * (item.stage + item.stages)),
+        next_(kVectors * (item.stage + item.first()) + lane % kVectors),
         lane_(lane),
         slice_(slice),
         ring_(ring),
@@ -123,35 +132,35 @@ class PanelWarp {
     left_ = static_cast<int>(p.n) - at;
     x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
-    columns_ = a_.columns + int64_t{stage_} * kStage + copy_slot(lane, 0);
     copy_to_ = ring + copy_address(lane);
+    columns_ = ring + kRing * kStageBytes;
   }
 
   // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
   __device__ void run(int slices) {
-    PanelOperand<Source> operand(a_, lane_, ring_ + kRing * kStageBytes);
+    PanelOperand<Source> operand(a_, lane_, columns_ + kRing * kColumnBytes);
     uint32_t here = 0;                 // half of the ring that is multiplied
-    int remaining = stages_ * slices;  // stages to copy, and to read the columns of
-    int to_read = remaining;
-    int ids[kLaneColumns];
+    int remaining = stages_ * slices;  // stages to copy
     if (remaining > 0) {
-      load_ids(to_read, ids);
-      operand.look_up(stage_);
+      operand.look_up(next_stage());
+      uint32_t ids[kLaneColumns];
+      load_words(a_.columns + int64_t{next_stage()} * kStage + copy_slot(lane_, 0), ids);
       copy(remaining, ids, 0);
       operand.take();
-      load_ids(to_read, ids);
     }
     prefetch_start();
     for (int slice = 0; slice < slices; ++slice) {
-      for (int i = 0; i < stages_; ++i) {
-        const int next = i + 1 < stages_ ? i + 1 : 0;
-        operand.look_up(stage_ + next);
+      for (int i = stages_; i > 0; --i) {
+        operand.look_up(next_stage());
         operand.put();
         wait_copies();
         // Now every lane's copies of this stage are there, and all have read the one before it.
         __syncwarp();
-        copy(remaining, ids, here ^ kStageBytes);
-        load_ids(to_read, ids);
+        if (remaining > 0) {
+          uint32_t ids[kLaneColumns];
+          load_ids(ids, here ^ kStageBytes);
+          copy(remaining, ids, here ^ kStageBytes);
+        }
         operand.open();
         operand.take();
         multiply(ring_ + here, operand);
@@ -166,7 +175,8 @@ class PanelWarp {
   __device__ void prefetch_start() const {
     const int64_t later = int64_t{blockIdx.x} + kStartAhead;
     if (later >= p_.item_count || lane_ > 3) return;
-    const int64_t slot = int64_t{__ldg(&p_.items[later].stage)} * kStage;
+    const PanelItem item = load_item(p_.items + later);
+    const int64_t slot = int64_t{item.stage + item.first()} * kStage;
     const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kStage);
     if (lane_ == 2 && a_.bitmap != nullptr) {
       at = reinterpret_cast<const char*>(a_.bitmap) + slot * Source::kRows / 8;
@@ -179,25 +189,39 @@ class PanelWarp {
     prefetch(at);
   }
 
-  __device__ void load_ids(int& remaining, int (&ids)[kLaneColumns]) {
-    if (remaining-- <= 0) return;
-    load_words(columns_, reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
-    columns_ += kStage;
-    if (++read_ == stages_) {
-      read_ = 0;
-      columns_ -= int64_t{stages_} * kStage;
+  __device__ uint32_t next_stage() const { return static_cast<uint32_t>(next_) / kVectors; }
+
+  // Where the columns of the stage at `offset` in the ring are.
+  __device__ uint32_t columns_at(uint32_t offset) const {
+    return columns_ + offset / (kStageBytes / kColumnBytes);
+  }
+  __device__ void load_ids(uint32_t (&ids)[kLaneColumns], uint32_t offset) const {
+    const uint32_t from = columns_at(offset) + copy_slot(lane_, 0) * sizeof(int32_t);
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; i += 4) {
+      uint32_t four[4];
+      load_shared(from + i * sizeof(int32_t), four);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) ids[i + j] = four[j];
     }
   }
 
-  // Copies the next stage to `offset` in the ring.
-  __device__ void copy(int& remaining, const int (&ids)[kLaneColumns], uint32_t offset) {
-    if (remaining-- <= 0) return;
+  // Copies the next stage to `offset` in the ring, and the columns of the one after it, which
+  // would otherwise take registers until then.
+  __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
     // One way for all stages, though the last alone has slots without a column: the condition is
     // part of the copy.
 #pragma unroll
     for (int j = 0; j < kLaneColumns; ++j) {
-      const char* row = x_ + uint64_t{static_cast<uint32_t>(ids[j])} * stride_;
-      copy_async_or_zero(copy_address(copy_to_ + offset, j), row, left_ > 0 && ids[j] >= 0);
+      const char* row = x_ + uint64_t{ids[j]} * stride_;
+      const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
+      copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
+    }
+    next_ += kVectors;
+    if (next_ >= end_) next_ -= kVectors * stages_;
+    if (--remaining > 0 && lane_ < kVectors) {
+      copy_async_or_zero(columns_at(offset ^ kStageBytes) + kChunkBytes * lane_,
+                         a_.columns + int64_t{next_} * (kStage / kVectors), true);
     }
     if (++copied_ == stages_) {
       copied_ = 0;
@@ -343,8 +367,10 @@ class PanelWarp {
   const SpmmLaunch& p_;
   const BlockedView& a_;
   const PanelItem& item_;
-  uint32_t stage_;
+
   int stages_;
+  int end_;   // of the last stage's columns
+  int next_;  // the lane's place in the stage that is copied next
   int lane_;
   int slice_;
   uint32_t ring_;
@@ -352,10 +378,9 @@ class PanelWarp {
   int left_;  // features from the lane's chunk of the slice that is copied next on
   const char* x_;
   uint32_t stride_;
-  const int32_t* columns_;  // of the stage whose columns are read next, the lane's
   uint32_t copy_to_;
-  int read_ = 0;    // that stage
-  int copied_ = 0;  // the stage whose rows are copied next
+  uint32_t columns_;  // in shared memory
+  int copied_ = 0;    // stages of this slice
   float sums_[kRowTiles][Tile::kTiles][4] = {};
 };
 
@@ -363,11 +388,11 @@ template <Precision P, class Source>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
   using Tile = PanelTile<P>;
-  constexpr int kChunks = kRing * kStageChunks + PanelOperand<Source>::kSharedChunks;
+  constexpr int kChunks =
+      kRing * (kStageBytes + kColumnBytes) / sizeof(uint4) + PanelOperand<Source>::kSharedChunks;
   __shared__ __align__(1024) uint4 ring[kChunks];
   const int lane = threadIdx.x;
-  const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
-  const PanelItem item = {words.x, words.y, words.z, words.w};
+  const PanelItem item = load_item(p.items + blockIdx.x);
   const int first = blockIdx.y * p.slices;
   const int slices =
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);

@@ -12,12 +12,15 @@
 namespace gnnsparse {
 
 // A run of stages of one panel. Long panels are cut into several, whose partial sums are added in
-// order afterwards; `partial` is the place of this one's, or -1 where it is the only one.
+// order afterwards; `partial` is the place of this one's. Where it is the only one `partial` is
+// -1 - first(): SpMM starts with that stage of the run, and takes those before it last.
 struct PanelItem {
   int32_t row;    // first row of the panel
   int32_t stage;  // first stage of the run, counted over all panels
   int32_t stages;
   int32_t partial;
+
+  GNNSPARSE_HD int first() const { return partial < 0 ? -1 - partial : 0; }
 };
 
 template <int kWords>
