@@ -12,8 +12,9 @@ import gnnsparse
 from gnnsparse.bench.workload import Workload
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, Problem, choose_plan, csr_plan, has_panels, panel_plan, window_plan
+from gnnsparse.preprocess.balance import STAGE
 
-__all__ = ["KERNELS", "Contestant", "UnavailableError", "our_kernel", "same_run"]
+__all__ = ["KERNELS", "Contestant", "UnavailableError", "our_kernel", "same_run", "swept"]
 
 
 class UnavailableError(Exception):
@@ -31,7 +32,8 @@ class Contestant:
         gathered: rows of a dense operand it reads, once for each nonzero or column slot.
         plan: of our kernels.
         in_caller_order: from what `call` returns to rows or nonzeros in the caller's order.
-        columns: int32 [gathered], which rows these are, where they are known.
+        columns: int32 [gathered], which rows these are, where they are known, in about the order in which
+            they are read.
     """
 
     name: str
@@ -79,9 +81,29 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
         columns = blocked.columns
     elif plan.kernel == "panel":
         columns = side.panel(plan.height).columns
+        if plan.at_once and work.op == "spmm":
+            segments = side.panel_segments(plan.height, plan.step_limit, plan.longest_first, plan.at_once)
+            columns = swept(columns, segments.items, plan.at_once)
     if work.op == "sddmm":
         return Contestant(name, True, call, columns.numel(), plan, a.to_coo_order, columns)
     return Contestant(name, True, call, columns.numel(), plan, columns=columns)
+
+
+def swept(columns: torch.Tensor, items: torch.Tensor, at_once: int) -> torch.Tensor:
+    """Column slots of panels in the order in which warps that run `at_once` come to them.
+
+    Args:
+        columns: int32 [slots], -1 where a slot has none.
+        items: the panels' work list, in the order of the slots (gnnsparse.preprocess.balance.cut_panels).
+    """
+    stages = items[:, 2].long()
+    item = torch.repeat_interleave(torch.arange(items.shape[0], device=items.device), stages)
+    begin = stages.cumsum(0) - stages
+    place = torch.arange(item.numel(), device=items.device) - begin[item]
+    first = (-1 - items[:, 3].long()).clamp(min=0)
+    waited = (place - first[item]) % stages[item]
+    due = begin[item].double() / at_once + waited
+    return columns.view(-1, STAGE)[due.argsort(stable=True)].flatten()
 
 
 def same_run(a: Plan, b: Plan, device: torch.device) -> bool:
