@@ -1,6 +1,7 @@
 // SpMM on Tensor Cores over panels of 16 or 32 rows. One warp takes a segment of a panel and 128
 // bytes of every row of X; the rows that the panel needs go once through a ring of two stages in
-// shared memory, and every row of the panel uses them. panel_tile.h has the maps.
+// shared memory, and every row of the panel uses them. With a stage's rows come the numbers of the
+// columns after it. panel_tile.h has the maps.
 //
 // One warp is a block: nothing ever waits for another warp. The second grid dimension runs over
 // slices of X, so that the rows in use at a time are a slice that stays in L2; where panels are
