@@ -280,6 +280,17 @@ def test_twenty_runs_are_bitwise_equal(device: str, precision: str) -> None:
         assert torch.equal(gnnsparse.spmm(a, x, values), first_values)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_twenty_sweeps_are_bitwise_equal(precision: str) -> None:
+    """Panels that start in their middle, whole and cut."""
+    a = make(random_graph(3000, 3000, 0.05, weighted=False, hubs=4), "cuda", precision=precision)
+    x = torch.randn(3000, 96, device="cuda")
+    plan = Plan("panel", height=32, step_limit=60, at_once=20)
+    first = gnnsparse.spmm(a, x, plan=plan)
+    assert all(torch.equal(gnnsparse.spmm(a, x, plan=plan), first) for _ in range(20))
+
+
 def test_number_of_threads_does_not_matter() -> None:
     graph = random_graph(3000, 3000, 0.01, hubs=2)
     a = make(graph, "cpu")
