@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["SLICE_BYTES", "STAGE_SLOTS", "PanelCosts", "PanelWork", "StageCounts", "gather_us", "panel_us"]
+__all__ = ["SLICE_BYTES", "STAGE", "PanelCosts", "PanelWork", "StageCounts", "gather_us", "panel_us"]
 
 #: Column slots of a stage of the panel kernel (native kStage), and bytes of a row of X in it.
-STAGE_SLOTS = 32
+STAGE = 32
 SLICE_BYTES = 128
 
 #: Panels by their length: (stages, how many panels have so many), in rising order.
@@ -108,18 +108,17 @@ def panel_us(work: PanelWork, costs: PanelCosts, slices: int, limit: int) -> flo
     Throughput, the longest warp and further rounds of warps are three bounds that a matrix is rarely near
     only one of, so they are added as powers. Sums of cut panels take a second kernel.
     """
-    taken = min(slices, work.slices)
     parts = _cut(work.panels, limit)
-    warps = parts.count * -(-work.slices // taken)
-    mean = work.slots / STAGE_SLOTS / max(parts.count, 1)
-    in_use = work.x_rows * SLICE_BYTES * (1 + _MORE_IN_USE * (taken - 1))
+    warps = parts.count * -(-work.slices // slices)
+    mean = work.slots / STAGE / max(parts.count, 1)
+    in_use = work.x_rows * SLICE_BYTES * (1 + _MORE_IN_USE * (slices - 1))
     size = costs.gather * min(work.slices * SLICE_BYTES, work.row_bytes) + work.value_bytes * work.slices
     gather = gather_us(size * work.slots, in_use)
-    busy = warps * (costs.warp + taken * (costs.of_slice + mean * costs.of_stage))
+    busy = warps * (costs.warp + slices * (costs.of_slice + mean * costs.of_stage))
     throughput = max(gather, busy)
 
     def wait(stages: float) -> float:
-        return costs.wait + taken * (costs.slice_wait + costs.stage_wait * stages)
+        return costs.wait + slices * (costs.slice_wait + costs.stage_wait * stages)
 
     # Warps of one length end together, and a round that is not full takes as long as one that is.
     even = min(max(2 - parts.longest / max(mean, 1e-9), 0), 1)

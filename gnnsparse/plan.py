@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import torch
 
-from gnnsparse.costs import SLICE_BYTES, STAGE_SLOTS, PanelCosts, PanelWork, StageCounts, gather_us, panel_us
+from gnnsparse.costs import SLICE_BYTES, STAGE, PanelCosts, PanelWork, StageCounts, gather_us, panel_us
 from gnnsparse.precision import Precision
 
 __all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device", "has_panels"]
@@ -204,38 +204,44 @@ def panel_step_limit(mean_stages: float, share: float, at_least: int) -> int:
 
 def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the panel kernel with panels of `height` rows, 16 or 32."""
-    resident = _slice_is_resident(problem)
+    resident, work = _slice_is_resident(problem), _panel_work(problem, height)
+    mean = work.slots / STAGE / max(sum(count for _, count in work.panels), 1)
+    # Of a small matrix each warp takes less, so that all have work at the same time.
+    share = work.slots / STAGE * work.slices / (_PANEL_WARPS * problem.device.multiprocessors)
     plan = replace(
         csr_plan(problem),
         kernel="panel",
         height=height,
+        step_limit=panel_step_limit(mean, share, 20 if resident else 16),
         # Where a slice of X stays in L2 the order of the rows gains nothing.
         longest_first=resident,
-        # Where it does not, warps share it as they sweep over X together.
-        at_once=0 if resident else _resident_panels(problem, height) * problem.device.multiprocessors,
         # In 16 bits weights cost the kernel less than a pass over X.
-        prescale=problem.precision is Precision.TF32
-        and problem.panel_slots[height // 32] > 57 * problem.cols,
-        slices=1,
+        prescale=problem.precision is Precision.TF32 and work.slots > 57 * problem.cols,
         reasons=reasons,
     )
-    work = _panel_work(problem, height)
-    mean = work.slots / STAGE_SLOTS / max(sum(count for _, count in work.panels), 1)
-    # Of a small matrix each warp takes less, so that all have work at the same time.
-    share = work.slots / STAGE_SLOTS * work.slices / (_PANEL_WARPS * problem.device.multiprocessors)
-    limit = panel_step_limit(mean, share, 20 if resident else 16)
-    if problem.op == "sddmm":  # takes all slices, and has a place for each part
-        return replace(plan, step_limit=limit)
-    costs = _panel_costs(problem, height)
-    options = [(slices, limit * times) for slices in sorted({1, 2, work.slices}) for times in (1, 2, 4)]
-    slices, limit = min(options, key=lambda option: panel_us(work, costs, *option))
-    return replace(plan, slices=slices, step_limit=limit)
+    if problem.op == "sddmm":  # takes all slices, and its parts need no second kernel
+        return plan
+    options = [
+        replace(plan, slices=slices, step_limit=plan.step_limit * times)
+        for slices in sorted({1, min(2, work.slices), work.slices})
+        for times in (1, 2, 4)
+    ]
+    best = min(options, key=lambda option: _panel_us(problem, option))
+    # Where a slice does not stay in L2, warps share it as they sweep over X together.
+    return replace(best, at_once=0 if resident else work.at_once)
+
+
+def _panel_us(problem: Problem, plan: Plan) -> float:
+    """The panel kernel by the model."""
+    slices = _slices(problem) if problem.op == "sddmm" else plan.slices
+    work, costs = _panel_work(problem, plan.height), _panel_costs(problem, plan.height)
+    return panel_us(work, costs, slices, plan.step_limit)
 
 
 def _panel_work(problem: Problem, height: int) -> PanelWork:
     slots = problem.panel_slots[height // 32]
     panels = max(-(-problem.rows // height), 1)
-    stages = problem.panel_stages[height // 32] or ((-(-slots // (STAGE_SLOTS * panels)), panels),)
+    stages = problem.panel_stages[height // 32] or ((-(-slots // (STAGE * panels)), panels),)
     return PanelWork(
         height, slots, stages, _slices(problem), problem.width * problem.precision.storage.itemsize,
         _value_bytes(problem, height, slots), problem.cols,
@@ -267,11 +273,10 @@ def _suits_panels(problem: Problem) -> bool:
     return whole and _slices(problem) <= _SDDMM_SLICES
 
 
-def _csr_us(problem: Problem) -> float:
+def _csr_us(problem: Problem, plan: Plan) -> float:
     """The csr kernel by the model."""
     slices = _slices(problem)
     gather = gather_us(slices * SLICE_BYTES * problem.nnz, problem.cols * SLICE_BYTES)
-    plan = csr_plan(problem)
     if plan.group:
         busy = _GROUP_BUSY if problem.precision is not Precision.FP32 else _GROUP_BUSY_FP32
         total = busy * gather + problem.rows * _GROUP_ROW_US
@@ -291,27 +296,17 @@ def _value_bytes(problem: Problem, height: int, slots: int) -> float:
     return problem.precision.storage.itemsize * height if _stores_values(problem) else 0
 
 
-def _estimates(problem: Problem) -> dict[str, float]:
-    """Microseconds by the model, for each kernel that could run (docs/performance.md)."""
-    model = {"csr": _csr_us(problem)}
+def _cheapest(problem: Problem) -> Plan:
+    csr = csr_plan(problem)
+    model = {csr: _csr_us(problem, csr)}
     for height in (16, 32):
         if has_panels(problem, height):
             plan = panel_plan(problem, height)
-            slices = _slices(problem) if problem.op == "sddmm" else plan.slices
-            work, costs = _panel_work(problem, height), _panel_costs(problem, height)
-            model[f"panel {height}"] = panel_us(work, costs, slices, plan.step_limit)
-    return model
-
-
-def _cheapest(problem: Problem) -> Plan:
-    model = _estimates(problem)
-    best = min(model, key=lambda name: model[name])
+            model[plan] = _panel_us(problem, plan)
     counts = f"{problem.nnz} nonzeros, {problem.panel_slots[0]} and {problem.panel_slots[1]} columns of "
-    times = ", ".join(f"{name} {us:.0f} us" for name, us in model.items())
+    times = ", ".join(f"{plan.label} {us:.0f} us" for plan, us in model.items())
     reasons = (counts + "16- and 32-row panels", f"by the model: {times}")
-    if best == "csr":
-        return csr_plan(problem, reasons)
-    return panel_plan(problem, int(best[-2:]), reasons)
+    return replace(min(model, key=lambda plan: model[plan]), reasons=reasons)
 
 
 def choose_plan(problem: Problem) -> Plan:

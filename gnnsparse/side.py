@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from gnnsparse.costs import StageCounts
+from gnnsparse.costs import STAGE, StageCounts
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import STAGE, Segments, cut_panels, cut_rows, cut_windows, group_rows
+from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 

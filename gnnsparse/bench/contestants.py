@@ -10,9 +10,9 @@ import torch
 
 import gnnsparse
 from gnnsparse.bench.workload import Workload
+from gnnsparse.costs import STAGE
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, Problem, choose_plan, csr_plan, has_panels, panel_plan, window_plan
-from gnnsparse.preprocess.balance import STAGE
 
 __all__ = ["KERNELS", "Contestant", "UnavailableError", "our_kernel", "same_run", "swept"]
 
@@ -81,7 +81,7 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
         columns = blocked.columns
     elif plan.kernel == "panel":
         columns = side.panel(plan.height).columns
-        if plan.at_once and work.op == "spmm":
+        if plan.at_once:
             segments = side.panel_segments(plan.height, plan.step_limit, plan.longest_first, plan.at_once)
             columns = swept(columns, segments.items, plan.at_once)
     if work.op == "sddmm":
@@ -96,9 +96,8 @@ def swept(columns: torch.Tensor, items: torch.Tensor, at_once: int) -> torch.Ten
         columns: int32 [slots], -1 where a slot has none.
         items: the panels' work list, in the order of the slots (gnnsparse.preprocess.balance.cut_panels).
     """
-    stages = items[:, 2].long()
+    begin, stages = items[:, 1].long(), items[:, 2].long()
     item = torch.repeat_interleave(torch.arange(items.shape[0], device=items.device), stages)
-    begin = stages.cumsum(0) - stages
     place = torch.arange(item.numel(), device=items.device) - begin[item]
     first = (-1 - items[:, 3].long()).clamp(min=0)
     waited = (place - first[item]) % stages[item]

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 
 from gnnsparse import _native
+from gnnsparse.costs import STAGE
 from gnnsparse.csr import address
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import describe_device, panel_plan, panel_step_limit
-from gnnsparse.preprocess.balance import STAGE, Segments
+from gnnsparse.preprocess.balance import Segments
 from gnnsparse.side import Side
 
 __all__ = [

@@ -12,16 +12,16 @@ from functools import cached_property
 import torch
 
 from gnnsparse import _native
+from gnnsparse.costs import STAGE
 from gnnsparse.csr import Csr, address
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 
-__all__ = ["STAGE", "STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_steps"]
+__all__ = ["STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_steps"]
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
-#: The same of the panel kernels (native kStage), which count eighths of a stage in 32 bits.
-STAGE = 32
+#: Stages of a matrix in panels: their kernels count eighths of one in 32 bits.
 _MOST_STAGES = 2**28
 
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.bench.contestants import swept
-from gnnsparse.costs import PanelCosts, PanelWork, gather_us, panel_us
+from gnnsparse.costs import STAGE, PanelCosts, PanelWork, gather_us, panel_us
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Device, Problem, choose_plan, panel_plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance
-from gnnsparse.preprocess.balance import STAGE, cut_panels
+from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 

@@ -368,7 +368,6 @@ class PanelWarp {
   const SpmmLaunch& p_;
   const BlockedView& a_;
   const PanelItem& item_;
-
   int stages_;
   int end_;   // of the last stage's columns
   int next_;  // the lane's place in the stage that is copied next
