@@ -24,13 +24,44 @@ std::atomic<const KernelTable*>& current() {
   return table;
 }
 
-// Rows a thread takes at a time: enough for about 32k multiply-adds, so that small matrices stay
-// on one thread and a hub row does not hold back many others.
+// Multiply-adds a thread takes at a time: enough that small matrices stay on one thread.
+constexpr int64_t kWork = 1 << 15;
+
+// Rows of about so many.
 int64_t row_chunk(const CsrView& a, int64_t width) {
-  constexpr int64_t kWork = 1 << 15;
   const int64_t per_row =
       std::max<int64_t>(1, a.nnz / std::max<int64_t>(a.rows, 1)) * std::max<int64_t>(width, 1);
   return std::clamp<int64_t>(kWork / per_row, 1, 256);
+}
+
+// body(begin, end) on rows of about as many nonzeros each, so that hub rows do not hold others
+// back. A kernel asks for no row of X past its last nonzero: in large matrices it has many before
+// that.
+template <class Body>
+void parallel_rows(const CsrView& a, int64_t width, int threads, Body body) {
+  constexpr int64_t kMostWork = 1 << 19;
+  constexpr int64_t kChunksAThread = 16;
+  const int64_t total = a.nnz + a.rows;  // a row without nonzeros is work as well
+  width = std::max<int64_t>(width, 1);
+  const int64_t work = std::clamp(total * width / (kChunksAThread * threads), kWork, kMostWork);
+  const int64_t chunks = std::clamp<int64_t>(total * width / work, 1, std::max<int64_t>(a.rows, 1));
+  const auto first_row = [&](int64_t chunk) {
+    const int64_t goal = total / chunks * chunk + total % chunks * chunk / chunks;
+    int64_t low = 0, high = a.rows;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (a.indptr[middle] + middle < goal) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  parallel_dynamic(chunks, 1, threads, [&](int64_t chunk) {
+    const int64_t begin = first_row(chunk), end = first_row(chunk + 1);
+    if (begin < end) body(begin, end);
+  });
 }
 
 }  // namespace
@@ -62,27 +93,25 @@ bool select_kernels(const char* name) {
 void spmm(const SpmmArgs& args, int threads) {
   advise_huge_pages(args.y.data, args.a.rows * args.y.stride * size_of(args.y.dtype));
   const auto run = kernels().spmm_rows;
-  parallel_chunks(args.a.rows, row_chunk(args.a, args.n), threads,
-                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+  parallel_rows(args.a, args.n, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 void sddmm(const SddmmArgs& args, int threads) {
   advise_huge_pages(args.out, args.a.nnz * size_of(args.out_dtype));
   const auto run = kernels().sddmm_rows;
-  parallel_chunks(args.a.rows, row_chunk(args.a, args.d), threads,
-                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+  parallel_rows(args.a, args.d, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 void softmax(const SoftmaxArgs& args, int threads) {
   const auto run = kernels().softmax_rows;
-  parallel_chunks(args.a.rows, row_chunk(args.a, 4), threads,
-                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+  parallel_rows(args.a, 4, threads, [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 void softmax_grad(const SoftmaxArgs& args, int threads) {
   const auto run = kernels().softmax_grad_rows;
-  parallel_chunks(args.a.rows, row_chunk(args.a, 4), threads,
-                  [&](int64_t begin, int64_t end) { run(args, begin, end); });
+  parallel_rows(args.a, 4, threads, [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 namespace {
