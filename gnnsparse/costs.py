@@ -10,7 +10,9 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-__all__ = ["SLICE_BYTES", "STAGE", "PanelCosts", "PanelWork", "StageCounts", "gather_us", "panel_us"]
+__all__ = [
+    "SLICE_BYTES", "STAGE", "PanelCosts", "PanelWork", "StageCounts", "gather_us", "panel_us", "pass_us",
+]  # fmt: skip
 
 #: Column slots of a stage of the panel kernel (native kStage), and bytes of a row of X in it.
 STAGE = 32
@@ -33,6 +35,11 @@ def gather_us(size: float, in_use: float) -> float:
             rate = fast + (slow - fast) * (in_use - small) / (large - small)
             break
     return size / rate / 1e6
+
+
+def pass_us(size: float) -> float:
+    """Microseconds of a pass over X that reads `size` bytes and writes as many."""
+    return _PASS_US + 2 * size / _PASS_RATE / 1e6
 
 
 @dataclass(frozen=True)
@@ -138,5 +145,7 @@ def _together(*times: float) -> float:
 _ADD_US, _ADD_PART_US = 1.62, 2.39e-3
 #: How much more of X is in use for each further slice that a warp takes.
 _MORE_IN_USE = 0.29
+#: A pass over X: its start, and TB/s.
+_PASS_US, _PASS_RATE = 1.5, 4.4
 #: Power in which bounds are added.
 _POWER = 1.389

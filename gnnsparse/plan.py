@@ -11,7 +11,16 @@ from functools import lru_cache
 
 import torch
 
-from gnnsparse.costs import SLICE_BYTES, STAGE, PanelCosts, PanelWork, StageCounts, gather_us, panel_us
+from gnnsparse.costs import (
+    SLICE_BYTES,
+    STAGE,
+    PanelCosts,
+    PanelWork,
+    StageCounts,
+    gather_us,
+    panel_us,
+    pass_us,
+)
 from gnnsparse.precision import Precision
 
 __all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device", "has_panels"]
@@ -107,7 +116,8 @@ class Plan:
         group: csr on CUDA: neighbouring rows of about this many nonzeros in all are taken one after the
             other by `lanes` lanes; 0: each row by itself, by `row_lanes`.
         prescale: csr and panel on CUDA, rank-1 weights: the rows of X are weighed once before the
-            product; False: each nonzero's value is made once and kept, or each column slot's.
+            product; False: each nonzero's value is made once and kept, or each column slot's. Panels
+            without stored values in tf32: X is rounded once as well, not by each warp.
         step_limit: window, panel: longer windows are cut into parts of at most this many steps of 16
             column slots, panels into as many stages of 32.
         longest_first: panel: the longest parts start first, so that none is started last; otherwise they
@@ -215,14 +225,16 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
         step_limit=panel_step_limit(mean, share, 20 if resident else 16),
         # Where a slice of X stays in L2 the order of the rows gains nothing.
         longest_first=resident,
-        # In 16 bits weights cost the kernel less than a pass over X.
-        prescale=problem.precision is Precision.TF32 and work.slots > 57 * problem.cols,
+        prescale=False,
         reasons=reasons,
     )
     if problem.op == "sddmm":  # takes all slices, and its parts need no second kernel
         return plan
+    # Elsewhere weights cost the kernel less than a pass over X. In tf32 it rounds X as well.
+    passes = (False, True) if problem.precision is Precision.TF32 and not problem.weighted else (False,)
     options = [
-        replace(plan, slices=slices, step_limit=plan.step_limit * times)
+        replace(plan, slices=slices, step_limit=plan.step_limit * times, prescale=prescale)
+        for prescale in passes
         for slices in sorted({1, min(2, work.slices), work.slices})
         for times in (1, 2, 4)
     ]
@@ -235,7 +247,10 @@ def _panel_us(problem: Problem, plan: Plan) -> float:
     """The panel kernel by the model."""
     slices = _slices(problem) if problem.op == "sddmm" else plan.slices
     work, costs = _panel_work(problem, plan.height), _panel_costs(problem, plan.height)
-    return panel_us(work, costs, slices, plan.step_limit)
+    before = 0.0
+    if plan.prescale:
+        costs, before = _ROUNDED_COSTS[plan.height], pass_us(problem.cols * work.row_bytes)
+    return before + panel_us(work, costs, slices, plan.step_limit)
 
 
 def _panel_work(problem: Problem, height: int) -> PanelWork:
@@ -277,16 +292,22 @@ def _csr_us(problem: Problem, plan: Plan) -> float:
     """The csr kernel by the model."""
     slices = _slices(problem)
     gather = gather_us(slices * SLICE_BYTES * problem.nnz, problem.cols * SLICE_BYTES)
-    if plan.group:
-        busy = _GROUP_BUSY if problem.precision is not Precision.FP32 else _GROUP_BUSY_FP32
-        total = busy * gather + problem.rows * _GROUP_ROW_US
-    else:
-        total = gather + problem.rows * (_CSR_ROW_US[0] + slices * _CSR_ROW_US[1])
+    grouped = plan.group > 0
+    busy = _CSR_BUSY.get((grouped, problem.precision), _CSR_BUSY[grouped, None])
+    row = _GROUP_ROW_US if grouped else _CSR_ROW_US[0] + slices * _CSR_ROW_US[1]
+    total = busy * gather + problem.rows * row
     if problem.op == "sddmm":
         total *= _SDDMM_CSR
-    # Most matrices have a row that is as long as the limit.
-    longest = max(plan.group, plan.row_limit) * plan.lanes / plan.row_lanes
-    return max(total, _START_US + longest / 8 * _BATCH_US)
+    longest = max(plan.group, min(plan.row_limit, _longest_row(problem))) * plan.lanes / plan.row_lanes
+    # X is read and the result written at least once.
+    once = pass_us((problem.rows + problem.cols) / 2 * problem.width * problem.precision.storage.itemsize)
+    return max(total, once, _START_US + longest / 8 * _BATCH_US)
+
+
+def _longest_row(problem: Problem) -> int:
+    """Nonzeros that no row has more of: a panel has at least as many columns as each of its rows."""
+    stages = problem.panel_stages[0]
+    return STAGE * max(stages)[0] if stages else problem.cols
 
 
 def _value_bytes(problem: Problem, height: int, slots: int) -> float:
@@ -394,20 +415,30 @@ _SDDMM_CSR = 2.5
 _SDDMM_SLICES = 16
 #: Microseconds that a row costs the csr kernel beside its nonzeros, and each slice of it.
 _CSR_ROW_US = (0.09e-3, 0.23e-3)
-#: Rows in groups: the gather's time by its rate, times (conversions bind it), and microseconds a row.
-_GROUP_BUSY, _GROUP_BUSY_FP32 = 2.0, 0.94
+#: What the gather takes, in its time by the rate: of rows by themselves and in groups, by precision (None:
+#: of 16 bits, whose conversions bind groups).
+_CSR_BUSY = {
+    (False, None): 1.0, (False, Precision.TF32): 0.83, (False, Precision.FP32): 0.846,
+    (True, None): 2.0, (True, Precision.TF32): 1.47, (True, Precision.FP32): 1.26,
+}  # fmt: skip
+#: Microseconds a row in groups.
 _GROUP_ROW_US = 0.1e-3
 #: Warps on a multiprocessor; microseconds that one of the csr kernel waits for: its start, a batch of 8 rows.
 _CSR_WARPS, _PANEL_WARPS = 24, 20
-_START_US, _BATCH_US = 3.0, 1.0
+_START_US, _BATCH_US = 4.0, 0.5
 #: By height and precision (None: of 16 bits).
 _PANEL_COSTS = {
     (16, None): PanelCosts(1, 0.489e-3, 0.574e-3, 0.289e-3, 0.776, 0.961, 0.231, 0.00864),
     (32, None): PanelCosts(0.927, 0.766e-3, 0.894e-3, 0.204e-3, 1.01, 1.52, 0.327, 1.39),
-    (16, Precision.TF32): PanelCosts(1.13, 0.548e-3, 0.643e-3, 0.324e-3, 0.776, 0.961, 0.231, 0.00864),
-    (32, Precision.TF32): PanelCosts(1.12, 0.713e-3, 0.832e-3, 0.19e-3, 1.01, 1.52, 0.327, 1.39),
-    (16, Precision.FP32): PanelCosts(1.24, 0.892e-3, 1.05e-3, 0.527e-3, 0.776, 0.961, 0.231, 0.00864),
-    (32, Precision.FP32): PanelCosts(1.03, 0.689e-3, 0.804e-3, 0.183e-3, 1.01, 1.52, 0.327, 1.39),
+    (16, Precision.TF32): PanelCosts(1.06, 0.518e-3, 0.608e-3, 0.306e-3, 0.776, 0.961, 0.231, 0.00864),
+    (32, Precision.TF32): PanelCosts(0.916, 1.74e-3, 2.03e-3, 0.462e-3, 1.01, 1.52, 0.327, 1.39),
+    (16, Precision.FP32): PanelCosts(1.34, 0.727e-3, 0.854e-3, 0.43e-3, 0.776, 0.961, 0.231, 0.00864),
+    (32, Precision.FP32): PanelCosts(1.65, 1.41e-3, 1.64e-3, 0.375e-3, 1.01, 1.52, 0.327, 1.39),
+}
+#: In tf32, of X that is rounded already.
+_ROUNDED_COSTS = {
+    16: PanelCosts(1.09, 0.479e-3, 0.563e-3, 0.283e-3, 0.776, 0.961, 0.231, 0.00864),
+    32: PanelCosts(0.888, 0.639e-3, 0.746e-3, 0.17e-3, 1.01, 1.52, 0.327, 1.39),
 }
 #: Stored values: dense in 16 bits with 16 rows, entries with 32, whose first take one more trip to memory.
 _DENSE_COSTS = PanelCosts(1.11, 0.617e-3, 0.724e-3, 0.365e-3, 0.776, 0.961, 0.231, 0.00864)

@@ -20,8 +20,8 @@ class Precision(str, enum.Enum):
     """Arithmetic of a sparse product. Sums are float32 in every case.
 
     `fp32`: float32 operands, as they are.
-    `tf32`: float32 operands rounded to 10 mantissa bits, ties away from zero, as `cvt.rna.tf32.f32`
-    and the Tensor Cores do.
+    `tf32`: float32 operands rounded to 10 mantissa bits, ties to even as `cvt.rn.tf32.f32` does (away
+    from zero in the kernels of GPUs before compute capability 9.0, which lack it).
     `fp16`, `bf16`: operands rounded to nearest, ties to even.
     """
 
@@ -81,7 +81,7 @@ def _round_tf32(x: torch.Tensor) -> torch.Tensor:
         _native.cpu_round_tf32(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
         return out
     bits = x.contiguous().view(torch.int32)
-    rounded = ((bits + 0x1000) & -0x2000).view(torch.float32)
+    rounded = ((bits + 0xFFF + ((bits >> 13) & 1)) & -0x2000).view(torch.float32)
     return torch.where(torch.isfinite(x), rounded, x)
 
 

@@ -20,8 +20,8 @@ KERNELS = ("cuda_pack", "cuda_spmm_csr", "cuda_spmm_panel", "cuda_spmm_window", 
 class View:
     """A native dense view that can be looked into."""
 
-    def __init__(self, data: int, stride: int, dtype: int) -> None:
-        self.data, self.stride, self.dtype = data, stride, dtype
+    def __init__(self, data: int, stride: int, dtype: int, rounded: bool = False) -> None:
+        self.data, self.stride, self.dtype, self.rounded = data, stride, dtype, rounded
 
 
 class Recorded:

@@ -23,9 +23,12 @@ _SOFTMAX_ROW_LIMIT = 1024
 _Loader = Callable[[torch.Tensor], tuple[torch.Tensor, _native.Dense]]
 
 
-def _loader(precision: Precision, width: int, scale: torch.Tensor | None = None) -> _Loader:
+def _loader(
+    precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False
+) -> _Loader:
     """Brings X [rows, width], its rows times `scale`, into the storage dtype, every row in whole 16-byte
-    vectors. It is X itself where nothing has to be done. tf32 is rounded inside the kernels.
+    vectors. It is X itself where nothing has to be done. tf32 is rounded here where it `rounds`, otherwise
+    inside the kernels.
     """
     dtype, code = precision.storage, DTYPE_CODES[precision.storage]
     per_vector = _VECTOR // dtype.itemsize
@@ -35,6 +38,7 @@ def _loader(precision: Precision, width: int, scale: torch.Tensor | None = None)
         (row_stride, column_stride), data = x.stride(), x.data_ptr()
         ready = (
             scale is None
+            and not rounds
             and x.dtype == dtype
             and column_stride == 1
             and row_stride % per_vector == 0
@@ -45,7 +49,7 @@ def _loader(precision: Precision, width: int, scale: torch.Tensor | None = None)
             return x, _native.Dense(data, row_stride, code)
         rows, columns = x.shape
         packed = torch.empty(rows, padded, dtype=dtype, device=x.device)
-        view = _native.Dense(packed.data_ptr(), padded, code)
+        view = _native.Dense(packed.data_ptr(), padded, code, rounds)
         _native.cuda_pack(
             data, DTYPE_CODES[x.dtype], row_stride, column_stride, address(scale), rows, columns, view,
             stream_of(x.device),
@@ -155,7 +159,9 @@ def _bind_panel(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_val
     cuts, cut_count, row_ids = address(segments.cuts), segments.cuts.shape[0], address(side.row_ids)
     row_scale = address(side.row_scale if side.values is None else None)
     rows, code, out_code = side.csr.rows, side.precision.code, DTYPE_CODES[dtype]
-    load = _loader(side.precision, width, side.col_scale if plan.prescale else None)
+    # Stored values are rounded when they are stored, and their kernels round X.
+    rounds = plan.prescale and side.precision is Precision.TF32 and side.values is None
+    load = _loader(side.precision, width, side.col_scale if plan.prescale else None, rounds=rounds)
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
         kept, x_view = load(x)

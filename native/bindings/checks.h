@@ -55,6 +55,7 @@ struct Dense {
   Address data;
   int64_t stride;
   int dtype;
+  bool rounded;
 };
 
 // A row-major matrix of at least rows x width elements.
@@ -68,6 +69,7 @@ View matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
   view.data = reinterpret_cast<decltype(view.data)>(dense.data);
   view.stride = dense.stride;
   view.dtype = dtype;
+  view.rounded = dense.rounded;
   return view;
 }
 

@@ -58,9 +58,10 @@ void bind_views(py::module_& m) {
       .def_readonly("nnz", &CsrView::nnz);
 
   py::class_<Dense>(m, "Dense")
-      .def(py::init(
-               [](Address data, int64_t stride, int dtype) { return Dense{data, stride, dtype}; }),
-           py::arg("data"), py::arg("stride"), py::arg("dtype"));
+      .def(py::init([](Address data, int64_t stride, int dtype, bool rounded) {
+             return Dense{data, stride, dtype, rounded};
+           }),
+           py::arg("data"), py::arg("stride"), py::arg("dtype"), py::arg("rounded") = false);
 
   py::class_<BlockedView>(m, "Blocked")
       .def(py::init([](int window, int panel, int block, int brick, bool lane_order, int encoding,

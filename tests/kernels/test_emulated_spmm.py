@@ -43,7 +43,8 @@ def test_panels(
     if weights == "gcn":
         graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
-    plan = Plan("panel", height=height, step_limit=limit, slices=slices, longest_first=slices == 1)
+    once = slices == 1
+    plan = Plan("panel", height=height, step_limit=limit, slices=slices, longest_first=once, prescale=once)
     for at_once in (0, 3):
         check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), replace(plan, at_once=at_once))
     assert "cuda_spmm_panel" in native.called

@@ -73,6 +73,19 @@ def test_operands_that_are_not_ready_are_packed(odd: str, recorded: Recorded) ->
     assert packed in product
 
 
+@pytest.mark.parametrize("prescale", [True, False])
+@pytest.mark.parametrize("weights", ["gcn", None])
+def test_tf32_is_rounded_once_where_the_plan_says_so(
+    prescale: bool, weights: str | None, recorded: Recorded
+) -> None:
+    """By the pass over X that panels are given then; otherwise they round what they read."""
+    a = operand(precision="tf32", values=weights)
+    _ = gnnsparse.spmm(a, torch.randn(200, 64), plan=Plan("panel", prescale=prescale))
+    assert recorded.names() == ["cuda_pack"] * prescale + ["cuda_spmm_panel"]
+    product = recorded.calls[-1][1]
+    assert [v.rounded for v in product if isinstance(v, View)] == [prescale, False]
+
+
 def test_a_later_call_of_another_stride_is_packed_too(recorded: Recorded) -> None:
     a, x = operand(), torch.randn(200, 64).half()
     _ = a @ x

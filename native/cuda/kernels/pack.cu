@@ -1,5 +1,6 @@
 // Brings a dense matrix into the form the kernels gather from: storage type, rows padded to whole
-// 16-byte vectors, and each row multiplied by its weight where the matrix's weights are rank-1.
+// 16-byte vectors, each row multiplied by its weight where the matrix's weights are rank-1, and
+// rounded to tf32 where that is asked for.
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 
@@ -61,6 +62,10 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
   }
 #pragma unroll
   for (int i = 0; i < kElements; ++i) v[i] *= scale;
+  if (p.out.rounded) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) v[i] = bits_float(to_tf32(float_bits(v[i])));
+  }
   store_row(p.out, row, column, p.out.stride, v);
 }
 

@@ -325,10 +325,18 @@ class PanelWarp {
     }
 #pragma unroll
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
-      const uint32_t b[2] = {to_tf32(x[0][tile]), to_tf32(x[1][tile])};
+      const uint32_t b[2] = {tf32_operand(x[0][tile]), tf32_operand(x[1][tile])};
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) mma<P>(sums[m][tile], a[m], b);
     }
+  }
+
+  // Four words are read at once, and an mma takes two from two reads, side by side. The compiler
+  // rounds where they were read and moves them for each row tile; of what is rounded it leaves no
+  // more to do than this addition, which puts them in their place for all row tiles.
+  __device__ uint32_t tf32_operand(uint32_t bits) const {
+    if constexpr (kRoundedX<Source>) return float_bits(bits_float(bits) + nothing_);
+    return to_tf32(bits);
   }
 
   // fp32: what the small parts add comes first, so that it is not lost in the sum of the large.
@@ -379,8 +387,9 @@ class PanelWarp {
   const char* x_;
   uint32_t stride_;
   uint32_t copy_to_;
-  uint32_t columns_;  // in shared memory
-  int copied_ = 0;    // stages of this slice
+  uint32_t columns_;                               // in shared memory
+  int copied_ = 0;                                 // stages of this slice
+  float nothing_ = bits_float(kept(0x80000000u));  // -0, which the compiler does not know
   float sums_[kRowTiles][Tile::kTiles][4] = {};
 };
 
@@ -420,6 +429,10 @@ void run_panels_of(const PanelSpmm& p, Stream stream) {
   } else if (p.a.slot_scale != nullptr) {
     launch_panel_spmm<P, ScaledPanel<P, kRows>>(p, stream);
   } else {
+    // In other precisions nothing is.
+    using Rounded =
+        std::conditional_t<P == Precision::kTf32, RoundedPanel<kRows>, UnitPanel<P, kRows>>;
+    if (p.x.rounded) return launch_panel_spmm<P, Rounded>(p, stream);
     launch_panel_spmm<P, UnitPanel<P, kRows>>(p, stream);
   }
 }

@@ -68,6 +68,14 @@ struct UnitPanel {
   GNNSPARSE_HD static float weigh(const Stage&, int, float x) { return x; }
 };
 
+// Ones, where X is rounded to tf32 already.
+template <int kHeight>
+struct RoundedPanel : UnitPanel<Precision::kTf32, kHeight> {};
+template <class Source>
+inline constexpr bool kRoundedX = false;
+template <int kHeight>
+inline constexpr bool kRoundedX<RoundedPanel<kHeight>> = true;
+
 // A weight for each column: rank-1 values.
 template <Precision P, int kHeight>
 struct ScaledPanel {

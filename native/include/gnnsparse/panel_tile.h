@@ -89,8 +89,11 @@ template <Precision P>
 inline constexpr float kUnitScale = P == Precision::kFp32 ? 1.0f : 0.5f;
 template <Precision P>
 GNNSPARSE_HD inline uint32_t units(uint32_t bits, int bit) {
-  // Arithmetic here: its products wait for predicates (docs/performance.md).
-  if (P == Precision::kFp32) return (0u - (bits >> bit & 1u)) & 0x3f800000u;
+  // The bit times what makes a one of it: fp32 waits for predicates (docs/performance.md).
+  if (P == Precision::kFp32) {
+    const uint32_t at = bit < 24 ? bits & 1u << bit : bits >> 8 & 1u << (bit - 8);
+    return at * (0x3f800000u >> (bit < 24 ? bit : bit - 8));
+  }
   constexpr int kPlace = kWords<P> ? 30 : 14;
   constexpr uint32_t kTwo = kWords<P> ? 0x40000000u : 0x40004000u;
   return (bit <= kPlace ? bits << (kPlace - bit) : bits >> (bit - kPlace)) & kTwo;

@@ -22,11 +22,11 @@ static GNNSPARSE_HD inline float bits_float(uint32_t bits) {
   return value;
 }
 
-// cvt.rna.tf32.f32: 10 explicit mantissa bits, ties away from zero. NaN and infinity stay.
+// cvt.rn.tf32.f32: 10 explicit mantissa bits, ties to even. NaN and infinity stay.
 static GNNSPARSE_HD inline float round_tf32(float value) {
   const uint32_t bits = float_bits(value);
   if ((bits & 0x7f800000u) == 0x7f800000u) return value;
-  return bits_float((bits + 0x1000u) & 0xffffe000u);
+  return bits_float((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
 }
 
 // Round to nearest even.

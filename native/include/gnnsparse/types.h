@@ -61,12 +61,14 @@ struct DenseView {
   const void* data = nullptr;
   int64_t stride = 0;
   DType dtype = DType::kFloat32;
+  bool rounded = false;  // to tf32 already
 };
 
 struct MutableDenseView {
   void* data = nullptr;
   int64_t stride = 0;
   DType dtype = DType::kFloat32;
+  bool rounded = false;  // what is written is to be
 };
 
 }  // namespace gnnsparse
