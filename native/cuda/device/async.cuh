@@ -82,6 +82,16 @@ __device__ __forceinline__ void load_matrices(uint32_t shared, uint32_t (&m)[4])
 __device__ __forceinline__ void store_shared(uint32_t shared, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(word) : "memory");
 }
+__device__ __forceinline__ uint32_t load_shared_word(uint32_t shared) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared) : "memory");
+  return word;
+}
+__device__ __forceinline__ uint32_t load_shared_half(uint32_t shared) {
+  uint16_t half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(shared) : "memory");
+  return half;
+}
 __device__ __forceinline__ void load_shared(uint32_t shared, uint32_t (&words)[4]) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

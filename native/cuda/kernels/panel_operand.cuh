@@ -3,26 +3,69 @@
 //   look_up   what memory must be asked for before the stage before it is multiplied,
 //   take      what was asked for is this lane's own,
 //   put       before the warp meets for the stage's rows of X,
-//   open      after it: registers() gives operand A.
+//   open      after it: registers() gives operand A. With those rows came the stage's bits and
+//             column weights, at `facts` in shared memory.
 #pragma once
+
+#include <type_traits>
 
 #include "device/async.cuh"
 #include "gnnsparse/panel_source.h"
 
 namespace gnnsparse::cuda {
 
-// Sources whose registers a lane makes from what it loads.
+// Bits, and column weights: nothing but what came with the rows.
 template <class Source>
-class PanelOperand {
+class StagedOperand {
  public:
   static constexpr int kSharedChunks = 0;
 
-  __device__ PanelOperand(const BlockedView& a, int lane, uint32_t) : a_(a), lane_(lane) {}
+  __device__ StagedOperand(const BlockedView&, int lane, uint32_t) : lane_(lane) {}
+
+  __device__ void look_up(uint32_t) {}
+  __device__ void take() {}
+  __device__ void put() {}
+  __device__ void open(uint32_t facts) {
+    if constexpr (Source::kRows == 32) {
+      here_.bits = load_shared_word(facts + 4 * lane_);
+    } else {
+      here_.bits = load_shared_half(facts + 2 * lane_);
+    }
+    if constexpr (Source::kScaleBytes > 0) {
+      constexpr int kOfLane = sizeof here_.scale;
+      const uint32_t from = facts + Source::kBitBytes + kOfLane * (lane_ & 3);
+#pragma unroll
+      for (int i = 0; i < kOfLane / kChunkBytes; ++i) {
+        uint32_t four[4];
+        load_shared(from + i * kChunkBytes, four);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) here_.scale[4 * i + j] = four[j];
+      }
+    }
+  }
+
+  __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
+    Source::registers(here_, m, q, a);
+  }
+  __device__ float weigh(int slot, float x) const { return Source::weigh(here_, slot, x); }
+
+ private:
+  int lane_;
+  typename Source::Stage here_ = {};
+};
+
+// Stored values, of which a lane loads its own.
+template <class Source>
+class LoadedOperand {
+ public:
+  static constexpr int kSharedChunks = 0;
+
+  __device__ LoadedOperand(const BlockedView& a, int lane, uint32_t) : a_(a), lane_(lane) {}
 
   __device__ void look_up(uint32_t stage) { following_ = Source::load(a_, stage, lane_); }
   __device__ void take() { waiting_ = following_; }
   __device__ void put() {}
-  __device__ void open() { here_ = waiting_; }
+  __device__ void open(uint32_t) { here_ = waiting_; }
 
   __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
     Source::registers(here_, m, q, a);
@@ -37,13 +80,12 @@ class PanelOperand {
   typename Source::Stage following_ = {};
 };
 
-// The tile is zero between stages.
-template <>
-class PanelOperand<PackedPanel> {
+// Packed values. The tile is zero between stages.
+class PackedOperand {
  public:
   static constexpr int kSharedChunks = kTileBytes / 16 + 1;  // and what is behind the tile
 
-  __device__ PanelOperand(const BlockedView& a, int lane, uint32_t tile)
+  __device__ PackedOperand(const BlockedView& a, int lane, uint32_t tile)
       : a_(a), lane_(lane), tile_(tile) {
     clear_chunks();
   }
@@ -70,7 +112,7 @@ class PanelOperand<PackedPanel> {
     }
   }
 
-  __device__ void open() {
+  __device__ void open(uint32_t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) load_shared(chunk(i / 2, i % 2), operand_[i]);
     if (range_.count > kWarp) {
@@ -119,5 +161,10 @@ class PanelOperand<PackedPanel> {
   PackedPanel::Stage waiting_[kAhead] = {};
   uint32_t operand_[4][4];
 };
+
+template <class Source>
+using PanelOperand = std::conditional_t<
+    std::is_same_v<Source, PackedPanel>, PackedOperand,
+    std::conditional_t<(Source::kBitBytes > 0), StagedOperand<Source>, LoadedOperand<Source>>>;
 
 }  // namespace gnnsparse::cuda

@@ -1,7 +1,7 @@
 // SpMM on Tensor Cores over panels of 16 or 32 rows. One warp takes a segment of a panel and 128
 // bytes of every row of X; the rows that the panel needs go once through a ring of two stages in
-// shared memory, and every row of the panel uses them. With a stage's rows come the numbers of the
-// columns after it. panel_tile.h has the maps.
+// shared memory, and every row of the panel uses them. With a stage's rows come its bits and column
+// weights, and the columns of the stage after it. panel_tile.h has the maps.
 //
 // One warp is a block: nothing ever waits for another warp. The second grid dimension runs over
 // slices of X, so that the rows in use at a time are a slice that stays in L2; where panels are
@@ -114,8 +114,13 @@ class PanelWarp {
  public:
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
-  // Of 16 bytes, the columns of a stage. Places among all columns are counted in these.
-  static constexpr int kVectors = kColumnBytes / kChunkBytes;
+  // What comes with a stage's rows, 16 bytes a lane: columns, bits, column weights.
+  static constexpr uint32_t kFactBytes = kColumnBytes + Source::kBitBytes + Source::kScaleBytes;
+  static constexpr int kColumnLanes = kColumnBytes / kChunkBytes;
+  static constexpr int kBitLanes = Source::kBitBytes / kChunkBytes;
+  static constexpr int kFactLanes = kFactBytes / kChunkBytes;
+  // From stage to stage in the ring. Addresses in a stage are exclusive ors of their last bits.
+  static constexpr uint32_t kPitch = (kStageBytes + kFactBytes + 127) / 128 * 128;
 
   __device__ PanelWarp(const SpmmLaunch& p, const PanelItem& item, int lane, int slice,
                        uint32_t ring)
@@ -123,8 +128,8 @@ class PanelWarp {
         a_(p.a),
         item_(item),
         stages_(item.stages),
-        end_(kVectors * (item.stage + item.stages)),
-        next_(kVectors * (item.stage + item.first()) + lane % kVectors),
+        end_(item.stage + item.stages),
+        next_(item.stage + item.first()),
         lane_(lane),
         slice_(slice),
         ring_(ring),
@@ -134,40 +139,54 @@ class PanelWarp {
     x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
     copy_to_ = ring + copy_address(lane);
-    columns_ = ring + kRing * kStageBytes;
+    if constexpr (kBitLanes > 0) {
+      if (lane < kColumnLanes) {
+        from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane;
+        from_step_ = kColumnBytes;
+      } else if (lane < kColumnLanes + kBitLanes) {
+        from_ = reinterpret_cast<const char*>(a_.bitmap) + kChunkBytes * (lane - kColumnLanes);
+        from_step_ = Source::kBitBytes;
+      } else {
+        const int chunk = lane - kColumnLanes - kBitLanes;
+        from_ = static_cast<const char*>(a_.slot_scale) + kChunkBytes * chunk;
+        from_step_ = Source::kScaleBytes;
+      }
+      from_ = kept(from_);
+      from_step_ = kept(from_step_);
+    }
   }
 
   // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
   __device__ void run(int slices) {
-    PanelOperand<Source> operand(a_, lane_, columns_ + kRing * kColumnBytes);
+    PanelOperand<Source> operand(a_, lane_, ring_ + kRing * kPitch);
     uint32_t here = 0;                 // half of the ring that is multiplied
     int remaining = stages_ * slices;  // stages to copy
     if (remaining > 0) {
-      operand.look_up(next_stage());
+      operand.look_up(next_);
       uint32_t ids[kLaneColumns];
-      load_words(a_.columns + int64_t{next_stage()} * kStage + copy_slot(lane_, 0), ids);
+      load_words(a_.columns + uint64_t{next_} * kStage + copy_slot(lane_, 0), ids);
       copy(remaining, ids, 0);
       operand.take();
     }
     prefetch_start();
     for (int slice = 0; slice < slices; ++slice) {
       for (int i = stages_; i > 0; --i) {
-        operand.look_up(next_stage());
+        operand.look_up(next_);
         operand.put();
         wait_copies();
         // Now every lane's copies of this stage are there, and all have read the one before it.
         __syncwarp();
         if (remaining > 0) {
           uint32_t ids[kLaneColumns];
-          load_ids(ids, here ^ kStageBytes);
-          copy(remaining, ids, here ^ kStageBytes);
+          load_ids(ids, here);
+          copy(remaining, ids, kPitch - here);
         }
-        operand.open();
+        operand.open(ring_ + here + kStageBytes + kColumnBytes);
         operand.take();
         multiply(ring_ + here, operand);
-        here ^= kStageBytes;
+        here = kPitch - here;
       }
-      store(slice_ + slice, ring_ + (here ^ kStageBytes));
+      store(slice_ + slice, ring_ + (kPitch - here));
     }
   }
 
@@ -190,14 +209,15 @@ class PanelWarp {
     prefetch(at);
   }
 
-  __device__ uint32_t next_stage() const { return static_cast<uint32_t>(next_) / kVectors; }
-
-  // Where the columns of the stage at `offset` in the ring are.
-  __device__ uint32_t columns_at(uint32_t offset) const {
-    return columns_ + offset / (kStageBytes / kColumnBytes);
+  // What this lane brings of a stage, or of its columns.
+  __device__ const char* fact(uint32_t stage) const {
+    if constexpr (kBitLanes > 0) return from_ + uint64_t{stage} * from_step_;
+    return reinterpret_cast<const char*>(a_.columns) + uint64_t{stage} * kColumnBytes +
+           kChunkBytes * lane_;
   }
+
   __device__ void load_ids(uint32_t (&ids)[kLaneColumns], uint32_t offset) const {
-    const uint32_t from = columns_at(offset) + copy_slot(lane_, 0) * sizeof(int32_t);
+    const uint32_t from = ring_ + offset + kStageBytes + copy_slot(lane_, 0) * sizeof(int32_t);
 #pragma unroll
     for (int i = 0; i < kLaneColumns; i += 4) {
       uint32_t four[4];
@@ -207,8 +227,8 @@ class PanelWarp {
     }
   }
 
-  // Copies the next stage to `offset` in the ring, and the columns of the one after it, which
-  // would otherwise take registers until then.
+  // Copies the next stage to `offset` in the ring, its bits and weights, and the columns of the one
+  // after it, which would otherwise take registers until then.
   __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
     // One way for all stages, though the last alone has slots without a column: the condition is
     // part of the copy.
@@ -218,11 +238,12 @@ class PanelWarp {
       const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
       copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
     }
-    next_ += kVectors;
-    if (next_ >= end_) next_ -= kVectors * stages_;
-    if (--remaining > 0 && lane_ < kVectors) {
-      copy_async_or_zero(columns_at(offset ^ kStageBytes) + kChunkBytes * lane_,
-                         a_.columns + int64_t{next_} * (kStage / kVectors), true);
+    const uint32_t stage = next_;
+    if (++next_ == end_) next_ -= stages_;
+    const bool columns = lane_ < kColumnLanes;
+    if (--remaining > 0 ? lane_ < kFactLanes : !columns && lane_ < kFactLanes) {
+      copy_async_or_zero(ring_ + offset + kStageBytes + kChunkBytes * lane_,
+                         fact(columns ? next_ : stage), true);
     }
     if (++copied_ == stages_) {
       copied_ = 0;
@@ -377,8 +398,8 @@ class PanelWarp {
   const BlockedView& a_;
   const PanelItem& item_;
   int stages_;
-  int end_;   // of the last stage's columns
-  int next_;  // the lane's place in the stage that is copied next
+  uint32_t end_;   // after the last stage
+  uint32_t next_;  // the stage that is copied next
   int lane_;
   int slice_;
   uint32_t ring_;
@@ -387,7 +408,8 @@ class PanelWarp {
   const char* x_;
   uint32_t stride_;
   uint32_t copy_to_;
-  uint32_t columns_;                               // in shared memory
+  const char* from_;                               // the lane's part of what comes with stage 0
+  uint32_t from_step_;                             // bytes from stage to stage
   int copied_ = 0;                                 // stages of this slice
   float nothing_ = bits_float(kept(0x80000000u));  // -0, which the compiler does not know
   float sums_[kRowTiles][Tile::kTiles][4] = {};
@@ -398,7 +420,7 @@ __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
   using Tile = PanelTile<P>;
   constexpr int kChunks =
-      kRing * (kStageBytes + kColumnBytes) / sizeof(uint4) + PanelOperand<Source>::kSharedChunks;
+      kRing * PanelWarp<P, Source>::kPitch / sizeof(uint4) + PanelOperand<Source>::kSharedChunks;
   __shared__ __align__(1024) uint4 ring[kChunks];
   const int lane = threadIdx.x;
   const PanelItem item = load_item(p.items + blockIdx.x);

@@ -49,6 +49,16 @@ inline void load_four(uint32_t shared, uint32_t (&m)[4], bool transposed) {
 inline void load_matrices_plain(uint32_t shared, uint32_t (&m)[4]) { load_four(shared, m, false); }
 inline void load_matrices(uint32_t shared, uint32_t (&m)[4]) { load_four(shared, m, true); }
 
+inline uint32_t load_shared_word(uint32_t shared) {
+  uint32_t word;
+  std::memcpy(&word, shared_memory(shared), sizeof word);
+  return word;
+}
+inline uint32_t load_shared_half(uint32_t shared) {
+  uint16_t half;
+  std::memcpy(&half, shared_memory(shared), sizeof half);
+  return half;
+}
 inline void load_shared(uint32_t shared, uint32_t (&words)[4]) {
   std::memcpy(words, shared_memory(shared), sizeof words);
 }

@@ -1,8 +1,9 @@
 // Where a panel kernel finds operand A: one source for each way a panel stores its values. A source
 // belongs to one lane. load() fetches what the lane needs of a stage, registers() makes operand A
-// of one mma from it, which is done by the warp together for PackedPanel. In fp32 operand A is
-// split too, unless it is kExact, and weigh() gives the row of X in one of the lane's slots its
-// column's weight. The host emulation uses the same code.
+// of one mma from it, which is done by the warp together for PackedPanel. Bits and column weights,
+// kBitBytes and kScaleBytes of a stage, SpMM brings to shared memory with the rows of X. In fp32
+// operand A is split too, unless it is kExact, and weigh() gives the row of X in one of the lane's
+// slots its column's weight. The host emulation uses the same code.
 #pragma once
 
 #include "gnnsparse/packed_entries.h"
@@ -48,12 +49,18 @@ GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t stage, int 
   }
 }
 
+// Of a stage: 16 or 32 bits a lane.
+template <int kRows>
+inline constexpr int kStageBitBytes = kWarp * kRows / 8;
+
 // Ones.
 template <Precision P, int kHeight>
 struct UnitPanel {
   static constexpr int kRows = kHeight;
   static constexpr float kScale = kUnitScale<P>;
   static constexpr bool kExact = true;
+  static constexpr int kBitBytes = kStageBitBytes<kRows>;
+  static constexpr int kScaleBytes = 0;
   struct Stage {
     uint32_t bits;
   };
@@ -83,6 +90,8 @@ struct ScaledPanel {
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = true;
+  static constexpr int kBitBytes = kStageBitBytes<kRows>;
+  static constexpr int kScaleBytes = kStage * sizeof(typename Tile::Storage);
   struct Stage {
     uint32_t bits;
     uint32_t scale[Tile::kOperandWords];
@@ -97,14 +106,14 @@ struct ScaledPanel {
     return loaded;
   }
   GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
-    const uint32_t bits = lane_bits(stage.bits, kRows);
+    const uint32_t bits = kWords<P> ? lane_bits(stage.bits, kRows) : pair_bits(stage.bits, kRows);
     for (int r = 0; r < 4; ++r) {
       const int bit = operand_bit<P>(m, q, r);
       if constexpr (Tile::kSplit) {
         a[r] = units<P>(bits, bit);
       } else {
-        a[r] = stage.scale[operand_pair(q, r)] &
-               (kWords<P> ? word_mask(bits, bit) : pair_mask(bits, bit));
+        const uint32_t mask = kWords<P> ? word_mask(bits, bit) : pair_mask<kRows>(bits, bit);
+        a[r] = stage.scale[operand_pair(q, r)] & mask;
       }
     }
   }
@@ -120,6 +129,8 @@ struct ValuePanel {
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = false;
+  static constexpr int kBitBytes = 0;
+  static constexpr int kScaleBytes = 0;
   struct Stage {
     uint32_t value[kRows / 8][Tile::kOperandWords];
   };
@@ -145,6 +156,8 @@ struct PackedPanel {
   static constexpr int kRows = kPackedRows;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = false;
+  static constexpr int kBitBytes = 0;
+  static constexpr int kScaleBytes = 0;
 
   // A stage's entries, in vectors of kEntriesOfLane.
   struct Range {

@@ -63,14 +63,28 @@ GNNSPARSE_HD constexpr int operand_pair(int q, int r) { return 2 * q + (r >> 1);
 GNNSPARSE_HD constexpr uint32_t lane_bits(uint32_t stored, int height) {
   return height == 32 ? stored : (stored & 0xffu) | (stored & 0xff00u) << 8;
 }
-// Both halves of a register set where the bits of a pair are.
-GNNSPARSE_HD inline uint32_t pair_mask(uint32_t bits, int bit) {
+// For pair_mask: one shift brings the bits of two pairs to where bytes have their signs. Of 32 rows
+// pairs p and p + 8 lie in bytes 0 and 2, 1 and 3; of 16 rows p and p + 4 in 0 and 1, 2 and 3.
+GNNSPARSE_HD constexpr uint32_t pair_bits(uint32_t stored, int height) {
+  return height == 32 ? stored : stored | stored << 12;
+}
+// Both halves of a register set where the bits of pair `pair` are.
+template <int kHeight>
+GNNSPARSE_HD inline uint32_t pair_mask(uint32_t bits, int pair) {
+  constexpr int kPairs = kHeight / 4;  // that have a byte each for their even slots
+  const bool second = pair >= kPairs;
 #if defined(__CUDA_ARCH__)
-  uint32_t mask;  // sign bits of bytes 1 and 3, spread over two bytes each
-  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(mask) : "r"(bits << (15 - bit)));
+  constexpr uint32_t kFirst = kHeight == 32 ? 0xaa88 : 0x9988;
+  constexpr uint32_t kSecond = kHeight == 32 ? 0xbb99 : 0xbbaa;
+  uint32_t mask;  // signs of two bytes, spread over two bytes each
+  asm("prmt.b32 %0, %1, 0, %2;"
+      : "=r"(mask)
+      : "r"(bits << (7 - pair % kPairs)), "r"(second ? kSecond : kFirst));
   return mask;
 #else
-  return (bits >> bit & 1u ? 0xffffu : 0u) | (bits >> (bit + 16) & 1u ? 0xffff0000u : 0u);
+  const int even = pair % kPairs + (second ? kHeight == 32 ? 8 : 16 : 0);
+  const int odd = even + (kHeight == 32 ? 16 : 8);
+  return (bits >> even & 1u ? 0xffffu : 0u) | (bits >> odd & 1u ? 0xffff0000u : 0u);
 #endif
 }
 // As a choice: it takes a predicate and one instruction, arithmetic takes three.
