@@ -68,6 +68,17 @@ def capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
         CaptureError: the call does what a capture does not allow, waiting for the GPU for one. The
             device can be used as before.
     """
+    try:
+        return _capture(call, calls)
+    except CaptureError as error:
+        if not isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise
+    # What graphs that are gone have used is given back outside of a capture alone.
+    torch.cuda.empty_cache()
+    return _capture(call, calls)
+
+
+def _capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
     graph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.Stream()
     try:
         # What a library makes on its first call on a stream must be there before the capture.

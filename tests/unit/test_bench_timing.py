@@ -119,6 +119,22 @@ def test_a_call_that_can_not_be_captured_is_timed_by_events(monkeypatch: pytest.
         capture(gpu.call, 1)
 
 
+def test_memory_of_graphs_that_are_gone_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fills the GPU after some hundred captures of large results, and a capture can't free it."""
+    gpu = fake(monkeypatch, kernel_ms=0.01, python_ms=0.03)
+    emptied: list[int] = []
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append(len(gpu.abandoned)))
+
+    def greedy() -> None:
+        if gpu.recording is not None and not emptied:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        gpu.call()
+
+    timing = measure(greedy, "cuda", repeats=5, graph=True)
+    assert (timing.method, timing.median) == ("graph", pytest.approx(0.01))
+    assert emptied == [1]  # after the first capture was given up
+
+
 def test_an_error_of_the_call_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch, kernel_ms=0.01, python_ms=0.0)
 
