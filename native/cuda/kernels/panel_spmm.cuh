@@ -139,21 +139,7 @@ class PanelWarp {
     x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
     copy_to_ = ring + copy_address(lane);
-    if constexpr (kBitLanes > 0) {
-      if (lane < kColumnLanes) {
-        from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane;
-        from_step_ = kColumnBytes;
-      } else if (lane < kColumnLanes + kBitLanes) {
-        from_ = reinterpret_cast<const char*>(a_.bitmap) + kChunkBytes * (lane - kColumnLanes);
-        from_step_ = Source::kBitBytes;
-      } else {
-        const int chunk = lane - kColumnLanes - kBitLanes;
-        from_ = static_cast<const char*>(a_.slot_scale) + kChunkBytes * chunk;
-        from_step_ = Source::kScaleBytes;
-      }
-      from_ = kept(from_);
-      from_step_ = kept(from_step_);
-    }
+    if constexpr (kBitLanes > 0) find_facts();
   }
 
   // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
@@ -209,6 +195,23 @@ class PanelWarp {
     prefetch(at);
   }
 
+  __device__ void find_facts() {
+    if (lane_ < kColumnLanes) {
+      from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane_;
+      from_step_ = kColumnBytes;
+    } else if (lane_ < kColumnLanes + kBitLanes) {
+      from_ = reinterpret_cast<const char*>(a_.bitmap) + kChunkBytes * (lane_ - kColumnLanes);
+      from_step_ = Source::kBitBytes;
+    } else {
+      const int chunk = lane_ - kColumnLanes - kBitLanes;
+      from_ = static_cast<const char*>(a_.slot_scale) + kChunkBytes * chunk;
+      from_step_ = Source::kScaleBytes;
+    }
+    // Otherwise they are chosen anew, in 64 bits, for every stage.
+    from_ = kept(from_);
+    from_step_ = kept(from_step_);
+  }
+
   // What this lane brings of a stage, or of its columns.
   __device__ const char* fact(uint32_t stage) const {
     if constexpr (kBitLanes > 0) return from_ + uint64_t{stage} * from_step_;
@@ -240,8 +243,9 @@ class PanelWarp {
     }
     const uint32_t stage = next_;
     if (++next_ == end_) next_ -= stages_;
+    --remaining;
     const bool columns = lane_ < kColumnLanes;
-    if (--remaining > 0 ? lane_ < kFactLanes : !columns && lane_ < kFactLanes) {
+    if (lane_ < kFactLanes && (!columns || remaining > 0)) {
       copy_async_or_zero(ring_ + offset + kStageBytes + kChunkBytes * lane_,
                          fact(columns ? next_ : stage), true);
     }
