@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -291,18 +292,36 @@ def test_twenty_sweeps_are_bitwise_equal(precision: str) -> None:
     assert all(torch.equal(gnnsparse.spmm(a, x, plan=plan), first) for _ in range(20))
 
 
-def test_number_of_threads_does_not_matter() -> None:
-    graph = random_graph(3000, 3000, 0.01, hubs=2)
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("rows", "density", "options"),
+    [
+        (3000, 0.01, {"hubs": 2}),
+        (20_000, 1e-5, {}),  # hardly a row has a nonzero
+        (1, 0.5, {}),
+        (500, 0.2, {"empty_rows": 0.9}),
+    ],
+)
+def test_number_of_threads_does_not_matter(rows: int, density: float, options: dict[str, Any]) -> None:
+    """Each row is computed once, whichever rows a thread takes at a time."""
+    graph = random_graph(rows, 3000, density, weighted=True, **options)
     a = make(graph, "cpu")
-    x = torch.randn(3000, 40)
+    x, q = torch.randn(3000, 40), torch.randn(rows, 40)
     threads = torch.get_num_threads()
+
+    def results() -> list[torch.Tensor]:
+        scores = gnnsparse.sddmm(a, q, x)
+        return [a @ x, scores, gnnsparse.edge_softmax(a, scores)]
+
     try:
         torch.set_num_threads(1)
-        one = a @ x
-        torch.set_num_threads(4)
-        assert torch.equal(a @ x, one)
+        one = results()
+        for count in (2, 3, 16):
+            torch.set_num_threads(count)
+            assert all(torch.equal(b, c) for b, c in zip(results(), one, strict=True))
     finally:
         torch.set_num_threads(threads)
+    torch.testing.assert_close(one[0].double(), dense_matrix(graph, None) @ x.double(), rtol=1e-4, atol=1e-4)
 
 
 @given(
