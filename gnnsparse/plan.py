@@ -178,8 +178,7 @@ def _packs_values(problem: Problem, height: int) -> bool:
 
 def csr_plan(problem: Problem, reasons: tuple[str, ...] = ()) -> Plan:
     """A plan for the csr kernel."""
-    itemsize = problem.precision.storage.itemsize
-    vectors = -(-problem.width * itemsize // _VECTOR)
+    vectors = -(-_row_bytes(problem) // _VECTOR)
     lanes = min(32, _power_of_two_at_least(vectors))
     mean = problem.nnz / max(problem.rows, 1)
     whole = problem.cols * min(lanes, vectors) * _VECTOR <= _RESIDENT_BYTES
@@ -231,10 +230,10 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
     if problem.op == "sddmm":  # takes all slices, and its parts need no second kernel
         return plan
     # Elsewhere weights cost the kernel less than a pass over X. In tf32 it rounds X as well.
-    passes = (False, True) if problem.precision is Precision.TF32 and not problem.weighted else (False,)
+    rounds = problem.precision is Precision.TF32 and not _stores_values(problem)
     options = [
         replace(plan, slices=slices, step_limit=plan.step_limit * times, prescale=prescale)
-        for prescale in passes
+        for prescale in ((False, True) if rounds else (False,))
         for slices in sorted({1, min(2, work.slices), work.slices})
         for times in (1, 2, 4)
     ]
@@ -246,11 +245,9 @@ def panel_plan(problem: Problem, height: int, reasons: tuple[str, ...] = ()) -> 
 def _panel_us(problem: Problem, plan: Plan) -> float:
     """The panel kernel by the model."""
     slices = _slices(problem) if problem.op == "sddmm" else plan.slices
-    work, costs = _panel_work(problem, plan.height), _panel_costs(problem, plan.height)
-    before = 0.0
-    if plan.prescale:
-        costs, before = _ROUNDED_COSTS[plan.height], pass_us(problem.cols * work.row_bytes)
-    return before + panel_us(work, costs, slices, plan.step_limit)
+    work = _panel_work(problem, plan.height)
+    before = pass_us(problem.cols * work.row_bytes) if plan.prescale else 0.0
+    return before + panel_us(work, _panel_costs(problem, plan), slices, plan.step_limit)
 
 
 def _panel_work(problem: Problem, height: int) -> PanelWork:
@@ -258,13 +255,16 @@ def _panel_work(problem: Problem, height: int) -> PanelWork:
     panels = max(-(-problem.rows // height), 1)
     stages = problem.panel_stages[height // 32] or ((-(-slots // (STAGE * panels)), panels),)
     return PanelWork(
-        height, slots, stages, _slices(problem), problem.width * problem.precision.storage.itemsize,
+        height, slots, stages, _slices(problem), _row_bytes(problem),
         _value_bytes(problem, height, slots), problem.cols,
         _resident_panels(problem, height) * problem.device.multiprocessors,
     )  # fmt: skip
 
 
-def _panel_costs(problem: Problem, height: int) -> PanelCosts:
+def _panel_costs(problem: Problem, plan: Plan) -> PanelCosts:
+    height = plan.height
+    if plan.prescale:
+        return _ROUNDED_COSTS[height]
     if _stores_values(problem) and problem.precision.storage.itemsize == 2:
         return _PACKED_COSTS if _packs_values(problem, height) else _DENSE_COSTS
     return _PANEL_COSTS.get((height, problem.precision), _PANEL_COSTS[height, None])
@@ -277,15 +277,19 @@ def _resident_panels(problem: Problem, height: int) -> int:
     return 24 if height == 16 else 16
 
 
+def _row_bytes(problem: Problem) -> int:
+    """Bytes of a row of X."""
+    return problem.width * problem.precision.storage.itemsize
+
+
 def _slices(problem: Problem) -> int:
     """Slices of 128 bytes of the rows of X."""
-    return -(-problem.width * problem.precision.storage.itemsize // SLICE_BYTES)
+    return -(-_row_bytes(problem) // SLICE_BYTES)
 
 
 def _suits_panels(problem: Problem) -> bool:
     """Whether SDDMM has rows of at least a slice, and few enough slices to keep Q in shared memory."""
-    whole = problem.width * problem.precision.storage.itemsize >= SLICE_BYTES
-    return whole and _slices(problem) <= _SDDMM_SLICES
+    return _row_bytes(problem) >= SLICE_BYTES and _slices(problem) <= _SDDMM_SLICES
 
 
 def _csr_us(problem: Problem, plan: Plan) -> float:
@@ -300,7 +304,7 @@ def _csr_us(problem: Problem, plan: Plan) -> float:
         total *= _SDDMM_CSR
     longest = max(plan.group, min(plan.row_limit, _longest_row(problem))) * plan.lanes / plan.row_lanes
     # X is read and the result written at least once.
-    once = pass_us((problem.rows + problem.cols) / 2 * problem.width * problem.precision.storage.itemsize)
+    once = pass_us((problem.rows + problem.cols) / 2 * _row_bytes(problem))
     return max(total, once, _START_US + longest / 8 * _BATCH_US)
 
 

@@ -21,7 +21,7 @@ __all__ = ["STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_r
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
-#: Stages of a matrix in panels: their kernels count eighths of one in 32 bits.
+#: Stages of a matrix in panels, which work lists and kernels count in 32 bits; this leaves them room.
 _MOST_STAGES = 2**28
 
 

@@ -99,6 +99,17 @@ __device__ __forceinline__ void load_shared(uint32_t shared, uint32_t (&words)[4
                : "memory");
 }
 
+template <int kWords>
+__device__ __forceinline__ void load_shared_words(uint32_t shared, uint32_t (&words)[kWords]) {
+#pragma unroll
+  for (int i = 0; i < kWords; i += 4) {
+    uint32_t four[4];
+    load_shared(shared + 4 * i, four);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words[i + j] = four[j];
+  }
+}
+
 __device__ __forceinline__ void store_shared(uint32_t shared, uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(value) : "memory");
 }

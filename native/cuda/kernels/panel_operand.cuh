@@ -33,14 +33,7 @@ class StagedOperand {
     }
     if constexpr (Source::kScaleBytes > 0) {
       constexpr int kOfLane = sizeof here_.scale;
-      const uint32_t from = facts + Source::kBitBytes + kOfLane * (lane_ & 3);
-#pragma unroll
-      for (int i = 0; i < kOfLane / kChunkBytes; ++i) {
-        uint32_t four[4];
-        load_shared(from + i * kChunkBytes, four);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) here_.scale[4 * i + j] = four[j];
-      }
+      load_shared_words(facts + Source::kBitBytes + kOfLane * (lane_ & 3), here_.scale);
     }
   }
 

@@ -164,7 +164,8 @@ class PanelWarp {
         __syncwarp();
         if (remaining > 0) {
           uint32_t ids[kLaneColumns];
-          load_ids(ids, here);
+          load_shared_words(ring_ + here + kStageBytes + copy_slot(lane_, 0) * sizeof(int32_t),
+                            ids);
           copy(remaining, ids, kPitch - here);
         }
         operand.open(ring_ + here + kStageBytes + kColumnBytes);
@@ -219,17 +220,6 @@ class PanelWarp {
            kChunkBytes * lane_;
   }
 
-  __device__ void load_ids(uint32_t (&ids)[kLaneColumns], uint32_t offset) const {
-    const uint32_t from = ring_ + offset + kStageBytes + copy_slot(lane_, 0) * sizeof(int32_t);
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; i += 4) {
-      uint32_t four[4];
-      load_shared(from + i * sizeof(int32_t), four);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) ids[i + j] = four[j];
-    }
-  }
-
   // Copies the next stage to `offset` in the ring, its bits and weights, and the columns of the one
   // after it, which would otherwise take registers until then.
   __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
@@ -246,8 +236,7 @@ class PanelWarp {
     --remaining;
     const bool columns = lane_ < kColumnLanes;
     if (lane_ < kFactLanes && (!columns || remaining > 0)) {
-      copy_async_or_zero(ring_ + offset + kStageBytes + kChunkBytes * lane_,
-                         fact(columns ? next_ : stage), true);
+      copy_async(ring_ + offset + kStageBytes + kChunkBytes * lane_, fact(columns ? next_ : stage));
     }
     if (++copied_ == stages_) {
       copied_ = 0;

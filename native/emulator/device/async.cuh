@@ -62,6 +62,10 @@ inline uint32_t load_shared_half(uint32_t shared) {
 inline void load_shared(uint32_t shared, uint32_t (&words)[4]) {
   std::memcpy(words, shared_memory(shared), sizeof words);
 }
+template <int kWords>
+void load_shared_words(uint32_t shared, uint32_t (&words)[kWords]) {
+  std::memcpy(words, shared_memory(shared), sizeof words);
+}
 inline void store_shared(uint32_t shared, uint32_t word) {
   std::memcpy(shared_memory(shared), &word, sizeof word);
 }

@@ -105,8 +105,8 @@ template <Precision P>
 GNNSPARSE_HD inline uint32_t units(uint32_t bits, int bit) {
   // The bit times what makes a one of it: fp32 waits for predicates (docs/performance.md).
   if (P == Precision::kFp32) {
-    const uint32_t at = bit < 24 ? bits & 1u << bit : bits >> 8 & 1u << (bit - 8);
-    return at * (0x3f800000u >> (bit < 24 ? bit : bit - 8));
+    const int shift = bit < 24 ? 0 : 8;
+    return (bits >> shift & 1u << (bit - shift)) * (0x3f800000u >> (bit - shift));
   }
   constexpr int kPlace = kWords<P> ? 30 : 14;
   constexpr uint32_t kTwo = kWords<P> ? 0x40000000u : 0x40004000u;
