@@ -236,7 +236,8 @@ class PanelWarp {
     --remaining;
     const bool columns = lane_ < kColumnLanes;
     if (lane_ < kFactLanes && (!columns || remaining > 0)) {
-      copy_async(ring_ + offset + kStageBytes + kChunkBytes * lane_, fact(columns ? next_ : stage));
+      copy_async_or_zero(ring_ + offset + kStageBytes + kChunkBytes * lane_,
+                         fact(columns ? next_ : stage), true);
     }
     if (++copied_ == stages_) {
       copied_ = 0;
