@@ -66,7 +66,7 @@ def options_of(options: argparse.Namespace) -> DictConfig:
 
 def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
     """One training; all variants start from the same weights and see the same batches."""
-    cfg.model.fused = variant != "unfused"
+    cfg.model.fused = False if variant == "unfused" else None
     if variant == "dense":
         OmegaConf.update(cfg, "pattern", {"name": "full"}, merge=False, force_add=True)
     settings = train.read_settings(cfg)

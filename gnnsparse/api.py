@@ -15,9 +15,10 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.plans import PlanStore
-from gnnsparse.preprocess.prepare import Recipe, prepare_arrays
+from gnnsparse.preprocess.prepare import Recipe
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.preprocess.source import read_source
+from gnnsparse.preprocess.stored import prepare_arrays
 
 __all__ = ["prepare"]
 
@@ -99,7 +100,7 @@ def prepare(
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
     prepared, hit = prepare_arrays(source, recipe, store)
-    _check_range(prepared.values, precision)
+    _check_range(prepared.forward.values, precision)
     plans = None
     if autotune:
         plans = PlanStore("" if store is None else recipe.key(source), store)

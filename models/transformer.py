@@ -33,7 +33,8 @@ class Transformer(torch.nn.Module):
         norm_first: normalise before each block rather than after.
         activation: "relu" or "gelu".
         pool: what is classified: the "mean" over a sequence's tokens, or its "first" token.
-        fused: False computes the attention in steps; see gnnsparse.attention.
+        fused: None lets the plan choose; False computes the attention in steps; True raises where no fused
+            kernel can run.
 
     Raises:
         TypeError: an argument is of another type.
@@ -52,7 +53,7 @@ class Transformer(torch.nn.Module):
         norm_first: bool = True,
         activation: str = "gelu",
         pool: str = "mean",
-        fused: bool = True,
+        fused: bool | None = None,
     ) -> None:
         super().__init__()
         self.dropout = check_share("dropout", dropout)
@@ -62,7 +63,7 @@ class Transformer(torch.nn.Module):
         self.embedding = torch.nn.Embedding(in_channels, hidden_channels, padding_idx=0)
         layer = TransformerEncoderLayer(
             hidden_channels, check_heads(heads, hidden_channels), feed_forward, dropout, activation,
-            batch_first=True, norm_first=norm_first, fused=check_flag("fused", fused),
+            batch_first=True, norm_first=norm_first, fused=None if fused is None else check_flag("fused", fused),
         )  # fmt: skip
         last = torch.nn.LayerNorm(hidden_channels) if norm_first else None
         self.encoder = TransformerEncoder(layer, num_layers, last)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from gnnsparse import _native
-from gnnsparse.bench.contestants import KERNELS
+from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS

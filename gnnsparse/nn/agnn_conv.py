@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnsparse.errors import check_flag
+from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
-from gnnsparse.ops.products import direct
+from gnnsparse.ops.common import direct
 from gnnsparse.precision import Precision
 
 __all__ = ["AGNNConv"]
@@ -131,6 +133,11 @@ def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
     return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
 
 
+@dataclass(frozen=True)
+class _LogCounts(Key["torch.Tensor | None"]):
+    """The logarithms of how often each edge was given."""
+
+
 def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
     """The logarithm of how often each edge was given, [nnz]: softmax then counts it that often."""
 
@@ -140,4 +147,4 @@ def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
         ones = torch.ones(operand.num_edges, device=operand.device)
         return operand.from_coo_order(ones).log()
 
-    return operand.side.remember("log counts", make)
+    return operand.kernels.kept.get(_LogCounts(), make)

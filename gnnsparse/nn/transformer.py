@@ -45,7 +45,8 @@ class TransformerEncoderLayer(torch.nn.Module):
         norm_first: normalise before each block rather than after (Xiong et al. 2020).
         bias: of all layers.
         device, dtype: of the parameters.
-        fused: False computes the attention in steps; see gnnsparse.attention.
+        fused: None lets the plan choose; False computes the attention in steps; True raises where no fused
+            kernel can run.
 
     Raises:
         TypeError, ValueError: an argument is of another type or out of range.
@@ -65,7 +66,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        fused: bool = True,
+        fused: bool | None = None,
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"device": device, "dtype": dtype}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, run_cuda, stream_of
+from gnnsparse.csr import Csr, address, run_cuda
+from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
 
@@ -133,7 +134,7 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
     with torch.cuda.device(device):
         _native.cuda_fill_blocked(
             csr.view, target.view(), address(position), address(columns), address(target.bitmap),
-            address(value_slot), stream_of(device),
+            address(value_slot), path().stream(device),
         )  # fmt: skip
     if spec.encoding == "entries":
         return _with_entries(target, csr, values, position)
@@ -182,7 +183,7 @@ def _with_entries(
         _native.count_entries(bits, stages, address(counts))
     else:
         with torch.cuda.device(device):
-            _native.cuda_count_entries(bits, stages, address(counts), stream_of(device))
+            _native.cuda_count_entries(bits, stages, address(counts), path().stream(device))
     value_ptr = _running_sum(_padded(counts, _ENTRY_VECTOR))
     entries = torch.full((int(value_ptr[-1]),), _NO_ENTRY, dtype=torch.int32, device=device)
     arrays = {**banks.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
@@ -195,7 +196,7 @@ def _with_entries(
         with torch.cuda.device(device):
             _native.cuda_fill_entries(
                 csr.view, made.view(), address(position), bits, address(values), address(entries),
-                stream_of(device),
+                path().stream(device),
             )  # fmt: skip
     return made
 

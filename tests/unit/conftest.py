@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import fake_cuda
+from gnnsparse import cuda_path
+from tests.gpu_paths import RecordingPath
 
 
 @pytest.fixture
@@ -16,6 +18,8 @@ def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> fake_cuda.Recorded:
-    """Operands on the CPU take the CUDA path, whose native calls are recorded."""
-    return fake_cuda.install(monkeypatch)
+def recorded() -> Iterator[RecordingPath]:
+    """Operands on the CPU take the GPU's path, whose native calls are recorded."""
+    path = RecordingPath()
+    with cuda_path.use(path):
+        yield path
