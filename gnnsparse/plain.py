@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import re
 import types
@@ -19,6 +20,8 @@ class PlainError(ValueError):
 
 def to_plain(value: Any) -> Any:
     """Dataclasses, mappings and tuples as the objects and lists of JSON."""
+    if isinstance(value, enum.Enum):
+        return value.value
     if dataclasses.is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -30,7 +33,8 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
     """A value of a type from what `to_plain` made of one.
 
     Args:
-        kind: a dataclass, int, float, bool, str, Any, a tuple type, or Mapping[str or int, a type].
+        kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, or
+            Mapping[str or int, a type].
         content: of a JSON file.
         where: what errors call it.
 
@@ -40,6 +44,8 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
     """
     if kind is Any:
         return content
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _member(kind, content, where)
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, content, where)
     if kind in (int, float):
@@ -58,6 +64,14 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
 
 def _reject(where: str, problem: str) -> typing.NoReturn:
     raise PlainError(f"{where}: {problem}")
+
+
+def _member(kind: type[enum.Enum], content: Any, where: str) -> enum.Enum:
+    try:
+        return kind(content)
+    except ValueError:
+        accepted = ", ".join(str(member.value) for member in kind)
+        _reject(where, f"got {content!r}; accepted: {accepted}")
 
 
 def _number(kind: type, content: Any, where: str) -> Any:

@@ -13,6 +13,7 @@ from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.gpus import records
 from gnnsparse.precision import dense_view
+from gnnsparse.tiles import GATHER_FLOOR_WORDS
 from gnnsparse.timing import measure
 
 __all__ = ["Rates", "floor_measured", "floor_model", "rates_of"]
@@ -24,10 +25,6 @@ class Rates:
 
     dram: float
     gather: float
-
-
-#: Words of a row of what the native gather writes (kGatherFloorWords).
-_WORDS = 1024
 
 
 def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
@@ -65,7 +62,7 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
         return None
     x, columns = _whole_vectors(work.dense[-1]), candidate.columns
     processors = torch.cuda.get_device_properties(work.device).multi_processor_count
-    out = torch.empty(processors, _WORDS, dtype=torch.int32, device=work.device)
+    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
 
     def call() -> None:
         _native.cuda_gather_floor(

@@ -20,11 +20,15 @@ from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
 
-__all__ = ["DESCRIPTION", "add_arguments", "settings_of"]
+__all__ = ["DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "check_fit", "settings_of"]
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
 against float64, and says where the plan's own choice (auto) is not the best.
+"""
+FIT_DESCRIPTION = """\
+Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
+a record (docs/gpu-records.md). Takes some minutes and much of the GPU's memory.
 """
 _OPS = ("spmm", "sddmm")
 #: Where no matrix is named: a GPU needs work, a CPU would need hours for it.
@@ -128,6 +132,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--out", type=_file, metavar="FILE.json", help="write all measurements")
     parser.add_argument("--plot", type=_plot, metavar="FILE.png", help="draw the ratios (needs matplotlib)")
+
+
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `gnnsparse bench fit`."""
+    parser.description = FIT_DESCRIPTION
+    parser.add_argument(
+        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
+        help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=_file, metavar="FILE.json",
+        help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
+        "on this GPU are chosen by from then on",
+    )  # fmt: skip
+    parser.add_argument("--keep", type=_file, metavar="FILE.json", help="write what was measured, too")
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE.json",
+        help="fit to what --keep wrote, in place of measuring; needs no GPU",
+    )  # fmt: skip
+
+
+def check_fit(options: argparse.Namespace) -> None:
+    """Refuses options of `gnnsparse bench fit` that can't be followed."""
+    if options.measured is None:
+        try:
+            _device("cuda")
+        except argparse.ArgumentTypeError as error:
+            options.fail(f"{error}; accepted without one: --measured FILE.json")
+    elif options.matrix or options.keep:
+        options.fail("argument --measured: --matrix and --keep go with measuring")
+    elif not options.measured.is_file():
+        options.fail(f"argument --measured: there is no file {options.measured}")
 
 
 def _peers(

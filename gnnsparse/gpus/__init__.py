@@ -4,6 +4,24 @@ A record is a JSON file in this folder or in the user's; docs/gpu-records.md say
 how `gnnsparse bench fit` finds them.
 """
 
-from gnnsparse.gpus.record import GpuRecord, load_record, record_for, records, save_record
+from gnnsparse.gpus.record import (
+    GpuRecord,
+    RecordError,
+    load_record,
+    record_for,
+    records,
+    save_record,
+    user_folder,
+    using,
+)
 
-__all__ = ["GpuRecord", "load_record", "record_for", "records", "save_record"]
+__all__ = [
+    "GpuRecord",
+    "RecordError",
+    "load_record",
+    "record_for",
+    "records",
+    "save_record",
+    "user_folder",
+    "using",
+]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from gnnsparse.plain import PlainError, from_plain, to_plain
 __all__ = [
     "AttentionRates", "CsrRates", "GpuRecord", "MemoryRates", "PanelRates", "PanelRow", "PanelVariant",
     "RecordError", "WindowRates", "load_record", "record_for", "records", "save_record", "user_folder",
+    "using",
 ]  # fmt: skip
 
 #: The record that a GPU takes which resembles several of them equally.
@@ -273,6 +275,8 @@ def save_record(record: GpuRecord, path: Path) -> None:
     content = to_plain(record)
     _read(json.loads(json.dumps(content)), record.name)
     write_json(path, content)
+    _read_all.cache_clear()
+    _find.cache_clear()
 
 
 def user_folder() -> Path:
@@ -292,7 +296,7 @@ def _read_all(user: Path) -> tuple[GpuRecord, ...]:
 
 
 def records() -> tuple[GpuRecord, ...]:
-    """All records, by name: this package's, and the user's own, which win.
+    """All records, by name: this package's, and the user's own, which win. Read once in a process.
 
     Raises:
         RecordError: a file in one of the folders holds no valid record.
@@ -318,6 +322,20 @@ def _find(device: Device, known: tuple[str, ...], user: Path) -> GpuRecord:
     return by_name.get(device.name) or min(by_name.values(), key=lambda record: _distance(record, device))
 
 
+_in_use: GpuRecord | None = None
+
+
+@contextmanager
+def using(record: GpuRecord) -> Iterator[None]:
+    """Makes a record that of every GPU, for plans that are made inside."""
+    global _in_use
+    before, _in_use = _in_use, record
+    try:
+        yield
+    finally:
+        _in_use = before
+
+
 def record_for(device: Device) -> GpuRecord:
     """The record of a GPU: its own, or that of the GPU it resembles most.
 
@@ -326,5 +344,7 @@ def record_for(device: Device) -> GpuRecord:
     Raises:
         RecordError: a file in one of the folders holds no valid record.
     """
+    if _in_use is not None:
+        return _in_use
     user = user_folder()
     return _find(device, tuple(record.name for record in _read_all(user)), user)

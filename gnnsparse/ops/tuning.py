@@ -19,7 +19,7 @@ from gnnsparse.plan import Plan, candidates
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.timing import measure
 
-__all__ = ["tune"]
+__all__ = ["milliseconds", "runner", "tune"]
 
 #: Repeats of the first round; those within _NEAR of its best run in a second one.
 _FIRST, _SECOND, _NEAR = 7, 21, 1.1
@@ -59,13 +59,13 @@ def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: st
 
 def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], name: str) -> Plan:
     # The panels and lists of candidates that lose go with the scratch cache.
-    run = _runner(kernels.scratch(), product)
-    times = {plan: _milliseconds(run, plan, kernels.csr.device, _FIRST) for plan in plans}
+    run = runner(kernels.scratch(), product)
+    times = {plan: milliseconds(run, plan, kernels.csr.device, _FIRST) for plan in plans}
     best = min(times.values())
     if best == math.inf:  # no candidate at all: there is no memory for random operands, say
         return replace(plans[0], reasons=(*plans[0].reasons, f"autotune: no candidate could run on {name}"))
     for plan in [p for p in plans if p is plans[0] or times[p] <= _NEAR * best]:
-        times[plan] = _milliseconds(run, plan, kernels.csr.device, _SECOND)
+        times[plan] = milliseconds(run, plan, kernels.csr.device, _SECOND)
     chosen = min(plans, key=lambda plan: times[plan])
     if times[chosen] > _MARGIN * times[plans[0]]:
         chosen = plans[0]
@@ -83,7 +83,7 @@ def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
     return f"autotuned on {name}: " + ", ".join(f"{label} {ms:.3f} ms" for label, ms in ranked)
 
 
-def _milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:
+def milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:
     """Median time, infinite where the plan can't run."""
     try:
         run(plan)  # what it needs is made in the first call
@@ -94,7 +94,7 @@ def _milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.devic
     return timing.median
 
 
-def _runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
+def runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
     """Runs a product with random operands by a plan."""
     csr, width, dtype = kernels.csr, product.width, kernels.precision.storage
     generator = torch.Generator(csr.device).manual_seed(0)  # the user's own stays as it is

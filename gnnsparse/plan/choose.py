@@ -88,7 +88,9 @@ def choose_plan(problem: Problem) -> Plan:
     plans = {kernel: kernel.default(problem) for kernel in rivals}
     times = {plan: kernel.time_us(problem, plan) for kernel, plan in plans.items()} if len(rivals) > 1 else {}
     modelled = {plan: us for plan, us in times.items() if us is not None}
-    refused = tuple(f"no {kernel.name}: {answers[kernel].problem}" for kernel in kernels if not answers[kernel])
+    refused = tuple(
+        f"no {kernel.name}: {answers[kernel].problem}" for kernel in kernels if not answers[kernel]
+    )
     if modelled:
         chosen = min(modelled, key=lambda plan: modelled[plan])
         by_time = ", ".join(f"{plan.label} {us:.0f} us" for plan, us in modelled.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from gnnsparse.gpus.model import gather_us, pass_us
+from gnnsparse.gpus.model import CsrLoad, csr_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.problem import Problem
 from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
@@ -96,20 +96,21 @@ class CsrKernel(Kernel):
         return plans
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """The larger of the gather with what rows cost, a pass over the operands, and the longest warp."""
+        """By the model of the csr kernel."""
         assert isinstance(plan, CsrPlan)
-        memory, rates = problem.record.memory, problem.record.csr
-        slices = problem.slices
-        gather = gather_us(memory, slices * SLICE_BYTES * problem.nnz, problem.cols * SLICE_BYTES)
-        of_rate = (rates.group_gather if plan.group else rates.row_gather)[problem.arithmetic]
-        row = rates.group_row_us if plan.group else rates.row_us + slices * rates.slice_us
-        total = of_rate * gather + problem.rows * row
-        if problem.op == "sddmm":
-            total *= rates.sddmm
-        longest = max(plan.group, min(plan.row_limit, problem.longest_row)) * plan.lanes / plan.row_lanes
-        # X is read and the result written at least once.
-        once = pass_us(memory, (problem.rows + problem.cols) / 2 * problem.row_bytes)
-        return max(total, once, rates.start_us + longest / _BATCH * rates.batch_us)
+        record = problem.record
+        grouped = plan.group > 0
+        load = self.load(problem, plan)
+        return float(csr_us(load, record.memory, record.csr, problem.arithmetic, grouped, problem.op))
+
+    def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
+        """What a plan makes of a problem."""
+        part = max(plan.group, min(plan.row_limit, problem.longest_row))
+        return CsrLoad(
+            problem.rows, problem.slices, problem.slices * SLICE_BYTES * problem.nnz,
+            problem.cols * SLICE_BYTES, (problem.rows + problem.cols) / 2 * problem.row_bytes,
+            part * plan.lanes / plan.row_lanes,
+        )  # fmt: skip
 
 
 CSR = CsrKernel()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gnnsparse.cuda_path import Device
-from gnnsparse.gpus.model import PanelWork, panel_us, pass_us
+from gnnsparse.gpus.model import PanelLoad, PanelWork, panel_us
 from gnnsparse.gpus.record import PanelRow, PanelVariant
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.problem import Problem
@@ -116,6 +116,10 @@ class PanelKernel(Kernel):
 
     def default(self, problem: Problem) -> PanelPlan:
         """The best cut and number of slices by the model."""
+        return min(self.options(problem), key=lambda option: self.time_us(problem, option))
+
+    def options(self, problem: Problem) -> list[PanelPlan]:
+        """The plans that the default is chosen among."""
         resident, work = problem.slice_is_resident, self._work(problem)
         mean = work.slots / PANEL_K_TILE / max(sum(count for _, count in work.panels), 1)
         # In a small matrix each warp takes less, so that all have work at the same time.
@@ -125,18 +129,17 @@ class PanelKernel(Kernel):
         # Where a slice of X stays in L2 the order of the rows gains nothing.
         plan = PanelPlan(self.height, limit, longest_first=resident)
         if problem.op == "sddmm":  # takes all slices, and its parts need no second kernel
-            return plan
+            return [plan]
         # Elsewhere weights cost the kernel less than a pass over X. In tf32 it rounds X as well.
         rounds = problem.precision is Precision.TF32 and not problem.stores_values
-        options = [
+        # Where a slice does not stay in L2, warps share it as they sweep over X together.
+        plan = replace(plan, concurrent_panels=0 if resident else work.concurrent_panels)
+        return [
             replace(plan, slices=slices, tile_limit=plan.tile_limit * times, prescale=prescale)
             for prescale in ((False, True) if rounds else (False,))
             for slices in sorted({1, min(2, work.slices), work.slices})
             for times in (1, 2, 4)
         ]
-        best = min(options, key=lambda option: self.time_us(problem, option))
-        # Where a slice does not stay in L2, warps share it as they sweep over X together.
-        return replace(best, concurrent_panels=0 if resident else work.concurrent_panels)
 
     def variants(self, problem: Problem) -> list[Plan]:
         """Cut as by default and hardly at all, one slice a warp and all, with and without a pass over X."""
@@ -154,11 +157,22 @@ class PanelKernel(Kernel):
     def time_us(self, problem: Problem, plan: Plan) -> float:
         """By the model of panels, with the pass over X where the plan has one."""
         assert isinstance(plan, PanelPlan)
-        record, work = problem.record, self._work(problem)
-        slices = problem.slices if problem.op == "sddmm" else plan.slices
+        record = problem.record
         row, variant = self._costs(problem, plan)
-        before = pass_us(record.memory, problem.cols * work.row_bytes) if plan.prescale else 0.0
-        return before + panel_us(work, record.memory, record.panel, row, variant, slices, plan.tile_limit)
+        return float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
+
+    def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
+        """What a plan makes of a problem."""
+        slices = problem.slices if problem.op == "sddmm" else plan.slices
+        prescale = problem.cols * problem.row_bytes if plan.prescale else 0.0
+        return PanelLoad.of(self._work(problem), slices, plan.tile_limit, prescale)
+
+    def variant(self, problem: Problem, plan: PanelPlan) -> str:
+        """What a record calls the arithmetic and storage of a plan."""
+        if plan.prescale and problem.arithmetic == "tf32":
+            return "tf32_rounded"
+        stored = problem.stores_values and problem.arithmetic == "half"
+        return "half_stored" if stored else problem.arithmetic
 
     def _work(self, problem: Problem) -> PanelWork:
         counts = problem.panel(self.height)
@@ -184,12 +198,7 @@ class PanelKernel(Kernel):
         """What the record says of this height, or of the nearest it has, and of the arithmetic."""
         heights = problem.record.panel.heights
         row = heights[min(heights, key=lambda height: (abs(height - self.height), height))]
-        kind = problem.arithmetic
-        if plan.prescale and kind == "tf32":
-            kind = "tf32_rounded"
-        elif problem.stores_values and kind == "half":
-            kind = "half_stored"
-        return row, row.variants.get(kind, row.variants["half"])
+        return row, row.variants.get(self.variant(problem, plan), row.variants["half"])
 
 
 #: The kernels that products choose from, by height.

@@ -16,7 +16,7 @@ from gnnsparse.bench.candidates import swept
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.gpus import record_for
-from gnnsparse.gpus.model import PanelWork, gather_us, panel_us
+from gnnsparse.gpus.model import PanelLoad, PanelWork, gather_us, panel_us
 from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
 from gnnsparse.plan.panel import PANELS
@@ -117,7 +117,8 @@ def modelled(work: PanelWork, tile_limit: int) -> float:
         RECORD.panel.heights[16], warp_us=3e-4, slice_us=4e-4, tile_us=2e-4, wait_us=1.0, slice_wait_us=0.3,
         tile_wait_us=0.3, round=0.8,
     )  # fmt: skip
-    return panel_us(work, RECORD.memory, RECORD.panel, row, PanelVariant(0.8, 1.0), 1, tile_limit)
+    load = PanelLoad.of(work, 1, tile_limit)
+    return float(panel_us(load, RECORD.memory, RECORD.panel, row, PanelVariant(0.8, 1.0)))
 
 
 def test_what_costs_time() -> None:

@@ -46,8 +46,8 @@ class Timer:
 
     def __init__(self, patch: pytest.MonkeyPatch, rule: Callable[[Plan], float]) -> None:
         self.rule, self.plans, self.now = rule, [], None  # type: list[Plan], Any
-        self._runner = tuning._runner
-        patch.setattr(tuning, "_runner", self._watch)
+        self._runner = tuning.runner
+        patch.setattr(tuning, "runner", self._watch)
         patch.setattr(tuning, "measure", self._measure)
         patch.setattr(tuning, "device_name", lambda device: "NVIDIA H200")
 
