@@ -17,7 +17,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize, symmetric_scales
-from gnnsparse.preprocess.reorder import Reordering, reorder
+from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
 __all__ = ["Direction", "Prepared", "Recipe", "inverse", "prepare_arrays"]
@@ -57,7 +57,8 @@ class Recipe:
         # Without values in the format nothing stored depends on the precision.
         precision = self.precision.value if spec is not None and spec.stores_values else "any"
         facts = (CACHE_VERSION, source.facts, replace(self, precision=Precision.FP32), precision)
-        return fingerprint(source.arrays, *facts)
+        # A preset is code that may change under its name.
+        return fingerprint(source.arrays, *facts, *(() if spec is None else (spec,)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +129,16 @@ def _ordering(graph: SparseGraph, recipe: Recipe) -> Reordering | None:
     return reorder(graph, recipe.reorder, **dict(recipe.reorder_options))
 
 
-def _transposed_order(weights: Weighted, csr: Csr, order: Reordering | None) -> torch.Tensor | None:
-    """The row order of A^T: methods on A + A^T give both the same."""
+def _transposed_order(
+    weights: Weighted, csr: Csr, order: Reordering | None, recipe: Recipe
+) -> torch.Tensor | None:
+    """The row order of A^T, which is that of A where the method serves both alike."""
     if order is None or order.order is None:
         return None
-    if order.method in ("rcm", "metis", "community"):
+    if METHODS[order.method].symmetric:
         return order.order
-    return reorder(replace(weights.graph, csr=csr, values=None, edge_slots=None), order.method).order
+    transposed = replace(weights.graph, csr=csr, values=None, edge_slots=None)
+    return reorder(transposed, order.method, **dict(recipe.reorder_options)).order
 
 
 def build(source: Source, recipe: Recipe) -> Prepared:
@@ -161,7 +165,7 @@ def build(source: Source, recipe: Recipe) -> Prepared:
         and torch.equal(csr_t.indptr, graph.csr.indptr)
         and torch.equal(csr_t.indices, graph.csr.indices)
     )
-    order_t = order if symmetric else _transposed_order(weights, csr_t, ordering)
+    order_t = order if symmetric else _transposed_order(weights, csr_t, ordering, recipe)
     order_t = None if order_t is None else order_t.to(graph.device)
     stored_t, source_t = (csr, source_slots) if symmetric else _in_order(csr_t, order_t)
     map_t = map_t if source_t is None else map_t[source_t.long()]
