@@ -4,6 +4,7 @@ Rows are grouped into panels, columns without a nonzero in a panel are dropped, 
 into blocks and bricks. docs/format.md draws it. Every preset is registered in the file that defines it.
 """
 
+from gnnsparse.formats import presets  # noqa: F401  (before others, in messages too)
 from gnnsparse.formats.matrix import BlockedMatrix
 from gnnsparse.formats.registry import FORMAT_NAMES, PRESETS, Preset, format_spec, register_preset
 from gnnsparse.formats.spec import FormatSpec
