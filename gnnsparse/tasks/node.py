@@ -64,15 +64,15 @@ class FullGraphData(PreparedData):
     to it anyway, in each step.
 
     Args:
-        dataset: the task.
-        values: weights of the operand, as in `gnnsparse.prepare`: "gcn", "mean" or None.
-        precision: of the operand.
-        device: where everything goes.
+        dataset: the graph with its features, labels and split.
+        values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
+        precision: precision of the operand's products.
+        device: where graph, features and labels go.
         preprocess: how the operand is prepared.
 
     Attributes:
-        dataset: the task.
-        adj, precision, device, preprocess_seconds, cache_hit: as in PreparedData.
+        dataset: the graph with its features, labels and split.
+        adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
     """
 
     def __init__(

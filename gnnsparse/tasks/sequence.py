@@ -80,16 +80,16 @@ class SequenceData(PreparedData):
     """Prepares a pattern and puts it and the tokens on a device, once; hands out mini-batches.
 
     Args:
-        dataset: the task.
-        pattern: [length, length], as from gnnsparse.masks.
+        dataset: the sequences with their classes and split.
+        pattern: [length, length], made by gnnsparse.masks, for instance.
         batch_size: sequences of a training step; the last one of an epoch may have fewer.
-        seed: of the order of the sequences.
-        precision: of the operand; see gnnsparse.Precision.
+        seed: seed of the order of the sequences.
+        precision: precision of the operand's products; see gnnsparse.Precision.
         device: where pattern and tokens go and training runs.
-        preprocess: how to prepare the pattern.
+        preprocess: how the pattern is prepared.
 
     Attributes:
-        adj, precision, device, preprocess_seconds, cache_hit: as in PreparedData.
+        adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
 
     Raises:
         TypeError, ValueError: an argument is of another type or out of range, or the pattern has

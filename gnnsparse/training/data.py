@@ -33,16 +33,16 @@ class PreparedData(pl.LightningDataModule):
     """Data around one operand, which is prepared and put on a device once.
 
     Args:
-        graph: what to prepare.
-        values: weights of the operand, as in `gnnsparse.prepare`.
-        precision: of the operand.
-        device: where everything goes.
+        graph: the structure to prepare.
+        values: weights of the operand, a choice of `gnnsparse.prepare`.
+        precision: precision of the operand's products.
+        device: where the operand goes.
         preprocess: how the operand is prepared.
 
     Attributes:
         adj: the operand.
-        precision: of the operand.
-        device: where everything is.
+        precision: precision of the operand's products.
+        device: where the operand is.
         preprocess_seconds: what preparing took, reading it from the cache included.
         cache_hit: whether it came from the cache.
     """
