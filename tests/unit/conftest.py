@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
+from gnnsparse.registry import temporary_registrations
 from tests import fake_cuda
 
 
@@ -19,3 +22,13 @@ def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> fake_cuda.Recorded:
     """Operands on the CPU take the CUDA path, whose native calls are recorded."""
     return fake_cuda.install(monkeypatch)
+
+
+@pytest.fixture
+def registrations() -> Iterator[None]:
+    """Takes out again what a test registers, of hydra's groups, too."""
+    repository = ConfigStore.instance().repo
+    before = {group: dict(repository.get(group, {})) for group in ("dataset", "model")}
+    with temporary_registrations():
+        yield
+    repository.update(before)

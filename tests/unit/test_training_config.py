@@ -6,12 +6,10 @@ import dataclasses
 import inspect
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 import train
 from gnnsparse.data import CATALOG, DATASETS, SEQUENCE_DATASETS
@@ -22,14 +20,7 @@ from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig,
 from models import MODELS
 from models.parts import NORMS
 from models.transformer import POOLS
-
-CONFIGS = Path(train.__file__).parent / "configs"
-
-
-def composed(*overrides: str) -> DictConfig:
-    train.offer_registered()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", list(overrides))
+from tests.configs import CONFIGS, composed
 
 
 @pytest.mark.parametrize(
