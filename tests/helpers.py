@@ -9,12 +9,13 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, SparseGraph, SparseOperand
+from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.gpus.model import TileCounts
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.precision import round_operand
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
+FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
 
 
 def dense_matrix(graph: SparseGraph, weights: str | None) -> torch.Tensor:

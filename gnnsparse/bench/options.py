@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,10 +15,11 @@ from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.plot import PLOT_ENDINGS
-from gnnsparse.bench.workload import VALUES
+from gnnsparse.bench.workload import OPS, VALUES
 from gnnsparse.data.generators import GENERATED_GRAPHS
+from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
 __all__ = ["DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "check_fit", "settings_of"]
 
@@ -30,9 +31,8 @@ FIT_DESCRIPTION = """\
 Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
 a record (docs/gpu-records.md). Takes some minutes and much of the GPU's memory.
 """
-_OPS = ("spmm", "sddmm")
 #: Where no matrix is named: a GPU needs work, a CPU would need hours for it.
-_DEFAULT_MATRICES = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
+_DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
 
 
 def _matrix(text: str) -> list[MatrixSpec]:
@@ -50,8 +50,8 @@ def _at_least_one(text: str) -> int:
 
 
 def _device(text: str) -> str:
-    if text not in ("auto", "cpu", "cuda"):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: auto, cpu, cuda")
+    if text not in DEVICES:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
     usable = torch.cuda.is_available() and _native.has_cuda
     if text == "cuda" and not usable:
         problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
@@ -62,8 +62,8 @@ def _device(text: str) -> str:
 def _reorder(text: str) -> str:
     if text not in REORDERINGS:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(REORDERINGS)}")
-    if text == "metis" and importlib.util.find_spec("pymetis") is None:
-        raise argparse.ArgumentTypeError("metis needs the package pymetis: pip install pymetis")
+    if text in METHODS and (package := METHODS[text].missing_package):
+        raise argparse.ArgumentTypeError(f"{text} needs the package {package}: pip install {package}")
     return text
 
 
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def several(name: str, choices: tuple[str, ...], default: tuple[str, ...], text: str) -> None:
         parser.add_argument(name, nargs="+", choices=choices, default=default, metavar="NAME", help=text)
 
-    several("--op", _OPS, ("spmm",), "spmm (default), sddmm")
+    several("--op", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm")
     parser.add_argument(
         "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
         help=f"may be repeated; a generated graph ({', '.join(GENERATED_GRAPHS)}), also as NAME:scale=0.1, "
@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
     parser.add_argument(
-        "--device", type=_device, default="auto", metavar="NAME", help="auto (default), cpu, cuda"
+        "--device", type=_device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
     )
     several(
         "--kernels", tuple(KERNELS), tuple(KERNELS),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gnnsparse.data.checks import check_seed
+from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
 from gnnsparse.data.storage import data_folder, locked
 from gnnsparse.errors import bad_value, check_integer
@@ -28,6 +29,7 @@ _VERSION = 1
 _PATIENCE = 100_000
 
 
+@register_dataset("listops", task="sequence")
 def load_listops(
     seed: int = 0,
     min_length: int = 500,

@@ -14,17 +14,18 @@ from gnnsparse.nn.dropout import dropout as drop
 from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
 from gnnsparse.operand import SparseOperand
 
-__all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
+__all__ = ["ACTIVATIONS", "TransformerEncoder", "TransformerEncoderLayer"]
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
-_ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+#: What `activation` accepts by name.
+ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def _activation(given: Any) -> Activation:
     if callable(given):
         return given
-    return _ACTIVATIONS[check_choice("activation", given, tuple(_ACTIVATIONS))]
+    return ACTIVATIONS[check_choice("activation", given, tuple(ACTIVATIONS))]
 
 
 class TransformerEncoderLayer(torch.nn.Module):

@@ -17,7 +17,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CACHE_VERSION
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize, symmetric_scales
-from gnnsparse.preprocess.reorder import Reordering, reorder
+from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
 __all__ = ["Prepared", "Recipe", "build", "inverse", "transpose_of"]
@@ -57,7 +57,8 @@ class Recipe:
         # Without values in the format nothing stored depends on the precision.
         precision = self.precision.value if spec is not None and spec.stores_values else "any"
         facts = (CACHE_VERSION, source.facts, replace(self, precision=Precision.FP32), precision)
-        return fingerprint(source.arrays, *facts)
+        # A preset is code that may change under its name.
+        return fingerprint(source.arrays, *facts, *(() if spec is None else (spec,)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,13 +110,16 @@ def _ordering(graph: SparseGraph, recipe: Recipe) -> Reordering | None:
     return reorder(graph, recipe.reorder, **dict(recipe.reorder_options))
 
 
-def _transposed_order(weights: Weighted, csr: Csr, order: Reordering | None) -> torch.Tensor | None:
-    """The row order of A^T: methods on A + A^T give both the same."""
+def _transposed_order(
+    weights: Weighted, csr: Csr, order: Reordering | None, recipe: Recipe
+) -> torch.Tensor | None:
+    """The row order of A^T, which is that of A where the method serves both alike."""
     if order is None or order.order is None:
         return None
-    if order.method in ("rcm", "metis", "community"):
+    if METHODS[order.method].symmetric:
         return order.order
-    return reorder(replace(weights.graph, csr=csr, values=None, edge_slots=None), order.method).order
+    transposed = replace(weights.graph, csr=csr, values=None, edge_slots=None)
+    return reorder(transposed, order.method, **dict(recipe.reorder_options)).order
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +155,7 @@ def _forward(weights: Weighted, recipe: Recipe) -> _Ordered:
     return _Ordered(matrix, ordering, from_given, to_own, edge_map)
 
 
-def _backward(weights: Weighted, forward: _Ordered) -> tuple[Oriented, torch.Tensor, bool]:
+def _backward(weights: Weighted, forward: _Ordered, recipe: Recipe) -> tuple[Oriented, torch.Tensor, bool]:
     """The transpose, the index in `forward` of each of its nonzeros, whether its structure is A's."""
     graph, matrix = weights.graph, forward.matrix
     csr, index = graph.csr.transpose()
@@ -163,7 +167,7 @@ def _backward(weights: Weighted, forward: _Ordered) -> tuple[Oriented, torch.Ten
     if symmetric:
         order, stored, from_given = matrix.row_ids, matrix.csr, forward.from_given
     else:
-        order = _transposed_order(weights, csr, forward.ordering)
+        order = _transposed_order(weights, csr, forward.ordering, recipe)
         order = None if order is None else order.to(graph.device)
         stored, from_given = _in_order(csr, order)
     index = index if from_given is None else index[from_given.long()]
@@ -186,7 +190,7 @@ def build(source: Source, recipe: Recipe) -> Prepared:
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
     ordered = _forward(weights, recipe)
     forward = _blocked(ordered.matrix, recipe, spec)
-    backward, index, symmetric = _backward(weights, ordered)
+    backward, index, symmetric = _backward(weights, ordered, recipe)
     if symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward)):
         backward = backward.with_blocked(forward.blocked)
     else:

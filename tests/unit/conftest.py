@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from gnnsparse import cuda_path
+from gnnsparse.registry import temporary_registrations
 from tests.gpu_paths import RecordingPath
 
 
@@ -23,3 +25,13 @@ def recorded() -> Iterator[RecordingPath]:
     path = RecordingPath()
     with cuda_path.use(path):
         yield path
+
+
+@pytest.fixture
+def registrations() -> Iterator[None]:
+    """Takes out again what a test registers, of hydra's groups, too."""
+    repository = ConfigStore.instance().repo
+    before = {group: dict(repository.get(group, {})) for group in ("dataset", "model")}
+    with temporary_registrations():
+        yield
+    repository.update(before)

@@ -1,155 +1,18 @@
-"""The one blocked format: its parameters, the published formats as presets of it, and its arrays.
-
-Rows are grouped into panels, columns without a nonzero in a panel are dropped, what is left is cut
-into blocks and bricks. docs/format.md draws it.
-"""
+"""A sparse matrix in the blocked format: its arrays, their size, and how they are read back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address
-from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.precision import Precision
+from gnnsparse.errors import bad_type
+from gnnsparse.formats.spec import ENCODINGS, FormatSpec
 
-__all__ = ["FORMAT_NAMES", "BlockedMatrix", "FormatSpec", "format_spec"]
-
-#: Formats that `prepare` accepts by name. "csr" has no blocked arrays; "auto" lets the plan choose.
-FORMAT_NAMES = ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
-
-
-#: How the nonzeros of a block are stored (native Encoding).
-_ENCODINGS = ("dense", "bitmap", "entries")
-
-
-@dataclass(frozen=True)
-class FormatSpec:
-    """Parameters of the blocked format.
-
-    Attributes:
-        name: of the preset.
-        window: rows of a brick.
-        panel: rows that share a column list, a multiple of `window`.
-        block: columns of a block.
-        brick: columns of a brick, a divisor of `block`.
-        encoding: "dense" (every value of a block is stored), "bitmap" (one bit an element) or "entries"
-            (nonzeros alone, each with its place in its block).
-        packed: bitmap only: nonzero values follow in the order of the bricks. False: values, if
-            any, stay in row order outside the format.
-        pad: slots of a panel are rounded up to a multiple of this; 1 leaves them as they are.
-        active_bricks: bitmap only: bricks without a nonzero are left out.
-        zero_index: dense only: the columns of the stored zeros of each row are listed.
-        split_short_rows: rows that would thin out a window go to a list of their own.
-        lane_order: the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
-            lanes that use them (native/include/gnnsparse/panel_tile.h), and padded slots are -1.
-    """
-
-    name: str
-    window: int
-    panel: int
-    block: int
-    brick: int
-    encoding: str
-    packed: bool = False
-    pad: int = 1
-    active_bricks: bool = False
-    zero_index: bool = False
-    split_short_rows: bool = False
-    lane_order: bool = False
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.panel % self.window or self.block % self.brick:
-            bad_value("format", "panel must be a multiple of window, block a multiple of brick")
-        if self.encoding not in _ENCODINGS:
-            bad_value("format", f"encoding is {self.encoding!r}; accepted: {', '.join(_ENCODINGS)}")
-        if self.encoding == "bitmap" and self.pad % self.block:
-            bad_value("format", "bitmaps need panels padded to whole blocks")
-        if self.encoding == "dense" and self.panel != self.window:
-            bad_value("format", "dense values need panel = window")
-        if self.encoding == "entries" and not (self.lane_order and self.panel == self.window == 32):
-            bad_value("format", "entries need panels of 32 rows in lane order")
-        if self.packed and self.window * self.brick != 64:
-            bad_value("format", "packed values need bricks of 64 elements")
-
-    @property
-    def stores_values(self) -> bool:
-        """Whether the value of each nonzero is in the format's own arrays."""
-        return self.encoding != "bitmap" or self.packed
-
-
-#: The paper each preset is taken from.
-_PRESETS = {
-    # FlashSparse, section 3.5: no padding, the last block is narrower.
-    "me-bcrs": FormatSpec("me-bcrs", window=8, panel=8, block=8, brick=8, encoding="dense"),
-    # SSpMM, section V-A: each vector's values are contiguous.
-    "cvse": FormatSpec("cvse", window=8, panel=8, block=1, brick=1, encoding="dense", pad=16),
-    # Tiled-CSR, section III-A.
-    "tiled-csr": FormatSpec(
-        "tiled-csr", window=8, panel=8, block=16, brick=16, encoding="dense", pad=16, zero_index=True
-    ),
-    # cuTeSpMM, section 3.2.
-    "hrpb": FormatSpec(
-        "hrpb", window=16, panel=16, block=16, brick=4, encoding="bitmap", packed=True, pad=16,
-        active_bricks=True,
-    ),
-    # RSH-SpMM, section 3.2.
-    "rs-tile": FormatSpec(
-        "rs-tile", window=8, panel=8, block=8, brick=8, encoding="bitmap", packed=True, pad=8,
-        split_short_rows=True,
-    ),
-    # Ours, for the window kernel: bits alone; rank-1 weights go with the columns, edge values stay
-    # in row order.
-    "window": FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16),
-    # Ours, for the panel kernel: bits, with rank-1 weights beside the columns; or every value; or, of 32
-    # rows in 16 bits, the nonzeros with their places.
-    "panel": FormatSpec(
-        "panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True
-    ),
-    "panel-values": FormatSpec(
-        "panel-values", window=32, panel=32, block=32, brick=32, encoding="dense", pad=32, lane_order=True
-    ),
-}  # fmt: skip
-
-
-def format_spec(
-    name: str, precision: Precision | str = Precision.FP16, density: float = 0.0, panel: int | None = None
-) -> FormatSpec:
-    """The parameters of a preset.
-
-    Args:
-        name: me-bcrs, cvse, tiled-csr, hrpb, rs-tile, window, panel or panel-values.
-        precision: me-bcrs has blocks of 8 columns at 16 bits and of 4 at 32 (FlashSparse, 3.3).
-        density: nnz / (rows * columns). cvse takes vectors of 16 rows from 0.1 on and of 8 below
-            (SSpMM, section V-B).
-        panel: rows that share a column list: 16 or 32 for hrpb, panel and panel-values, or 64, in
-            windows of 16, for panel. Of 32 rows, and with a precision of 16 bits, panel-values stores
-            nonzeros alone.
-
-    Raises:
-        ValueError: there is no such preset, or it has no such panel.
-    """
-    precision = Precision.parse(precision)
-    if name not in _PRESETS:
-        bad_value("format", f"got {name!r}; accepted: {', '.join(_PRESETS)}")
-    spec = _PRESETS[name]
-    if name == "me-bcrs" and precision.storage.itemsize == 4:
-        spec = replace(spec, block=4, brick=4)
-    if name == "cvse" and density >= 0.1:
-        spec = replace(spec, window=16, panel=16)
-    if panel is not None:
-        heights = {"hrpb": (16, 32), "panel": (16, 32, 64), "panel-values": (16, 32)}
-        if panel not in heights.get(name, ()):
-            accepted = "16 or 32, for hrpb, panel and panel-values, or 64 for panel"
-            bad_value("panel", f"got {panel} for {name}; accepted: {accepted}")
-        spec = replace(spec, panel=panel, window=16 if name == "hrpb" or panel == 64 else panel)
-    if name == "panel-values" and spec.panel == 32 and precision.storage.itemsize == 2:
-        spec = replace(spec, encoding="entries")
-    return spec
-
+__all__ = ["BlockedMatrix"]
 
 _ARRAYS = (
     "panel_rows", "panel_ptr", "columns", "bitmap", "brick_ptr", "brick_rows", "value_ptr", "values",
@@ -235,7 +98,7 @@ class BlockedMatrix:
         spec = self.spec
         view = _native.Blocked(
             spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
-            _ENCODINGS.index(spec.encoding), self.rows, self.cols, self.panels,
+            ENCODINGS.index(spec.encoding), self.rows, self.cols, self.panels,
         )  # fmt: skip
         view.attach(
             address(self.panel_rows), address(self.panel_ptr), address(self.columns),
@@ -288,8 +151,8 @@ class BlockedMatrix:
                 values = torch.cat([values, host.residual_values])
         return row, col, values
 
-    def _slot_facts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each slot its panel, its position in it and the slots of the panel."""
+    def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """For each column slot its panel, its position in the panel and the column slots of the panel."""
         counts = self.panel_ptr.diff()
         panel = torch.repeat_interleave(torch.arange(self.panels), counts)
         return panel, torch.arange(self.slots) - self.panel_ptr[panel], counts[panel]
@@ -317,7 +180,7 @@ class BlockedMatrix:
             panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
             row = self._first_row(panel) + r
             return row, self.columns.long()[slot], values.reshape(-1, spec.window, 32)[brick, r, c]
-        panel, position, count = self._slot_facts()
+        panel, position, count = self._slot_positions()
         begin = position // spec.block * spec.block
         width = torch.minimum(count - begin, torch.tensor(spec.block))
         in_window = torch.arange(spec.window)
