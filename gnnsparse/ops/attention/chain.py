@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -50,22 +49,29 @@ def _shared(x: torch.Tensor, b: int, h: int) -> tuple[int, int]:
     return b if x.shape[0] > 1 else 0, h if x.shape[1] > 1 else 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Chain:
-    """The steps of one head, and what all heads share."""
+    """The steps of one head, and what all heads share.
+
+    Attributes:
+        call: the arguments.
+        impl: of the products.
+        index: (row, column) of each nonzero, int64 [2, nnz], where dropout or the mask asks for it.
+        masked: edges above the diagonal, bool [nnz], with a causal mask.
+    """
 
     call: AttentionCall
-    impl: str = "auto"
+    impl: str
+    index: torch.Tensor | None
+    masked: torch.Tensor | None
 
-    @cached_property
-    def index(self) -> torch.Tensor:
-        """(row, column) of each nonzero, where dropout or the mask asks for it, int64 [2, nnz]."""
-        return self.call.operand.indices()
-
-    @cached_property
-    def masked(self) -> torch.Tensor | None:
-        """Edges above the diagonal, bool [nnz]."""
-        return self.index[1] > self.index[0] if self.call.is_causal else None
+    @classmethod
+    def of(cls, call: AttentionCall, impl: str = "auto") -> _Chain:
+        """The chain of a call. Not by cached properties, which torch.compile can't trace."""
+        if not call.is_causal and call.seed is None:
+            return cls(call, impl, None, None)
+        index = call.operand.indices()
+        return cls(call, impl, index, index[1] > index[0] if call.is_causal else None)
 
     def heads(self) -> Iterator[_Head]:
         """All heads, one after another."""
@@ -91,7 +97,9 @@ class _Chain:
     def factors(self, head: _Head, dtype: torch.dtype) -> torch.Tensor | None:
         """What dropout multiplies the weights with, [nnz]: 0 or 1 / (1 - p)."""
         seed, p = self.call.seed, self.call.dropout_p
-        return None if seed is None else keeps(seed, self.index, head.number, p).to(dtype) / (1 - p)
+        if seed is None or self.index is None:
+            return None
+        return keeps(seed, self.index, head.number, p).to(dtype) / (1 - p)
 
 
 def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,7 +108,7 @@ def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
     """
-    a, q, steps = call.operand, call.q, _Chain(call, impl)
+    a, q, steps = call.operand, call.q, _Chain.of(call, impl)
     batches, heads = q.shape[:2]
     outs, weights = [], []
     for head in steps.heads():
@@ -137,7 +145,7 @@ def _logsumexp(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor
 @torch.no_grad()
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """See gnnsparse.ops.attention.cpu.forward."""
-    a, q, steps = call.operand, call.q, _Chain(call)
+    a, q, steps = call.operand, call.q, _Chain.of(call)
     out = empty_heads(q, call.v.shape[-1])
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     for head in steps.heads():
@@ -154,7 +162,7 @@ def backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs
 ) -> Grads:
     """See gnnsparse.ops.attention.cpu.backward. Makes the softmax anew instead of reading lse."""
-    a, bias, steps = call.operand, call.bias, _Chain(call)
+    a, bias, steps = call.operand, call.bias, _Chain.of(call)
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
     dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
     softmax_grad = softmax_backend(call.q.device).edge_softmax_grad
