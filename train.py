@@ -165,13 +165,13 @@ def read_settings(cfg: DictConfig) -> RunOptions:
     )
 
 
-def facts_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
+def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
     """What has to be the same for a run to go on from another one's checkpoint."""
     from gnnsparse.training.task import text_of
 
     data = {str(key): value for key, value in cfg.dataset.items() if key not in ("name", "root")}
-    facts = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
-    return facts | task.facts(run)
+    identity = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
+    return identity | task.identity(run)
 
 
 def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
@@ -183,7 +183,7 @@ def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[Task
 
     task.check(run)
     if cfg.resume is not None:
-        check_checkpoint(Path(cfg.resume), run.trainer, facts_of(cfg, task, run), task.steps_per_epoch)
+        check_checkpoint(Path(cfg.resume), run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
     with naming("dataset"):
         dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
     data = task.make_data(dataset, run)
@@ -249,8 +249,8 @@ def run(cfg: DictConfig, folder: Path) -> float:
     except (ValueError, TypeError, ImportError, OSError, DatasetUnavailableError) as error:
         refuse(error)
     try:
-        facts = facts_of(cfg, task, settings)
-        result = fit(module, data, settings.trainer, folder=folder, resume=resume, facts=facts)
+        identity = identity_of(cfg, task, settings)
+        result = fit(module, data, settings.trainer, folder=folder, resume=resume, identity=identity)
     except (CheckpointError, FloatingPointError) as error:
         refuse(error)
 

@@ -52,12 +52,12 @@ def _list_cache(folder: str | None) -> int:
     for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, or plan of"):
         table.add_column(name)
     for entry in entries:
-        facts = entry.facts
+        metadata = entry.metadata
         used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
         about = ("damaged", "", "")
-        if facts is not None:
-            kind = facts.get("kind") or facts["reorder"]["method"]
-            about = (f"{facts['rows']} x {facts['cols']}", str(facts["edges"]), kind)
+        if metadata is not None:
+            kind = metadata.get("kind") or metadata["reorder"]["method"]
+            about = (f"{metadata['rows']} x {metadata['cols']}", str(metadata["edges"]), kind)
         table.add_row(entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
     Console().print(table)
     return 0

@@ -83,7 +83,7 @@ class Csr:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
     def to(self, device: torch.device) -> Csr:
-        """The same matrix on `device`."""
+        """The matrix on `device`; itself if it is there already."""
         if device == self.device:
             return self
         return Csr(self.indptr.to(device), self.indices.to(device), self.cols)
@@ -161,11 +161,11 @@ class Csr:
         lacks = torch.ones(self.rows, dtype=torch.bool, device=self.device)
         lacks[rows[rows == self.indices]] = False
         loops = lacks.nonzero().flatten()
-        csr, slots = coo_to_csr(
+        csr, nnz_index = coo_to_csr(
             torch.cat([rows, loops]), torch.cat([self.indices.long(), loops]), self.rows, self.cols
         )
         source = torch.full((csr.nnz,), -1, dtype=index_dtype(self.nnz), device=self.device)
-        source[slots[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
+        source[nnz_index[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
         return csr, source
 
     def community_order(self, rounds: int = 10, resolution: float = 1.0) -> torch.Tensor:
@@ -217,10 +217,10 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
         check_memory("num_nodes", 24 * rows + 24 * edges, f"a matrix of {rows} rows and {edges} edges")
     indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
     indices = torch.empty(edges, dtype=torch.int32, device=device)
-    slots = torch.empty(edges, dtype=index_dtype(edges), device=device)
-    wide, wide_slot = row.dtype == torch.int64, slots.dtype == torch.int64
+    nnz_index = torch.empty(edges, dtype=index_dtype(edges), device=device)
+    wide, wide_index = row.dtype == torch.int64, nnz_index.dtype == torch.int64
     arrays = (address(row), address(col), wide, edges, rows)
-    out = (address(indptr), address(indices), address(slots), wide_slot)
+    out = (address(indptr), address(indices), address(nnz_index), wide_index)
     if edges == 0:
         nnz = 0
     elif device.type == "cpu":
@@ -230,4 +230,4 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
         nnz = int(indptr[-1])
     if nnz < edges:
         indices = indices[:nnz].clone()
-    return Csr(indptr, indices, cols), slots
+    return Csr(indptr, indices, cols), nnz_index

@@ -206,7 +206,7 @@ class SparseOperand:
             bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """The same operand on `device`; itself if it is there already."""
+        """The operand on `device`; itself if it is there already."""
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
@@ -222,11 +222,11 @@ class SparseOperand:
         return moved if self._which == 0 else moved.T
 
     def cuda(self) -> SparseOperand:
-        """The same operand on the current GPU."""
+        """The operand on the current GPU."""
         return self.to("cuda")
 
     def cpu(self) -> SparseOperand:
-        """The same operand on the CPU."""
+        """The operand on the CPU."""
         return self.to("cpu")
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:

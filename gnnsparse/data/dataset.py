@@ -90,7 +90,7 @@ class NodeDataset:
         return self.y.dim() == 2
 
     def permuted(self, order: Any) -> NodeDataset:
-        """The same task with other node numbers: new node i is node `order[i]`.
+        """The task with other node numbers: new node i is node `order[i]`.
 
         Args:
             order: int32 or int64 [N], a permutation of 0 to N - 1.

@@ -63,8 +63,8 @@ def load_listops(
         check_integer(name, size)
         for name, size in (("train_size", train_size), ("val_size", val_size), ("test_size", test_size))
     ]
-    facts = (_VERSION, seed, min_length, max_length, *sizes)
-    file = data_folder() / "generated" / f"listops-{fingerprint([], *facts)[:16]}.safetensors"
+    parts = (_VERSION, seed, min_length, max_length, *sizes)
+    file = data_folder() / "generated" / f"listops-{fingerprint([], *parts)[:16]}.safetensors"
     arrays = _read(file)
     if arrays is None:
         with locked(file):

@@ -89,7 +89,7 @@ class BlockedMatrix:
         return Csr(self.residual_ptr, self.residual_cols, self.cols)
 
     def to(self, device: torch.device) -> BlockedMatrix:
-        """The same matrix on `device`."""
+        """The matrix on `device`."""
         moved = {name: array.to(device) for name, array in self.arrays.items()}
         return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
 

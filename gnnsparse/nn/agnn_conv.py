@@ -86,7 +86,7 @@ def _cosine_operands(x: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor,
 
 
 class _CosineOperands(torch.autograd.Function):
-    """The same, with a gradient of fewer steps: each of autograd's own is a kernel of its own."""
+    """Unit rows scaled for q and k, with a gradient of fewer kernels than autograd's own."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, beta: torch.Tensor) -> Any:
@@ -126,7 +126,7 @@ def _unit_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
-    """Of the rows, [.., 1]; 0 for those of zeros."""
+    """The reciprocal of each row's length, [.., 1]; 0 for rows of zeros."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     some = length > 0
     # A length of 1 where it is 0 keeps NaN out of the gradient.

@@ -34,8 +34,8 @@ class PlanStore:
         """What a plan is kept under: graph, problem, direction, the device's name, this library's version."""
         import gnnsparse
 
-        facts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))
-        return fingerprint([], *facts, problem)
+        parts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))
+        return fingerprint([], *parts, problem)
 
     def find(self, key: str, accepted: Iterable[Plan]) -> Plan | None:
         """The plan of a key, if it is one of the accepted ones, reasons aside.
@@ -63,11 +63,11 @@ class PlanStore:
         self._found[key] = plan
         if self.cache is None:
             return
-        facts = {
+        metadata = {
             "rows": problem.rows, "cols": problem.cols, "edges": problem.nnz, "reorder": {"method": ""},
             "kind": f"plan: {problem.op} N = {problem.width}, {plan.label}",
             "plan": {"kernel": plan.kernel, **to_plain(plan)},
         }  # fmt: skip
         with self.cache.lock(key) as locked:
             if locked:
-                self.cache.store(key, {}, facts)
+                self.cache.store(key, {}, metadata)

@@ -56,9 +56,9 @@ class Recipe:
         spec = self.spec(0.0)
         # Without values in the format nothing stored depends on the precision.
         precision = self.precision.value if spec is not None and spec.stores_values else "any"
-        facts = (CACHE_VERSION, source.facts, replace(self, precision=Precision.FP32), precision)
+        parts = (CACHE_VERSION, source.parameters, replace(self, precision=Precision.FP32), precision)
         # A preset is code that may change under its name.
-        return fingerprint(source.arrays, *facts, *(() if spec is None else (spec,)))
+        return fingerprint(source.arrays, *parts, *(() if spec is None else (spec,)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ def _transposed_order(
         return None
     if METHODS[order.method].symmetric:
         return order.order
-    transposed = replace(weights.graph, csr=csr, values=None, edge_slots=None)
+    transposed = replace(weights.graph, csr=csr, values=None, nnz_index_of_edge=None)
     return reorder(transposed, order.method, **dict(recipe.reorder_options)).order
 
 
@@ -146,7 +146,7 @@ def _forward(weights: Weighted, recipe: Recipe) -> _Ordered:
     ordering = _ordering(graph, recipe)
     order = None if ordering is None or ordering.order is None else ordering.order.to(graph.device)
     csr, from_given = _in_order(graph.csr, order)
-    values, edge_map, to_own = graph.values, graph.edge_slots, None
+    values, edge_map, to_own = graph.values, graph.nnz_index_of_edge, None
     if from_given is not None:
         to_own = inverse(from_given)
         values = None if values is None else values[from_given.long()]

@@ -225,7 +225,7 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
         """Makes the smallest pattern, which complains of its options."""
         make_pattern(run.groups["pattern"], 1)
 
-    def facts(self, run: RunOptions) -> dict[str, Any]:
+    def identity(self, run: RunOptions) -> dict[str, Any]:
         """The pattern and what decides the order of the sequences."""
         pattern = text_of(run.groups["pattern"])
         return {"pattern": pattern, "batch_size": run.trainer.batch_size, "order": run.seed}

@@ -78,7 +78,7 @@ def fit(
     *,
     folder: Path | None = None,
     resume: Path | None = None,
-    facts: dict[str, Any] | None = None,
+    identity: dict[str, Any] | None = None,
 ) -> FitResult:
     """Trains, and scores the model of the best epoch, which `module` then holds.
 
@@ -92,22 +92,22 @@ def fit(
         config: how long, and what to write.
         folder: where logs and checkpoints go; None: nowhere, and `config.logger` plays no part.
         resume: a last.ckpt of an earlier run, to go on from until `config.max_epochs`.
-        facts: what the run is about, plain values by name: kept in checkpoints, and compared with
+        identity: what the run is about, plain values by name: kept in checkpoints, and compared with
             those of `resume`.
 
     Raises:
         CheckpointError: `resume` can't be used.
         FloatingPointError: the loss became infinite or NaN.
     """
-    facts, steps = facts or {}, data.steps_per_epoch
+    identity, steps = identity or {}, data.steps_per_epoch
     if resume is not None:
-        check_checkpoint(resume, config, facts, steps)
+        check_checkpoint(resume, config, identity, steps)
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
     timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
     keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
     # In this order: an epoch has its row before it is validated, and its scores before it is kept.
     callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
-    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, facts))
+    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity))
     if config.progress:
         callbacks.append(ProgressBar(history))
     device = data.device
@@ -168,18 +168,18 @@ def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
 
 
 def check_checkpoint(
-    path: Path, config: TrainerConfig, facts: dict[str, Any], steps_per_epoch: int | None = 1
+    path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
 ) -> None:
     """Whether a run can go on from a checkpoint.
 
     Args:
         path: of the checkpoint.
         config: of the run.
-        facts: what the run is about, as in `fit`.
+        identity: what the run is about, as in `fit`.
         steps_per_epoch: optimiser steps of an epoch; None: not known yet, the epochs are not compared.
 
     Raises:
-        CheckpointError: there is no such file, it is none, it is of a run with other facts, or has
+        CheckpointError: there is no such file, it is none, it is of a run of another identity, or has
             as many epochs as there are to be.
     """
     try:
@@ -189,7 +189,7 @@ def check_checkpoint(
         raise CheckpointError(f"resume: there is no file {path}") from None
     except Exception as error:  # torch.load raises many kinds
         raise CheckpointError(f"resume: {path} is no last.ckpt of a run ({type(error).__name__})") from error
-    for name, value in facts.items():
+    for name, value in identity.items():
         if written.get(name) != value:
             was = f"{name}={written.get(name)}"
             raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")

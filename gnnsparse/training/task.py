@@ -62,7 +62,7 @@ class Task(Generic[Dataset, Data]):
     def check(self, run: RunOptions) -> None:
         """Raise a TypeError or a ValueError if the options do not suit the task, before data is loaded."""
 
-    def facts(self, run: RunOptions) -> dict[str, Any]:
+    def identity(self, run: RunOptions) -> dict[str, Any]:
         """What else has to be the same for a run to go on from another one's checkpoint."""
         return {}
 

@@ -251,7 +251,7 @@ def test_another_version_measures_anew(recorded: RecordingPath, monkeypatch: pyt
 
 
 def plan_file(folder: Path) -> Path:
-    (found,) = (e.path for e in GraphCache(folder).entries() if e.facts and "plan" in e.facts)
+    (found,) = (e.path for e in GraphCache(folder).entries() if e.metadata and "plan" in e.metadata)
     return found
 
 
@@ -327,7 +327,7 @@ def test_a_cpu_has_nothing_to_measure(monkeypatch: pytest.MonkeyPatch, own_cache
     for plan in (a.plan(8), a.tune(8), a.T.tune(8, "sddmm")):
         assert plan.kernel == "csr"
         assert "there is one candidate" in str(plan)
-    assert not [e for e in GraphCache(own_cache).entries() if e.facts and "plan" in e.facts]
+    assert not [e for e in GraphCache(own_cache).entries() if e.metadata and "plan" in e.metadata]
 
 
 def test_bad_arguments() -> None:
