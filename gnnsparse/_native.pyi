@@ -27,13 +27,13 @@ class Blocked:
     ) -> None: ...
     def attach(self, *addresses: int) -> None: ...
 
-class Segments:
+class WorkList:
     def __init__(self, data: int, count: int, row_offsets: int) -> None: ...
 
 class Heads:
     def __init__(self, data: int, batch: int, head: int, row: int, dtype: int) -> None: ...
 
-class Slots:
+class EdgeValues:
     def __init__(self, data: int, batch: int, head: int, dtype: int) -> None: ...
 
 class Attention:
@@ -42,7 +42,7 @@ class Attention:
         q: Heads,
         k: Heads,
         v: Heads,
-        bias: Slots,
+        bias: EdgeValues,
         batches: int,
         heads: int,
         d: int,
@@ -97,7 +97,7 @@ def cpu_attention_row_grads(
     grad: Heads,
     delta: int,
     dq: Heads,
-    dbias: Slots,
+    dbias: EdgeValues,
     threads: int,
 ) -> None: ...
 def cpu_attention_column_grads(
@@ -105,7 +105,7 @@ def cpu_attention_column_grads(
     a: Csr,
     row_ids: int,
     one_head: bool,
-    slot_map: int,
+    nnz_index_map: int,
     wide_map: bool,
     lse: int,
     grad: Heads,
@@ -120,22 +120,22 @@ def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...
 def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
 def emulate_panel_attention(
-    problem: Attention, a: Blocked, items: Segments, row_ids: int, out: Heads, lse: int
+    problem: Attention, a: Blocked, items: WorkList, row_ids: int, out: Heads, lse: int
 ) -> None: ...
 def emulate_panel_attention_grad(
     problem: Attention,
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     row_ids: int,
     grad: Heads,
-    facts: int,
+    row_stats: int,
     dq: Heads,
     dk: Heads,
     dv: Heads,
 ) -> None: ...
 def emulate_panel_sddmm(
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     q: Dense,
@@ -147,7 +147,7 @@ def emulate_panel_sddmm(
 ) -> None: ...
 def emulate_panel_spmm(
     a: Blocked,
-    segments: Segments,
+    items: WorkList,
     row_ids: int,
     row_scale: int,
     x: Dense,
@@ -157,7 +157,7 @@ def emulate_panel_spmm(
 ) -> None: ...
 def emulate_window_spmm(
     a: Blocked,
-    segments: Segments,
+    items: WorkList,
     indptr: int,
     edge_values: int,
     row_ids: int,
@@ -169,7 +169,7 @@ def emulate_window_spmm(
 ) -> None: ...
 def emulate_window_sddmm(
     a: Blocked,
-    segments: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     q: Dense,
@@ -203,7 +203,7 @@ def cuda_spmm_csr(
     row_ids: int,
     values: int,
     row_scale: int,
-    segments: Segments,
+    items: WorkList,
     cuts: int,
     cut_count: int,
     row_limit: int,
@@ -221,7 +221,7 @@ def cuda_spmm_csr(
 def cuda_sddmm_csr(
     a: Csr,
     row_ids: int,
-    segments: Segments,
+    items: WorkList,
     row_limit: int,
     lanes: int,
     row_lanes: int,
@@ -235,7 +235,7 @@ def cuda_sddmm_csr(
 ) -> None: ...
 def cuda_sddmm_panel(
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     q: Dense,
@@ -248,7 +248,7 @@ def cuda_sddmm_panel(
 ) -> None: ...
 def cuda_spmm_panel(
     a: Blocked,
-    segments: Segments,
+    items: WorkList,
     cuts: int,
     cut_count: int,
     row_ids: int,
@@ -263,7 +263,7 @@ def cuda_spmm_panel(
 ) -> None: ...
 def cuda_spmm_window(
     a: Blocked,
-    segments: Segments,
+    items: WorkList,
     cuts: int,
     cut_count: int,
     indptr: int,
@@ -279,7 +279,7 @@ def cuda_spmm_window(
 ) -> None: ...
 def cuda_sddmm_window(
     a: Blocked,
-    segments: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     q: Dense,
@@ -294,7 +294,7 @@ def cuda_gather_floor(columns: int, count: int, x: Dense, n: int, out: int, stre
 def cuda_attention_panel(
     problem: Attention,
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     cuts: int,
@@ -308,7 +308,7 @@ def cuda_attention_panel(
 def cuda_attention_panel_rows(
     problem: Attention,
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     cuts: int,
@@ -318,33 +318,33 @@ def cuda_attention_panel_rows(
     grad: Heads,
     out: Heads,
     lse: int,
-    facts: int,
+    row_stats: int,
     dq: Heads,
-    dbias: Slots,
+    dbias: EdgeValues,
     stream: int,
 ) -> None: ...
 def cuda_attention_panel_columns(
     problem: Attention,
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     cuts: int,
     cut_count: int,
     partials: int,
     partial: int,
-    slot_map: int,
+    nnz_index_map: int,
     wide_map: bool,
     grad: Heads,
-    facts: int,
+    row_stats: int,
     dk: Heads,
     dv: Heads,
     stream: int,
 ) -> None: ...
-def cuda_attention_panel_once(
+def cuda_attention_panel_fused_backward(
     problem: Attention,
     a: Blocked,
-    items: Segments,
+    items: WorkList,
     indptr: int,
     row_ids: int,
     cuts: int,
@@ -354,10 +354,10 @@ def cuda_attention_panel_once(
     grad: Heads,
     out: Heads,
     lse: int,
-    facts: int,
+    row_stats: int,
     dq: Heads,
-    dbias: Slots,
-    addends: int,
+    dbias: EdgeValues,
+    dkv_partials: int,
     heads: int,
     count: int,
     place_of_slot: int,

@@ -47,7 +47,7 @@ class Work(NamedTuple):
     view: _native.Blocked
     segments: Segments
     rows: int  # of a panel
-    head: tuple[_native.Blocked, _native.Segments, int, int, int, int, int]  # before the workspace
+    head: tuple[_native.Blocked, _native.WorkList, int, int, int, int, int]  # before the workspace
 
     @property
     def partials(self) -> int:

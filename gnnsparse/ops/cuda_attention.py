@@ -139,7 +139,7 @@ class _Backward:
         addends = addends_of(operand.side)
         size = at_once * addends.slots * addend_bytes(self.d, self.dv)
         room = torch.empty(size, dtype=torch.uint8, device=operand.device)
-        _native.cuda_attention_panel_once(
+        _native.cuda_attention_panel_fused_backward(
             self.problem, *work.head, address(partial), self.grad, *self.given, self.facts,
             heads_view(dq), slots_view(dbias), address(room), at_once, addends.slots,
             address(addends.places), address(addends.starts), heads_view(dk), heads_view(dv), self.stream,

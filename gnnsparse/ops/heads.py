@@ -12,7 +12,7 @@ from gnnsparse.precision import DTYPE_CODES
 __all__ = ["attention_problem", "edge_values", "heads_view", "slots_view"]
 
 _NO_HEADS = _native.Heads(0, 0, 0, 0, 0)
-_NO_SLOTS = _native.Slots(0, 0, 0, 0)
+_NO_SLOTS = _native.EdgeValues(0, 0, 0, 0)
 
 
 def edge_values(bias: torch.Tensor | None) -> torch.Tensor | None:
@@ -27,12 +27,12 @@ def heads_view(x: torch.Tensor | None) -> _native.Heads:
     return _native.Heads(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2), DTYPE_CODES[x.dtype])
 
 
-def slots_view(x: torch.Tensor | None) -> _native.Slots:
+def slots_view(x: torch.Tensor | None) -> _native.EdgeValues:
     """Edge values with contiguous edges; those of one batch or head serve all."""
     if x is None:
         return _NO_SLOTS
     batch, head = (0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))
-    return _native.Slots(x.data_ptr(), batch, head, DTYPE_CODES[x.dtype])
+    return _native.EdgeValues(x.data_ptr(), batch, head, DTYPE_CODES[x.dtype])
 
 
 def attention_problem(

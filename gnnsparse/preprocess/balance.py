@@ -55,9 +55,9 @@ class Segments:
         return Segments(self.items.to(device), self.cuts.to(device), self.partials, offsets)
 
     @cached_property
-    def view(self) -> _native.Segments:
+    def view(self) -> _native.WorkList:
         """The native handle."""
-        return _native.Segments(address(self.items), self.count, address(self.row_offsets))
+        return _native.WorkList(address(self.items), self.count, address(self.row_offsets))
 
 
 def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:

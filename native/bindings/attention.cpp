@@ -23,7 +23,7 @@ HeadsView make_heads(Address data, int64_t batch, int64_t head, int64_t row, int
   return view;
 }
 
-SlotsView make_slots(Address data, int64_t batch, int64_t head, int dtype) {
+EdgeValuesView make_edge_values(Address data, int64_t batch, int64_t head, int dtype) {
   const HeadsView checked = make_heads(data, batch, head, 0, dtype);
   return {checked.data, checked.batch, checked.head, checked.dtype};
 }
@@ -33,7 +33,7 @@ void require_heads(const HeadsView& view, int64_t elements, const char* name) {
 }
 
 AttentionProblem make_problem(const HeadsView& q, const HeadsView& k, const HeadsView& v,
-                              const SlotsView& bias, int64_t batches, int64_t heads, int64_t d,
+                              const EdgeValuesView& bias, int64_t batches, int64_t heads, int64_t d,
                               int64_t dv, double scale, bool is_causal, double dropout_p,
                               Address seed, int precision) {
   AttentionProblem problem;
@@ -96,7 +96,7 @@ void require_grad(const AttentionProblem& problem, const HeadsView& grad, int64_
 
 void row_grads(const AttentionProblem& problem, const CsrView& a, Address row_ids, bool one_batch,
                bool one_head, Address lse, const HeadsView& grad, Address delta,
-               const HeadsView& dq, const SlotsView& dbias, int threads) {
+               const HeadsView& dq, const EdgeValuesView& dbias, int threads) {
   cpu::AttentionArgs args = make_args(problem, a, row_ids, one_batch, one_head, lse, a.rows);
   const int64_t heads = problem.batches * problem.heads;
   require_grad(problem, grad, a.rows);
@@ -109,15 +109,15 @@ void row_grads(const AttentionProblem& problem, const CsrView& a, Address row_id
 }
 
 void column_grads(const AttentionProblem& problem, const CsrView& a, Address row_ids, bool one_head,
-                  Address slot_map, bool wide_map, Address lse, const HeadsView& grad,
+                  Address nnz_index_map, bool wide_map, Address lse, const HeadsView& grad,
                   Address delta, const HeadsView& dk, const HeadsView& dv, int threads) {
   cpu::AttentionArgs args = make_args(problem, a, row_ids, false, one_head, lse, a.cols);
   const int64_t heads = problem.batches * problem.heads;
   require_grad(problem, grad, a.cols);
   if (wide_map) {
-    args.slot_map = array<const int64_t>(slot_map, a.nnz, "slot_map");
+    args.nnz_index_map = array<const int64_t>(nnz_index_map, a.nnz, "nnz_index_map");
   } else {
-    args.slot_map = array<const int32_t>(slot_map, a.nnz, "slot_map");
+    args.nnz_index_map = array<const int32_t>(nnz_index_map, a.nnz, "nnz_index_map");
   }
   args.wide_map = wide_map;
   args.transposed = true;
@@ -140,8 +140,8 @@ void bind_attention(py::module_& m) {
   py::class_<HeadsView>(m, "Heads")
       .def(py::init(&make_heads), py::arg("data"), py::arg("batch"), py::arg("head"),
            py::arg("row"), py::arg("dtype"));
-  py::class_<SlotsView>(m, "Slots")
-      .def(py::init(&make_slots), py::arg("data"), py::arg("batch"), py::arg("head"),
+  py::class_<EdgeValuesView>(m, "EdgeValues")
+      .def(py::init(&make_edge_values), py::arg("data"), py::arg("batch"), py::arg("head"),
            py::arg("dtype"));
   py::class_<AttentionProblem>(m, "Attention")
       .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("bias"),

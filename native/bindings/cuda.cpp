@@ -4,7 +4,7 @@
 namespace gnnsparse::bindings {
 namespace {
 
-void sddmm_csr(const CsrView& a, Address row_ids, const Segments& segments, int64_t row_limit,
+void sddmm_csr(const CsrView& a, Address row_ids, const WorkList& items, int64_t row_limit,
                int lanes, int row_lanes, const Dense& q, const Dense& k, Address out, int out_dtype,
                int64_t d, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
@@ -12,8 +12,8 @@ void sddmm_csr(const CsrView& a, Address row_ids, const Segments& segments, int6
   cuda::CsrSddmm p;
   p.a = a;
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
-  p.segments = array<const cuda::RowSegment>(segments.data, segments.count, "segments");
-  p.segment_count = segments.count;
+  p.items = array<const cuda::RowItem>(items.data, items.count, "items");
+  p.item_count = items.count;
   p.row_limit = row_limit;
   p.lanes = lanes;
   p.row_lanes = row_lanes;
@@ -25,7 +25,7 @@ void sddmm_csr(const CsrView& a, Address row_ids, const Segments& segments, int6
   cuda::sddmm_csr(p, precision, stream_of(stream));
 }
 
-void sddmm_panel(const BlockedView& a, const Segments& items, Address indptr, Address row_ids,
+void sddmm_panel(const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
                  const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d,
                  int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
@@ -35,13 +35,13 @@ void sddmm_panel(const BlockedView& a, const Segments& items, Address indptr, Ad
                     precision, stream_of(stream));
 }
 
-void sddmm_window(const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
+void sddmm_window(const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
                   const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d,
                   int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_vectors(q, a.rows, d, precision, "q");
   require_vectors(k, a.cols, d, precision, "k");
-  cuda::sddmm_window(window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, precision),
+  cuda::sddmm_window(window_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, precision),
                      precision, stream_of(stream));
 }
 
@@ -102,13 +102,13 @@ void bind_preprocessing(py::module_& m) {
   m.def(
       "cuda_coo_to_csr",
       [](Address row, Address col, bool wide, int64_t edges, int64_t rows, int64_t cols,
-         Address indptr, Address indices, Address slot, bool wide_slot, Address scratch,
+         Address indptr, Address indices, Address slot, bool wide_nnz_index, Address scratch,
          size_t bytes, Address stream) {
         return cuda::coo_to_csr({array<const uint32_t>(row, edges, "row"), wide},
                                 {array<const uint32_t>(col, edges, "col"), wide}, edges, rows, cols,
                                 array<int64_t>(indptr, rows + 1, "indptr"),
                                 array<int32_t>(indices, edges, "indices"),
-                                {array<uint32_t>(slot, edges, "slot"), wide_slot},
+                                {array<uint32_t>(slot, edges, "slot"), wide_nnz_index},
                                 scratch_of(scratch, bytes), stream_of(stream));
       },
       nogil);
@@ -136,20 +136,20 @@ void bind_preprocessing(py::module_& m) {
   m.def(
       "cuda_fill_blocked",
       [](const CsrView& a, const BlockedView& format, Address position, Address columns,
-         Address bitmap, Address value_slot, Address stream) {
+         Address bitmap, Address value_index, Address stream) {
         if (format.shape.panel != format.shape.window) reject("panel", "must equal window");
         if (bitmap % 4 != 0) reject("bitmap", "must be aligned to 4 bytes");
         cuda::fill_blocked(a, format, array<const int32_t>(position, a.nnz, "position"),
                            optional_array<int32_t>(columns, "columns"),
                            optional_array<uint8_t>(bitmap, "bitmap"),
-                           optional_array<int64_t>(value_slot, "value_slot"), stream_of(stream));
+                           optional_array<int64_t>(value_index, "value_index"), stream_of(stream));
       },
       nogil);
   m.def(
       "cuda_count_entries",
-      [](Address banks, int64_t stages, Address counts, Address stream) {
-        cuda::count_entries(array<const uint32_t>(banks, stages, "banks"), stages,
-                            array<int64_t>(counts, stages, "counts"), stream_of(stream));
+      [](Address banks, int64_t k_tiles, Address counts, Address stream) {
+        cuda::count_entries(array<const uint32_t>(banks, k_tiles, "banks"), k_tiles,
+                            array<int64_t>(counts, k_tiles, "counts"), stream_of(stream));
       },
       nogil);
   m.def(

@@ -23,7 +23,7 @@ void require_head_vectors(const HeadsView& view, Precision precision, const char
 
 // What the three passes share: `queries` is L, also where `a` is the transpose.
 PanelAttention panel_attention(const AttentionProblem& problem, const BlockedView& a,
-                               const Segments& items, Address indptr, Address row_ids, Address cuts,
+                               const WorkList& items, Address indptr, Address row_ids, Address cuts,
                                int64_t cut_count, int64_t partials, Address partial,
                                int64_t queries) {
   require_head_vectors(problem.q, problem.precision, "q");
@@ -41,7 +41,7 @@ PanelAttention panel_attention(const AttentionProblem& problem, const BlockedVie
   return p;
 }
 
-void attention_panel(const AttentionProblem& problem, const BlockedView& a, const Segments& items,
+void attention_panel(const AttentionProblem& problem, const BlockedView& a, const WorkList& items,
                      Address indptr, Address row_ids, Address cuts, int64_t cut_count,
                      int64_t partials, Address partial, const HeadsView& out, Address lse,
                      Address stream) {
@@ -52,17 +52,17 @@ void attention_panel(const AttentionProblem& problem, const BlockedView& a, cons
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
 }
 
-void set_grad(PanelAttention& p, const HeadsView& grad, Address facts) {
+void set_grad(PanelAttention& p, const HeadsView& grad, Address row_stats) {
   require_head_vectors(grad, p.problem.precision, "grad");
-  require_aligned(facts, "facts");
+  require_aligned(row_stats, "row_stats");
   p.grad = grad;
-  p.facts = array<float>(facts, p.head_count * p.queries, "facts");
+  p.row_stats = array<float>(row_stats, p.head_count * p.queries, "row_stats");
 }
 
 // What the pass over rows is given, alone or as part of both in one.
 void set_rows(PanelAttention& p, const HeadsView& grad, const HeadsView& out, Address lse,
-              Address facts, const HeadsView& dq, const SlotsView& dbias) {
-  set_grad(p, grad, facts);
+              Address row_stats, const HeadsView& dq, const EdgeValuesView& dbias) {
+  set_grad(p, grad, row_stats);
   p.out = out;
   p.lse = array<float>(lse, p.head_count * p.queries, "lse");
   if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
@@ -71,54 +71,57 @@ void set_rows(PanelAttention& p, const HeadsView& grad, const HeadsView& out, Ad
 }
 
 void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
-                          const Segments& items, Address indptr, Address row_ids, Address cuts,
+                          const WorkList& items, Address indptr, Address row_ids, Address cuts,
                           int64_t cut_count, int64_t partials, Address partial,
-                          const HeadsView& grad, const HeadsView& out, Address lse, Address facts,
-                          const HeadsView& dq, const SlotsView& dbias, Address stream) {
+                          const HeadsView& grad, const HeadsView& out, Address lse,
+                          Address row_stats, const HeadsView& dq, const EdgeValuesView& dbias,
+                          Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.rows);
-  set_rows(p, grad, out, lse, facts, dq, dbias);
+  set_rows(p, grad, out, lse, row_stats, dq, dbias);
   cuda::attention_panel(p, cuda::AttentionPass::kRows, stream_of(stream));
 }
 
 void attention_panel_columns(const AttentionProblem& problem, const BlockedView& a,
-                             const Segments& items, Address indptr, Address row_ids, Address cuts,
-                             int64_t cut_count, int64_t partials, Address partial, Address slot_map,
-                             bool wide_map, const HeadsView& grad, Address facts,
-                             const HeadsView& dk, const HeadsView& dv, Address stream) {
+                             const WorkList& items, Address indptr, Address row_ids, Address cuts,
+                             int64_t cut_count, int64_t partials, Address partial,
+                             Address nnz_index_map, bool wide_map, const HeadsView& grad,
+                             Address row_stats, const HeadsView& dk, const HeadsView& dv,
+                             Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.cols);
-  set_grad(p, grad, facts);
-  p.slot_map = optional_array<const int32_t>(slot_map, "slot_map");
+  set_grad(p, grad, row_stats);
+  p.nnz_index_map = optional_array<const int32_t>(nnz_index_map, "nnz_index_map");
   p.wide_map = wide_map;
   p.dk = dk;
   p.dv = dv;
   cuda::attention_panel(p, cuda::AttentionPass::kColumns, stream_of(stream));
 }
 
-void attention_panel_once(const AttentionProblem& problem, const BlockedView& a,
-                          const Segments& items, Address indptr, Address row_ids, Address cuts,
-                          int64_t cut_count, int64_t partials, Address partial,
-                          const HeadsView& grad, const HeadsView& out, Address lse, Address facts,
-                          const HeadsView& dq, const SlotsView& dbias, Address addends,
-                          int64_t heads, int64_t count, Address place_of_slot,
-                          Address column_starts, const HeadsView& dk, const HeadsView& dv,
-                          Address stream) {
+void attention_panel_fused_backward(const AttentionProblem& problem, const BlockedView& a,
+                                    const WorkList& items, Address indptr, Address row_ids,
+                                    Address cuts, int64_t cut_count, int64_t partials,
+                                    Address partial, const HeadsView& grad, const HeadsView& out,
+                                    Address lse, Address row_stats, const HeadsView& dq,
+                                    const EdgeValuesView& dbias, Address dkv_partials,
+                                    int64_t heads, int64_t count, Address place_of_slot,
+                                    Address column_starts, const HeadsView& dk, const HeadsView& dv,
+                                    Address stream) {
   PanelAttention p = panel_attention(problem, a, items, indptr, row_ids, cuts, cut_count, partials,
                                      partial, a.rows);
-  set_rows(p, grad, out, lse, facts, dq, dbias);
+  set_rows(p, grad, out, lse, row_stats, dq, dbias);
   if (heads < 1) reject("heads", "must be at least 1");
   require_size(count, "count");
-  require_aligned(addends, "addends");
+  require_aligned(dkv_partials, "dkv_partials");
   require_aligned(place_of_slot, "place_of_slot");
   p.dk = dk;
   p.dv = dv;
-  p.addends.data = array<char>(addends, heads * count, "addends");
-  p.addends.heads = heads;
-  p.addends.count = count;
-  p.addends.place_of_slot = array<const int32_t>(place_of_slot, count, "place_of_slot");
-  p.addends.column_starts = array<const int32_t>(column_starts, a.cols + 1, "column_starts");
-  cuda::attention_panel(p, cuda::AttentionPass::kOnce, stream_of(stream));
+  p.dkv_partials.data = array<char>(dkv_partials, heads * count, "dkv_partials");
+  p.dkv_partials.heads = heads;
+  p.dkv_partials.count = count;
+  p.dkv_partials.place_of_slot = array<const int32_t>(place_of_slot, count, "place_of_slot");
+  p.dkv_partials.column_starts = array<const int32_t>(column_starts, a.cols + 1, "column_starts");
+  cuda::attention_panel(p, cuda::AttentionPass::kFused, stream_of(stream));
 }
 
 }  // namespace
@@ -128,7 +131,7 @@ void bind_cuda_attention(py::module_& m) {
   m.def("cuda_attention_panel", &attention_panel, nogil);
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil);
   m.def("cuda_attention_panel_columns", &attention_panel_columns, nogil);
-  m.def("cuda_attention_panel_once", &attention_panel_once, nogil);
+  m.def("cuda_attention_panel_fused_backward", &attention_panel_fused_backward, nogil);
 }
 
 }  // namespace gnnsparse::bindings

@@ -21,7 +21,7 @@ void pack(Address x, int x_dtype, int64_t row_stride, int64_t column_stride, Add
 }
 
 void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_scale,
-              const Segments& segments, Address cuts, int64_t cut_count, int64_t row_limit,
+              const WorkList& items, Address cuts, int64_t cut_count, int64_t row_limit,
               Address groups, int64_t group_count, int lanes, int row_lanes, const Dense& x,
               const Dense& y, int64_t n, Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
@@ -32,8 +32,8 @@ void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_sca
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.values = optional_array<const uint16_t>(values, "values");
   p.row_scale = optional_array<const float>(row_scale, "row_scale");
-  p.segments = array<const cuda::RowSegment>(segments.data, segments.count, "segments");
-  p.segment_count = segments.count;
+  p.items = array<const cuda::RowItem>(items.data, items.count, "items");
+  p.item_count = items.count;
   p.cuts = array<const cuda::Cut>(cuts, cut_count, "cuts");
   p.cut_count = cut_count;
   p.row_limit = row_limit;
@@ -49,26 +49,25 @@ void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_sca
   cuda::spmm_csr(p, precision, stream_of(stream));
 }
 
-void spmm_window(const BlockedView& a, const Segments& segments, Address cuts, int64_t cut_count,
+void spmm_window(const BlockedView& a, const WorkList& items, Address cuts, int64_t cut_count,
                  Address indptr, Address edge_values, Address row_ids, Address row_scale,
                  const Dense& x, const Dense& y, int64_t n, Address partial, int precision_code,
                  Address stream) {
   const Precision precision = precision_of(precision_code);
   require_window_shape(a);
   require_vectors(x, a.cols, n, precision, "x");
-  const WindowSpmm p = window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y, n,
-                                   partial, precision);
+  const WindowSpmm p =
+      window_spmm(a, items, indptr, edge_values, row_ids, row_scale, x, y, n, partial, precision);
   cuda::spmm_window(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
                     stream_of(stream));
 }
 
-void spmm_panel(const BlockedView& a, const Segments& segments, Address cuts, int64_t cut_count,
+void spmm_panel(const BlockedView& a, const WorkList& items, Address cuts, int64_t cut_count,
                 Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
                 int slices, Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_vectors(x, a.cols, n, precision, "x");
-  const PanelSpmm p =
-      panel_spmm(a, segments, row_ids, row_scale, x, y, n, slices, partial, precision);
+  const PanelSpmm p = panel_spmm(a, items, row_ids, row_scale, x, y, n, slices, partial, precision);
   cuda::spmm_panel(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
                    stream_of(stream));
 }

@@ -29,9 +29,9 @@ py::list fragment_map(const std::string& name) {
 
 void bind_emulation(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  py::class_<Segments>(m, "Segments")
+  py::class_<WorkList>(m, "WorkList")
       .def(py::init([](Address data, int64_t count, Address row_offsets) {
-             return Segments{data, count, row_offsets};
+             return WorkList{data, count, row_offsets};
            }),
            py::arg("data"), py::arg("count"), py::arg("row_offsets"));
   m.def("fragment_map", [](const std::string& shape, const std::string& operand) {
@@ -42,26 +42,26 @@ void bind_emulation(py::module_& m) {
   });
   m.def(
       "emulate_window_spmm",
-      [](const BlockedView& a, const Segments& segments, Address indptr, Address edge_values,
+      [](const BlockedView& a, const WorkList& items, Address indptr, Address edge_values,
          Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
          int precision) {
         const Precision p = precision_of(precision);
         require_window_shape(a);
         cpu::emulate_spmm(
-            window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y, n, 0, p), p);
+            window_spmm(a, items, indptr, edge_values, row_ids, row_scale, x, y, n, 0, p), p);
       },
       nogil);
   m.def(
       "emulate_panel_spmm",
-      [](const BlockedView& a, const Segments& segments, Address row_ids, Address row_scale,
+      [](const BlockedView& a, const WorkList& items, Address row_ids, Address row_scale,
          const Dense& x, const Dense& y, int64_t n, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_panel(panel_spmm(a, segments, row_ids, row_scale, x, y, n, 1, 0, p), p);
+        cpu::emulate_panel(panel_spmm(a, items, row_ids, row_scale, x, y, n, 1, 0, p), p);
       },
       nogil);
   m.def(
       "emulate_panel_sddmm",
-      [](const BlockedView& a, const Segments& items, Address indptr, Address row_ids,
+      [](const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
          const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
         const Precision p = precision_of(precision);
         cpu::emulate_panel_sddmm(panel_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, p),
@@ -70,7 +70,7 @@ void bind_emulation(py::module_& m) {
       nogil);
   m.def(
       "emulate_panel_attention",
-      [](const AttentionProblem& problem, const BlockedView& a, const Segments& items,
+      [](const AttentionProblem& problem, const BlockedView& a, const WorkList& items,
          Address row_ids, const HeadsView& out, Address lse) {
         PanelAttention p = attention_over(problem, a, items, row_ids);
         p.out = out;
@@ -80,12 +80,12 @@ void bind_emulation(py::module_& m) {
       nogil);
   m.def(
       "emulate_panel_attention_grad",
-      [](const AttentionProblem& problem, const BlockedView& a, const Segments& items,
-         Address row_ids, const HeadsView& grad, Address facts, const HeadsView& dq,
+      [](const AttentionProblem& problem, const BlockedView& a, const WorkList& items,
+         Address row_ids, const HeadsView& grad, Address row_stats, const HeadsView& dq,
          const HeadsView& dk, const HeadsView& dv) {
         PanelAttention p = attention_over(problem, a, items, row_ids);
         p.grad = grad;
-        p.facts = array<float>(facts, dq.data != nullptr ? a.rows : a.cols, "facts");
+        p.row_stats = array<float>(row_stats, dq.data != nullptr ? a.rows : a.cols, "row_stats");
         p.dq = dq;
         p.dk = dk;
         p.dv = dv;
@@ -97,11 +97,10 @@ void bind_emulation(py::module_& m) {
       nogil);
   m.def(
       "emulate_window_sddmm",
-      [](const BlockedView& a, const Segments& segments, Address indptr, Address row_ids,
+      [](const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
          const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_sddmm(window_sddmm(a, segments, indptr, row_ids, q, k, out, out_dtype, d, p),
-                           p);
+        cpu::emulate_sddmm(window_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, p), p);
       },
       nogil);
 }

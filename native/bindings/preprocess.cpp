@@ -16,8 +16,8 @@ cpu::IndexArray index_array(Address data, bool wide, int64_t count, const char* 
   return result;
 }
 
-cpu::SlotArray slot_array(Address data, bool wide, int64_t count, const char* name) {
-  cpu::SlotArray result;
+cpu::NnzIndexArray nnz_index_array(Address data, bool wide, int64_t count, const char* name) {
+  cpu::NnzIndexArray result;
   result.data = wide ? static_cast<void*>(array<int64_t>(data, count, name))
                      : array<int32_t>(data, count, name);
   result.wide = wide;
@@ -25,23 +25,23 @@ cpu::SlotArray slot_array(Address data, bool wide, int64_t count, const char* na
 }
 
 int64_t coo_to_csr(Address row, Address col, bool wide, int64_t edges, int64_t rows, Address indptr,
-                   Address indices, Address slot, bool wide_slot, int threads) {
-  return cpu::coo_to_csr(index_array(row, wide, edges, "row"), index_array(col, wide, edges, "col"),
-                         rows, array<int64_t>(indptr, rows + 1, "indptr"),
-                         array<int32_t>(indices, edges, "indices"),
-                         slot_array(slot, wide_slot, edges, "slot"), require_threads(threads));
+                   Address indices, Address slot, bool wide_nnz_index, int threads) {
+  return cpu::coo_to_csr(
+      index_array(row, wide, edges, "row"), index_array(col, wide, edges, "col"), rows,
+      array<int64_t>(indptr, rows + 1, "indptr"), array<int32_t>(indices, edges, "indices"),
+      nnz_index_array(slot, wide_nnz_index, edges, "slot"), require_threads(threads));
 }
 
 void fill_blocked(const CsrView& a, const BlockedView& format, Address panel_bricks,
                   Address panel_values, Address columns, Address bitmap, Address brick_ptr,
-                  Address brick_rows, Address value_ptr, Address value_slot, int threads) {
+                  Address brick_rows, Address value_ptr, Address value_index, int threads) {
   cpu::BlockedOutput out;
   out.columns = optional_array<int32_t>(columns, "columns");
   out.bitmap = optional_array<uint8_t>(bitmap, "bitmap");
   out.brick_ptr = optional_array<int64_t>(brick_ptr, "brick_ptr");
   out.brick_rows = optional_array<int32_t>(brick_rows, "brick_rows");
   out.value_ptr = optional_array<int64_t>(value_ptr, "value_ptr");
-  out.value_slot = optional_array<int64_t>(value_slot, "value_slot");
+  out.value_index = optional_array<int64_t>(value_index, "value_index");
   if (out.value_ptr != nullptr && format.shape.window * format.shape.brick != 64) {
     reject("brick", "values packed in block order need bricks of 64 elements");
   }
@@ -88,7 +88,7 @@ void bind_preprocess(py::module_& m) {
          int threads) {
         cpu::transpose(a, array<int64_t>(indptr, a.cols + 1, "indptr"),
                        array<int32_t>(indices, a.nnz, "indices"),
-                       slot_array(source, wide, a.nnz, "source"), require_threads(threads));
+                       nnz_index_array(source, wide, a.nnz, "source"), require_threads(threads));
       },
       "Writes the transpose and the slot each of its nonzeros came from.", nogil);
   m.def(
@@ -98,7 +98,7 @@ void bind_preprocess(py::module_& m) {
         cpu::permute_rows(a, array<const int32_t>(order, a.rows, "order"),
                           array<int64_t>(indptr, a.rows + 1, "indptr"),
                           array<int32_t>(indices, a.nnz, "indices"),
-                          slot_array(source, wide, a.nnz, "source"), require_threads(threads));
+                          nnz_index_array(source, wide, a.nnz, "source"), require_threads(threads));
       },
       "Writes the rows in the given order and the slot each nonzero came from.", nogil);
   m.def(
@@ -108,7 +108,7 @@ void bind_preprocess(py::module_& m) {
         if (a.rows != a.cols) reject("matrix", "must be square to have self-loops");
         cpu::add_self_loops(a, array<int64_t>(indptr, a.rows + 1, "indptr"),
                             indices == 0 ? nullptr : array<int32_t>(indices, count, "indices"),
-                            slot_array(source, wide, indices == 0 ? 0 : count, "source"),
+                            nnz_index_array(source, wide, indices == 0 ? 0 : count, "source"),
                             require_threads(threads));
       },
       "Adds the diagonal elements that a square matrix lacks.", nogil);
@@ -145,11 +145,11 @@ void bind_preprocess(py::module_& m) {
   m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil);
   m.def(
       "count_entries",
-      [](Address banks, int64_t stages, Address counts) {
-        cpu::count_entries(array<const uint32_t>(banks, stages, "banks"), stages,
-                           array<int64_t>(counts, stages, "counts"));
+      [](Address banks, int64_t k_tiles, Address counts) {
+        cpu::count_entries(array<const uint32_t>(banks, k_tiles, "banks"), k_tiles,
+                           array<int64_t>(counts, k_tiles, "counts"));
       },
-      "Nonzeros of every stage, from their bits by banks.", nogil);
+      "Nonzeros of every k_tile, from their bits by banks.", nogil);
   m.def(
       "fill_entries",
       [](const CsrView& a, const BlockedView& format, Address banks, Address values,

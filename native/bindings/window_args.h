@@ -9,9 +9,9 @@
 
 namespace gnnsparse::bindings {
 
-// The segments of a blocked matrix, [count][4] int32 as WindowSegment, and where each row of each
+// The items of a blocked matrix, [count][4] int32 as WindowItem, and where each row of each
 // segment starts among the nonzeros of its row.
-struct Segments {
+struct WorkList {
   Address data;
   int64_t count;
   Address row_offsets;
@@ -23,18 +23,18 @@ inline void require_window_shape(const BlockedView& a) {
   }
 }
 
-inline WindowSpmm window_spmm(const BlockedView& a, const Segments& segments, Address indptr,
+inline WindowSpmm window_spmm(const BlockedView& a, const WorkList& items, Address indptr,
                               Address edge_values, Address row_ids, Address row_scale,
                               const Dense& x, const Dense& y, int64_t n, Address partial,
                               Precision precision) {
   WindowSpmm p;
   p.a = a;
-  p.segments = array<const WindowSegment>(segments.data, segments.count, "segments");
-  p.segment_count = segments.count;
+  p.items = array<const WindowItem>(items.data, items.count, "items");
+  p.item_count = items.count;
   p.edges.values = optional_array<const uint16_t>(edge_values, "edge_values");
   if (edge_values != 0) {
     p.edges.indptr = array<const int64_t>(indptr, a.rows + 1, "indptr");
-    p.edges.row_offsets = array<const int32_t>(segments.row_offsets, segments.count, "row_offsets");
+    p.edges.row_offsets = array<const int32_t>(items.row_offsets, items.count, "row_offsets");
   }
   p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
   p.row_scale = optional_array<const float>(row_scale, "row_scale");
@@ -51,8 +51,8 @@ inline void require_entries(const BlockedView& a) {
   if (a.panels > 0 && a.value_ptr == nullptr) reject("value_ptr", "is null");
 }
 
-// The same for a panel kernel, whose segments are PanelItems.
-inline PanelSpmm panel_spmm(const BlockedView& a, const Segments& items, Address row_ids,
+// The same for a panel kernel, whose items are PanelItems.
+inline PanelSpmm panel_spmm(const BlockedView& a, const WorkList& items, Address row_ids,
                             Address row_scale, const Dense& x, const Dense& y, int64_t n,
                             int slices, Address partial, Precision precision) {
   if (slices < 1) reject("slices", "must be at least 1, got " + std::to_string(slices));
@@ -93,7 +93,7 @@ inline void require_score_panels(const BlockedView& a) {
 
 // What both SDDMM problems are told in the same words.
 template <class Problem>
-Problem sddmm_problem(const BlockedView& a, const Segments& items, Address indptr, Address row_ids,
+Problem sddmm_problem(const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
                       const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d,
                       Precision precision) {
   Problem p;
@@ -111,7 +111,7 @@ Problem sddmm_problem(const BlockedView& a, const Segments& items, Address indpt
   return p;
 }
 
-inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Address indptr,
+inline PanelSddmm panel_sddmm(const BlockedView& a, const WorkList& items, Address indptr,
                               Address row_ids, const Dense& q, const Dense& k, Address out,
                               int out_dtype, int64_t d, Precision precision) {
   require_score_panels(a);
@@ -125,7 +125,7 @@ inline PanelSddmm panel_sddmm(const BlockedView& a, const Segments& items, Addre
 
 // What all passes of attention are told in the same words.
 inline PanelAttention attention_over(const AttentionProblem& problem, const BlockedView& a,
-                                     const Segments& items, Address row_ids) {
+                                     const WorkList& items, Address row_ids) {
   require_score_panels(a);
   if (a.shape.panel != 16 && a.shape.panel != 64) reject("format", "panels have 16 or 64 rows");
   PanelAttention p;
@@ -137,16 +137,16 @@ inline PanelAttention attention_over(const AttentionProblem& problem, const Bloc
   return p;
 }
 
-inline WindowSddmm window_sddmm(const BlockedView& a, const Segments& segments, Address indptr,
+inline WindowSddmm window_sddmm(const BlockedView& a, const WorkList& items, Address indptr,
                                 Address row_ids, const Dense& q, const Dense& k, Address out,
                                 int out_dtype, int64_t d, Precision precision) {
   if (a.shape.window != 8 || a.shape.brick != 16 || a.encoding != Encoding::kBitmap) {
     reject("format", "SDDMM takes plain 8 x 16 bitmaps");
   }
   auto p =
-      sddmm_problem<WindowSddmm>(a, segments, indptr, row_ids, q, k, out, out_dtype, d, precision);
-  p.segments = array<const WindowSegment>(segments.data, segments.count, "segments");
-  p.segment_count = segments.count;
+      sddmm_problem<WindowSddmm>(a, items, indptr, row_ids, q, k, out, out_dtype, d, precision);
+  p.items = array<const WindowItem>(items.data, items.count, "items");
+  p.item_count = items.count;
   return p;
 }
 

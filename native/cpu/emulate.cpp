@@ -3,18 +3,18 @@
 namespace gnnsparse::cpu {
 namespace {
 
-// One warp's segment and tile of features, summed into `c` for each group of 8 rows.
+// One warp's item and tile of features, summed into `c` for each group of 8 rows.
 template <Precision P, class Source>
 void spmm_warp(const WindowSpmm& p, const WindowRange& range, int64_t first_feature,
                std::vector<WarpC>& c) {
   using Tile = typename TileOf<P>::Type;
   std::vector<Source> sources;
   for (int lane = 0; lane < kWarp; ++lane) sources.emplace_back(p.a, p.edges, range, lane);
-  for (int step = 0; step < range.steps; ++step) {
+  for (int k_tile = 0; k_tile < range.k_tiles; ++k_tile) {
     Vec16 rows[kWarp][kLaneSlots];
     typename Tile::Values values[kWarp][Source::kRowTiles];
     for (int lane = 0; lane < kWarp; ++lane) {
-      const int position = kStep * (range.first_step + step) + lane_slot(lane);
+      const int position = kWindowKTile * (range.first_k_tile + k_tile) + lane_slot(lane);
       const SlotColumns columns = slot_columns(p.a, range, position);
       for (int i = 0; i < kLaneSlots; ++i) {
         rows[lane][i] = load_vec16<typename Tile::Storage>(
@@ -39,10 +39,10 @@ void spmm_warp(const WindowSpmm& p, const WindowRange& range, int64_t first_feat
 template <Precision P, class Source>
 void emulate_spmm_with(const WindowSpmm& p) {
   using Tile = typename TileOf<P>::Type;
-  // Cut segments of a window are neighbours in the list, so sums simply go on.
+  // Cut items of a window are neighbours in the list, so sums simply go on.
   std::vector<float> sums(p.a.rows * p.n, 0.0f);
-  for (int64_t s = 0; s < p.segment_count; ++s) {
-    const WindowRange range = window_range(p.a, p.segments, s);
+  for (int64_t s = 0; s < p.item_count; ++s) {
+    const WindowRange range = window_range(p.a, p.items, s);
     for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
       std::vector<WarpC> c(Source::kRowTiles * Tile::kAccumulators, WarpC{});
       spmm_warp<P, Source>(p, range, f0, c);
@@ -77,7 +77,7 @@ void emulate_spmm_precision(const WindowSpmm& p) {
     return wide ? emulate_spmm_with<P, PackedSource<Tile, 2>>(p)
                 : emulate_spmm_with<P, PackedSource<Tile, 1>>(p);
   }
-  if (wide || p.a.shape.brick != kStep) {
+  if (wide || p.a.shape.brick != kWindowKTile) {
     throw std::invalid_argument("brick: plain bitmaps must be 8 x 16");
   }
   return p.edges.values != nullptr ? emulate_spmm_with<P, RowValueSource<Tile>>(p)
@@ -88,16 +88,16 @@ template <Precision P>
 void emulate_sddmm_precision(const WindowSddmm& p) {
   using Tile = typename TileOf<P>::Type;
   constexpr int64_t kChunk = 4 * Tile::kLaneFeatures;
-  for (int64_t s = 0; s < p.segment_count; ++s) {
-    const WindowRange range = window_range(p.a, p.segments, s);
+  for (int64_t s = 0; s < p.item_count; ++s) {
+    const WindowRange range = window_range(p.a, p.items, s);
     std::vector<int64_t> next(kTileRows, 0);
     for (int r = 0; r < kTileRows && range.row + r < p.a.rows; ++r) {
       next[r] = p.indptr[range.row + r] + p.row_offsets[s * kTileRows + r];
     }
     std::vector<RowBits> bits;
     for (int r = 0; r < kTileRows; ++r) bits.emplace_back(p.a, range, r);
-    for (int step = 0; step < range.steps; ++step) {
-      const int position = kStep * (range.first_step + step);
+    for (int k_tile = 0; k_tile < range.k_tiles; ++k_tile) {
+      const int position = kWindowKTile * (range.first_k_tile + k_tile);
       WarpC c = {};
       for (int64_t f0 = 0; f0 < p.d; f0 += kChunk) {
         for (int m = 0; m < kSddmmMmas; ++m) {
@@ -151,7 +151,7 @@ void emulate_spmm(const WindowSpmm& problem, Precision precision) {
 }
 
 void emulate_sddmm(const WindowSddmm& problem, Precision precision) {
-  if (problem.a.shape.window != kTileRows || problem.a.shape.brick != kStep) {
+  if (problem.a.shape.window != kTileRows || problem.a.shape.brick != kWindowKTile) {
     throw std::invalid_argument("brick: plain bitmaps must be 8 x 16");
   }
   switch (precision) {

@@ -74,12 +74,12 @@ WarpA operand_a(const WarpC (&weights)[4], int q) {
 
 using RowsOfSums = std::vector<std::vector<float>>;
 
-// sums += weights * values, the rows of a stage's columns.
+// sums += weights * values, the rows of a K tile's columns.
 template <Precision P, class RowOf>
-void add_products(const PanelAttention& p, const DenseView& values, int64_t width, int64_t stage,
+void add_products(const PanelAttention& p, const DenseView& values, int64_t width, int64_t k_tile,
                   const WarpC (&weights)[4], RowOf row_of) {
   for (int64_t f0 = 0; f0 < width; f0 += PanelTile<P>::kFeatures) {
-    const StageMemory memory = copy_stage<P>(p.a, values, width, stage, f0);
+    const StageMemory memory = copy_stage<P>(p.a, values, width, k_tile, f0);
     for (int tile = 0; tile < PanelTile<P>::kTiles; ++tile) {
       WarpC c = {};
       for (int step = 0; step < 2; ++step) {
@@ -94,7 +94,8 @@ void add_products(const PanelAttention& p, const DenseView& values, int64_t widt
   }
 }
 
-// Calls body(the warp's rows and stages, stage, bits of its lanes) for every stage of every warp.
+// Calls body(the warp's rows and K tiles, K tile, bits of its lanes) for every K tile of every
+// warp.
 template <class Body>
 void for_each_stage(const PanelAttention& p, Body body) {
   const int64_t windows = p.a.shape.panel / kQueryRows;
@@ -102,14 +103,14 @@ void for_each_stage(const PanelAttention& p, Body body) {
     for (int64_t w = 0; w < windows; ++w) {
       PanelItem window = p.items[s];
       window.row += static_cast<int32_t>(kQueryRows * w);
-      for (int64_t i = 0; i < window.stages; ++i) {
-        const int64_t stage = int64_t{window.stage} + i;
+      for (int64_t i = 0; i < window.k_tiles; ++i) {
+        const int64_t k_tile = int64_t{window.first_k_tile} + i;
         uint32_t bits[kWarp];
         for (int lane = 0; lane < kWarp; ++lane) {
-          const uint32_t stored = load_bits<kQueryRows>(p.a, stage * windows + w, lane);
+          const uint32_t stored = load_bits<kQueryRows>(p.a, k_tile * windows + w, lane);
           bits[lane] = lane_bits(stored, kQueryRows);
         }
-        body(window, stage, bits);
+        body(window, k_tile, bits);
       }
     }
   }
@@ -132,15 +133,15 @@ void emulate(const PanelAttention& p) {
   const AttentionProblem& problem = p.problem;
   std::vector<RowSums> rows(p.a.rows);
   for (RowSums& row : rows) row.values.assign(problem.dv, 0.0f);
-  for_each_stage(p, [&](const PanelItem& item, int64_t stage, const uint32_t (&bits)[kWarp]) {
+  for_each_stage(p, [&](const PanelItem& item, int64_t k_tile, const uint32_t (&bits)[kWarp]) {
     const auto inside = [&](int r) { return item.row + r < p.a.rows; };
     WarpC scores[4] = {};
-    score_stage<P>(p, problem.q.of(0, 0), problem.k.of(0, 0), problem.d, item, stage, scores);
+    score_stage<P>(p, problem.q.of(0, 0), problem.k.of(0, 0), problem.d, item, k_tile, scores);
     RowSums nobody;
     for (int r = 0; r < kQueryRows; ++r) {
       weigh(bits, problem.scale * kLog2E, r, scores, inside(r) ? rows[item.row + r] : nobody);
     }
-    add_products<P>(p, problem.v.of(0, 0), problem.dv, stage, scores,
+    add_products<P>(p, problem.v.of(0, 0), problem.dv, k_tile, scores,
                     [&](int r) { return inside(r) ? &rows[item.row + r].values : nullptr; });
   });
   RowsOfSums results(p.a.rows);
@@ -182,29 +183,29 @@ void emulate_grad(const PanelAttention& p) {
   const DenseView grad = p.grad.of(0, 0);
   RowsOfSums first(p.a.rows, std::vector<float>(problem.d, 0.0f));
   RowsOfSums second(p.a.rows, std::vector<float>(problem.dv, 0.0f));
-  for_each_stage(p, [&](const PanelItem& item, int64_t stage, const uint32_t (&bits)[kWarp]) {
+  for_each_stage(p, [&](const PanelItem& item, int64_t k_tile, const uint32_t (&bits)[kWarp]) {
     WarpC weights[4] = {};
     WarpC gradients[4] = {};
-    score_stage<P>(p, transposed ? k : q, transposed ? q : k, problem.d, item, stage, weights);
-    score_stage<P>(p, transposed ? v : grad, transposed ? grad : v, problem.dv, item, stage,
+    score_stage<P>(p, transposed ? k : q, transposed ? q : k, problem.d, item, k_tile, weights);
+    score_stage<P>(p, transposed ? v : grad, transposed ? grad : v, problem.dv, item, k_tile,
                    gradients);
     for (int i = 0; i < kWarp * 2 * kLaneColumns; ++i) {
       const int lane = i / 2 / kLaneColumns;
       const int slot = i / 2 % kLaneColumns;
       const int upper = i % 2;
       const int64_t row = int64_t{item.row} + lane / 4 + 8 * upper;
-      const int64_t column = p.a.columns[stage * kStage + kLaneColumns * (lane % 4) + slot];
+      const int64_t column = p.a.columns[k_tile * kPanelKTile + kLaneColumns * (lane % 4) + slot];
       const int64_t query = transposed ? column : row < p.a.rows ? row_id(p, row) : -1;
       const bool edge = bits[lane] >> result_bit(upper, slot >> 1, slot & 1) & 1u;
       const int reg = 2 * upper + (slot & 1);
-      edge_gradient<P>(p.facts + 4 * std::max(query, int64_t{0}), problem.scale * kLog2E, edge,
+      edge_gradient<P>(p.row_stats + 4 * std::max(query, int64_t{0}), problem.scale * kLog2E, edge,
                        weights[slot >> 1].reg[lane][reg], gradients[slot >> 1].reg[lane][reg]);
     }
     const auto in = [&](RowsOfSums& sums) {
       return [&](int r) { return item.row + r < p.a.rows ? &sums[item.row + r] : nullptr; };
     };
-    add_products<P>(p, transposed ? q : k, problem.d, stage, gradients, in(first));
-    if (transposed) add_products<P>(p, grad, problem.dv, stage, weights, in(second));
+    add_products<P>(p, transposed ? q : k, problem.d, k_tile, gradients, in(first));
+    if (transposed) add_products<P>(p, grad, problem.dv, k_tile, weights, in(second));
   });
   store_sums(p, transposed ? p.dk : p.dq, first, problem.scale);
   if (transposed) store_sums(p, p.dv, second, 1.0f);

@@ -3,20 +3,20 @@
 namespace gnnsparse::cpu {
 namespace {
 
-// Operand A of mma q, row tile m, of a stage.
+// Operand A of mma q, row tile m, of a K tile.
 template <class Source>
-WarpA operand_a(const BlockedView& a, int64_t stage, int m, int q) {
+WarpA operand_a(const BlockedView& a, int64_t k_tile, int m, int q) {
   WarpA result;
   for (int lane = 0; lane < kWarp; ++lane) {
-    Source::registers(Source::load(a, stage, lane), m, q, result.reg[lane]);
+    Source::registers(Source::load(a, k_tile, lane), m, q, result.reg[lane]);
   }
   return result;
 }
 
 template <>
-WarpA operand_a<PackedPanel>(const BlockedView& a, int64_t stage, int m, int q) {
+WarpA operand_a<PackedPanel>(const BlockedView& a, int64_t k_tile, int m, int q) {
   Vec16 tile[kTileBytes / sizeof(Vec16) + 1] = {};  // entries that are none go behind it
-  const PackedPanel::Range range = PackedPanel::range(a, stage);
+  const PackedPanel::Range range = PackedPanel::range(a, k_tile);
   for (int vector = 0; vector < range.count; ++vector) {
     for (const uint32_t entry : PackedPanel::load(a, range, vector).entry) {
       const auto value = static_cast<uint16_t>(entry);
@@ -31,18 +31,18 @@ WarpA operand_a<PackedPanel>(const BlockedView& a, int64_t stage, int m, int q) 
 }
 
 template <Precision P, class Source>
-void multiply_stage(const PanelSpmm& p, int64_t stage, int64_t feature, std::vector<WarpC>& sums) {
+void multiply_stage(const PanelSpmm& p, int64_t k_tile, int64_t feature, std::vector<WarpC>& sums) {
   using Tile = PanelTile<P>;
-  const StageMemory memory = copy_stage<P>(p.a, p.x, p.n, stage, feature);
+  const StageMemory memory = copy_stage<P>(p.a, p.x, p.n, k_tile, feature);
   for (int q = 0; q < Tile::kMmas; ++q) {
     for (int m = 0; m < Source::kRows / 16; ++m) {
-      const WarpA a = operand_a<Source>(p.a, stage, m, q);
+      const WarpA a = operand_a<Source>(p.a, k_tile, m, q);
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
         WarpB b = operand_b<P>(memory, q, tile);
         if constexpr (Tile::kSplit) {
           for (int i = 0; i < 2 * kWarp; ++i) {
             uint32_t& word = b.reg[i / 2][i % 2];
-            const auto loaded = Source::load(p.a, stage, i / 2);
+            const auto loaded = Source::load(p.a, k_tile, i / 2);
             word = float_bits(Source::weigh(loaded, 2 * q + i % 2, bits_float(word)));
           }
         }
@@ -60,8 +60,8 @@ void emulate_with(const PanelSpmm& p) {
     const PanelItem item = p.items[s];
     for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
       std::vector<WarpC> c(Source::kRows / 16 * Tile::kTiles, WarpC{});
-      for (int stage = item.stage; stage < item.stage + item.stages; ++stage) {
-        multiply_stage<P, Source>(p, stage, f0, c);
+      for (int k_tile = item.first_k_tile; k_tile < item.first_k_tile + item.k_tiles; ++k_tile) {
+        multiply_stage<P, Source>(p, k_tile, f0, c);
       }
       for (int i = 0; i < static_cast<int>(c.size()) * kWarp * 4; ++i) {
         const int reg = i % 4;
@@ -95,7 +95,7 @@ void emulate_precision(const PanelSpmm& p) {
   return p.a.shape.window == 16 ? emulate_height<P, 16>(p) : emulate_height<P, 32>(p);
 }
 
-// Writes one row's scores of a stage; its lanes' slots are in the order of the columns.
+// Writes one row's scores of a K tile; its lanes' slots are in the order of the columns.
 void store_scores(const PanelSddmm& p, const WarpC (&scores)[4], const uint32_t (&bits)[kWarp],
                   int in_panel, int64_t& next) {
   const int upper = in_panel / 8;
@@ -117,12 +117,13 @@ void emulate_scores(const PanelSddmm& p) {
     for (int r = 0; r < kQueryRows && item.row + r < p.a.rows; ++r) {
       next[r] = p.indptr[item.row + r] + p.row_offsets[s * kQueryRows + r];
     }
-    for (int64_t stage = item.stage; stage < int64_t{item.stage} + item.stages; ++stage) {
+    for (int64_t k_tile = item.first_k_tile; k_tile < int64_t{item.first_k_tile} + item.k_tiles;
+         ++k_tile) {
       WarpC scores[4] = {};
-      score_stage<P>(p, p.q, p.k, p.d, item, stage, scores);
+      score_stage<P>(p, p.q, p.k, p.d, item, k_tile, scores);
       uint32_t bits[kWarp];
       for (int lane = 0; lane < kWarp; ++lane) {
-        bits[lane] = lane_bits(load_bits<kQueryRows>(p.a, stage, lane), kQueryRows);
+        bits[lane] = lane_bits(load_bits<kQueryRows>(p.a, k_tile, lane), kQueryRows);
       }
       for (int r = 0; r < kQueryRows; ++r) store_scores(p, scores, bits, r, next[r]);
     }

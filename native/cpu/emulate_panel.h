@@ -7,13 +7,13 @@
 
 namespace gnnsparse::cpu {
 
-// The shared memory of one stage.
+// The shared memory of one K tile.
 struct StageMemory {
-  Vec16 chunk[kStageChunks];
+  Vec16 chunk[kKTileChunks];
 };
 
 template <Precision P>
-StageMemory copy_stage(const BlockedView& a, const DenseView& x, int64_t width, int64_t stage,
+StageMemory copy_stage(const BlockedView& a, const DenseView& x, int64_t width, int64_t k_tile,
                        int64_t feature) {
   using Tile = PanelTile<P>;
   StageMemory memory;
@@ -22,8 +22,8 @@ StageMemory copy_stage(const BlockedView& a, const DenseView& x, int64_t width, 
     const int64_t at = feature + copy_chunk(lane) * Tile::kPerChunk;
     for (int i = 0; i < kLaneColumns; ++i) {
       const int slot = copy_slot(lane, i);
-      const int32_t column = a.columns[stage * kStage + slot];
-      memory.chunk[stage_chunk(slot, copy_chunk(lane))] =
+      const int32_t column = a.columns[k_tile * kPanelKTile + slot];
+      memory.chunk[k_tile_chunk(slot, copy_chunk(lane))] =
           column >= 0 ? load_vec16<typename Tile::Storage>(x, column, at, width) : Vec16{};
     }
   }
@@ -37,7 +37,7 @@ inline uint32_t matrix_word(const StageMemory& memory, int q, int pair, int lane
   for (int half = 0; half < 2; ++half) {
     const int source = 8 * matrix + 2 * (lane & 3) + half;
     const Vec16& chunk =
-        memory.chunk[stage_chunk(matrix_slot(source, q), matrix_chunk(source, pair))];
+        memory.chunk[k_tile_chunk(matrix_slot(source, q), matrix_chunk(source, pair))];
     uint16_t element;
     memcpy(&element, reinterpret_cast<const char*>(&chunk) + 2 * (lane >> 2), sizeof element);
     word |= static_cast<uint32_t>(element) << (16 * half);
@@ -51,7 +51,7 @@ WarpB operand_b(const StageMemory& memory, int q, int tile) {
   for (int lane = 0; lane < kWarp; ++lane) {
     for (int upper = 0; upper < 2; ++upper) {
       if constexpr (kWords<P>) {
-        const int chunk = stage_chunk(word_slot(lane, q, upper), word_chunk(lane));
+        const int chunk = k_tile_chunk(word_slot(lane, q, upper), word_chunk(lane));
         b.reg[lane][upper] = memory.chunk[chunk].word[tile];
       } else {
         b.reg[lane][upper] = matrix_word(memory, q, tile / 2, lane, 2 * (tile & 1) + upper);
@@ -141,26 +141,26 @@ void score_operands(const QueryMemory& queries, const StageMemory& keys, int q, 
     }
     for (int r = 0; r < 2; ++r) {
       if constexpr (kWords<P>) {
-        const int chunk = stage_chunk(column_slot(lane >> 2, j), word_pair_chunk(lane, r));
+        const int chunk = k_tile_chunk(column_slot(lane >> 2, j), word_pair_chunk(lane, r));
         b.reg[lane][r] = keys.chunk[chunk].word[q];
       } else {
         b.reg[lane][r] = plain_word(lane, 2 * (q & 1) + r, [&](int source) -> const Vec16& {
           const int slot = column_slot(source & 7, j);
-          return keys.chunk[stage_chunk(slot, key_step_chunk(source, q >> 1))];
+          return keys.chunk[k_tile_chunk(slot, key_step_chunk(source, q >> 1))];
         });
       }
     }
   }
 }
 
-// The scores of a stage: q's rows of the panel times k's rows of the stage's columns, `width`
+// The scores of a K tile: q's rows of the panel times k's rows of the K tile's columns, `width`
 // features.
 template <Precision P, class Problem>
 void score_stage(const Problem& p, const DenseView& q, const DenseView& k, int64_t width,
-                 const PanelItem& item, int64_t stage, WarpC (&scores)[4]) {
+                 const PanelItem& item, int64_t k_tile, WarpC (&scores)[4]) {
   for (int64_t f0 = 0; f0 < width; f0 += PanelTile<P>::kFeatures) {
     const QueryMemory queries = copy_queries<P>(p, q, width, item, f0);
-    const StageMemory keys = copy_stage<P>(p.a, k, width, stage, f0);
+    const StageMemory keys = copy_stage<P>(p.a, k, width, k_tile, f0);
     for (int step = 0; step < 4; ++step) {
       for (int j = 0; j < 4; ++j) {
         WarpA a;

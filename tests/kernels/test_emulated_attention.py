@@ -17,7 +17,7 @@ from tests.helpers import make
 from tests.kernels.test_attention import OPTIONS, PATTERNS, check, rounding_of
 
 TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_rows", "_columns")}
-ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_once")}
+ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_fused_backward")}
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -58,7 +58,7 @@ struct Numbered {
   }
 };
 
-// The nonzeros of one item. Segments of long rows come first in the grid: they take longest.
+// The nonzeros of one item. WorkList of long rows come first in the grid: they take longest.
 struct RowWork : Numbered {
   int64_t row = -1;  // -1: nothing to do
   int partial = -1;
@@ -67,18 +67,18 @@ struct RowWork : Numbered {
   __device__ RowWork(const Problem& p, int64_t item) {
     int64_t begin;
     int64_t count;
-    if (item < p.segment_count) {
-      const RowSegment s = p.segments[item];
+    if (item < p.item_count) {
+      const RowItem s = p.items[item];
       row = s.row;
       begin = p.a.indptr[row] + s.first;
       count = s.count;
       partial = s.partial;
     } else {
-      const int64_t r = item - p.segment_count;
+      const int64_t r = item - p.item_count;
       if (r >= p.a.rows) return;
       begin = p.a.indptr[r];
       count = p.a.indptr[r + 1] - begin;
-      if (count > p.row_limit) return;  // its segments do it
+      if (count > p.row_limit) return;  // its items do it
       row = r;
     }
     number(begin, count, p.a.nnz);

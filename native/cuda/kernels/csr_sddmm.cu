@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
 
 template <Precision P>
 void run(const CsrSddmm& p, Stream stream) {
-  const dim3 grid = grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes, 1, "sddmm_csr");
+  const dim3 grid = grid_of(p.item_count + p.a.rows, kCsrThreads / p.row_lanes, 1, "sddmm_csr");
   launch("sddmm_csr", csr_sddmm_kernel<P>, grid, kCsrThreads, stream, p);
 }
 

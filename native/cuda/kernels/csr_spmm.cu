@@ -26,7 +26,7 @@ struct CsrLaunch : CsrSpmm {
 template <Precision P>
 __device__ const char* row_of_x(const CsrLaunch& p, int64_t feature) {
   constexpr int kBytes = sizeof(typename VectorOf<P>::Storage);
-  return kept(static_cast<const char*>(p.x.data) + feature * kBytes);
+  return pin_register(static_cast<const char*>(p.x.data) + feature * kBytes);
 }
 
 // The values of a batch. They stay packed until they are used, which saves registers.
@@ -143,7 +143,7 @@ class GroupRows {
         last_row_(static_cast<int>(work.last_row)) {
     if constexpr (kWhole) {
       constexpr int kBytes = sizeof(typename VectorOf<P>::Storage);
-      y_ = kept(p.chunks.data + feature * kBytes);
+      y_ = pin_register(p.chunks.data + feature * kBytes);
     }
     now_ = {base_ + work.first, -1, 0.0f};
     next_ = info();
@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P>)
   const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
   if (feature >= p.n) return;
   const char* x = row_of_x<P>(p, feature);
-  if (lane.item >= p.segment_count) {
-    const GroupWork work(p, lane.item - p.segment_count);
+  if (lane.item >= p.item_count) {
+    const GroupWork work(p, lane.item - p.item_count);
     if (work.row >= 0) sum_group<P, kWeighted, kWhole>(p, work, feature, x);
   } else {
     const RowWork work(p, lane.item);
@@ -288,7 +288,7 @@ void run(const CsrSpmm& problem, Stream stream) {
   const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
   const bool grouped = p.groups != nullptr;
   const dim3 grid =
-      grid_of(p.segment_count + (grouped ? p.group_count : p.a.rows),
+      grid_of(p.item_count + (grouped ? p.group_count : p.a.rows),
               kCsrThreads / (grouped ? p.lanes : p.row_lanes), ceil_div(p.n, tile), "spmm_csr");
   const CsrKernel kernel = p.values != nullptr ? kernel_for<P, true>(p) : kernel_for<P, false>(p);
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);

@@ -14,10 +14,10 @@ extern template void run_attention_column_grads<Precision::kFp16>(const PanelAtt
 extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kTf32>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kFp32>(const PanelAttention&, Stream);
-extern template void run_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void run_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
-extern template void sum_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void sum_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_fused_backward<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_fused_backward<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void sum_attention_dkv_partials<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void sum_attention_dkv_partials<Precision::kBf16>(const PanelAttention&, Stream);
 
 namespace {
 
@@ -36,7 +36,7 @@ class PartWeights {
  public:
   __device__ PartWeights(const Combine& c, const PartialShape& shape, int64_t part, int count,
                          int row)
-      : maxima_(c.partial + shape.facts(part, 0, row)), stride_(2 * shape.rows) {
+      : maxima_(c.partial + shape.row_stat(part, 0, row)), stride_(2 * shape.rows) {
     top_ = -std::numeric_limits<float>::infinity();
     for (int i = 0; i < count; ++i) top_ = fmaxf(top_, maxima_[stride_ * i]);
     for (int i = 0; i < count; ++i) {
@@ -109,7 +109,7 @@ PanelAttention heads_of(const PanelAttention& p, int64_t first, int64_t count) {
 // other, so that the gradient has one writer.
 template <class RunHeads>
 void by_bias_writer(const PanelAttention& p, const RunHeads& run_heads) {
-  const SlotsView& to = p.dbias;
+  const EdgeValuesView& to = p.dbias;
   const bool shared = to.data != nullptr && ((to.batch == 0 && p.problem.batches > 1) ||
                                              (to.head == 0 && p.problem.heads > 1));
   if (!shared) return run_heads(p);
@@ -121,15 +121,15 @@ void run_rows(const PanelAttention& p, Stream stream) {
   by_bias_writer(p, [&](const PanelAttention& some) { run_attention_row_grads<P>(some, stream); });
 }
 
-// As many heads at a time as the addends have room for.
+// As many heads at a time as the dkv_partials have room for.
 template <Precision P>
-void run_once(const PanelAttention& p, Stream stream) {
+void run_fused_backward(const PanelAttention& p, Stream stream) {
   by_bias_writer(p, [&](const PanelAttention& some) {
-    const int64_t at_once = p.addends.heads;
-    for (int64_t head = 0; head < some.head_count; head += at_once) {
-      const auto now = heads_of(some, head, std::min(at_once, some.head_count - head));
-      run_attention_addends<P>(now, stream);
-      sum_attention_addends<P>(now, stream);
+    const int64_t concurrent_heads = p.dkv_partials.heads;
+    for (int64_t head = 0; head < some.head_count; head += concurrent_heads) {
+      const auto now = heads_of(some, head, std::min(concurrent_heads, some.head_count - head));
+      run_attention_fused_backward<P>(now, stream);
+      sum_attention_dkv_partials<P>(now, stream);
     }
   });
 }
@@ -143,11 +143,11 @@ void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
       return run_rows<P>(p, stream);
     case AttentionPass::kColumns:
       return run_attention_column_grads<P>(p, stream);
-    case AttentionPass::kOnce:
+    case AttentionPass::kFused:
       if constexpr (kWords<P>) {
         throw std::invalid_argument("precision: the backward pass in one has 16 bits");
       } else {
-        return run_once<P>(p, stream);
+        return run_fused_backward<P>(p, stream);
       }
   }
 }

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kSortThreads)
 __global__ void __launch_bounds__(kSortThreads)
     write_csr_kernel(const uint64_t* keys, const uint32_t* ordinals, const int64_t* number,
                      int64_t edges, int64_t rows, int64_t cols, int64_t* indptr, int32_t* indices,
-                     Slots slot) {
+                     NnzIndices slot) {
   const int64_t i = int64_t{blockIdx.x} * kSortThreads + threadIdx.x;
   if (i >= edges) return;
   const int64_t out = number[i] - 1;
@@ -54,7 +54,7 @@ __device__ int64_t row_of(const CsrView& a, int64_t e) {
 
 __global__ void __launch_bounds__(kSortThreads)
     write_transpose_kernel(const CsrView a, const uint32_t* keys, const uint32_t* ordinals,
-                           int64_t* indptr, int32_t* indices, Slots source) {
+                           int64_t* indptr, int32_t* indices, NnzIndices source) {
   const int64_t i = int64_t{blockIdx.x} * kSortThreads + threadIdx.x;
   if (i >= a.nnz) return;
   const auto column = static_cast<int64_t>(keys[i]);
@@ -75,7 +75,8 @@ void require_ordinals(int64_t count, const char* name) {
 }  // namespace
 
 size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t cols,
-                  int64_t* indptr, int32_t* indices, Slots slot, Scratch scratch, Stream stream) {
+                  int64_t* indptr, int32_t* indices, NnzIndices slot, Scratch scratch,
+                  Stream stream) {
   require_ordinals(edges, "edges");
   Carver carver(scratch);
   auto arrays = take_keys<uint64_t>(carver, edges);
@@ -92,8 +93,8 @@ size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t
   return carver.used();
 }
 
-size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source, Scratch scratch,
-                 Stream stream) {
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, NnzIndices source,
+                 Scratch scratch, Stream stream) {
   require_ordinals(a.nnz, "nnz");
   Carver carver(scratch);
   auto arrays = take_keys<uint32_t>(carver, a.nnz);

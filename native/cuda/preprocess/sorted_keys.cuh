@@ -26,7 +26,7 @@ __device__ __forceinline__ int64_t read(Indices array, int64_t i) {
   return array.wide ? static_cast<const int64_t*>(array.data)[i]
                     : static_cast<const int32_t*>(array.data)[i];
 }
-__device__ __forceinline__ void write(Slots array, int64_t i, int64_t value) {
+__device__ __forceinline__ void write(NnzIndices array, int64_t i, int64_t value) {
   if (array.wide) {
     static_cast<int64_t*>(array.data)[i] = value;
   } else {

@@ -8,7 +8,7 @@ namespace gnnsparse::cuda {
 inline char* shared_memory(uint32_t address) { return emulator::Block::current().shared(address); }
 
 template <class T>
-T kept(T value) {
+T pin_register(T value) {
   return value;
 }
 inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {

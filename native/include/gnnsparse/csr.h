@@ -19,7 +19,7 @@ struct IndexArray {
 };
 
 // An array that holds positions: 32 bits where every position fits, else 64.
-struct SlotArray {
+struct NnzIndexArray {
   void* data = nullptr;
   bool wide = false;
 
@@ -45,19 +45,20 @@ bool is_canonical(const int64_t* indptr, IndexArray indices, int64_t rows, int t
 // row.count), and for each edge the slot of its merged nonzero. Returns the number of nonzeros.
 // Indices must be in range, and fewer than 2^32 edges are accepted.
 int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr, int32_t* indices,
-                   SlotArray slot, int threads);
+                   NnzIndexArray slot, int threads);
 
 // Writes the transpose, and for each of its slots the slot of the same nonzero in `a` (if `source`
 // has memory).
-void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray source, int threads);
+void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, NnzIndexArray source,
+               int threads);
 
 // Row i of the result is row order[i] of `a`; `source` is the slot each nonzero came from.
 void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32_t* indices,
-                  SlotArray source, int threads);
+                  NnzIndexArray source, int threads);
 
 // Copies the square matrix `a` and adds the diagonal elements it lacks. Call it with indices null
 // to get indptr [rows + 1] only. `source` is the slot each nonzero came from, -1 for a new one.
-void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray source,
+void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, NnzIndexArray source,
                     int threads);
 
 }  // namespace gnnsparse::cpu

@@ -33,7 +33,7 @@ struct Cut {
 };
 
 // Part of a long row: `first` and `count` in nonzeros from the start of the row.
-struct RowSegment {
+struct RowItem {
   int32_t row;
   int32_t first;
   int32_t count;
@@ -63,8 +63,8 @@ struct CsrSpmm {
   const int32_t* row_ids = nullptr;
   const void* values = nullptr;  // [nnz], storage type, 16-byte aligned; null: 1
   const float* row_scale = nullptr;
-  const RowSegment* segments = nullptr;  // parts of the rows with more than row_limit nonzeros
-  int64_t segment_count = 0;
+  const RowItem* items = nullptr;  // parts of the rows with more than row_limit nonzeros
+  int64_t item_count = 0;
   const Cut* cuts = nullptr;
   int64_t cut_count = 0;
   int64_t row_limit = 0;
@@ -82,8 +82,8 @@ struct CsrSpmm {
 struct CsrSddmm {
   CsrView a;
   const int32_t* row_ids = nullptr;
-  const RowSegment* segments = nullptr;
-  int64_t segment_count = 0;
+  const RowItem* items = nullptr;
+  int64_t item_count = 0;
   int64_t row_limit = 0;
   int lanes = 32;
   int row_lanes = 32;
@@ -113,8 +113,8 @@ void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Pr
                 Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
-// Backward kRows, whose facts of the queries kColumns needs, and kColumns, or both in one, kOnce.
-enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kOnce = 3 };
+// Backward kRows, whose facts of the queries kColumns needs, and kColumns, or both in one, kFused.
+enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
@@ -140,28 +140,29 @@ struct Indices {
   const void* data = nullptr;
   bool wide = false;
 };
-struct Slots {
+struct NnzIndices {
   void* data = nullptr;
   bool wide = false;
 };
 
 // As the functions of the same names in gnnsparse/csr.h.
 size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t cols,
-                  int64_t* indptr, int32_t* indices, Slots slot, Scratch scratch, Stream stream);
-size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source, Scratch scratch,
-                 Stream stream);
+                  int64_t* indptr, int32_t* indices, NnzIndices slot, Scratch scratch,
+                  Stream stream);
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, NnzIndices source,
+                 Scratch scratch, Stream stream);
 
 // Distinct columns of each panel of `height` rows, and the place of each nonzero's column among
 // those of its panel.
 size_t count_panels(const CsrView& a, int64_t height, int64_t* columns, int32_t* position,
                     Scratch scratch, Stream stream);
 
-// Fills columns (-1 in every slot before), bitmap (zeroed before) or value_slot, from `position`.
+// Fills columns (-1 in every slot before), bitmap (zeroed before) or value_index, from `position`.
 void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* position,
-                  int32_t* columns, uint8_t* bitmap, int64_t* value_slot, Stream stream);
+                  int32_t* columns, uint8_t* bitmap, int64_t* value_index, Stream stream);
 
 // As the functions of the same names in gnnsparse/blocked.h.
-void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts, Stream stream);
+void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts, Stream stream);
 void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,
                   const uint32_t* banks, const uint16_t* values, uint32_t* entries, Stream stream);
 

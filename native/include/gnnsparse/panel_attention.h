@@ -9,11 +9,11 @@ namespace gnnsparse {
 // What every column slot of a panel of 16 rows adds to dK and dV, in the storage type: rows of dV
 // and of dK, each padded to whole 16 bytes, those of a column one after another. Written by the
 // backward pass in one, then summed.
-struct Addends {
+struct DkvPartials {
   void* data = nullptr;  // [heads at a time][count][row_bytes]
   int64_t heads = 0;     // at a time
   int64_t count = 0;     // of one head
-  // [stages][8][4]: place of column slot `column_slot(n, j)` of a stage; -1: none
+  // [K tiles][8][4]: place of column slot `column_slot(n, j)` of a K tile; -1: none
   const int32_t* place_of_slot = nullptr;
   const int32_t* column_starts = nullptr;  // [S + 1] first place of each column
 
@@ -53,14 +53,14 @@ struct PanelAttention {
   // pass; what is left to divide its weights by; what their gradients are lowered by, the sum of
   // grad * out over the row; unused. The pass over rows writes those of queries with an edge, that
   // over columns reads them.
-  float* facts = nullptr;
-  HeadsView dq;     // pass over rows; null: not wanted
-  SlotsView dbias;  // float32, added to; null: not wanted
-  HeadsView dk;     // pass over columns, or both passes in one
+  float* row_stats = nullptr;
+  HeadsView dq;          // pass over rows; null: not wanted
+  EdgeValuesView dbias;  // float32, added to; null: not wanted
+  HeadsView dk;          // pass over columns, or both passes in one
   HeadsView dv;
-  const void* slot_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
-  bool wide_map = false;           // of 64 bits
-  Addends addends;                 // both passes in one
+  const void* nnz_index_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
+  bool wide_map = false;                // of 64 bits
+  DkvPartials dkv_partials;             // both passes in one
 };
 
 namespace cpu {
@@ -69,7 +69,7 @@ namespace cpu {
 // For tests: slow. Parts of a cut panel go on from one another, in the order of the list.
 void emulate_attention(const PanelAttention& problem);
 // In the same way the pass over rows, or, where `dq` is null, over columns (`a` is A^T then); both
-// read the facts.
+// read the row_stats.
 void emulate_attention_grad(const PanelAttention& problem);
 
 }  // namespace cpu

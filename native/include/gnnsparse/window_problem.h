@@ -9,14 +9,14 @@ namespace gnnsparse {
 struct WindowSpmm {
   BlockedView a;
   RowValues edges;  // used where edges.values is set
-  const WindowSegment* segments = nullptr;
-  int64_t segment_count = 0;
+  const WindowItem* items = nullptr;
+  int64_t item_count = 0;
   const int32_t* row_ids = nullptr;  // null: i
   const float* row_scale = nullptr;  // null: 1
   DenseView x;                       // rows 16-byte aligned, whole multiples of 16 bytes
   MutableDenseView y;
   int64_t n = 0;
-  float* partial = nullptr;  // [cut segments][window][n rounded up to a tile]
+  float* partial = nullptr;  // [cut items][window][n rounded up to a tile]
 };
 
 // out[e] = dot(q[row_ids[i]], k[j]) for every nonzero e = (i, j), in row order.
@@ -24,8 +24,8 @@ struct WindowSddmm {
   BlockedView a;
   const int64_t* indptr = nullptr;
   const int32_t* row_offsets = nullptr;  // as in RowValues
-  const WindowSegment* segments = nullptr;
-  int64_t segment_count = 0;
+  const WindowItem* items = nullptr;
+  int64_t item_count = 0;
   const int32_t* row_ids = nullptr;
   DenseView q;  // both as x above
   DenseView k;
@@ -38,7 +38,7 @@ namespace cpu {
 
 // The window kernels, executed on the CPU one warp after another, with every register of every
 // lane filled by the maps of window_tile.h and multiplied by the PTX fragment layouts. `packed`
-// and `window` as in BlockedView. For tests: slow. Cut segments are added in order.
+// and `window` as in BlockedView. For tests: slow. Cut items are added in order.
 void emulate_spmm(const WindowSpmm& problem, Precision precision);
 void emulate_sddmm(const WindowSddmm& problem, Precision precision);
 
