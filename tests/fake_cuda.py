@@ -24,6 +24,13 @@ class View:
         self.data, self.stride, self.dtype, self.rounded = data, stride, dtype, rounded
 
 
+class Handle:
+    """A native handle of addresses and sizes that can be looked into."""
+
+    def __init__(self, *given: int, **named: int) -> None:
+        self.given = (*given, *named.values())
+
+
 class Recorded:
     """The native calls, and the device that is current."""
 
@@ -34,6 +41,11 @@ class Recorded:
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]
+
+    def handed_over(self) -> list[Any]:
+        """The arguments of the last call, those in handles too."""
+        parts = [a.given if isinstance(a, Handle) else (a,) for a in self.calls[-1][1]]
+        return [value for part in parts for value in part]
 
     def views(self) -> list[View]:
         return [a for _, arguments in self.calls for a in arguments if isinstance(a, View)]
@@ -64,6 +76,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     for name in KERNELS:
         monkeypatch.setattr(_native, name, keep(name), raising=False)
     monkeypatch.setattr(_native, "Dense", View)
+    for name in ("StoredRows", "EdgeValues"):
+        monkeypatch.setattr(_native, name, Handle)
     send_to_cuda(monkeypatch, stream=77)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: record.current)
     monkeypatch.setattr(torch.cuda, "device", switch)

@@ -47,7 +47,7 @@ class Work(NamedTuple):
     view: _native.Blocked
     segments: Segments
     rows: int  # of a panel
-    head: tuple[_native.Blocked, _native.WorkList, int, int, int, int, int]  # before the workspace
+    head: tuple[_native.Blocked, _native.StoredRows, _native.WorkList]  # before the workspace
 
     @property
     def partials(self) -> int:
@@ -96,10 +96,8 @@ def work_of(side: Side, features: int, tall: bool) -> Work:
             plan = panel_plan(side.problem("sddmm", features, False), _ROWS)
             rows, limit, longest_first = _ROWS, plan.step_limit, plan.longest_first
         view, segments = side.score_panels(limit, longest_first, rows)
-        head = (
-            view, segments.view, address(side.csr.indptr), address(side.row_ids), address(segments.cuts),
-            segments.cuts.shape[0], segments.partials,
-        )  # fmt: skip
+        stored = _native.StoredRows(address(side.csr.indptr), address(side.row_ids))
+        head = (view, stored, segments.view)
         return Work(view, segments, rows, head)
 
     return side.remember(("attention", features, tall), make)

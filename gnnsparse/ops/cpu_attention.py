@@ -7,7 +7,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.operand import SparseOperand
-from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
+from gnnsparse.ops.heads import attention_problem, edge_values, grads_view, heads_view
 from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.precision import Precision, round_operand
 
@@ -85,16 +85,17 @@ def attention_grad(
     problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
     # One thread adds up the gradient of a bias that several heads share.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
+    grads = grads_view(grad, dq, dk, dv, dbias)
     _native.cpu_attention_row_grads(
         problem, side.csr.view, address(side.row_ids), one_batch, one_head or _interleaved(k),
-        address(lse), heads_view(grad), address(delta), heads_view(dq), slots_view(dbias), threads,
+        address(lse), address(delta), grads, threads,
     )  # fmt: skip
     if dk is not None or dv is not None:
         slots = operand.transpose_map
         back = operand.T.side
         _native.cpu_attention_column_grads(
-            problem, back.csr.view, address(back.row_ids), _interleaved(q), address(slots),
-            slots.dtype == torch.int64, address(lse), heads_view(grad), address(delta), heads_view(dk),
-            heads_view(dv), threads,
+            problem, back.csr.view, address(back.row_ids), _interleaved(q),
+            _native.NnzIndices(address(slots), slots.dtype == torch.int64), address(lse), address(delta),
+            grads, threads,
         )  # fmt: skip
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

@@ -112,16 +112,15 @@ def _csr_product(
     width: int, precision: Precision,
 ) -> Callable[[_native.Dense, _native.Dense, int, int, torch.device], None]:  # fmt: skip
     """The csr kernel: (x, y, address of values, of row scales, device)."""
-    first_rows, group_count = address(groups), 0 if groups is None else groups.numel() - 1
-    view, ids, items, code = csr.view, address(row_ids), segments.view, precision.code
-    cuts, cut_count, partials = address(segments.cuts), segments.cuts.shape[0], segments.partials
+    group_count = 0 if groups is None else groups.numel() - 1
+    lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, address(groups), group_count)
+    view, ids, work, code = csr.view, address(row_ids), segments.view, precision.code
+    partials = segments.partials
 
     def run(x: _native.Dense, y: _native.Dense, values: int, row_scale: int, device: torch.device) -> None:
         partial = _partials(partials, 1, width, device)
-        _native.cuda_spmm_csr(
-            view, ids, values, row_scale, items, cuts, cut_count, plan.row_limit, first_rows, group_count,
-            plan.lanes, plan.row_lanes, x, y, width, address(partial), code, stream_of(device),
-        )  # fmt: skip
+        rows = _native.StoredRows(0, ids, row_scale, values)
+        _native.cuda_spmm_csr(view, rows, work, lanes, x, y, width, address(partial), code, stream_of(device))
 
     return run
 
@@ -155,9 +154,9 @@ def _bind_panel(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_val
         raise ValueError("plan: panels hold no place for edge values; use window or csr")
     height, slices = plan.height, plan.slices
     segments = side.panel_segments(height, plan.step_limit, plan.longest_first, plan.at_once)
-    view, items, partials = side.panel_view(height, not plan.prescale), segments.view, segments.partials
-    cuts, cut_count, row_ids = address(segments.cuts), segments.cuts.shape[0], address(side.row_ids)
+    view, work, partials = side.panel_view(height, not plan.prescale), segments.view, segments.partials
     row_scale = address(side.row_scale if side.values is None else None)
+    stored = _native.StoredRows(0, address(side.row_ids), row_scale)
     rows, code, out_code = side.csr.rows, side.precision.code, DTYPE_CODES[dtype]
     # Stored values are rounded when they are stored, and their kernels round X.
     rounds = plan.prescale and side.precision is Precision.TF32 and side.values is None
@@ -168,9 +167,8 @@ def _bind_panel(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_val
         y = x.new_empty(rows, width)
         partial = _partials(partials, height, width, y.device)
         _native.cuda_spmm_panel(
-            view, items, cuts, cut_count, row_ids, row_scale, x_view,
-            _native.Dense(y.data_ptr(), width, out_code), width, slices, address(partial), code,
-            stream_of(y.device),
+            view, stored, work, x_view, _native.Dense(y.data_ptr(), width, out_code), width, slices,
+            address(partial), code, stream_of(y.device),
         )  # fmt: skip
         del kept
         return y
@@ -188,8 +186,7 @@ def _bind_window(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_va
     own = address(None if stores_values or edge_values else side.values)
     row_scale = address(None if stores_values or edge_values else side.row_scale)
     segments, view = side.window_segments(plan.step_limit), side.blocked_view(weighted=not edge_values)
-    items, partials, window = segments.view, segments.partials, blocked.spec.window
-    cuts, cut_count = address(segments.cuts), segments.cuts.shape[0]
+    work, partials, window = segments.view, segments.partials, blocked.spec.window
     indptr, row_ids, rows = address(side.csr.indptr), address(side.row_ids), side.csr.rows
     load, code, kept_out = _loader(precision, width), precision.code, _bind_kept_out(side, plan, width)
 
@@ -201,10 +198,10 @@ def _bind_window(side: Side, plan: Plan, width: int, dtype: torch.dtype, edge_va
         given = None if values is None else _aligned(values, precision)
         weights = own if given is None else given.data_ptr()
         partial = _partials(partials, window, width, y.device)
+        stored = _native.StoredRows(indptr, row_ids, row_scale, weights)
         _native.cuda_spmm_window(
-            view, items, cuts, cut_count, indptr, weights, row_ids, row_scale, x_view, y_view, width,
-            address(partial), code, stream_of(y.device),
-        )  # fmt: skip
+            view, stored, work, x_view, y_view, width, address(partial), code, stream_of(y.device)
+        )
         if kept_out is not None:
             kept_out(x_view, y_view, y.device)
         del kept
@@ -239,14 +236,15 @@ def bind_sddmm(side: Side, width: int, dtype: torch.dtype, plan: Plan | None = N
         if width == 0 or nnz == 0:
             return lambda q, k: q.new_zeros(nnz)
         chosen = plan or side.plan("sddmm", width, False)
-        kernel, head, tail = _sddmm_kernel(side, chosen, DTYPE_CODES[dtype], width)
-        load = _loader(side.precision, width)
+        kernel, head = _sddmm_kernel(side, chosen)
+        load, code, out_code = _loader(side.precision, width), side.precision.code, DTYPE_CODES[dtype]
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)
             kept_q, q_view = load(q)
             kept_k, k_view = load(k)
-            kernel(*head, q_view, k_view, out.data_ptr(), *tail, stream_of(out.device))
+            scores = _native.EdgeValues(out.data_ptr(), 0, 0, out_code)
+            kernel(*head, q_view, k_view, scores, width, code, stream_of(out.device))
             del kept_q, kept_k
             return out
 
@@ -255,21 +253,18 @@ def bind_sddmm(side: Side, width: int, dtype: torch.dtype, plan: Plan | None = N
     return side.remember(("sddmm call", width, dtype, plan), make)
 
 
-def _sddmm_kernel(
-    side: Side, plan: Plan, out_code: int, width: int
-) -> tuple[Callable[..., None], tuple[Any, ...], tuple[int, ...]]:
-    """A kernel, and its arguments before and behind Q, K and the result."""
-    indptr, row_ids = address(side.csr.indptr), address(side.row_ids)
-    tail = (out_code, width, side.precision.code)
+def _sddmm_kernel(side: Side, plan: Plan) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """A kernel, and its arguments before Q, K and the result."""
+    stored = _native.StoredRows(address(side.csr.indptr), address(side.row_ids))
     if plan.kernel == "csr":
-        items = side.row_segments(plan.row_limit).view
-        lanes = (plan.row_limit, plan.lanes, plan.row_lanes)
-        return _native.cuda_sddmm_csr, (side.csr.view, row_ids, items, *lanes), tail
+        work = side.row_segments(plan.row_limit).view
+        lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit)
+        return _native.cuda_sddmm_csr, (side.csr.view, stored, work, lanes)
     if plan.kernel == "panel":
         view, segments = side.score_panels(plan.step_limit, plan.longest_first)
-        return _native.cuda_sddmm_panel, (view, segments.view, indptr, row_ids), tail
-    items, view = side.window_segments(plan.step_limit).view, side.blocked_view(weighted=False)
-    return _native.cuda_sddmm_window, (view, items, indptr, row_ids), tail
+        return _native.cuda_sddmm_panel, (view, stored, segments.view)
+    work, view = side.window_segments(plan.step_limit).view, side.blocked_view(weighted=False)
+    return _native.cuda_sddmm_window, (view, stored, work)
 
 
 def sddmm(side: Side, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
@@ -284,8 +279,8 @@ def edge_softmax(side: Side, scores: torch.Tensor) -> torch.Tensor:
     segments = side.row_segments(_SOFTMAX_ROW_LIMIT)
     with on_device(scores.device):
         _native.cuda_softmax(
-            side.csr.view, address(segments.cuts), segments.cuts.shape[0], _SOFTMAX_ROW_LIMIT,
-            address(scores32), address(out), stream_of(scores.device),
+            side.csr.view, segments.view, _SOFTMAX_ROW_LIMIT, address(scores32), address(out),
+            stream_of(scores.device),
         )  # fmt: skip
     return out.to(scores.dtype)
 
@@ -297,7 +292,7 @@ def edge_softmax_grad(side: Side, weights: torch.Tensor, grad: torch.Tensor) -> 
     segments = side.row_segments(_SOFTMAX_ROW_LIMIT)
     with on_device(grad.device):
         _native.cuda_softmax_grad(
-            side.csr.view, address(segments.cuts), segments.cuts.shape[0], _SOFTMAX_ROW_LIMIT,
-            address(weights32), address(grad32), address(out), stream_of(grad.device),
+            side.csr.view, segments.view, _SOFTMAX_ROW_LIMIT, address(weights32), address(grad32),
+            address(out), stream_of(grad.device),
         )  # fmt: skip
     return out.to(weights.dtype)

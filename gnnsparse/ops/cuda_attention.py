@@ -23,7 +23,7 @@ from gnnsparse.ops.attention_work import (
     work_of,
     workspace,
 )
-from gnnsparse.ops.heads import attention_problem, edge_values, heads_view, slots_view
+from gnnsparse.ops.heads import attention_problem, edge_values, grads_view, heads_view
 from gnnsparse.ops.layout import empty_grads, empty_heads
 from gnnsparse.plan import describe_device
 from gnnsparse.precision import Precision
@@ -87,8 +87,9 @@ def attention(
         work = work_of(side, heads * q.shape[3], may_be_tall(q, v, bias, seed, is_causal))
         partial = workspace(work, heads, (v.shape[3],), q.device)
         _native.cuda_attention_panel(
-            problem, *work.head, address(partial), heads_view(out), address(lse), stream_of(q.device)
-        )
+            problem, *work.head, address(partial), _native.AttentionRows(heads_view(out), address(lse)),
+            stream_of(q.device),
+        )  # fmt: skip
     return out, lse
 
 
@@ -102,36 +103,31 @@ class _Backward:
     d: int
     dv: int
     tall: bool
-    grad: _native.Heads
-    given: tuple[_native.Heads, int]  # the output and its rows' logarithms of sums
-    facts: int  # of the queries: rows() writes them, columns() reads them
+    given: _native.AttentionRows  # rows() writes its row statistics, columns() reads them
+    grads: _native.AttentionGrads
     stream: int
 
-    def rows(self, dq: torch.Tensor | None, dbias: torch.Tensor | None) -> None:
-        """The gradients of q and the bias, and the facts that columns() needs."""
+    def rows(self) -> None:
+        """The gradients of q and the bias, and the row statistics that columns() needs."""
         work = work_of(self.operand.side, self.heads * self.d, self.tall)
         partial = workspace(work, self.heads, (self.d,), self.operand.device)
         _native.cuda_attention_panel_rows(
-            self.problem, *work.head, address(partial), self.grad, *self.given, self.facts,
-            heads_view(dq), slots_view(dbias), self.stream,
-        )  # fmt: skip
+            self.problem, *work.head, address(partial), self.given, self.grads, self.stream
+        )
 
-    def columns(self, dk: torch.Tensor | None, dv: torch.Tensor | None, has_bias: bool) -> None:
+    def columns(self, has_bias: bool) -> None:
         """The gradients of k and v, after rows()."""
         operand = self.operand
         slots = operand.transpose_map if has_bias else None
         wide = slots is not None and slots.dtype == torch.int64
+        index_map = _native.NnzIndices(address(slots), wide)
         work = work_of(operand.T.side, self.heads * self.d, self.tall)
         partial = workspace(work, self.heads, (self.d, self.dv), operand.device)
         _native.cuda_attention_panel_columns(
-            self.problem, *work.head, address(partial), address(slots), wide, self.grad, self.facts,
-            heads_view(dk), heads_view(dv), self.stream,
-        )  # fmt: skip
+            self.problem, *work.head, address(partial), self.given, self.grads, index_map, self.stream
+        )
 
-    def once(
-        self, at_once: int, dq: torch.Tensor | None, dk: torch.Tensor | None, dv: torch.Tensor | None,
-        dbias: torch.Tensor | None,
-    ) -> None:  # fmt: skip
+    def once(self, at_once: int) -> None:
         """All of them, `at_once` heads at a time."""
         operand = self.operand
         work = work_of(operand.side, self.heads * self.d, tall=False)
@@ -139,11 +135,12 @@ class _Backward:
         addends = addends_of(operand.side)
         size = at_once * addends.slots * addend_bytes(self.d, self.dv)
         room = torch.empty(size, dtype=torch.uint8, device=operand.device)
+        partials = _native.DkvPartials(
+            address(room), at_once, addends.slots, address(addends.places), address(addends.starts)
+        )
         _native.cuda_attention_panel_fused_backward(
-            self.problem, *work.head, address(partial), self.grad, *self.given, self.facts,
-            heads_view(dq), slots_view(dbias), address(room), at_once, addends.slots,
-            address(addends.places), address(addends.starts), heads_view(dk), heads_view(dv), self.stream,
-        )  # fmt: skip
+            self.problem, *work.head, address(partial), self.given, self.grads, partials, self.stream
+        )
 
 
 def attention_grad(
@@ -166,17 +163,18 @@ def attention_grad(
         edges = edge_values(bias)  # kept here while the kernels read it
         problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
         tall, stream = may_be_tall(q, v, bias, seed, is_causal), stream_of(q.device)
-        facts = torch.empty(heads * q.shape[2], 4, dtype=torch.float32, device=q.device)
+        row_stats = torch.empty(heads * q.shape[2], 4, dtype=torch.float32, device=q.device)
         backward = _Backward(
-            operand, problem, heads, q.shape[3], v.shape[3], tall, heads_view(grad),
-            (heads_view(out), address(lse)), address(facts), stream,
+            operand, problem, heads, q.shape[3], v.shape[3], tall,
+            _native.AttentionRows(heads_view(out), address(lse), address(row_stats)),
+            grads_view(grad, dq, dk, dv, dbias), stream,
         )  # fmt: skip
         of_columns = dk is not None or dv is not None
         at_once = heads_at_once(operand, heads, q.shape[3], v.shape[3], tall) if of_columns else 0
         if at_once > 0:
-            backward.once(at_once, dq, dk, dv, dbias)
+            backward.once(at_once)
         else:
-            backward.rows(dq, dbias)
+            backward.rows()
             if of_columns:
-                backward.columns(dk, dv, bias is not None)
+                backward.columns(bias is not None)
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

@@ -37,12 +37,14 @@ class Segments:
         partials: number of partial sums.
         row_offsets: int32 [segments, window or panel]: nonzeros of each row before the segment
             (windows of plain bitmaps, and panels for SDDMM and attention, only).
+        prefetch_distance: a block asks L2 for what the block so many places after it reads first.
     """
 
     items: torch.Tensor
     cuts: torch.Tensor
     partials: int
     row_offsets: torch.Tensor | None = None
+    prefetch_distance: int = 0
 
     @property
     def count(self) -> int:
@@ -52,12 +54,15 @@ class Segments:
     def to(self, device: torch.device) -> Segments:
         """The same list on `device`."""
         offsets = None if self.row_offsets is None else self.row_offsets.to(device)
-        return Segments(self.items.to(device), self.cuts.to(device), self.partials, offsets)
+        return replace(self, items=self.items.to(device), cuts=self.cuts.to(device), row_offsets=offsets)
 
     @cached_property
     def view(self) -> _native.WorkList:
         """The native handle."""
-        return _native.WorkList(address(self.items), self.count, address(self.row_offsets))
+        return _native.WorkList(
+            address(self.items), self.count, address(self.row_offsets), address(self.cuts),
+            self.cuts.shape[0], self.partials, self.prefetch_distance,
+        )  # fmt: skip
 
 
 def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -1,6 +1,6 @@
 #include "gnnsparse/fragment.h"
 #include "gnnsparse/panel_attention.h"
-#include "window_args.h"
+#include "problem_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -29,11 +29,6 @@ py::list fragment_map(const std::string& name) {
 
 void bind_emulation(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  py::class_<WorkList>(m, "WorkList")
-      .def(py::init([](Address data, int64_t count, Address row_offsets) {
-             return WorkList{data, count, row_offsets};
-           }),
-           py::arg("data"), py::arg("count"), py::arg("row_offsets"));
   m.def("fragment_map", [](const std::string& shape, const std::string& operand) {
     if (operand != "a" && operand != "b" && operand != "c") reject("operand", "must be a, b or c");
     if (shape == "m16n8k16") return fragment_map<FragmentM16N8K16>(operand);
@@ -42,37 +37,39 @@ void bind_emulation(py::module_& m) {
   });
   m.def(
       "emulate_window_spmm",
-      [](const BlockedView& a, const WorkList& items, Address indptr, Address edge_values,
+      [](const BlockedView& a, const WorkListHandle& items, Address indptr, Address edge_values,
          Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
          int precision) {
         const Precision p = precision_of(precision);
         require_window_shape(a);
         cpu::emulate_spmm(
-            window_spmm(a, items, indptr, edge_values, row_ids, row_scale, x, y, n, 0, p), p);
+            window_spmm(a, {indptr, row_ids, row_scale, edge_values}, items, x, y, n, 0, p), p);
       },
       nogil);
   m.def(
       "emulate_panel_spmm",
-      [](const BlockedView& a, const WorkList& items, Address row_ids, Address row_scale,
+      [](const BlockedView& a, const WorkListHandle& items, Address row_ids, Address row_scale,
          const Dense& x, const Dense& y, int64_t n, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_panel(panel_spmm(a, items, row_ids, row_scale, x, y, n, 1, 0, p), p);
+        cpu::emulate_panel(panel_spmm(a, {0, row_ids, row_scale, 0}, items, x, y, n, 1, 0, p), p);
       },
       nogil);
   m.def(
       "emulate_panel_sddmm",
-      [](const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
+      [](const BlockedView& a, const WorkListHandle& items, Address indptr, Address row_ids,
          const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_panel_sddmm(panel_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, p),
-                                 p);
+        cpu::emulate_panel_sddmm(
+            panel_sddmm(a, {indptr, row_ids, 0, 0}, items, q, k,
+                        {reinterpret_cast<void*>(out), 0, 0, dtype_of(out_dtype)}, d, p),
+            p);
       },
       nogil);
   m.def(
       "emulate_panel_attention",
-      [](const AttentionProblem& problem, const BlockedView& a, const WorkList& items,
+      [](const AttentionProblem& problem, const BlockedView& a, const WorkListHandle& items,
          Address row_ids, const HeadsView& out, Address lse) {
-        PanelAttention p = attention_over(problem, a, items, row_ids);
+        PanelAttention p = attention_over(problem, a, {0, row_ids, 0, 0}, items, false);
         p.out = out;
         p.lse = array<float>(lse, a.rows, "lse");
         cpu::emulate_attention(p);
@@ -80,10 +77,10 @@ void bind_emulation(py::module_& m) {
       nogil);
   m.def(
       "emulate_panel_attention_grad",
-      [](const AttentionProblem& problem, const BlockedView& a, const WorkList& items,
+      [](const AttentionProblem& problem, const BlockedView& a, const WorkListHandle& items,
          Address row_ids, const HeadsView& grad, Address row_stats, const HeadsView& dq,
          const HeadsView& dk, const HeadsView& dv) {
-        PanelAttention p = attention_over(problem, a, items, row_ids);
+        PanelAttention p = attention_over(problem, a, {0, row_ids, 0, 0}, items, false);
         p.grad = grad;
         p.row_stats = array<float>(row_stats, dq.data != nullptr ? a.rows : a.cols, "row_stats");
         p.dq = dq;
@@ -97,10 +94,13 @@ void bind_emulation(py::module_& m) {
       nogil);
   m.def(
       "emulate_window_sddmm",
-      [](const BlockedView& a, const WorkList& items, Address indptr, Address row_ids,
+      [](const BlockedView& a, const WorkListHandle& items, Address indptr, Address row_ids,
          const Dense& q, const Dense& k, Address out, int out_dtype, int64_t d, int precision) {
         const Precision p = precision_of(precision);
-        cpu::emulate_sddmm(window_sddmm(a, items, indptr, row_ids, q, k, out, out_dtype, d, p), p);
+        cpu::emulate_sddmm(
+            window_sddmm(a, {indptr, row_ids, 0, 0}, items, q, k,
+                         {reinterpret_cast<void*>(out), 0, 0, dtype_of(out_dtype)}, d, p),
+            p);
       },
       nogil);
 }

@@ -9,7 +9,7 @@ void spmm_warp(const WindowSpmm& p, const WindowRange& range, int64_t first_feat
                std::vector<WarpC>& c) {
   using Tile = typename TileOf<P>::Type;
   std::vector<Source> sources;
-  for (int lane = 0; lane < kWarp; ++lane) sources.emplace_back(p.a, p.edges, range, lane);
+  for (int lane = 0; lane < kWarp; ++lane) sources.emplace_back(p.a, p.row_values(), range, lane);
   for (int k_tile = 0; k_tile < range.k_tiles; ++k_tile) {
     Vec16 rows[kWarp][kLaneSlots];
     typename Tile::Values values[kWarp][Source::kRowTiles];
@@ -41,8 +41,8 @@ void emulate_spmm_with(const WindowSpmm& p) {
   using Tile = typename TileOf<P>::Type;
   // Cut items of a window are neighbours in the list, so sums simply go on.
   std::vector<float> sums(p.a.rows * p.n, 0.0f);
-  for (int64_t s = 0; s < p.item_count; ++s) {
-    const WindowRange range = window_range(p.a, p.items, s);
+  for (int64_t s = 0; s < p.work.item_count; ++s) {
+    const WindowRange range = window_range(p.a, p.work.items, s);
     for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
       std::vector<WarpC> c(Source::kRowTiles * Tile::kAccumulators, WarpC{});
       spmm_warp<P, Source>(p, range, f0, c);
@@ -80,19 +80,19 @@ void emulate_spmm_precision(const WindowSpmm& p) {
   if (wide || p.a.shape.brick != kWindowKTile) {
     throw std::invalid_argument("brick: plain bitmaps must be 8 x 16");
   }
-  return p.edges.values != nullptr ? emulate_spmm_with<P, RowValueSource<Tile>>(p)
-                                   : emulate_spmm_with<P, BitSource<Tile, kOne<P>>>(p);
+  return p.stored.values != nullptr ? emulate_spmm_with<P, RowValueSource<Tile>>(p)
+                                    : emulate_spmm_with<P, BitSource<Tile, kOne<P>>>(p);
 }
 
 template <Precision P>
 void emulate_sddmm_precision(const WindowSddmm& p) {
   using Tile = typename TileOf<P>::Type;
   constexpr int64_t kChunk = 4 * Tile::kLaneFeatures;
-  for (int64_t s = 0; s < p.item_count; ++s) {
-    const WindowRange range = window_range(p.a, p.items, s);
+  for (int64_t s = 0; s < p.work.item_count; ++s) {
+    const WindowRange range = window_range(p.a, p.work.items, s);
     std::vector<int64_t> next(kTileRows, 0);
     for (int r = 0; r < kTileRows && range.row + r < p.a.rows; ++r) {
-      next[r] = p.indptr[range.row + r] + p.row_offsets[s * kTileRows + r];
+      next[r] = p.stored.indptr[range.row + r] + p.work.row_offsets[s * kTileRows + r];
     }
     std::vector<RowBits> bits;
     for (int r = 0; r < kTileRows; ++r) bits.emplace_back(p.a, range, r);
@@ -112,7 +112,7 @@ void emulate_sddmm_precision(const WindowSddmm& p) {
             }
             const int64_t row = std::min(range.row + lane_row(lane), p.a.rows - 1);
             const Vec16 q = load_vec16<typename Tile::Storage>(
-                p.q, p.row_ids != nullptr ? p.row_ids[row] : row, feature, p.d);
+                p.q, p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row, feature, p.d);
             sddmm_a_registers<Tile>(k[0], k[1], m, a.reg[lane]);
             sddmm_b_registers<Tile>(q, m, b.reg[lane]);
           }

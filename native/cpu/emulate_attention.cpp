@@ -99,9 +99,9 @@ void add_products(const PanelAttention& p, const DenseView& values, int64_t widt
 template <class Body>
 void for_each_stage(const PanelAttention& p, Body body) {
   const int64_t windows = p.a.shape.panel / kQueryRows;
-  for (int64_t s = 0; s < p.item_count; ++s) {
+  for (int64_t s = 0; s < p.work.item_count; ++s) {
     for (int64_t w = 0; w < windows; ++w) {
-      PanelItem window = p.items[s];
+      PanelItem window = p.work.items[s];
       window.row += static_cast<int32_t>(kQueryRows * w);
       for (int64_t i = 0; i < window.k_tiles; ++i) {
         const int64_t k_tile = int64_t{window.first_k_tile} + i;
@@ -117,7 +117,7 @@ void for_each_stage(const PanelAttention& p, Body body) {
 }
 
 int64_t row_id(const PanelAttention& p, int64_t row) {
-  return p.row_ids != nullptr ? p.row_ids[row] : row;
+  return p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row;
 }
 
 void store_sums(const PanelAttention& p, const HeadsView& to, const RowsOfSums& sums, float scale) {

@@ -56,8 +56,8 @@ template <Precision P, class Source>
 void emulate_with(const PanelSpmm& p) {
   using Tile = PanelTile<P>;
   std::vector<float> sums(p.a.rows * p.n, 0.0f);
-  for (int64_t s = 0; s < p.item_count; ++s) {
-    const PanelItem item = p.items[s];
+  for (int64_t s = 0; s < p.work.item_count; ++s) {
+    const PanelItem item = p.work.items[s];
     for (int64_t f0 = 0; f0 < p.n; f0 += Tile::kFeatures) {
       std::vector<WarpC> c(Source::kRows / 16 * Tile::kTiles, WarpC{});
       for (int k_tile = item.first_k_tile; k_tile < item.first_k_tile + item.k_tiles; ++k_tile) {
@@ -111,11 +111,11 @@ void store_scores(const PanelSddmm& p, const WarpC (&scores)[4], const uint32_t 
 
 template <Precision P>
 void emulate_scores(const PanelSddmm& p) {
-  for (int64_t s = 0; s < p.item_count; ++s) {
-    const PanelItem item = p.items[s];
+  for (int64_t s = 0; s < p.work.item_count; ++s) {
+    const PanelItem item = p.work.items[s];
     int64_t next[kQueryRows] = {};
     for (int r = 0; r < kQueryRows && item.row + r < p.a.rows; ++r) {
-      next[r] = p.indptr[item.row + r] + p.row_offsets[s * kQueryRows + r];
+      next[r] = p.stored.indptr[item.row + r] + p.work.row_offsets[s * kQueryRows + r];
     }
     for (int64_t k_tile = item.first_k_tile; k_tile < int64_t{item.first_k_tile} + item.k_tiles;
          ++k_tile) {

@@ -106,7 +106,7 @@ QueryMemory copy_queries(const Problem& p, const DenseView& q, int64_t width, co
   for (int row = 0; row < kQueryRows; ++row) {
     for (int chunk = 0; chunk < kRowChunks; ++chunk) {
       const int64_t at = int64_t{item.row} + row;
-      const int64_t id = at < p.a.rows && p.row_ids != nullptr ? p.row_ids[at] : at;
+      const int64_t id = at < p.a.rows && p.stored.row_ids != nullptr ? p.stored.row_ids[at] : at;
       const int64_t column = feature + chunk * PanelTile<P>::kPerChunk;
       memory.chunk[query_chunk(row, chunk)] =
           at < p.a.rows ? load_vec16<typename PanelTile<P>::Storage>(q, id, column, width)

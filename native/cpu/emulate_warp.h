@@ -77,8 +77,8 @@ Vec16 load_vec16(const DenseView& m, int64_t row, int64_t col, int64_t width) {
 template <class Problem>
 void store_rows(const Problem& p, const std::vector<float>& sums) {
   for (int64_t row = 0; row < p.a.rows; ++row) {
-    const int64_t out = p.row_ids != nullptr ? p.row_ids[row] : row;
-    const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
+    const int64_t out = p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row;
+    const float scale = p.stored.row_scale != nullptr ? p.stored.row_scale[row] : 1.0f;
     for (int64_t f = 0; f < p.n; ++f) {
       store_element(p.y.data, p.y.dtype, out * p.y.stride + f, sums[row * p.n + f] * scale);
     }

@@ -61,18 +61,18 @@ template <bool kSoftmax>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Combine c) {
   wait_for_previous();
   const PanelAttention& p = c.p;
-  const auto cut = reinterpret_cast<const Cut*>(p.cuts)[blockIdx.x];
+  const auto cut = p.work.cuts[blockIdx.x];
   const int64_t head = p.first_head + blockIdx.y;
   const PartialShape shape(p, c.width);
-  const int64_t first = int64_t{blockIdx.y} * p.partials + cut.first;
+  const int64_t first = int64_t{blockIdx.y} * p.work.partials + cut.first;
   const int quads = static_cast<int>(shape.stride / 4);
   const MutableDenseView to = c.to.mutable_of(head / p.problem.heads, head % p.problem.heads);
   for (int i = threadIdx.x; i < shape.rows * quads; i += kThreads) {
     const int in_panel = i / quads;
     const int64_t feature = i % quads * 4;
-    const int64_t row = int64_t{cut.item} * shape.rows + in_panel;
+    const int64_t row = int64_t{cut.index} * shape.rows + in_panel;
     if (row >= p.a.rows || feature >= c.width) continue;
-    const int64_t id = p.row_ids != nullptr ? p.row_ids[row] : row;
+    const int64_t id = p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row;
     float sum[4] = {};
     const float* part = c.partial + shape.at(first, in_panel) + feature;
     const auto add = [&](int j, float weight) {
@@ -156,10 +156,10 @@ void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
 
 void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t width, float scale,
                        const float* partial, bool softmax, Stream stream) {
-  if (p.cut_count == 0 || to.data == nullptr) return;
+  if (p.work.cut_count == 0 || to.data == nullptr) return;
   const Combine combine = {p, to, width, scale, partial};
   const auto kernel = softmax ? combine_kernel<true> : combine_kernel<false>;
-  const dim3 grid = grid_of(p.cut_count, 1, p.head_count, "attention_combine");
+  const dim3 grid = grid_of(p.work.cut_count, 1, p.head_count, "attention_combine");
   launch_early("attention_combine", kernel, grid, kThreads, stream, combine);
 }
 

@@ -21,7 +21,7 @@ struct PartialShape {
 
   __host__ __device__ PartialShape(const PanelAttention& p, int64_t width)
       : stride(partial_stride(width)),
-        parts(p.partials * p.head_count),
+        parts(p.work.partials * p.head_count),
         rows(static_cast<int>(p.a.shape.panel)) {}
   __host__ __device__ int64_t at(int64_t part, int row) const {
     return (part * rows + row) * stride;
@@ -76,7 +76,7 @@ struct AttentionWork {
       : index(blockIdx.x),
         lane(pin_register(threadIdx.x % kWarp)),
         warp(pin_register(threadIdx.x / kWarp)) {
-    const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + index);
+    const auto words = __ldg(reinterpret_cast<const int4*>(p.work.items) + index);
     item = {words.x, words.y, words.z, words.w};
     head = static_cast<int>(p.first_head + blockIdx.y);
     // Exact for fewer than 2^22 heads; a division of whole numbers has five times the instructions.
@@ -85,12 +85,12 @@ struct AttentionWork {
     row_id_ = item.row + in_panel(lane % kQueryRows);
     if (row_id_ >= static_cast<int>(p.a.rows)) {
       row_id_ = -1;
-    } else if (p.row_ids != nullptr) {
-      row_id_ = __ldg(p.row_ids + row_id_);
+    } else if (p.stored.row_ids != nullptr) {
+      row_id_ = __ldg(p.stored.row_ids + row_id_);
     }
   }
   __device__ int64_t partial(const PanelAttention& p) const {
-    return (head - p.first_head) * p.partials + item.partial;
+    return (head - p.first_head) * p.work.partials + item.partial;
   }
   // Of the warp's rows, in the panel.
   __device__ int in_panel(int in_window) const { return kQueryRows * warp + in_window; }
@@ -112,8 +112,8 @@ class LaterPanel {
   __device__ explicit LaterPanel(const PanelAttention& p) {
     constexpr int kAhead = 1056;  // blocks: about half of those that run at a time
     const int64_t later = int64_t{blockIdx.x} + kAhead;
-    if (Tile::kWarps == 1 && blockIdx.y == 0 && later < p.item_count) {
-      k_tile_ = __ldg(&p.items[later].first_k_tile);
+    if (Tile::kWarps == 1 && blockIdx.y == 0 && later < p.work.item_count) {
+      k_tile_ = __ldg(&p.work.items[later].first_k_tile);
     }
   }
   __device__ void ask(const PanelAttention& p, const AttentionWork& work) const {
@@ -150,8 +150,8 @@ class EdgeExtras {
       const int in_window = 8 * upper + (work.lane >> 2);
       const int in_panel = work.in_panel(in_window);
       const int64_t row = int64_t{work.item.row} + in_panel;
-      const int32_t* before = p.row_offsets + work.index * p.a.shape.panel;
-      next_[upper] = row < p.a.rows ? p.indptr[row] + before[in_panel] : 0;
+      const int32_t* before = p.work.row_offsets + work.index * p.a.shape.panel;
+      next_[upper] = row < p.a.rows ? p.stored.indptr[row] + before[in_panel] : 0;
       own_[upper] = work.row_id(in_window);
     }
   }
@@ -179,9 +179,8 @@ class EdgeExtras {
   // Of each edge in the order of the columns: its place in A.
   __device__ int64_t place(int upper) { return at_[upper]++; }
   __device__ int64_t forward_place(int64_t place) const {
-    if (!kTransposed || p_.nnz_index_map == nullptr) return place;
-    return p_.wide_map ? static_cast<const int64_t*>(p_.nnz_index_map)[place]
-                       : static_cast<const int32_t*>(p_.nnz_index_map)[place];
+    if (!kTransposed || p_.nnz_index_map.data == nullptr) return place;
+    return p_.nnz_index_map[place];
   }
   __device__ float bias(int64_t place) const {
     const EdgeValuesView& view = p_.problem.bias;
@@ -360,7 +359,7 @@ void launch_attention(const AttentionLaunch& p, const char* call, Stream stream)
   const auto kernel = attention_kernel<Warp>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);
-  const dim3 grid = grid_of(p.item_count, 1, p.head_count, call);
+  const dim3 grid = grid_of(p.work.item_count, 1, p.head_count, call);
   launch(call, kernel, grid, kWarp * Warp::Tile::kWarps, stream, p);
 }
 

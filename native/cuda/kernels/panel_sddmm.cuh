@@ -35,13 +35,14 @@ class ScoreOutput {
   };
 
   __device__ ScoreOutput(const PanelSddmm& p, const PanelItem& item, int64_t index, int lane)
-      : p_(p), lane_(lane), base_(p.indptr[item.row]) {
+      : p_(p), lane_(lane), base_(p.stored.indptr[item.row]) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       const int in_panel = 8 * upper + (lane >> 2);
       const int row = item.row + in_panel;
-      next_[upper] =
-          row < p.a.rows ? p.indptr[row] + p.row_offsets[index * kQueryRows + in_panel] : base_;
+      next_[upper] = row < p.a.rows
+                         ? p.stored.indptr[row] + p.work.row_offsets[index * kQueryRows + in_panel]
+                         : base_;
     }
   }
 
@@ -197,7 +198,7 @@ class ScoreWarp {
       const int in_panel = 4 * i + lane_ / kRowChunks;
       const int64_t row = int64_t{item_.row} + in_panel;
       const bool inside = row < p_.a.rows;
-      const int64_t id = !inside ? 0 : p_.row_ids != nullptr ? p_.row_ids[row] : row;
+      const int64_t id = !inside ? 0 : p_.stored.row_ids != nullptr ? p_.stored.row_ids[row] : row;
       const char* from =
           static_cast<const char*>(p_.q.data) + id * p_.q.stride * kSize + 16 * chunk;
       for (int slice = 0; slice < slices_; ++slice) {
@@ -283,7 +284,7 @@ template <Precision P, int kHeld>
 __global__ void __launch_bounds__(kWarp, kScoreBlocks<P>)
     panel_sddmm_kernel(const __grid_constant__ PanelSddmm p) {
   extern __shared__ __align__(1024) char score_memory[];
-  const int4 words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
+  const int4 words = __ldg(reinterpret_cast<const int4*>(p.work.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
   if (item.k_tiles == 0) return;
   ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, score_memory);
@@ -298,7 +299,7 @@ void launch_panel_sddmm(const PanelSddmm& p, int slices, Stream stream) {
   const auto kernel = panel_sddmm_kernel<P, kHeld>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, kMost, prepared);
-  const dim3 grid = grid_of(p.item_count, 1, 1, "sddmm_panel");
+  const dim3 grid = grid_of(p.work.item_count, 1, 1, "sddmm_panel");
   launch_shared("sddmm_panel", kernel, grid, kWarp, bytes, stream, p);
 }
 

@@ -57,8 +57,9 @@ class PanelRows {
     if (row_ >= static_cast<int>(p.a.rows)) {
       row_ = -1;
     } else {
-      if (p.row_scale != nullptr && item.partial < 0) scale_ *= __ldg(p.row_scale + row_);
-      if (p.row_ids != nullptr) row_ = __ldg(p.row_ids + row_);
+      if (p.stored.row_scale != nullptr && item.partial < 0)
+        scale_ *= __ldg(p.stored.row_scale + row_);
+      if (p.stored.row_ids != nullptr) row_ = __ldg(p.stored.row_ids + row_);
     }
   }
   // In y; -1: past the end.
@@ -181,8 +182,8 @@ class PanelWarp {
   // Asks for what a later block reads first, so that it starts with hits in L2.
   __device__ void prefetch_start() const {
     const int64_t later = int64_t{blockIdx.x} + kStartAhead;
-    if (later >= p_.item_count || lane_ > 3) return;
-    const PanelItem item = load_item(p_.items + later);
+    if (later >= p_.work.item_count || lane_ > 3) return;
+    const PanelItem item = load_item(p_.work.items + later);
     const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
     const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kPanelKTile);
     if (lane_ == 2 && a_.bitmap != nullptr) {
@@ -417,7 +418,7 @@ __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
                           PanelOperand<Source>::kSharedChunks;
   __shared__ __align__(1024) uint4 ring[kChunks];
   const int lane = threadIdx.x;
-  const PanelItem item = load_item(p.items + blockIdx.x);
+  const PanelItem item = load_item(p.work.items + blockIdx.x);
   const int first = blockIdx.y * p.slices;
   const int slices =
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
@@ -429,7 +430,8 @@ __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
 template <Precision P, class Source>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
-  const dim3 grid = grid_of(p.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
+  const dim3 grid =
+      grid_of(p.work.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(panel_spmm_kernel<P, Source>, 0, prepared);
   launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream,

@@ -29,16 +29,10 @@ struct DkvPartials {
 // and padded with zeros to whole 16 bytes. Heads are counted over the whole batch.
 struct PanelAttention {
   AttentionProblem problem;
-  BlockedView a;                     // bits of panels in lane order, of A or of A^T: 16 rows,
-                                     // or 64 in windows of 16
-  const int64_t* indptr = nullptr;   // of a
-  const PanelItem* items = nullptr;  // parts of cut panels have a place for partial sums
-  int64_t item_count = 0;
-  const int32_t* row_offsets = nullptr;  // [items][panel] nonzeros of a row before the item
-  const int32_t* row_ids = nullptr;      // null: i
-  const int32_t* cuts = nullptr;         // [cut_count][4]: panel, first partial, count, unused
-  int64_t cut_count = 0;
-  int64_t partials = 0;      // of one head
+  BlockedView a;             // bits of panels in lane order, of A or of A^T: 16 rows,
+                             // or 64 in windows of 16
+  StoredRows stored;         // of a
+  WorkList<PanelItem> work;  // with row_offsets; of one head, as are its partial sums
   float* partial = nullptr;  // [heads][partials][panel][width rounded up to 64], twice in the pass
                              // over columns, then [heads][partials][2][panel]
   int64_t first_head = 0;    // heads [first_head, first_head + head_count) are done
@@ -58,9 +52,8 @@ struct PanelAttention {
   EdgeValuesView dbias;  // float32, added to; null: not wanted
   HeadsView dk;          // pass over columns, or both passes in one
   HeadsView dv;
-  const void* nnz_index_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
-  bool wide_map = false;                // of 64 bits
-  DkvPartials dkv_partials;             // both passes in one
+  IndexView nnz_index_map;   // pass over columns with a bias: index in A of each nonzero of A^T
+  DkvPartials dkv_partials;  // both passes in one
 };
 
 namespace cpu {
