@@ -13,7 +13,15 @@ from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan, Problem, choose_plan, describe_device
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import Segments, cut_panels, cut_rows, cut_windows, group_rows
+from gnnsparse.preprocess.balance import (
+    ATTENTION_PREFETCH,
+    SPMM_PREFETCH,
+    Segments,
+    cut_panels,
+    cut_rows,
+    cut_windows,
+    group_rows,
+)
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 
@@ -122,7 +130,10 @@ class Side:
         panel = self.panel(height, bits=True)
         view = self.remember(("score view", height), panel.view)
         key = ("score panels", height, limit, longest_first)
-        return view, self.remember(key, lambda: cut_panels(panel, limit, self.csr, longest_first))
+        return view, self.remember(
+            key,
+            lambda: cut_panels(panel, limit, self.csr, longest_first, prefetch_distance=ATTENTION_PREFETCH),
+        )
 
     @property
     def panel_bytes(self) -> int:
@@ -152,7 +163,10 @@ class Side:
         panel = self.panel(height)
         key = ("panels", height, limit, longest_first, at_once)
         return self.remember(
-            key, lambda: cut_panels(panel, limit, longest_first=longest_first, at_once=at_once)
+            key,
+            lambda: cut_panels(
+                panel, limit, longest_first=longest_first, at_once=at_once, prefetch_distance=SPMM_PREFETCH
+            ),
         )
 
     def panel_view(self, height: int, weighted: bool) -> Any:

@@ -17,10 +17,23 @@ from gnnsparse.csr import Csr, address
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 
-__all__ = ["STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_steps"]
+__all__ = [
+    "ATTENTION_PREFETCH",
+    "SPMM_PREFETCH",
+    "STEP",
+    "Segments",
+    "cut_panels",
+    "cut_rows",
+    "cut_windows",
+    "group_rows",
+    "window_steps",
+]
 
 #: Column slots that a warp of the window kernels consumes at a time (native kStep).
 STEP = 16
+#: How many places ahead a block of the panel kernels prefetches (native WorkList::prefetch_distance): half of
+#: the blocks that run at a time on an H200, 12 and 8 a multiprocessor.
+SPMM_PREFETCH, ATTENTION_PREFETCH = 132 * 12, 132 * 8
 #: Stages of a matrix in panels, which work lists and kernels count in 32 bits; this leaves them room.
 _MOST_STAGES = 2**28
 
@@ -125,8 +138,9 @@ def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
 
 
 def cut_panels(
-    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False, at_once: int = 0
-) -> Segments:
+    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False, at_once: int = 0,
+    prefetch_distance: int = 0,
+) -> Segments:  # fmt: skip
     """Segments of every panel in lane order, of at most `limit` stages each; with `csr` row_offsets too.
 
     With `longest_first` the longest come first, so that none is started last. Its items are what a
@@ -149,7 +163,7 @@ def cut_panels(
     if longest_first:
         order = items[:, 2].argsort(descending=True, stable=True)
         items, offsets = items[order], None if offsets is None else offsets[order]
-    return Segments(items, cuts, partials, offsets)
+    return Segments(items, cuts, partials, offsets, prefetch_distance)
 
 
 def _first_stages(items: torch.Tensor, panels: int, at_once: int) -> torch.Tensor:

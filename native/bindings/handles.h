@@ -32,7 +32,9 @@ inline CutList cut_list(const WorkListHandle& handle) {
 
 template <class Item>
 WorkList<Item> work_list(const WorkListHandle& handle, bool with_row_offsets) {
+  // A block's number, below 2^31, and the distance must have a sum of 32 bits.
   require_size(handle.prefetch_distance, "prefetch_distance");
+  if (handle.prefetch_distance > INT32_MAX) reject("prefetch_distance", "must be below 2^31");
   WorkList<Item> list;
   static_cast<CutList&>(list) = cut_list(handle);
   list.items = array<const Item>(handle.items, handle.item_count, "items");
@@ -40,7 +42,7 @@ WorkList<Item> work_list(const WorkListHandle& handle, bool with_row_offsets) {
   if (with_row_offsets) {
     list.row_offsets = array<const int32_t>(handle.row_offsets, handle.item_count, "row_offsets");
   }
-  list.prefetch_distance = handle.prefetch_distance;
+  list.prefetch_distance = static_cast<uint32_t>(handle.prefetch_distance);
   return list;
 }
 

@@ -110,9 +110,8 @@ template <class Tile>
 class LaterPanel {
  public:
   __device__ explicit LaterPanel(const PanelAttention& p) {
-    constexpr int kAhead = 1056;  // blocks: about half of those that run at a time
-    const int64_t later = int64_t{blockIdx.x} + kAhead;
-    if (Tile::kWarps == 1 && blockIdx.y == 0 && later < p.work.item_count) {
+    const uint32_t later = p.work.prefetched(blockIdx.x);
+    if (Tile::kWarps == 1 && blockIdx.y == 0 && p.work.has(later)) {
       k_tile_ = __ldg(&p.work.items[later].first_k_tile);
     }
   }

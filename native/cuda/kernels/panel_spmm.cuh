@@ -21,7 +21,6 @@
 namespace gnnsparse::cuda {
 
 inline constexpr int kPipelineStages = 2;  // K tiles in shared memory
-inline constexpr int kStartAhead = 1584;   // blocks: half of those that run at a time
 inline constexpr uint32_t kTileSliceBytes = 16 * kKTileChunks;
 inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 
@@ -181,8 +180,8 @@ class PanelWarp {
  private:
   // Asks for what a later block reads first, so that it starts with hits in L2.
   __device__ void prefetch_start() const {
-    const int64_t later = int64_t{blockIdx.x} + kStartAhead;
-    if (later >= p_.work.item_count || lane_ > 3) return;
+    const uint32_t later = p_.work.prefetched(blockIdx.x);
+    if (!p_.work.has(later) || lane_ > 3) return;
     const PanelItem item = load_item(p_.work.items + later);
     const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
     const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kPanelKTile);

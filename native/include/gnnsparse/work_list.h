@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "gnnsparse/types.h"
+
 namespace gnnsparse {
 
 // A row, window or panel that was cut into several items, each of which gives a partial sum. The
@@ -32,7 +34,12 @@ struct WorkList : CutList {
   const int32_t* row_offsets = nullptr;
   // A block asks L2 for what the block this many places after it reads first. About half of the
   // blocks that run at a time is a good distance; kernels that ask for nothing ignore it.
-  int64_t prefetch_distance = 0;
+  uint32_t prefetch_distance = 0;
+
+  // The item whose first reads block `block` asks for; item_count or more where there is none. In
+  // 32 bits, which hold it (bindings/handles.h): 64 cost the attention kernels registers.
+  GNNSPARSE_HD uint32_t prefetched(uint32_t block) const { return block + prefetch_distance; }
+  GNNSPARSE_HD bool has(uint32_t item) const { return item < static_cast<uint32_t>(item_count); }
 };
 
 }  // namespace gnnsparse
