@@ -6,12 +6,12 @@ from types import ModuleType
 
 import pytest
 
-from tests import emulated
+from tests import emulator_build
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return emulated.build(tmp_path_factory.mktemp("emulated"))
+def built() -> ModuleType:
+    return emulator_build.load()
 
 
 @pytest.fixture(params=["at once", "late"])
