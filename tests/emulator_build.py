@@ -31,13 +31,14 @@ PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
 #: All that is compiled, in units of files; those that take longest come first. What includes pybind11 is one
 #: unit: its headers take longer than anything else.
 UNITS: list[tuple[str, ...]] = [
-    ("emulator/module.cpp", *(f"bindings/cuda_{name}.cpp" for name in ("attention", "spmm", "sddmm", "softmax"))),
+    ("emulator/module.cpp",
+     *(f"bindings/cuda_{name}.cpp" for name in ("attention", "spmm", "sddmm", "softmax"))),
     *((f"cuda/kernels/panel_{kernel}_{name}.cu",)
       for kernel in ("attention_grad", "attention", "spmm", "sddmm") for name in PRECISIONS),
     *((f"cuda/kernels/window_spmm_{name}.cu",) for name in PRECISIONS if name != "fp32"),
     *((f"cuda/kernels/{name}.cu",) for name in (
-        "csr_spmm", "window_sddmm", "csr_sddmm", "panel_attention", "panel_spmm", "panel_sddmm", "window_spmm",
-        "softmax", "pack", "reduce")),
+        "csr_spmm", "window_sddmm", "csr_sddmm", "panel_attention", "panel_spmm", "panel_sddmm",
+        "window_spmm", "softmax", "pack", "reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "fiber")),
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.
@@ -72,9 +73,7 @@ def fingerprint() -> str:
     version = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=True).stdout
     found = hashlib.sha256(repr((version, FLAGS, pybind11.__version__, _library_name())).encode())
     headers = {
-        path.relative_to(NATIVE).as_posix()
-        for folder in INCLUDES
-        for path in (NATIVE / folder).rglob("*.*h")
+        path.relative_to(NATIVE).as_posix() for folder in INCLUDES for path in (NATIVE / folder).rglob("*.*h")
     }
     for name in (*itertools.chain(*UNITS), *sorted(headers)):
         content = (NATIVE / name).read_bytes()
@@ -89,7 +88,13 @@ def _compile(folder: Path) -> None:
     def compile_one(unit: tuple[str, ...]) -> str:
         target = str(folder / f"{Path(unit[0]).stem}.o")
         text = "".join(f'#include "{NATIVE / name}"\n' for name in unit)
-        done = subprocess.run([*command, _optimisation(unit), "-o", target], input=text, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, _optimisation(unit), "-o", target],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return target
 

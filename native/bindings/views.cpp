@@ -3,6 +3,7 @@
 #include "checks.h"
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/packed_entries.h"
+#include "window_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -96,6 +97,12 @@ void bind_views(py::module_& m) {
           py::arg("panel_rows"), py::arg("panel_ptr"), py::arg("columns"), py::arg("bitmap"),
           py::arg("brick_ptr"), py::arg("brick_rows"), py::arg("value_ptr"), py::arg("values"),
           py::arg("slot_scale"));
+
+  py::class_<Segments>(m, "Segments")
+      .def(py::init([](Address data, int64_t count, Address row_offsets) {
+             return Segments{data, count, row_offsets};
+           }),
+           py::arg("data"), py::arg("count"), py::arg("row_offsets"));
 }
 
 }  // namespace gnnsparse::bindings

@@ -1,5 +1,4 @@
-// Python arguments -> WindowSpmm, WindowSddmm and PanelSpmm, for the CUDA kernels and their
-// emulation alike.
+// Python arguments -> WindowSpmm, WindowSddmm, PanelSpmm, PanelSddmm and PanelAttention.
 #pragma once
 
 #include "checks.h"

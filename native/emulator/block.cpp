@@ -15,6 +15,7 @@ constexpr int kPoison = 0xff;  // makes a NaN of every type
 constexpr unsigned kSteps[] = {1, 31, 11, 7, 21};
 
 bool copies_late = false;
+uint64_t copy_count = 0;
 
 }  // namespace
 
@@ -132,6 +133,7 @@ void Block::sync() {
 }
 
 void Block::set_late(bool late) { copies_late = late; }
+uint64_t Block::copies_started() { return copy_count; }
 
 void Block::make(const Copy& copy) const {
   char* to = shared(copy.to, 16);
@@ -142,6 +144,7 @@ void Block::make(const Copy& copy) const {
 void Block::copy(uint32_t to, const void* from, uint32_t bytes) {
   if (bytes > 16) throw std::logic_error("a copy of more than 16 bytes");
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0 && bytes > 0) bad_address();
+  ++copy_count;
   const Copy copy = {to, bytes, from};
   if (copies_late) {
     std::memset(shared(to, 16), kPoison, 16);

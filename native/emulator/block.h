@@ -57,6 +57,7 @@ class Block {
   // others are zero. They are done at once, or, where `late` was set, when their thread waits for
   // them; until then their place holds NaN.
   static void set_late(bool late);
+  static uint64_t copies_started();
   void copy(uint32_t to, const void* from, uint32_t bytes);
   void commit();
   void wait_for_all_but(size_t groups);

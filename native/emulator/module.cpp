@@ -46,5 +46,6 @@ PYBIND11_MODULE(_emulated, m) {
   gnnsparse::bindings::bind_cuda_sddmm(m);
   gnnsparse::bindings::bind_cuda_softmax(m);
   m.def("set_late", &gnnsparse::emulator::Block::set_late);
+  m.def("copies_started", &gnnsparse::emulator::Block::copies_started);
   m.def("fragment_map", &gnnsparse::emulator::fragment_map);
 }
