@@ -62,7 +62,7 @@ def force_attention_work(monkeypatch: pytest.MonkeyPatch, tall: bool, limit: int
 
 
 def padded(x: torch.Tensor, precision: str) -> torch.Tensor:
-    """`x` in the storage dtype, with NaN behind its columns: rows of whole 16 bytes, as the kernels take it."""
+    """`x` in the storage dtype as the kernels take it: NaN fills its rows to whole 16 bytes."""
     dtype = Precision.parse(precision).storage
     per_vector = 16 // dtype.itemsize
     wide = torch.full((x.shape[0], -(-x.shape[1] // per_vector) * per_vector), float("nan"), dtype=dtype)

@@ -1,7 +1,9 @@
 #include "block.h"
 
+#include <csignal>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <stdexcept>
 
 namespace gnnsparse::emulator {
@@ -17,17 +19,62 @@ constexpr unsigned kSteps[] = {1, 31, 11, 7, 21};
 bool copies_late = false;
 uint64_t copy_count = 0;
 
+// While it lives, `handler` gets the signal of a bad address, on a stack of its own.
+class AddressSignal {
+ public:
+  explicit AddressSignal(void (*handler)(int)) {
+    static char stack[64 << 10];
+    stack_t own = {};
+    own.ss_sp = stack;
+    own.ss_size = sizeof stack;
+    sigaltstack(&own, &stack_before_);
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_ONSTACK | SA_NODEFER;  // the handler does not return
+    sigaction(SIGSEGV, &action, &action_before_);
+  }
+  ~AddressSignal() {
+    sigaction(SIGSEGV, &action_before_, nullptr);
+    sigaltstack(&stack_before_, nullptr);
+  }
+  AddressSignal(const AddressSignal&) = delete;
+  AddressSignal& operator=(const AddressSignal&) = delete;
+
+ private:
+  stack_t stack_before_ = {};
+  struct sigaction action_before_ = {};
+};
+
 }  // namespace
 
-void Block::run(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes,
-                const std::function<void()>& body) {
+void Block::run_grid(unsigned columns, unsigned rows, unsigned threads, uint32_t dynamic_bytes,
+                     const std::function<void()>& body) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   static Block block;  // its memory serves the next one as well
+  const AddressSignal guard(&Block::stop_thread);
   block.body_ = &body;
-  block.start(x, y, threads, dynamic_bytes);
-  running_ = &block;
-  Fiber::change(block.caller_, block.next());
+  for (unsigned y = 0; y < rows; ++y) {
+    for (unsigned x = 0; x < columns; ++x) block.run(x, y, threads, dynamic_bytes);
+  }
+}
+
+void Block::run(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes) {
+  start(x, y, threads, dynamic_bytes);
+  running_ = this;
+  Fiber::change(caller_, next());
   running_ = nullptr;
-  block.finish();
+  finish();
+}
+
+// Leaves the handler as it leaves a thread. Outside of one the signal does what it does otherwise.
+void Block::stop_thread(int) {
+  if (running_ == nullptr) {
+    signal(SIGSEGV, SIG_DFL);
+    return;
+  }
+  running_->crashed_ = true;
+  Fiber::change(running_->threads_[running_->thread_].fiber, running_->caller_);
 }
 
 void Block::start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes) {
@@ -37,6 +84,7 @@ void Block::start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_byt
   count_ = threads;
   ended_ = at_barrier_ = 0;
   failure_ = nullptr;
+  crashed_ = false;
   shared_ = nullptr;
   shared_bytes_ = 0;
   dynamic_memory_.assign(dynamic_bytes + kDynamicAlignment, static_cast<char>(kPoison));
@@ -64,6 +112,7 @@ void Block::start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_byt
 
 void Block::finish() {
   if (failure_) std::rethrow_exception(failure_);
+  if (crashed_) throw std::logic_error("a thread read or wrote memory that is not there");
   if (ended_ < count_) {
     throw std::logic_error("threads wait for others that have ended or wait elsewhere");
   }

@@ -22,10 +22,11 @@ class Block {
   // The block that runs now.
   static Block& current() { return *running_; }
 
-  // Runs `body` on `threads` threads, whole warps. Throws what a thread throws, and
-  // std::logic_error where threads wait for one another for ever.
-  static void run(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes,
-                  const std::function<void()>& body);
+  // Runs `body` on `threads` threads, whole warps, of every block of a grid, one block after the
+  // other. Throws what a thread throws, and std::logic_error where threads wait for one another for
+  // ever, or one reads or writes memory that is not there.
+  static void run_grid(unsigned columns, unsigned rows, unsigned threads, uint32_t dynamic_bytes,
+                       const std::function<void()>& body);
 
   unsigned thread() const { return thread_; }
   unsigned lane() const { return thread_ % kLanes; }
@@ -96,6 +97,8 @@ class Block {
     alignas(16) char taken[kLanes * kRoom];
   };
 
+  void run(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes);
+  static void stop_thread(int);
   void start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes);
   void finish();
   static void enter();
@@ -116,6 +119,7 @@ class Block {
   unsigned at_barrier_ = 0;
   const std::function<void()>* body_ = nullptr;
   std::exception_ptr failure_;
+  bool crashed_ = false;
   Fiber caller_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;

@@ -1,5 +1,6 @@
 #include "block.h"
 #include "checks.h"
+#include "faults.h"
 #include "gnnsparse/fragment.h"
 
 namespace gnnsparse::emulator {
@@ -47,5 +48,10 @@ PYBIND11_MODULE(_emulated, m) {
   gnnsparse::bindings::bind_cuda_softmax(m);
   m.def("set_late", &gnnsparse::emulator::Block::set_late);
   m.def("copies_started", &gnnsparse::emulator::Block::copies_started);
+  m.def("run_fault", [](const std::string& name) {
+    pybind11::list out;
+    for (const float value : gnnsparse::emulator::run_fault(name)) out.append(value);
+    return out;
+  });
   m.def("fragment_map", &gnnsparse::emulator::fragment_map);
 }

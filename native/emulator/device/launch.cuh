@@ -18,10 +18,7 @@ inline char* dynamic_shared() { return emulator::Block::current().dynamic_shared
 template <class... Parameters, class... Arguments>
 void launch_shared(const char*, void (*kernel)(Parameters...), dim3 grid, int threads,
                    uint32_t bytes, Stream, const Arguments&... arguments) {
-  const std::function<void()> body = [&] { kernel(arguments...); };
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) emulator::Block::run(x, y, threads, bytes, body);
-  }
+  emulator::Block::run_grid(grid.x, grid.y, threads, bytes, [&] { kernel(arguments...); });
 }
 
 template <class... Parameters, class... Arguments>
