@@ -169,67 +169,6 @@ def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int,
 def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...
-def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
-def emulate_panel_attention(
-    problem: Attention, a: Blocked, items: WorkList, row_ids: int, out: Heads, lse: int
-) -> None: ...
-def emulate_panel_attention_grad(
-    problem: Attention,
-    a: Blocked,
-    items: WorkList,
-    row_ids: int,
-    grad: Heads,
-    row_stats: int,
-    dq: Heads,
-    dk: Heads,
-    dv: Heads,
-) -> None: ...
-def emulate_panel_sddmm(
-    a: Blocked,
-    items: WorkList,
-    indptr: int,
-    row_ids: int,
-    q: Dense,
-    k: Dense,
-    out: int,
-    out_dtype: int,
-    d: int,
-    precision: int,
-) -> None: ...
-def emulate_panel_spmm(
-    a: Blocked,
-    items: WorkList,
-    row_ids: int,
-    row_scale: int,
-    x: Dense,
-    y: Dense,
-    n: int,
-    precision: int,
-) -> None: ...
-def emulate_window_spmm(
-    a: Blocked,
-    items: WorkList,
-    indptr: int,
-    edge_values: int,
-    row_ids: int,
-    row_scale: int,
-    x: Dense,
-    y: Dense,
-    n: int,
-    precision: int,
-) -> None: ...
-def emulate_window_sddmm(
-    a: Blocked,
-    items: WorkList,
-    indptr: int,
-    row_ids: int,
-    q: Dense,
-    k: Dense,
-    out: int,
-    out_dtype: int,
-    d: int,
-    precision: int,
-) -> None: ...
 
 # In builds with has_cuda alone. The preprocessing functions return the scratch bytes they need.
 def cuda_coo_to_csr(

@@ -48,7 +48,7 @@ def test_patterns(
     else:
         graph = PATTERNS[pattern]()
     a = make(graph, "cpu", precision=precision)
-    native = emulated.install(monkeypatch, module)
+    native = emulated.install_attention(monkeypatch, module)
     assert shares_rows(a.side) == (pattern in ("window", "blocks", "long"))
     in_16_bits = a.precision.storage.itemsize == 2
     scale = -0.2 if d == 8 else None
@@ -66,7 +66,7 @@ def test_options(
     late: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], precision: str, reorder: str
 ) -> None:
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder=reorder)
-    emulated.install(monkeypatch, late)
+    emulated.install_attention(monkeypatch, late)
     check(a, make_case(a, 16, 24, **options), floor=rounding_of(a) if precision == "fp32" else None)
 
 
@@ -78,8 +78,37 @@ def test_one_pass(
 ) -> None:
     """Both passes in one: cut panels, empty columns, a few heads at a time."""
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder="degree")
-    native = emulated.install(monkeypatch, late)
+    native = emulated.install_attention(monkeypatch, late)
     monkeypatch.setattr(attention_work, "_ADDENDS_PAY", 0)
     monkeypatch.setattr(attention_work, "_ADDENDS_SHARE", 5 * 90 * d * dv / 2**30)
     check(a, make_case(a, d, dv, **options), floor=rounding_of(a, addends=True))
     assert native.called == ONE_PASS
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("tall", [False, True])
+@pytest.mark.parametrize("limit", [1, 2, 3, 1000])
+@pytest.mark.parametrize(("d", "dv"), [(8, 64), (64, 24), (33, 40)])
+def test_panels_cut_anywhere(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, tall: bool, limit: int, d: int,
+    dv: int,
+) -> None:  # fmt: skip
+    """Panels of 16 and of 64 rows that share few columns, in another order than the caller's rows."""
+    a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
+    native = emulated.install_attention(monkeypatch, module)
+    emulated.force_attention_work(monkeypatch, tall, limit)
+    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a))
+    assert native.called == TWO_PASSES
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(("d", "dv", "limit"), [(8, 128, 1000), (72, 100, 3), (100, 72, 1), (128, 128, 2)])
+def test_wide_heads_of_other_widths(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, d: int, dv: int, limit: int
+) -> None:
+    a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
+    emulated.install_attention(monkeypatch, module)
+    emulated.force_attention_work(monkeypatch, False, limit)
+    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a))

@@ -283,11 +283,10 @@ inline constexpr int kScoreBlocks = kWords<P> ? 12 : 16;
 template <Precision P, int kHeld>
 __global__ void __launch_bounds__(kWarp, kScoreBlocks<P>)
     panel_sddmm_kernel(const __grid_constant__ PanelSddmm p) {
-  extern __shared__ __align__(1024) char score_memory[];
   const int4 words = __ldg(reinterpret_cast<const int4*>(p.work.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
   if (item.k_tiles == 0) return;
-  ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, score_memory);
+  ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, dynamic_shared());
   warp.run(blockIdx.x);
 }
 

@@ -56,14 +56,4 @@ struct PanelAttention {
   DkvPartials dkv_partials;  // both passes in one
 };
 
-namespace cpu {
-
-// The forward kernel of one head without bias, dropout and mask, executed on the CPU lane by lane.
-// For tests: slow. Parts of a cut panel go on from one another, in the order of the list.
-void emulate_attention(const PanelAttention& problem);
-// In the same way the pass over rows, or, where `dq` is null, over columns (`a` is A^T then); both
-// read the row_stats.
-void emulate_attention_grad(const PanelAttention& problem);
-
-}  // namespace cpu
 }  // namespace gnnsparse

@@ -1,4 +1,4 @@
-// What the panel kernels and their host emulation are called with.
+// What the panel kernels are called with.
 #pragma once
 
 #include "gnnsparse/panel_source.h"
@@ -30,12 +30,4 @@ struct PanelSddmm {
   int64_t d = 0;
 };
 
-namespace cpu {
-
-// The panel kernels, executed on the CPU one warp after another by the maps of panel_tile.h. For
-// tests: slow. The items of a panel are neighbours in the list.
-void emulate_panel(const PanelSpmm& problem, Precision precision);
-void emulate_panel_sddmm(const PanelSddmm& problem, Precision precision);
-
-}  // namespace cpu
 }  // namespace gnnsparse

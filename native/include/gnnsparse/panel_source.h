@@ -3,7 +3,7 @@
 // of one mma from it, which is done by the warp together for PackedPanel. Bits and column weights,
 // kBitBytes and kScaleBytes of a K tile, SpMM brings to shared memory with the rows of X. In fp32
 // operand A is split too, unless it is kExact, and weigh() gives the row of X in one of the lane's
-// slots its column's weight. The host emulation uses the same code.
+// slots its column's weight.
 #pragma once
 
 #include "gnnsparse/packed_entries.h"

@@ -6,7 +6,7 @@
 // The order of the column slots inside a K tile is free, so it is chosen for A: a lane holds the
 // slots 8t .. 8t + 7 of the rows g, g + 8, ... (g = lane / 4, t = lane % 4), in every precision.
 // Its bits are one word, its column weights 8 neighbours, its stored values 8 neighbours a row.
-// All functions run on the host too: emulate_panel.cpp executes them lane by lane.
+// All functions compile for the host too: native/emulator runs the kernels with them there.
 #pragma once
 
 #include <cmath>

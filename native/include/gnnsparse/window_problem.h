@@ -1,4 +1,4 @@
-// What the window kernels and their host emulation are called with.
+// What the window kernels are called with.
 #pragma once
 
 #include "gnnsparse/window_source.h"
@@ -33,13 +33,4 @@ struct WindowSddmm {
   int64_t d = 0;
 };
 
-namespace cpu {
-
-// The window kernels, executed on the CPU one warp after another, with every register of every
-// lane filled by the maps of window_tile.h and multiplied by the PTX fragment layouts. `packed`
-// and `window` as in BlockedView. For tests: slow. Cut items are added in order.
-void emulate_spmm(const WindowSpmm& problem, Precision precision);
-void emulate_sddmm(const WindowSddmm& problem, Precision precision);
-
-}  // namespace cpu
 }  // namespace gnnsparse

@@ -1,6 +1,6 @@
 // Where a window kernel finds the values of A: one source for each way the blocked format stores
 // them. A source belongs to one lane; next() gives the values of A at the lane's four slots of the
-// following K tile, in row g (and g + 8) of the window. The host emulation uses the same code.
+// following K tile, in row g (and g + 8) of the window.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 //   column slots of a lane   4t .. 4t + 3
 //   features of a lane       E g .. E g + E - 1, with E = 8 (16-bit) or 4 (tf32)
 //   rows of A in the result  2t, 2t + 1
-// All functions run on the host too: emulate.cpp executes them lane by lane.
+// All functions compile for the host too: native/emulator runs the kernels with them there.
 #pragma once
 
 #include <cstdint>
