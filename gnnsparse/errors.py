@@ -1,4 +1,4 @@
-"""Checks on arguments: every failed one names the argument, what was wrong and what is accepted."""
+"""Checks of arguments. Every error names the argument, what it got and what is accepted."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raise MemoryError if something on the CPU needs nearly all of its memory or more.
+    """Raise MemoryError if an allocation on the CPU would need 90 % of the machine's memory or more.
 
-    Without this the kernel would end the process instead.
+    Without this check the operating system would end the process instead.
     """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if nbytes > 0.9 * total:
@@ -97,7 +97,7 @@ def check_tensor(
     device: torch.device | None = None,
     shape: tuple[int | None, ...] | None = None,
 ) -> torch.Tensor:
-    """Return `value` if it is a strided tensor of an accepted dtype, device and shape, else raise.
+    """Return `value` if it is a dense tensor of an accepted dtype, device and shape, else raise.
 
     `None` in `shape` accepts any size.
     """
@@ -117,7 +117,7 @@ def check_tensor(
 
 @contextlib.contextmanager
 def naming(group: str) -> Iterator[None]:
-    """Makes errors about an argument `name` say `group.name`, as the option is called in a configuration."""
+    """Prefix errors about an argument `name` with `group.`, the name of the option in a configuration."""
     try:
         yield
     except (ValueError, TypeError) as error:

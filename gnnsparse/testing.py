@@ -1,7 +1,7 @@
-"""For tests of sparse products, ours and yours: random matrices, and the accuracy rule.
+"""Helpers for tests of sparse products, in this project and in yours: random matrices, and the accuracy rule.
 
-The rule: against a float64 result, the error of a kernel is at most twice that of a plain run in the
-same precision. There is no hand-picked tolerance.
+The rule: measured against a float64 result, the error of a kernel is at most twice the error of plain
+PyTorch operations in the same precision. No tolerance is picked by hand.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ __all__ = ["Errors", "assert_accurate", "measure_errors", "random_graph"]
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors against the exact result, in the Frobenius norm and in the largest element.
+    """Relative errors against the exact result, each as a pair (Frobenius norm, largest element).
 
     Attributes:
-        actual, plain: of the result and of the plain run: (Frobenius, largest).
-        allowed: what `actual` may be at most.
+        actual: errors of the result in question.
+        plain: errors of the plain operations.
+        allowed: the largest errors that `actual` may have.
     """
 
     actual: tuple[float, float]
@@ -30,7 +31,7 @@ class Errors:
 
     @property
     def ok(self) -> bool:
-        """Whether the rule holds. NaN never does."""
+        """Whether the rule holds; False if an error is NaN."""
         return all(a <= limit for a, limit in zip(self.actual, self.allowed, strict=True))
 
 
@@ -49,18 +50,18 @@ def measure_errors(
     factor: float = 2.0,
     floor: float | None = None,
 ) -> Errors:
-    """Errors of two results against an exact one.
+    """Measures the errors of a result and of a plain run against the exact result.
 
     Args:
         actual: the result in question.
-        plain: the same product by plain operations in the same precision.
-        exact: float64.
+        plain: the result of plain PyTorch operations in the same precision, of the same shape.
+        exact: the result in float64, of the same shape.
         factor: how many times the error of `plain` is allowed.
-        floor: an error that is allowed in any case, for a plain run of few sums can be exact by luck;
-            None: four roundings of `actual`'s dtype, at least 1e-6.
+        floor: a relative error that is always allowed, because a plain run of few sums can be exact by
+            luck; None: 4 eps of `actual`'s dtype, at least 1e-6.
 
     Raises:
-        ValueError: shapes differ.
+        ValueError: the shapes differ.
     """
     if not actual.shape == plain.shape == exact.shape:
         raise ValueError(f"actual: shapes differ: {actual.shape}, {plain.shape}, {exact.shape}")
@@ -80,7 +81,12 @@ def assert_accurate(
     factor: float = 2.0,
     floor: float | None = None,
 ) -> None:
-    """Raises AssertionError unless the rule holds; arguments as in `measure_errors`."""
+    """Raises AssertionError unless the accuracy rule holds; the arguments are those of `measure_errors`.
+
+    Raises:
+        AssertionError: an error of `actual` is larger than allowed.
+        ValueError: the shapes differ.
+    """
     errors = measure_errors(actual.detach(), plain.detach(), exact.detach(), factor, floor)
     if not errors.ok:
         raise AssertionError(
@@ -100,18 +106,19 @@ def random_graph(
     empty_rows: float = 0.0,
     symmetric: bool = False,
 ) -> SparseGraph:
-    """A random matrix for tests, on the CPU.
+    """Makes a random matrix for tests, on the CPU.
 
     Args:
         rows, cols: shape.
         density: expected fraction of nonzeros in an ordinary row.
-        weighted: standard normal values; False: none.
-        hubs: this many rows with three quarters of all columns.
+        seed: seed of the structure and the values.
+        weighted: True: standard normal values; False: no values.
+        hubs: number of rows that get about three quarters of all columns.
         empty_rows: fraction of the rows that is emptied.
-        symmetric: symmetric structure (rows must equal cols).
+        symmetric: whether the structure is symmetric (rows must equal cols).
 
     Raises:
-        ValueError: a symmetric matrix that is not square.
+        ValueError: a symmetric matrix is not square.
     """
     if symmetric and rows != cols:
         raise ValueError(f"symmetric: needs rows = cols, got {rows} and {cols}")
