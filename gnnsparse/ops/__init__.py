@@ -1,6 +1,7 @@
-"""Operations on prepared operands.
+"""Operations on prepared operands: SpMM, SDDMM, softmax over edges and attention.
 
-Each has a folder: its api, its schema (operator, fake, gradient), and its cpu, cuda and reference versions.
+Each operation has a folder: `api` checks arguments and dispatches, `schema` registers the operator with its
+fake and its gradient, and `cpu`, `cuda` and `reference` are its implementations.
 """
 
 from gnnsparse.operand import SparseOperand
