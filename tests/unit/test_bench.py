@@ -222,7 +222,7 @@ def test_the_reference_is_the_product() -> None:
     q, k = work.dense
     sample = Sample.of(work.subject)
     index = work.subject.csr.row_index(), work.subject.csr.indices.long()
-    exact = (q.double() @ k.double().T)[index][sample.slots]
+    exact = (q.double() @ k.double().T)[index][sample.nnz_index]
     torch.testing.assert_close(Reference(work, sample).results[0], exact)
 
 
