@@ -63,7 +63,7 @@ class Task(Generic[Dataset, Data]):
         """Raises TypeError or ValueError if options do not suit the task; called before data is loaded."""
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns the task's own values that must be equal in a run and the run whose checkpoint it resumes."""
+        """Returns the task's own values that a run and the run whose checkpoint it resumes must share."""
         return {}
 
     def load(self, name: str, options: Mapping[str, Any]) -> Dataset:
