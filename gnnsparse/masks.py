@@ -114,7 +114,7 @@ def window(length: int, radius: int, dilation: int = 1, keys: int | None = None)
 
 
 def dilated(length: int, segment: int, dilation: int) -> SparseGraph:
-    """Tokens of the same segment attend to each other where their distance is a multiple of `dilation`.
+    """Tokens of one segment attend to each other if their distance is a multiple of `dilation`.
 
     The dilated attention of LongNet (Ding et al. 2023), with every offset inside a segment. The dilated
     sliding window is `window(length, radius, dilation)`.
@@ -257,7 +257,7 @@ def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
 def vector_wise(
     length: int, sparsity: float, vector: int = 8, *, seed: int, keys: int | None = None
 ) -> SparseGraph:
-    """The rows of each strip of `vector` rows attend to the same random keys (vector-wise sparsity).
+    """All rows in a strip of `vector` rows attend to one set of random keys (vector-wise sparsity).
 
     The number of keys is (1 - sparsity) S, rounded, in every strip. SSpMM measures vector-wise sparse
     attention on this pattern, with vectors of 8 or 16 rows.

@@ -54,8 +54,8 @@ def measure_errors(
 
     Args:
         actual: the result in question.
-        plain: the result of plain PyTorch operations in the same precision, of the same shape.
-        exact: the result in float64, of the same shape.
+        plain: the result of plain PyTorch operations in the precision of `actual`, of its shape.
+        exact: the result in float64, of the shape of `actual`.
         factor: how many times the error of `plain` is allowed.
         floor: a relative error that is always allowed, because a plain run of few sums can be exact by
             luck; None: 4 eps of `actual`'s dtype, at least 1e-6.
