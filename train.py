@@ -270,7 +270,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
-    """Runs once, and returns the test score, which hydra's sweepers use."""
+    """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
     return run(cfg, Path(HydraConfig.get().runtime.output_dir))
 
 

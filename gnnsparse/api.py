@@ -43,7 +43,7 @@ def prepare(
 
     Args:
         graph: PyG's `edge_index` (int [2, edges], source over target, any order: A[target, source]);
-            or a matrix, taken as it is: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
+            or a matrix, which is not transposed: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
             values, a scipy.sparse matrix, or a torch sparse tensor. Tensors may be on a GPU. Repeated
             edges are merged and their values summed.
         num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: one more than the

@@ -275,7 +275,7 @@ class SparseGraph:
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseGraph:
-        """Makes a graph from a scipy.sparse matrix or array; rows stay rows.
+        """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
         Raises:
             TypeError: `matrix` is not a two-dimensional scipy.sparse object of real numbers.
@@ -290,7 +290,7 @@ class SparseGraph:
 
     @classmethod
     def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
-        """Makes a graph from a torch sparse tensor (COO, CSR or CSC); rows stay rows.
+        """Makes a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
 
         Raises:
             TypeError: `matrix` is not a sparse tensor of real numbers in one of these layouts.

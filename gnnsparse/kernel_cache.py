@@ -385,5 +385,5 @@ class KernelCache:
         return tuple(found)
 
     def _is_full(self) -> bool:
-        """Returns whether 16-row panels hold so many nonzeros a slot that taller ones are worth counting."""
+        """Returns whether 16-row panels have nonzeros enough for each column slot to count taller ones."""
         return self.csr.nnz >= self._record.attention.tall_nnz * self.panel_counts(16).slots

@@ -147,7 +147,7 @@ class SparseOperand:
         return other if other is not None else self._new_transpose()
 
     def _new_transpose(self) -> SparseOperand:
-        """Makes A.T anew for an operand that was itself a transpose and whose original was freed."""
+        """Makes another A.T for an operand that is a transpose itself and whose original was freed."""
         with self._core.lock:
             if self._transpose is None:
                 self._transpose, self._partner = SparseOperand(self._core, 1 - self._which, self), None

@@ -80,8 +80,8 @@ def format_spec(
 
     Args:
         name: name of a registered preset, public or not.
-        precision: the precision; me-bcrs, for one, has blocks of 8 columns at 16 bits and of 4 at 32.
-        density: nnz / (rows * columns); cvse, for one, has vectors of 16 rows from 0.1 on and of 8 below.
+        precision: the precision; me-bcrs, for example, has blocks of 8 columns at 16 bits and of 4 at 32.
+        density: nnz / (rows * columns); cvse, for example, has vectors of 16 rows from 0.1 on, else of 8.
         panel: rows of a panel, for presets that have several heights; None: the preset's default.
 
     Raises:
