@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "gnnsparse/fragment.h"
+#include "gnnsparse/precision.h"
 #include "gnnsparse/rounding.h"
 #include "gnnsparse/types.h"
 
@@ -144,24 +145,7 @@ struct TileM16N8K8 {
 };
 
 template <Precision P>
-struct TileOf {
-  using Type = TileM16N8K16;
-};
-template <>
-struct TileOf<Precision::kTf32> {
-  using Type = TileM16N8K8;
-};
-// In panels alone, as two tf32 parts.
-template <>
-struct TileOf<Precision::kFp32> {
-  using Type = TileM16N8K8;
-};
-
-// 1.0 in the storage type of a precision.
-template <Precision P>
-inline constexpr uint32_t kOne = P == Precision::kFp16   ? 0x3c00u
-                                 : P == Precision::kBf16 ? 0x3f80u
-                                                         : 0x3f800000u;
+using WindowTile = std::conditional_t<kWords<P>, TileM16N8K8, TileM16N8K16>;
 
 // Feature i of the lane's kLaneFeatures, in result row r (0 or 1) of the lane.
 GNNSPARSE_HD constexpr int result_accumulator(int i) { return i >> 1; }
