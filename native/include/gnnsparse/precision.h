@@ -1,11 +1,11 @@
 // What is known of a precision at compile time, and how a kernel is picked by one at run time.
 //
-// A precision is two things apart: how dense operands are stored, and the arithmetic that multiplies
-// them. Kernels ask for the storage where they address, copy and load, and for the arithmetic where
-// they multiply. A storage type of 8 bits is then a DType with its StorageTraits and its decoder
-// (device/vector.cuh), and a Precision that combines it with an arithmetic. The csr kernels take it
-// as it is. The Tensor Core kernels move stored elements into operands unchanged, so they need a
-// conversion first where the two differ: operands_are_stored() is what they assert.
+// A precision is two things apart: how dense operands are stored, and the arithmetic that
+// multiplies them. Kernels ask for the storage where they address, copy and load, and for the
+// arithmetic where they multiply. A storage type of 8 bits is then a DType with its StorageTraits
+// and its decoder (device/vector.cuh), and a Precision that combines it with an arithmetic. The csr
+// kernels take it as it is. The Tensor Core kernels move stored elements into operands unchanged,
+// so they need a conversion first where the two differ: operands_are_stored() is what they assert.
 #pragma once
 
 #include <cstdint>
@@ -91,14 +91,14 @@ struct StoredAndMultiplied {
 template <Precision P>
 struct PrecisionTraits;
 template <>
-struct PrecisionTraits<Precision::kFp32>
-    : StoredAndMultiplied<DType::kFloat32, Arithmetic::kFp32> {};
+struct PrecisionTraits<Precision::kFp32> : StoredAndMultiplied<DType::kFloat32, Arithmetic::kFp32> {
+};
 template <>
-struct PrecisionTraits<Precision::kTf32>
-    : StoredAndMultiplied<DType::kFloat32, Arithmetic::kTf32> {};
+struct PrecisionTraits<Precision::kTf32> : StoredAndMultiplied<DType::kFloat32, Arithmetic::kTf32> {
+};
 template <>
-struct PrecisionTraits<Precision::kFp16>
-    : StoredAndMultiplied<DType::kFloat16, Arithmetic::kFp16> {};
+struct PrecisionTraits<Precision::kFp16> : StoredAndMultiplied<DType::kFloat16, Arithmetic::kFp16> {
+};
 template <>
 struct PrecisionTraits<Precision::kBf16>
     : StoredAndMultiplied<DType::kBFloat16, Arithmetic::kBf16> {};
@@ -142,7 +142,8 @@ decltype(auto) dispatch_precision(Precision precision, const char* kernel, const
 
 // The dtype that operands of a precision are stored in.
 inline DType storage_of(Precision precision) {
-  return dispatch_precision<true>(precision, "", [](auto p) { return PrecisionTraits<p>::kStorage; });
+  return dispatch_precision<true>(precision, "",
+                                  [](auto p) { return PrecisionTraits<p>::kStorage; });
 }
 
 }  // namespace gnnsparse

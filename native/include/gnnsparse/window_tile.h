@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "gnnsparse/architecture.h"
 #include "gnnsparse/fragment.h"
 #include "gnnsparse/precision.h"
 #include "gnnsparse/rounding.h"
@@ -50,20 +51,21 @@ GNNSPARSE_HD inline uint32_t high_halves(uint32_t a, uint32_t b) {
 #endif
 }
 
-// One instruction from compute capability 9.0 on. Before, where there is none that takes ties to
-// even, three, which take them away from zero.
+// Rounds a float32 to tf32: ties to even where the GPU has an instruction for that, ties away from
+// zero where it does not.
 GNNSPARSE_HD inline uint32_t to_tf32(uint32_t bits) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  uint32_t rounded;
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
-  return rounded;
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  uint32_t rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
-  return rounded;
-#else
-  return float_bits(round_tf32(bits_float(bits)));
+#if defined(__CUDA_ARCH__)
+  if constexpr (kArchitecture.tf32_nearest_even) {
+    uint32_t rounded;
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+    return rounded;
+  } else if constexpr (kArchitecture.tf32_conversion) {
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+    return rounded;
+  }
 #endif
+  return float_bits(round_tf32(bits_float(bits)));
 }
 
 // The values of A at a lane's four slots, in one of the lane's rows.

@@ -294,11 +294,10 @@ __global__ void __launch_bounds__(kWarp, kScoreBlocks<P>)
 template <Precision P, int kHeld>
 void launch_panel_sddmm(const PanelSddmm& p, int slices, Stream stream) {
   const uint32_t bytes = ScoreWarp<P, kHeld>::shared_bytes(slices);
-  constexpr uint32_t kMost = 96 * 1024;  // what every device of capability 8.0 has
-  if (bytes > kMost) throw std::invalid_argument("d: too wide for the panel kernel");
+  if (bytes > kCopyingSharedBytes) throw std::invalid_argument("d: too wide for the panel kernel");
   const auto kernel = panel_sddmm_kernel<P, kHeld>;
   static std::atomic<uint64_t> prepared{0};
-  prefer_shared_memory(kernel, kMost, prepared);
+  prefer_shared_memory(kernel, kCopyingSharedBytes, prepared);
   const dim3 grid = grid_of(p.work.item_count, 1, 1, "sddmm_panel");
   launch_shared("sddmm_panel", kernel, grid, kWarp, bytes, stream, p);
 }
