@@ -10,13 +10,15 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gnnsparse import _native
+
 __all__ = [
     "SLICE_BYTES", "STAGE", "PanelCosts", "PanelWork", "StageCounts", "gather_us", "panel_us", "pass_us",
 ]  # fmt: skip
 
-#: Column slots of a stage of the panel kernel (native kStage), and bytes of a row of X in it.
-STAGE = 32
-SLICE_BYTES = 128
+#: Column slots of a K tile of the panel kernel, and bytes of a row of X in it.
+STAGE = _native.PANEL_K_TILE
+SLICE_BYTES = _native.ROW_SLICE_BYTES
 
 #: Panels by their length: (stages, how many panels have so many), in rising order.
 StageCounts = tuple[tuple[int, int], ...]

@@ -22,8 +22,8 @@ __all__ = ["FORMAT_NAMES", "BlockedMatrix", "FormatSpec", "format_spec"]
 FORMAT_NAMES = ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
 
 
-#: How the nonzeros of a block are stored (native Encoding).
-_ENCODINGS = ("dense", "bitmap", "entries")
+#: How the nonzeros of a block can be stored.
+_ENCODINGS = tuple(_native.ENCODING_CODES)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class BlockedMatrix:
         spec = self.spec
         view = _native.Blocked(
             spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
-            _ENCODINGS.index(spec.encoding), self.rows, self.cols, self.panels,
+            _native.ENCODING_CODES[spec.encoding], self.rows, self.cols, self.panels,
         )  # fmt: skip
         view.attach(
             address(self.panel_rows), address(self.panel_ptr), address(self.columns),

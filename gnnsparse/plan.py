@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import torch
 
+from gnnsparse import _native
 from gnnsparse.costs import (
     SLICE_BYTES,
     STAGE,
@@ -26,11 +27,11 @@ from gnnsparse.precision import Precision
 __all__ = ["Device", "Plan", "Problem", "candidates", "choose_plan", "describe_device", "has_panels"]
 
 #: Bytes a lane loads at a time.
-_VECTOR = 16
+_VECTOR = _native.VECTOR_BYTES
 #: A slice of X of this size stays in the L2 of an H200 (60 MB) beside what else passes through.
 _RESIDENT_BYTES = 45 * 10**6
 #: Lanes of a slice of 128 bytes a row: narrower slices waste too many instructions.
-_SLICE_LANES = 8
+_SLICE_LANES = _native.ROW_SLICE_BYTES // _VECTOR
 
 
 @dataclass(frozen=True)
@@ -409,7 +410,7 @@ def _panel_candidates(problem: Problem, weigh: tuple[bool, ...]) -> list[Plan]:
 
 #: Column slots of a step of the window kernel, which pays once it gathers at most this fraction of the
 #: csr kernel's rows.
-_WINDOW_STEP, _WINDOW_GAIN = 16, 0.9
+_WINDOW_STEP, _WINDOW_GAIN = _native.WINDOW_K_TILE, 0.9
 #: Below this mean length rows go to the csr kernel in groups of so many nonzeros.
 _SHORT_ROWS = 32
 _GROUP = 128
@@ -448,4 +449,4 @@ _ROUNDED_COSTS = {
 _DENSE_COSTS = PanelCosts(1.11, 0.617e-3, 0.724e-3, 0.365e-3, 0.776, 0.961, 0.231, 0.00864)
 _PACKED_COSTS = PanelCosts(1, 0.897e-3, 1.05e-3, 0.239e-3, 1.01, 1.52, 0.327, 1.39)
 #: Bytes of an entry.
-_ENTRY_BYTES = 4
+_ENTRY_BYTES = _native.ENTRY_BYTES

@@ -24,8 +24,6 @@ class Rates:
     gather: float
 
 
-#: Words of a row of what the native gather writes (kGatherFloorWords).
-_WORDS = 1024
 #: By a part of the device's name. A device that nobody measured has no model.
 RATES = {"H200": Rates(4.31e12, 9.2e12)}
 
@@ -64,7 +62,7 @@ def floor_measured(work: Workload, contestant: Contestant, repeats: int, graph: 
         return None
     x, columns = _whole_vectors(work.dense[-1]), contestant.columns
     processors = torch.cuda.get_device_properties(work.device).multi_processor_count
-    out = torch.empty(processors, _WORDS, dtype=torch.int32, device=work.device)
+    out = torch.empty(processors, _native.GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
 
     def call() -> None:
         _native.cuda_gather_floor(
@@ -77,5 +75,5 @@ def floor_measured(work: Workload, contestant: Contestant, repeats: int, graph: 
 
 def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
     """`x` with rows of whole 16-byte vectors, as the kernels are given it."""
-    per_vector = 16 // x.dtype.itemsize
+    per_vector = _native.VECTOR_BYTES // x.dtype.itemsize
     return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector))

@@ -27,10 +27,10 @@ __all__ = [
     "workspace",
 ]
 
-VECTOR = 16  # bytes that rows are padded to
+VECTOR = _native.VECTOR_BYTES  # that rows are padded to
 #: Rows of a panel: of one warp, or of four that share the gathered rows.
-_ROWS, _TALL_ROWS = 16, 64
-_TALL_FEATURES = 64
+_ROWS, _TALL_ROWS = _native.SCORE_PANEL_ROWS, _native.TALL_PANEL_ROWS
+_TALL_FEATURES = _native.ROW_SLICE_BYTES // 2  # a slice in 16 bits
 #: Tall panels may have this many times the column slots of four of 16 rows: the four warps look at every one,
 #: but it is gathered once. Where panels of 16 rows hold less than _FULL of them, tall ones are not counted.
 _TALL_SLOTS, _FULL = 1.4, 8
@@ -38,7 +38,7 @@ _TALL_BLOCKS = 4  # at a time on a multiprocessor
 #: The backward pass in one writes and reads what every column slot adds to dK and dV. It pays where the
 #: transpose has this many times the column slots, and may take this share of a GPU's memory.
 _ADDENDS_PAY, _ADDENDS_SHARE = 3.5, 1 / 64
-_ADDEND_FEATURES = 64
+_ADDEND_FEATURES = _TALL_FEATURES
 
 
 class Work(NamedTuple):
@@ -104,10 +104,11 @@ def work_of(side: Side, features: int, tall: bool) -> Work:
 
 
 def workspace(work: Work, heads: int, widths: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
-    """Partial sums of cut panels: rows of every width, rounded up to 64, and two facts of each row."""
+    """Partial sums of cut panels: rows of every width, rounded up, and statistics of each row."""
     if work.partials == 0:
         return None
-    floats = sum(-(-width // 64) * 64 for width in widths) + 2
+    unit = _native.PARTIAL_COLUMNS
+    floats = sum(-(-width // unit) * unit for width in widths) + _native.PARTIAL_ROW_STATS
     return torch.empty(heads * work.partials * work.rows * floats, dtype=torch.float32, device=device)
 
 

@@ -16,7 +16,7 @@ from gnnsparse.side import SddmmCall, Side, SpmmCall
 
 __all__ = ["bind_sddmm", "bind_spmm", "edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
 
-_VECTOR = 16  # bytes a lane loads at a time
+_VECTOR = _native.VECTOR_BYTES
 _SOFTMAX_ROW_LIMIT = 1024
 
 #: Gives a dense operand as the kernels read it, and its native view. Hold the tensor while the view is used.
@@ -66,10 +66,11 @@ def _aligned(values: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 def _partials(count: int, rows: int, width: int, device: torch.device) -> torch.Tensor | None:
-    """Workspace for `count` sums of `rows` cut rows; the kernels round its width up to 64."""
+    """Workspace for `count` sums of `rows` cut rows, whose width the kernels round up."""
     if count == 0:
         return None
-    return torch.empty(count * rows * (-(-width // 64) * 64), dtype=torch.float32, device=device)
+    columns = -(-width // _native.PARTIAL_COLUMNS) * _native.PARTIAL_COLUMNS
+    return torch.empty(count * rows * columns, dtype=torch.float32, device=device)
 
 
 def _on_its_device(side: Side, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -32,7 +32,7 @@ __all__ = ["attention", "attention_grad"]
 
 _Grads = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 #: With more, what a warp holds would not fit its registers.
-_MOST_FEATURES = {Precision.FP16: 128, Precision.BF16: 128, Precision.TF32: 64, Precision.FP32: 32}
+_MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
 
 
 def _is_fused(operand: SparseOperand, q: torch.Tensor, v: torch.Tensor) -> bool:
@@ -163,7 +163,9 @@ def attention_grad(
         edges = edge_values(bias)  # kept here while the kernels read it
         problem = attention_problem(operand, q, k, v, edges, scale, dropout_p, seed, is_causal)
         tall, stream = may_be_tall(q, v, bias, seed, is_causal), stream_of(q.device)
-        row_stats = torch.empty(heads * q.shape[2], 4, dtype=torch.float32, device=q.device)
+        row_stats = torch.empty(
+            heads * q.shape[2], _native.ROW_STATS_FLOATS, dtype=torch.float32, device=q.device
+        )
         backward = _Backward(
             operand, problem, heads, q.shape[3], v.shape[3], tall,
             _native.AttentionRows(heads_view(out), address(lse), address(row_stats)),

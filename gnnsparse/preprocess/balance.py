@@ -29,8 +29,8 @@ __all__ = [
     "window_steps",
 ]
 
-#: Column slots that a warp of the window kernels consumes at a time (native kStep).
-STEP = 16
+#: Column slots that a warp of the window kernels consumes at a time .
+STEP = _native.WINDOW_K_TILE
 #: How many places ahead a block of the panel kernels prefetches (native WorkList::prefetch_distance): half of
 #: the blocks that run at a time on an H200, 12 and 8 a multiprocessor.
 SPMM_PREFETCH, ATTENTION_PREFETCH = 132 * 12, 132 * 8

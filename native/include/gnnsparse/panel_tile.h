@@ -22,6 +22,9 @@ inline constexpr int kLaneColumns = 8;  // of them, those of one lane
 inline constexpr int kChunkBytes = 16;
 inline constexpr int kRowChunks = 8;  // of a row of X in a K tile
 inline constexpr int kKTileChunks = kPanelKTile * kRowChunks;
+// A slice: 128 bytes of a row, and that part of the rows of all slots of a K tile.
+inline constexpr int kRowSliceBytes = kChunkBytes * kRowChunks;
+inline constexpr uint32_t kTileSliceBytes = kChunkBytes * kKTileChunks;
 
 // Chunk `chunk` of slot `slot` in the K tile's shared memory. Rows that one instruction reads
 // differ in the key, so that they lie in different banks.
@@ -159,6 +162,7 @@ inline constexpr uint32_t kRowStatsTileBytes = 16 * (kPanelKTile + kPanelKTile /
 // A slice of Q in shared memory: 16 rows x 8 chunks.
 inline constexpr int kQueryRows = 16;
 inline constexpr int kQueryChunks = kQueryRows * kRowChunks;
+inline constexpr uint32_t kQueryBytes = kChunkBytes * kQueryChunks;
 GNNSPARSE_HD constexpr int query_chunk(int row, int chunk) {
   return kRowChunks * row + (chunk ^ (row & 7));
 }

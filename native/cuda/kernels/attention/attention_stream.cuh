@@ -8,8 +8,6 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kRowSliceBytes = 128;
-
 // How a block shares out a head. Rows of two arrays are gathered: Q or K, and V or the output's
 // gradient. A slice is 128 bytes of the rows of a K tile.
 //   kWarpCount: 16-row windows of a panel, one a warp, that share the gathered rows.
@@ -116,7 +114,7 @@ class RowStream {
  public:
   static constexpr int kRowStatsTiles = 4;
   static constexpr uint32_t kRowStatsBytes = kRowStats ? kRowStatsTiles * kRowStatsTileBytes : 0;
-  static constexpr uint32_t kBytes = kPipelineStages * kSliceBytes + kRowStatsBytes;
+  static constexpr uint32_t kBytes = kPipelineStages * kTileSliceBytes + kRowStatsBytes;
   static_assert(kAhead / Tile::kTileSlices + 1 <= kRowStatsTiles,
                 "row_stats that are on their way");
 
@@ -185,7 +183,7 @@ class RowStream {
 
   // The row_stats of a K tile that has arrived, at row_stats_address of each slot.
   __device__ uint32_t row_stats(int k_tile) const {
-    return ring_ + kPipelineStages * kSliceBytes + k_tile % kRowStatsTiles * kRowStatsTileBytes;
+    return ring_ + kPipelineStages * kTileSliceBytes + k_tile % kRowStatsTiles * kRowStatsTileBytes;
   }
 
  private:
@@ -197,9 +195,10 @@ class RowStream {
   static __device__ int warp() { return Tile::kWarps == 1 ? 0 : threadIdx.x / kWarp; }
   static __device__ uint32_t after(uint32_t offset) {
     if constexpr ((kPipelineStages & (kPipelineStages - 1)) == 0) {
-      return (offset + kSliceBytes) % (kPipelineStages * kSliceBytes);
+      return (offset + kTileSliceBytes) % (kPipelineStages * kTileSliceBytes);
     } else {
-      return offset + kSliceBytes < kPipelineStages * kSliceBytes ? offset + kSliceBytes : 0;
+      return offset + kTileSliceBytes < kPipelineStages * kTileSliceBytes ? offset + kTileSliceBytes
+                                                                          : 0;
     }
   }
 

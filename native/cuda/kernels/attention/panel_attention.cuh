@@ -367,11 +367,9 @@ void launch_attention(const AttentionLaunch& p, const char* call, Stream stream)
 template <Precision P, class Launcher>
 void with_attention_tile(const PanelAttention& p, const Launcher& launcher) {
   constexpr int kSliceFeatures = PanelTile<P>::kFeatures;
-  // Two parts of two slices of words would not fit the registers.
-  constexpr int kMostSlices = kSplit<P> ? 1 : 2;
   const int64_t width = std::max(p.problem.d, p.problem.dv);
   const bool extras = p.problem.has_extras();
-  if (width > kMostSlices * kSliceFeatures) {
+  if (width > kAttentionFeatures<P>) {
     throw std::invalid_argument("d: panels take at most 128 features, 64 in tf32, 32 in fp32");
   }
   if (p.a.shape.panel != kQueryRows) {
@@ -383,7 +381,7 @@ void with_attention_tile(const PanelAttention& p, const Launcher& launcher) {
     throw std::invalid_argument(
         "a: panels of 64 rows have 16 bits, at most 64 features, no bias, dropout or causal mask");
   }
-  if constexpr (kMostSlices == 2) {
+  if constexpr (kAttentionSlices<P> == 2) {
     if (width > kSliceFeatures) {
       return extras ? launcher.template run<AttentionTile<P, 1, 2>, true>()
                     : launcher.template run<AttentionTile<P, 1, 2>, false>();

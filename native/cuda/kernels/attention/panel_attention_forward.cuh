@@ -24,7 +24,7 @@ class AttentionWarp {
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
   static constexpr bool kShares = Tile::kWarps == 1;
-  static_assert(kOwnBytes <= kSliceBytes, "own rows fit a slice");
+  static_assert(kOwnBytes <= kTileSliceBytes, "own rows fit a slice");
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
   // That must fit on a multiprocessor: registers are the limit.
@@ -37,7 +37,7 @@ class AttentionWarp {
   __device__ AttentionWarp(const AttentionLaunch& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
-        own_(shared + (kShares ? (kPipelineStages - 1) * kSliceBytes
+        own_(shared + (kShares ? (kPipelineStages - 1) * kTileSliceBytes
                                : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
                 LaneChunk<Tile>(p.gathered[0].of(work.b, work.h), p.gathered[1].of(work.b, work.h),

@@ -47,7 +47,8 @@ class AttentionGradWarp {
       : p_(p),
         work_(work),
         scale_(p.problem.scale * kLog2E),
-        own_(shared + (kShares ? kAhead * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
+        own_(shared +
+             (kShares ? kAhead * kTileSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
                 LaneChunk<Tile>(p.gathered[0].of(work.b, work.h), p.gathered[1].of(work.b, work.h),
                                 work.lane),

@@ -7,9 +7,6 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr uint32_t kSliceBytes = 16 * kKTileChunks;
-inline constexpr uint32_t kQueryBytes = 16 * kQueryChunks;
-
 // One slice of the panel's own 16 rows as a lane uses it: operand A of four k-steps in 16 bits; of
 // words the chunks of rows g and g + 8, two each.
 struct QuerySlice {

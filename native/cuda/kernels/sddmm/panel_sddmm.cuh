@@ -20,7 +20,7 @@ struct Score {
   uint32_t at;
   float value;
 };
-static_assert(kQueryRows * kPanelKTile * sizeof(Score) <= kSliceBytes,
+static_assert(kQueryRows * kPanelKTile * sizeof(Score) <= kTileSliceBytes,
               "a full k_tile fits its slice");
 
 // Where the scores of a lane go: rows g and g + 8 of the panel, in row order. Most K tiles have
@@ -133,15 +133,16 @@ class ScoreWarp {
   // Q on its way to registers shares the ring's last slice, which is copied to after that.
   __host__ __device__ static constexpr uint32_t shared_bytes(int slices) {
     const uint32_t queries = slices * kQueryBytes;
-    if (kHeld == 0) return kScorePipelineStages * kSliceBytes + queries;
-    return (kScorePipelineStages - 1) * kSliceBytes +
-           (queries > kSliceBytes ? queries : kSliceBytes);
+    if (kHeld == 0) return kScorePipelineStages * kTileSliceBytes + queries;
+    return (kScorePipelineStages - 1) * kTileSliceBytes +
+           (queries > kTileSliceBytes ? queries : kTileSliceBytes);
   }
 
   __device__ ScoreWarp(const PanelSddmm& p, const PanelItem& item, int lane, char* shared)
       : p_(p), item_(item), lane_(lane), shared_(shared) {
     ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    queries_ = ring_ + (kHeld == 0 ? kScorePipelineStages : kScorePipelineStages - 1) * kSliceBytes;
+    queries_ =
+        ring_ + (kHeld == 0 ? kScorePipelineStages : kScorePipelineStages - 1) * kTileSliceBytes;
     slices_ = kHeld > 0 ? kHeld : static_cast<int>(ceil_div<int64_t>(p.d, Tile::kFeatures));
     k_ = static_cast<const char*>(p.k.data) + 16 * copy_chunk(lane);
     stride_ = static_cast<uint32_t>(p.k.stride * kSize);
@@ -227,7 +228,9 @@ class ScoreWarp {
     __syncwarp();
     copy();
     keys_ = ring_ + here_;
-    here_ = here_ + kSliceBytes < kScorePipelineStages * kSliceBytes ? here_ + kSliceBytes : 0;
+    here_ = here_ + kTileSliceBytes < kScorePipelineStages * kTileSliceBytes
+                ? here_ + kTileSliceBytes
+                : 0;
     return keys_;
   }
 
@@ -256,7 +259,8 @@ class ScoreWarp {
       const uint32_t to = ring_ + to_ + 16 * k_tile_chunk(copy_slot(lane_, j), copy_chunk(lane_));
       copy_async(to, real ? from + 128 * copied_slice_ : p_.k.data, real ? bytes : 0);
     }
-    to_ = to_ + kSliceBytes < kScorePipelineStages * kSliceBytes ? to_ + kSliceBytes : 0;
+    to_ =
+        to_ + kTileSliceBytes < kScorePipelineStages * kTileSliceBytes ? to_ + kTileSliceBytes : 0;
   }
 
   const PanelSddmm& p_;

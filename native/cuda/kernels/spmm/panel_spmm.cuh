@@ -22,7 +22,6 @@
 namespace gnnsparse::cuda {
 
 inline constexpr int kPipelineStages = 2;  // K tiles in shared memory
-inline constexpr uint32_t kTileSliceBytes = 16 * kKTileChunks;
 inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 
 // Blocks that must fit on a multiprocessor; registers are the limit.
@@ -270,10 +269,9 @@ class PanelWarp {
   }
 
   __device__ void store_whole(int slice, uint32_t own) const {
-    constexpr int kSliceBytes = kRowChunks * kChunkBytes;
     const ChunkRows& y = p_.chunks;
-    const ChunkRows to(y.data + int64_t{slice} * kSliceBytes, y.stride,
-                       y.bytes - slice * kSliceBytes);
+    const ChunkRows to(y.data + int64_t{slice} * kRowSliceBytes, y.stride,
+                       y.bytes - slice * kRowSliceBytes);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       const int g = kQueryRows * m + (lane_ >> 2);
