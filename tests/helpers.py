@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import gnnsparse
 from gnnsparse import Precision, SparseGraph, SparseOperand
+from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.gpus.model import TileCounts
+from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.precision import round_operand
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
+FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
 
 
 def dense_matrix(graph: SparseGraph, weights: str | None) -> torch.Tensor:
@@ -30,6 +34,21 @@ def plain_product(matrix: torch.Tensor, x: torch.Tensor, precision: str) -> torc
     """matrix @ x in the given precision by plain operations: rounded operands, float32 sums."""
     rounded = [round_operand(t.float(), Precision.parse(precision)).float() for t in (matrix, x)]
     return (rounded[0] @ rounded[1]).to(x.dtype)
+
+
+def panel_counts(*slots: int, tiles: tuple[TileCounts, ...] = ()) -> tuple[PanelCounts, ...]:
+    """Counts of panels of 16 rows, and of 32, as plans take them."""
+    lengths = tiles or ((),) * len(slots)
+    return tuple(PanelCounts(*of) for of in zip((16, 32), slots, lengths, strict=False) if of[1])
+
+
+def cut_at(plan: Plan, tile_limit: int, row_limit: int) -> Plan:
+    """A plan whose rows, windows or panels are cut at other lengths."""
+    if isinstance(plan, CsrPlan):
+        return replace(plan, row_limit=row_limit)
+    if isinstance(plan, WindowPlan):
+        return replace(plan, tile_limit=tile_limit, residual=replace(plan.residual, row_limit=row_limit))
+    return replace(plan, tile_limit=tile_limit)  # type: ignore[call-arg]
 
 
 def make(graph: SparseGraph, device: str, **options: Any) -> SparseOperand:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests import emulated, emulator_build
+from tests.gpu_paths import RunningPath
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +40,14 @@ def late(one_thread: None, built: ModuleType) -> ModuleType:
 
 
 @pytest.fixture
-def native(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> emulated.Native:
+def native(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RunningPath:
     """Products on the path of a GPU, with copies at once and late."""
-    return emulated.install_products(monkeypatch, module)
+    return emulated.install(monkeypatch, module)
 
 
 @pytest.fixture
-def copyless(late: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[emulated.Native]:
+def copyless(late: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPath]:
     """Products on the path of a GPU by kernels that copy nothing asynchronously, which is made sure of."""
     before = late.copies_started()
-    yield emulated.install_products(monkeypatch, late)
+    yield emulated.install(monkeypatch, late)
     assert late.copies_started() == before

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.ops import unfused
-from gnnsparse.ops.attention import attention_backend
-from gnnsparse.ops.layout import to_heads, to_slots
-from gnnsparse.ops.philox import draw_seed, keeps
+from gnnsparse.ops.attention import chain as unfused
+from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.ops.attention.layout import to_edges, to_heads
+from gnnsparse.ops.attention.philox import draw_seed, keeps
+from gnnsparse.ops.attention.schema import run_backward, run_forward
 from gnnsparse.testing import random_graph
 from tests.attention_oracle import SEED, make_case, run
 from tests.helpers import PRECISIONS, make
@@ -89,9 +90,9 @@ def test_folding_copies_nothing_that_need_not_be() -> None:
         assert folded.data_ptr() == view.data_ptr()
     many = torch.randn(2, 4, 7, 3, 5).transpose(2, 3)
     assert to_heads(many, (2, 4, 3)).data_ptr() == many.data_ptr()
-    assert to_slots(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
-    assert to_slots(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
-    assert to_slots(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
+    assert to_edges(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
+    assert to_edges(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
+    assert to_edges(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
 
 
 def layouts() -> list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -348,10 +349,9 @@ def test_backend_does_what_the_unfused_pair_does(
         x.to(device).transpose(1, 2).contiguous().transpose(1, 2) for x in (case.q, case.k, case.v, case.grad)
     )
     values = None if case.bias is None else case.bias.to(device)
-    options = (0.3, 0.4, torch.tensor([-5], device=device), True)
-    backend = attention_backend(q.device)
-    out, lse = backend.attention(a, q, k, v, values, *options)
-    want, want_lse = unfused.attention(a, q, k, v, values, *options)
+    call = AttentionCall(a, q, k, v, values, torch.tensor([-5], device=device), 0.3, 0.4, True)
+    out, lse = run_forward(call)
+    want, want_lse = unfused.forward(call)
     assert out.stride() == want.stride()
     assert lse.dtype == torch.float32
     assert torch.allclose(out, want, atol=1e-5)
@@ -360,8 +360,7 @@ def test_backend_does_what_the_unfused_pair_does(
     assert torch.isinf(lse).any()
     needs = (*needs[:3], needs[3] and values is not None)
     grads, wanted = (
-        pair.attention_grad(a, q, k, v, values, want, want_lse, grad, *options, needs)
-        for pair in (backend, unfused)
+        backward(call, want, want_lse, grad, needs) for backward in (run_backward, unfused.backward)
     )
     for x, y, need in zip(grads, wanted, needs, strict=True):
         assert (x is not None) == (y is not None) == need
@@ -383,8 +382,8 @@ def test_wide_transpose_map(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.equal(got, same)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool) -> None:
+@pytest.mark.parametrize("fused", [None, False])
+def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool | None) -> None:
     q, k, v = tensors(operand, 3)
     dtypes = (torch.float16, torch.float32, torch.bfloat16)
     mixed = [x.to(d).requires_grad_() for x, d in zip((q, k, v), dtypes, strict=True)]

@@ -47,7 +47,7 @@ def test_rows_sum_to_one_and_huge_scores_do_not_overflow(device: str) -> None:
     assert torch.isfinite(p).all()
     ones = torch.ones(60, 1, device=device)
     sums = gnnsparse.spmm(a, ones, p)[:, 0]
-    has_edges = a.side.csr.degrees > 0
+    has_edges = a.kernels.csr.degrees > 0
     assert torch.allclose(sums, has_edges.float(), atol=1e-5)
 
 

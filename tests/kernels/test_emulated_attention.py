@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gnnsparse import masks
-from gnnsparse.ops import attention_work
-from gnnsparse.ops.attention_work import shares_rows
+from gnnsparse.gpus import record_for, save_record
 from gnnsparse.testing import random_graph
 from tests import emulated
-from tests.attention_oracle import make_case
+from tests.attention_oracle import make_case, shares_rows
+from tests.gpu_paths import H200
 from tests.helpers import make
 from tests.kernels.test_attention import OPTIONS, PATTERNS, check, rounding_of
 
@@ -48,8 +50,8 @@ def test_patterns(
     else:
         graph = PATTERNS[pattern]()
     a = make(graph, "cpu", precision=precision)
-    native = emulated.install_attention(monkeypatch, module)
-    assert shares_rows(a.side) == (pattern in ("window", "blocks", "long"))
+    native = emulated.install(monkeypatch, module)
+    assert shares_rows(a) == (pattern in ("window", "blocks", "long"))
     in_16_bits = a.precision.storage.itemsize == 2
     scale = -0.2 if d == 8 else None
     case = make_case(a, d, d, lead=(1, 1) if pattern in ("long", "cut") else (1, 2), scale=scale)
@@ -66,7 +68,7 @@ def test_options(
     late: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], precision: str, reorder: str
 ) -> None:
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder=reorder)
-    emulated.install_attention(monkeypatch, late)
+    emulated.install(monkeypatch, late)
     check(a, make_case(a, 16, 24, **options), floor=rounding_of(a) if precision == "fp32" else None)
 
 
@@ -74,13 +76,22 @@ def test_options(
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("d", "dv"), [(16, 24), (64, 5)])
 def test_one_pass(
-    late: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], d: int, dv: int
+    late: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: dict[str, Any],
+    d: int,
+    dv: int,
 ) -> None:
     """Both passes in one: cut panels, empty columns, a few heads at a time."""
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder="degree")
-    native = emulated.install_attention(monkeypatch, late)
-    monkeypatch.setattr(attention_work, "_ADDENDS_PAY", 0)
-    monkeypatch.setattr(attention_work, "_ADDENDS_SHARE", 5 * 90 * d * dv / 2**30)
+    # A GPU that always takes one pass, and has room for the partial sums of a few heads.
+    rates = replace(
+        record_for(H200).attention, fused_backward_slots=0, partials_memory=5 * 90 * d * dv / 2**30
+    )
+    save_record(replace(record_for(H200), name="small", attention=rates), tmp_path / "small.json")
+    monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path))
+    native = emulated.install(monkeypatch, late, replace(H200, name="small", memory=2**30))
     check(a, make_case(a, d, dv, **options), floor=rounding_of(a, addends=True))
     assert native.called == ONE_PASS
 
@@ -96,9 +107,9 @@ def test_panels_cut_anywhere(
 ) -> None:  # fmt: skip
     """Panels of 16 and of 64 rows that share few columns, in another order than the caller's rows."""
     a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
-    native = emulated.install_attention(monkeypatch, module)
-    emulated.force_attention_work(monkeypatch, tall, limit)
-    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a))
+    native = emulated.install(monkeypatch, module)
+    plan = emulated.attention_plan(tall, limit)
+    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)
     assert native.called == TWO_PASSES
 
 
@@ -109,6 +120,6 @@ def test_wide_heads_of_other_widths(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, d: int, dv: int, limit: int
 ) -> None:
     a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
-    emulated.install_attention(monkeypatch, module)
-    emulated.force_attention_work(monkeypatch, False, limit)
-    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a))
+    emulated.install(monkeypatch, module)
+    plan = emulated.attention_plan(False, limit)
+    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)

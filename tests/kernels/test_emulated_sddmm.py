@@ -18,7 +18,8 @@ from gnnsparse.precision import Precision, dense_view
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 from tests import emulated
-from tests.helpers import PRECISIONS, make
+from tests.gpu_paths import RunningPath
+from tests.helpers import PRECISIONS, cut_at, make
 from tests.kernels.test_sddmm import check
 
 LOW = ("fp16", "bf16", "tf32")
@@ -41,29 +42,29 @@ def check_dtypes(a: SparseOperand, d: int, plan: Plan) -> None:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("d", [1, 24, 45, 64, 72, 100, 136])
-def test_panels(native: emulated.Native, precision: str, d: int) -> None:
+def test_panels(native: RunningPath, precision: str, d: int) -> None:
     """Q in registers, in 1, 2 and 4 slices of 128 bytes, and in shared memory; panels whole and cut."""
     a = operand(precision)
     for limit in (1, 3, 1000):
-        check_dtypes(a, d, Plan("panel", height=16, step_limit=limit, longest_first=limit == 3))
+        check_dtypes(a, d, Plan("panel", height=16, tile_limit=limit, longest_first=limit == 3))
     assert "cuda_sddmm_panel" in native.called
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("d", [1, 7, 32, 45, 128, 136])
-def test_windows(copyless: emulated.Native, precision: str, d: int) -> None:
+def test_windows(copyless: RunningPath, precision: str, d: int) -> None:
     """Q in registers, 32 and 128 features of it, and read again for every step; windows whole and cut."""
     a = operand(precision)
     for limit in (1, 3, 1000):
-        check_dtypes(a, d, Plan("window", step_limit=limit))
+        check_dtypes(a, d, Plan("window", tile_limit=limit))
     assert "cuda_sddmm_window" in copyless.called
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("lanes", [(1, 1), (2, 32), (4, 4), (16, 32), (32, 32)])
-def test_csr(copyless: emulated.Native, precision: str, lanes: tuple[int, int]) -> None:
+def test_csr(copyless: RunningPath, precision: str, lanes: tuple[int, int]) -> None:
     """Lanes along the features, nonzeros side by side; long rows whole and cut."""
     a = operand(precision)
     for d in (5, 64, 150):
@@ -83,7 +84,7 @@ def test_csr(copyless: emulated.Native, precision: str, lanes: tuple[int, int]) 
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    native: emulated.Native, rows: int, cols: int, density: float, d: int, limit: int, kernel: str,
+    native: RunningPath, rows: int, cols: int, density: float, d: int, limit: int, kernel: str,
     precision: str, seed: int,
 ) -> None:  # fmt: skip
     if kernel == "window" and precision == "fp32":
@@ -92,10 +93,11 @@ def test_property(
     a = make(graph, "cpu", precision=precision, format="window")
     generator = torch.Generator().manual_seed(seed)
     q, k = (emulated.padded(torch.randn(n, d, generator=generator), precision) for n in (rows, cols))
-    check(a, q, k, plan=Plan(kernel, step_limit=limit, row_limit=8 * limit))
+    plan = Plan(kernel, height=16) if kernel == "panel" else Plan(kernel)
+    check(a, q, k, plan=cut_at(plan, limit, 8 * limit))
 
 
-def test_gradients(native: emulated.Native) -> None:
+def test_gradients(native: RunningPath) -> None:
     """Both are products of the same emulated kernels."""
     a = make(random_graph(40, 50, 0.1, hubs=1), "cpu", precision="fp16", format="window")
     q, k = (torch.randn(n, 24, requires_grad=True) for n in (40, 50))
@@ -108,7 +110,7 @@ def test_gradients(native: emulated.Native) -> None:
         torch.testing.assert_close(g, w, rtol=1e-2, atol=1e-2)
 
 
-def test_more_features_than_shared_memory_holds_are_refused(native: emulated.Native) -> None:
+def test_more_features_than_shared_memory_holds_are_refused(native: RunningPath) -> None:
     a = operand("fp16")
     plan = Plan("panel", height=16)
     check(a, torch.randn(70, 42 * 64), torch.randn(90, 42 * 64), plan=plan)

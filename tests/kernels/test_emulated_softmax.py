@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.testing import assert_accurate, random_graph
-from tests import emulated
+from tests.gpu_paths import RunningPath
 from tests.helpers import make
 from tests.kernels.test_edge_softmax import check
 
@@ -58,9 +58,7 @@ def test_cases_are_what_they_are_called(lanes: int | str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("spread", [0.1, 3.0, 60.0])
 @pytest.mark.parametrize("lanes", GRAPHS)
-def test_matches_float64(
-    copyless: emulated.Native, dtype: torch.dtype, spread: float, lanes: int | str
-) -> None:
+def test_matches_float64(copyless: RunningPath, dtype: torch.dtype, spread: float, lanes: int | str) -> None:
     a = make(GRAPHS[lanes](), "cpu", reorder="degree")
     scores = (spread * torch.randn(a.nnz)).to(dtype)
     check(a, scores)
@@ -105,7 +103,7 @@ def test_nan_stays_in_its_row_and_huge_scores_do_not_overflow(lanes: int | str) 
     density=st.sampled_from([0.0, 0.1, 0.9]),
     seed=st.integers(0, 2**20),
 )
-def test_property(copyless: emulated.Native, rows: int, cols: int, density: float, seed: int) -> None:
+def test_property(copyless: RunningPath, rows: int, cols: int, density: float, seed: int) -> None:
     a = make(random_graph(rows, cols, density, seed=seed), "cpu")
     scores = 4 * torch.randn(a.nnz, generator=torch.Generator().manual_seed(seed))
     check(a, scores)

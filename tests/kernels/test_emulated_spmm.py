@@ -18,6 +18,7 @@ from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 from tests import emulated
+from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make
 from tests.kernels.test_spmm import check, check_infinity
 
@@ -36,7 +37,7 @@ def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...],
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
 @pytest.mark.parametrize(("limit", "slices"), [(1, 1), (1000, 2)])
 def test_panels(
-    native: emulated.Native, precision: str, height: int, weights: str | None, limit: int, slices: int
+    native: RunningPath, precision: str, height: int, weights: str | None, limit: int, slices: int
 ) -> None:
     """Panels in one piece and cut, one slice of X a warp and two; whole ones start anywhere."""
     random = weights == "random"
@@ -46,9 +47,10 @@ def test_panels(
         graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
     once = slices == 1
-    plan = Plan("panel", height=height, step_limit=limit, slices=slices, longest_first=once, prescale=once)
-    for at_once in (0, 3):
-        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), replace(plan, at_once=at_once))
+    plan = Plan("panel", height=height, tile_limit=limit, slices=slices, longest_first=once, prescale=once)
+    for concurrent in (0, 3):
+        of_both = replace(plan, concurrent_panels=concurrent)
+        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), of_both)
     assert "cuda_spmm_panel" in native.called
 
 
@@ -57,12 +59,12 @@ def test_panels(
 @pytest.mark.parametrize("height", [16, 32])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_panels_of_narrow_and_odd_features(
-    native: emulated.Native, precision: str, height: int, weighted: bool
+    native: RunningPath, precision: str, height: int, weighted: bool
 ) -> None:
     graph = random_graph(75, 130, 0.2, weighted=weighted, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision)
     for limit in (1, 2, 3):
-        plan = Plan("panel", height=height, step_limit=limit, longest_first=limit == 2)
+        plan = Plan("panel", height=height, tile_limit=limit, longest_first=limit == 2)
         check_dtypes(a, dense_matrix(graph, None), (1, 24, 70, 72), plan)
 
 
@@ -70,18 +72,18 @@ def test_panels_of_narrow_and_odd_features(
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize(("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.02, 0), (0.02, 20)])
 @pytest.mark.parametrize("limit", [1, 2, 1000])
-def test_entries(native: emulated.Native, precision: str, density: float, hubs: int, limit: int) -> None:
+def test_entries(native: RunningPath, precision: str, density: float, hubs: int, limit: int) -> None:
     """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
     graph = random_graph(90, 200, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
     a = make(graph, "cpu", precision=precision, reorder="degree")
-    plan = Plan("panel", height=32, step_limit=limit)
+    plan = Plan("panel", height=32, tile_limit=limit)
     check(a, dense_matrix(graph, None), emulated.padded(torch.randn(200, 72), precision), plan=plan)
-    assert a.side.panel(32).spec.encoding == "entries"
+    assert a.kernels.panel(32).spec.encoding == "entries"
 
 
 @pytest.mark.parametrize("height", [16, 32])
 @pytest.mark.parametrize(("weights", "error"), [("ones", 3e-7), ("columns", 3e-7), ("values", 4e-7)])
-def test_fp32_is_right_to_float32(native: emulated.Native, height: int, weights: str, error: float) -> None:
+def test_fp32_is_right_to_float32(native: RunningPath, height: int, weights: str, error: float) -> None:
     """Two tf32 parts of each operand: a plain tf32 product would be 1000 times further off.
 
     Three products an element cut off what their sums have no room for, where float32 would round.
@@ -97,7 +99,7 @@ def test_fp32_is_right_to_float32(native: emulated.Native, height: int, weights:
 
 
 @pytest.mark.parametrize("height", [16, 32])
-def test_fp32_keeps_its_range(native: emulated.Native, height: int) -> None:
+def test_fp32_keeps_its_range(native: RunningPath, height: int) -> None:
     a = make(random_graph(16, 16, 1.0, weighted=False), "cpu", precision="fp32")
     x = torch.ones(16, 4)
     large = 1.5 * 2.0**127  # nothing is left for the doubling that the other precisions do
@@ -119,13 +121,13 @@ def test_fp32_keeps_its_range(native: emulated.Native, height: int) -> None:
     seed=st.integers(0, 2**20),
 )
 def test_any_panels(
-    native: emulated.Native, rows: int, cols: int, density: float, empty_rows: float, weighted: bool,
+    native: RunningPath, rows: int, cols: int, density: float, empty_rows: float, weighted: bool,
     height: int, width: int, limit: int, precision: str, seed: int,
 ) -> None:  # fmt: skip
     graph = random_graph(rows, cols, density, seed=seed, empty_rows=empty_rows, weighted=weighted)
     a = make(graph, "cpu", precision=precision)
     x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
-    plan = Plan("panel", height=height, step_limit=limit, prescale=limit % 2 == 0, longest_first=limit > 2)
+    plan = Plan("panel", height=height, tile_limit=limit, prescale=limit % 2 == 0, longest_first=limit > 2)
     check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
 
 
@@ -160,7 +162,7 @@ def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> No
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "random"])
 @pytest.mark.parametrize(("lanes", "group"), [(1, 0), (8, 0), (8, 20), (32, 1), (32, 10_000)])
-def test_csr(copyless: emulated.Native, precision: str, weights: str | None, lanes: int, group: int) -> None:
+def test_csr(copyless: RunningPath, precision: str, weights: str | None, lanes: int, group: int) -> None:
     """Rows by themselves and in groups, long ones cut."""
     graph = random_graph(70, 70, 0.06, weighted=weights is not None, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, reorder="degree")
@@ -173,16 +175,16 @@ def test_csr(copyless: emulated.Native, precision: str, weights: str | None, lan
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_windows(copyless: emulated.Native, precision: str, limit: int) -> None:
+def test_windows(copyless: RunningPath, precision: str, limit: int) -> None:
     graph = random_graph(50, 90, 0.08, hubs=1, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, format="window")
-    plan = replace(a.side.plan("spmm", 64, False), kernel="window", step_limit=limit)
+    plan = Plan("window", tile_limit=limit)
     check_dtypes(a, dense_matrix(graph, None), (7, 64), plan)
     assert "cuda_spmm_window" in copyless.called
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("group", [0, 1, 20])
-def test_infinity_stays_in_its_rows(copyless: emulated.Native, precision: str, group: int) -> None:
+def test_infinity_stays_in_its_rows(copyless: RunningPath, precision: str, group: int) -> None:
     check_infinity("cpu", precision, group)
     assert "cuda_spmm_csr" in copyless.called

@@ -17,6 +17,7 @@ from gnnsparse.precision import Precision, dense_view
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
+from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make, plain_product
 from tests.kernels.test_spmm import check
 
@@ -35,13 +36,13 @@ SHAPES = [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004), (1,
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("limit", [1, 2, 1000])
 def test_every_format(
-    copyless: emulated.Native, name: str, panel: int | None, precision: str,
+    copyless: RunningPath, name: str, panel: int | None, precision: str,
     shape: tuple[int, int, float], limit: int,
 ) -> None:  # fmt: skip
     """Windows whole and cut; X in a part of a tile of features and in several, with NaN behind its rows."""
     graph = random_graph(*shape, hubs=1, empty_rows=0.1 if shape[0] > 1 else 0.0)
     a = make(graph, "cpu", precision=precision, format=name, panel=panel)
-    dense, plan = dense_matrix(graph, None), Plan("window", step_limit=limit)
+    dense, plan = dense_matrix(graph, None), Plan("window", tile_limit=limit)
     check(a, dense, emulated.padded(torch.randn(shape[1], 71), precision), plan=plan)
     for width in (1, 40, 136):
         check(a, dense, torch.randn(shape[1], width), plan=plan)
@@ -52,8 +53,11 @@ def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
     heights, kept_out = set(), 0
     for shape in SHAPES:
         graph = random_graph(*shape, hubs=1, empty_rows=0.1)
-        heights.add(make(graph, "cpu", precision="fp16", format="cvse").side.blocked.spec.window)
-        kept_out += make(graph, "cpu", precision="fp16", format="rs-tile").side.blocked.residual_rows.numel()
+        cvse, rs_tile = (
+            make(graph, "cpu", precision="fp16", format=name).kernels.blocked for name in ("cvse", "rs-tile")
+        )
+        heights.add(cvse.spec.window)
+        kept_out += rs_tile.residual_rows.numel()
     assert heights == {8, 16}
     assert kept_out > 0
 
@@ -62,16 +66,14 @@ def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
 @pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 @pytest.mark.parametrize("reorder", ["none", "degree"])
-def test_edge_values_in_row_order(
-    copyless: emulated.Native, precision: str, limit: int, reorder: str
-) -> None:
+def test_edge_values_in_row_order(copyless: RunningPath, precision: str, limit: int, reorder: str) -> None:
     graph = random_graph(61, 300, 0.1, hubs=2, empty_rows=0.1)
     a = make(graph, "cpu", precision=precision, format="window", reorder=reorder)
     values, dense = torch.randn(a.nnz), torch.zeros(61, 300, dtype=torch.float64)
     row, col = a.indices()
     dense[row, col] = values.double()
     for x in (torch.randn(300, 40), emulated.padded(torch.randn(300, 71), precision)):
-        y = gnnsparse.spmm(a, x, values, plan=Plan("window", step_limit=limit))
+        y = gnnsparse.spmm(a, x, values, plan=Plan("window", tile_limit=limit))
         assert_accurate(y, plain_product(dense, x, precision), dense @ x.double())
     assert copyless.called >= {"cuda_spmm_window"}
 
@@ -85,7 +87,7 @@ def test_weights_of_column_slots_and_of_rows(precision: str, weights: str | None
     a = make(graph, "cpu", precision=precision, format="window", values=weights, reorder="degree")
     for width in (7, 64, 71):
         x = emulated.padded(torch.randn(90, width), precision)
-        check(a, dense_matrix(graph, weights), x, plan=Plan("window", step_limit=limit))
+        check(a, dense_matrix(graph, weights), x, plan=Plan("window", tile_limit=limit))
 
 
 @given(
@@ -99,13 +101,13 @@ def test_weights_of_column_slots_and_of_rows(precision: str, weights: str | None
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    copyless: emulated.Native, rows: int, cols: int, density: float, case: tuple[str, int | None], width: int,
+    copyless: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None], width: int,
     limit: int, precision: str, seed: int,
 ) -> None:  # fmt: skip
     graph = random_graph(rows, cols, density, seed=seed)
     a = make(graph, "cpu", precision=precision, format=case[0], panel=case[1])
     x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
-    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=Plan("window", step_limit=limit))
+    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=Plan("window", tile_limit=limit))
 
 
 def test_what_the_kernel_does_not_take_is_refused(built: ModuleType) -> None:

@@ -119,7 +119,7 @@ class EdgeExtras {
     }
   }
 
-  // Before the facts of a K tile are asked for.
+  // Comes before any question about the edges of a K tile; `bits` are the lane's of its bitmap.
   __device__ void enter(int k_tile, uint32_t bits) {
     const int mine = __popc(bits & 0x000f000fu) | __popc(bits & 0x00f000f0u) << 16;
     int sum = mine;

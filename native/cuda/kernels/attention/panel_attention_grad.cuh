@@ -1,6 +1,7 @@
-// Gradients of attention over panels. The weights are made anew from the rows' logarithms of sums.
-// A pass over rows of A gives dQ, and facts of the queries, one over rows of A^T dK and dV: no sum
-// is shared between warps. Or the pass over rows gives all three, the last two in parts
+// Gradients of attention over panels. The weights are computed again, from each row's logarithm of
+// the sum of its exponentials. There are two ways. Two passes: one over rows of A gives dQ and the
+// statistics of each query row, one over rows of A^T gives dK and dV; no two warps add to one sum.
+// Or one pass over rows of A gives dQ, and parts of dK and dV that are added up afterwards
 // (attention_dkv_partials.cuh).
 #pragma once
 
