@@ -19,6 +19,8 @@ ENTRY_VECTOR: int
 ENTRY_BYTES: int
 NO_ENTRY: int
 GATHER_FLOOR_WORDS: int
+PANEL_BRICK_ROWS: dict[int, int]
+SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
 DTYPE_CODES: dict[str, int]
 ENCODING_CODES: dict[str, int]
 PRECISION_CODES: dict[str, int]

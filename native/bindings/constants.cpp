@@ -1,6 +1,7 @@
 // Numbers that Python plans and allocates by. The native code owns them.
 #include "checks.h"
 #include "gnnsparse/cuda_api.h"
+#include "gnnsparse/panel_heights.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -36,6 +37,19 @@ void bind_constants(py::module_& m) {
   m.attr("NO_ENTRY") = kNoEntry;
   // Words of a row of what cuda_gather_floor writes.
   m.attr("GATHER_FLOOR_WORDS") = cuda::kGatherFloorWords;
+
+  // Panels in lane order: rows of a panel to rows of a brick; and, for those that SpMM takes, how
+  // many blocks have room on a multiprocessor, and in fp32.
+  py::dict bricks;
+  py::dict blocks;
+  for (const PanelHeight& height : kPanelHeights) {
+    bricks[py::int_(height.rows)] = height.brick_rows;
+    if (height.spmm_blocks > 0) {
+      blocks[py::int_(height.rows)] = py::make_tuple(height.spmm_blocks, height.spmm_blocks_fp32);
+    }
+  }
+  m.attr("PANEL_BRICK_ROWS") = bricks;
+  m.attr("SPMM_PANEL_BLOCKS") = blocks;
 
   py::dict dtypes;
   dtypes["float32"] = static_cast<int>(DType::kFloat32);

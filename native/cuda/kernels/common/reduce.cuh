@@ -18,14 +18,15 @@ struct Reduce {
 
 void reduce_partials(const Reduce& problem, Stream stream);
 
-// The partial sums of a window or panel kernel's cut windows, if there are any.
+// The partial sums of what a window or panel kernel cut, if there are any; `height` is the rows of
+// a window or a panel.
 template <class Problem>
-void reduce_windows(const Problem& problem, Stream stream) {
+void reduce_cut(const Problem& problem, int64_t height, Stream stream) {
   if (problem.work.cut_count == 0) return;
   Reduce reduce;
   reduce.work = problem.work;
   reduce.partial = problem.partial;
-  reduce.window = problem.a.shape.window;
+  reduce.window = static_cast<int>(height);
   reduce.first_rows = problem.a.panel_rows;
   reduce.rows = problem.a.rows;
   reduce.stored = problem.stored;

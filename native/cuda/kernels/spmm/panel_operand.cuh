@@ -26,10 +26,14 @@ class StagedOperand {
   __device__ void take() {}
   __device__ void put() {}
   __device__ void open(uint32_t metadata) {
-    if constexpr (Source::kRows == 32) {
-      here_.bits = load_shared_word(metadata + 4 * lane_);
-    } else {
-      here_.bits = load_shared_half(metadata + 2 * lane_);
+#pragma unroll
+    for (int i = 0; i < Source::kBricks; ++i) {
+      const uint32_t brick = metadata + i * Source::kBrickBytes;
+      if constexpr (Source::kBrickRows == 32) {
+        here_.bits[i] = load_shared_word(brick + 4 * lane_);
+      } else {
+        here_.bits[i] = load_shared_half(brick + 2 * lane_);
+      }
     }
     if constexpr (Source::kScaleBytes > 0) {
       constexpr int kOfLane = sizeof here_.scale;

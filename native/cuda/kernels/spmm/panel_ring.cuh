@@ -24,6 +24,7 @@ class PanelRing {
   static constexpr int kColumnLanes = kColumnBytes / kChunkBytes;
   static constexpr int kBitLanes = Source::kBitBytes / kChunkBytes;
   static constexpr int kMetadataLanes = kMetadataBytes / kChunkBytes;
+  static_assert(kMetadataLanes <= kWarp, "a warp copies the metadata of a K tile at once");
   // From one stage to the next. Addresses inside a stage are made by exclusive ors of their last
   // seven bits (panel_tile.h), so stages begin at multiples of 128.
   static constexpr uint32_t kPitch = (kTileSliceBytes + kMetadataBytes + 127) / 128 * 128;

@@ -6,7 +6,7 @@ namespace gnnsparse::cuda {
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream) {
   dispatch_precision<true>(precision, "panel",
                            [&](auto p) { PanelSpmmUnit<p>::run(problem, stream); });
-  reduce_windows(problem, stream);
+  reduce_cut(problem, problem.a.shape.panel, stream);
 }
 
 }  // namespace gnnsparse::cuda

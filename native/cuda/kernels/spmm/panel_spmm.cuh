@@ -22,10 +22,12 @@ namespace gnnsparse::cuda {
 // Blocks that must fit on a multiprocessor; registers are the limit.
 template <Precision P, class Source>
 constexpr int panel_blocks() {
-  const bool tall = Source::kRows == 32;
-  if (kSplit<P>) return tall ? 8 : 16;
-  if (tall) return Source::kExact || std::is_same_v<Source, PackedPanel> ? 16 : 12;
-  return resident_blocks(24);
+  constexpr PanelHeight kHeight = panel_height(Source::kRows);
+  if (kSplit<P>) return kHeight.spmm_blocks_fp32;
+  constexpr bool kLoaded = !Source::kExact && !std::is_same_v<Source, PackedPanel>;
+  // Registers also hold a lane's stored values; those of 16 rows find room.
+  if (kLoaded && Source::kRows > 16) return kHeight.spmm_blocks * 3 / 4;
+  return resident_blocks(kHeight.spmm_blocks);
 }
 
 template <Precision P, class Source>
@@ -124,10 +126,12 @@ void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
 
 template <Precision P, int kRows>
 void run_panels_of(const PanelSpmm& p, Stream stream) {
-  constexpr bool kPacked = kRows == kPackedRows && !kWords<P>;
-  using Values = std::conditional_t<kPacked, PackedPanel, ValuePanel<P, kRows>>;
   if (p.a.encoding != Encoding::kBitmap) {
-    launch_panel_spmm<P, Values>(p, stream);
+    if constexpr (panel_height(kRows).brick_rows == kRows) {
+      constexpr bool kPacked = kRows == kPackedRows && !kWords<P>;
+      launch_panel_spmm<P, std::conditional_t<kPacked, PackedPanel, ValuePanel<P, kRows>>>(p,
+                                                                                           stream);
+    }
   } else if (p.a.slot_scale != nullptr) {
     launch_panel_spmm<P, ScaledPanel<P, kRows>>(p, stream);
   } else {
@@ -141,11 +145,7 @@ void run_panels_of(const PanelSpmm& p, Stream stream) {
 
 template <Precision P>
 void PanelSpmmUnit<P>::run(const PanelSpmm& p, Stream stream) {
-  if (p.a.shape.window == 16) {
-    run_panels_of<P, 16>(p, stream);
-  } else {
-    run_panels_of<P, 32>(p, stream);
-  }
+  dispatch_spmm_height(p.a.shape.panel, [&](auto rows) { run_panels_of<P, rows>(p, stream); });
 }
 
 }  // namespace gnnsparse::cuda

@@ -19,29 +19,47 @@ struct SpmmLaunch : PanelSpmm {
 };
 
 // For each row of the panel, which row of y it is and what its sums are multiplied with. Lane i
-// holds those of row i % kRows, so all lanes have to ask together.
+// holds those of rows i, i + 32, ... of the panel, so all lanes have to ask together.
 template <class Source>
 class PanelRows {
  public:
-  __device__ PanelRows(const PanelSpmm& p, const PanelItem& item, int lane)
-      : scale_(Source::kScale) {
-    row_ = item.row + lane % Source::kRows;
-    if (row_ >= static_cast<int>(p.a.rows)) {
-      row_ = -1;
-    } else {
-      if (p.stored.row_scale != nullptr && item.partial < 0) {
-        scale_ *= __ldg(p.stored.row_scale + row_);
+  __device__ PanelRows(const PanelSpmm& p, const PanelItem& item, int lane) {
+#pragma unroll
+    for (int i = 0; i < kOfLane; ++i) {
+      int row = item.row + lane % Source::kRows + kWarp * i;
+      float scale = Source::kScale;
+      if (row >= static_cast<int>(p.a.rows)) {
+        row = -1;
+      } else {
+        if (p.stored.row_scale != nullptr && item.partial < 0) {
+          scale *= __ldg(p.stored.row_scale + row);
+        }
+        if (p.stored.row_ids != nullptr) row = __ldg(p.stored.row_ids + row);
       }
-      if (p.stored.row_ids != nullptr) row_ = __ldg(p.stored.row_ids + row_);
+      row_[i] = row;
+      scale_[i] = scale;
     }
   }
   // The row of y; -1 behind the last row of the matrix.
-  __device__ int id(int in_panel) const { return __shfl_sync(0xffffffffu, row_, in_panel); }
-  __device__ float scale(int in_panel) const { return __shfl_sync(0xffffffffu, scale_, in_panel); }
+  __device__ int id(int in_panel) const { return of_row(row_, in_panel); }
+  __device__ float scale(int in_panel) const { return of_row(scale_, in_panel); }
 
  private:
-  int row_;
-  float scale_;
+  static constexpr int kOfLane = (Source::kRows + kWarp - 1) / kWarp;
+
+  template <class T>
+  static __device__ T of_row(const T (&own)[kOfLane], int in_panel) {
+    T found = __shfl_sync(0xffffffffu, own[0], in_panel);
+#pragma unroll
+    for (int i = 1; i < kOfLane; ++i) {
+      const T other = __shfl_sync(0xffffffffu, own[i], in_panel);
+      if (in_panel / kWarp == i) found = other;
+    }
+    return found;
+  }
+
+  int row_[kOfLane];
+  float scale_[kOfLane];
 };
 
 // Writes a lane's results four at a time: those of rows g, g + 8, ... of the panel, g = lane / 4.
@@ -89,6 +107,7 @@ __device__ __forceinline__ void store_slice(const SpmmLaunch& p, const PanelItem
                                             const PanelRows<Source>& rows, int lane, int slice,
                                             const Sums& sums, uint32_t own) {
   constexpr int kRowTiles = Source::kRows / 16;
+  constexpr int kTilesOfStage = kTileSliceBytes / kQueryBytes;  // that a stage has room for
   if (p.chunks.data != nullptr && item.partial < 0) {
     const ChunkRows& y = p.chunks;
     const ChunkRows to(y.data + int64_t{slice} * kRowSliceBytes, y.stride,
@@ -98,7 +117,7 @@ __device__ __forceinline__ void store_slice(const SpmmLaunch& p, const PanelItem
       const int g = kQueryRows * m + (lane >> 2);
       const float scale[2] = {rows.scale(g), rows.scale(g + 8)};
       const auto row_id = [&](int in_tile) { return rows.id(kQueryRows * m + in_tile); };
-      store_chunks<P>(sums[m], scale, row_id, to, lane, own + m * kQueryBytes);
+      store_chunks<P>(sums[m], scale, row_id, to, lane, own + m % kTilesOfStage * kQueryBytes);
     }
   } else {
     const PanelOutput<Source> out(p, item, rows, lane);
