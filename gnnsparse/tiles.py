@@ -1,14 +1,26 @@
-"""Tile sizes that the kernels are compiled with."""
+"""Sizes that the kernels are compiled with, which the native module exports."""
 
 from __future__ import annotations
 
-__all__ = ["GATHER_FLOOR_WORDS", "PANEL_K_TILE", "SLICE_BYTES", "VECTOR_BYTES", "WINDOW_K_TILE"]
+from gnnsparse import _native
+
+__all__ = [
+    "GATHER_FLOOR_WORDS", "PANEL_K_TILE", "SCORE_ROWS", "SLICE_BYTES", "TALL_ROWS", "VECTOR_BYTES",
+    "WINDOW_K_TILE", "partial_width",
+]  # fmt: skip
 
 #: Column slots in a K tile of the panel kernels, and in one of the window kernels.
-PANEL_K_TILE, WINDOW_K_TILE = 32, 16
+PANEL_K_TILE, WINDOW_K_TILE = _native.PANEL_K_TILE, _native.WINDOW_K_TILE
 #: Bytes of a row of X that a warp of the panel kernels multiplies at a time (a slice).
-SLICE_BYTES = 128
+SLICE_BYTES = _native.ROW_SLICE_BYTES
 #: Bytes that a lane loads with one instruction; rows of dense operands are padded to a multiple of it.
-VECTOR_BYTES = 16
+VECTOR_BYTES = _native.VECTOR_BYTES
+#: Rows of the panels of SDDMM and attention, and of attention's tall panels, which four warps share.
+SCORE_ROWS, TALL_ROWS = _native.SCORE_PANEL_ROWS, _native.TALL_PANEL_ROWS
 #: 32-bit words in a row of the output of the native function gather_floor.
-GATHER_FLOOR_WORDS = 1024
+GATHER_FLOOR_WORDS = _native.GATHER_FLOOR_WORDS
+
+
+def partial_width(width: int) -> int:
+    """Returns the floats in a row of partial sums of `width` columns, with the kernels' padding."""
+    return -(-width // _native.PARTIAL_COLUMNS) * _native.PARTIAL_COLUMNS

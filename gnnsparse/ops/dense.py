@@ -11,7 +11,7 @@ from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
-from gnnsparse.tiles import VECTOR_BYTES
+from gnnsparse.tiles import VECTOR_BYTES, partial_width
 
 __all__ = [
     "Loader", "aligned_values", "cpu_loader", "cuda_loader", "holding", "on_its_device", "partial_sums",
@@ -22,8 +22,6 @@ __all__ = [
 Loader = Callable[[torch.Tensor], tuple[torch.Tensor, _native.Dense]]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
-#: Rows of partial sums are padded to a multiple of this many features.
-_PARTIAL_FEATURES = 64
 
 
 def cpu_loader(precision: Precision) -> Loader:
@@ -106,8 +104,7 @@ def partial_sums(count: int, rows: int, width: int, device: torch.device) -> tor
     """
     if count == 0:
         return None
-    padded = -(-width // _PARTIAL_FEATURES) * _PARTIAL_FEATURES
-    return torch.empty(count * rows * padded, dtype=torch.float32, device=device)
+    return torch.empty(count * rows * partial_width(width), dtype=torch.float32, device=device)
 
 
 def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -12,10 +12,6 @@ from gnnsparse.formats import BlockedMatrix, FormatSpec
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
 
-#: A block's entries are padded to a multiple of _ENTRY_VECTOR with _NO_ENTRY, whose place lies behind the
-#: block, so that it is never read (native packed_entries.h).
-_ENTRY_VECTOR, _NO_ENTRY = 4, 2 * 32 * 32 << 16
-
 
 def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
     """Chooses the thresholds of RSH-SpMM (algorithm 1) for rows that are kept out of the windows.
@@ -203,8 +199,8 @@ def _with_entries(
     else:
         with torch.cuda.device(device):
             _native.cuda_count_entries(bits, k_tiles, address(counts), path().stream(device))
-    value_ptr = _running_sum(_padded(counts, _ENTRY_VECTOR))
-    entries = torch.full((int(value_ptr[-1]),), _NO_ENTRY, dtype=torch.int32, device=device)
+    value_ptr = _running_sum(_padded(counts, _native.ENTRY_VECTOR))
+    entries = torch.full((int(value_ptr[-1]),), _native.NO_ENTRY, dtype=torch.int32, device=device)
     arrays = {**bitmap_form.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
     del arrays["bitmap"]
     made = BlockedMatrix(spec, bitmap_form.rows, bitmap_form.cols, bitmap_form.nnz, **arrays)

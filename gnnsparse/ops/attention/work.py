@@ -14,14 +14,9 @@ from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.plan import AttentionPlan
 from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.tiles import SCORE_ROWS, partial_width
 
 __all__ = ["DkvPlaces", "PanelPass", "dkv_places", "panel_pass", "workspace"]
-
-#: Rows of the panels of the fused backward pass, each of whose column slots has a partial sum of dK and dV.
-_ROWS = 16
-#: Rows of partial sums are padded to a multiple of _PARTIAL_FEATURES; _ROW_STATS floats of the softmax are
-#: stored for each of them.
-_PARTIAL_FEATURES, _ROW_STATS = 64, 2
 
 
 class PanelPass(NamedTuple):
@@ -72,8 +67,8 @@ def workspace(
     """
     if of.work.partials == 0:
         return None
-    padded = sum(-(-width // _PARTIAL_FEATURES) * _PARTIAL_FEATURES for width in widths)
-    floats = heads * of.work.partials * of.panel.spec.panel * (padded + _ROW_STATS)
+    floats = sum(map(partial_width, widths)) + _native.PARTIAL_ROW_STATS
+    floats *= heads * of.work.partials * of.panel.spec.panel
     return torch.empty(floats, dtype=torch.float32, device=device)
 
 
@@ -104,7 +99,7 @@ def dkv_places(kernels: KernelCache) -> DkvPlaces:
     """Returns the places at which the fused backward pass writes partial sums of dK and dV; they are kept."""
 
     def make() -> DkvPlaces:
-        slots = kernels.panel(_ROWS, bits=True).columns
+        slots = kernels.panel(SCORE_ROWS, bits=True).columns
         real = torch.nonzero(slots >= 0).squeeze(1)
         by_column = real[torch.argsort(slots[real], stable=True)]
         places = torch.full_like(slots, -1)
