@@ -64,10 +64,8 @@ def _sizes(x: torch.Tensor) -> tuple[float, float]:
 
 
 def _relative(result: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
-    frobenius, largest = (
-        error / (size or 1.0)
-        for error, size in zip(_sizes(result.double() - exact), _sizes(exact), strict=True)
-    )
+    errors = _sizes(result.detach().double() - exact)
+    frobenius, largest = (error / (size or 1.0) for error, size in zip(errors, _sizes(exact), strict=True))
     return frobenius, largest
 
 
@@ -104,10 +102,10 @@ def measure_errors(
         return Errors((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
     if floor is None:
         floor = max(4 * torch.finfo(actual.dtype).eps, 1e-6)
-    exact = exact.double()
+    exact = exact.detach().double()
     floors = [floor, floor]
     if scale is not None:
-        sizes = zip(_sizes(scale.double()), _sizes(exact), strict=True)
+        sizes = zip(_sizes(scale.detach().double()), _sizes(exact), strict=True)
         floors = [floor * max(terms, size) / (size or 1.0) for terms, size in sizes]
     plain_errors = _relative(plain, exact)
     first, second = (max(factor * error, least) for error, least in zip(plain_errors, floors, strict=True))
@@ -124,8 +122,8 @@ def assert_accurate(
     scale: torch.Tensor | None = None,
 ) -> None:
     """Raises AssertionError unless the rule holds; arguments as in `measure_errors`, on any device."""
-    tensors = (t.detach().cpu() for t in (actual, plain, exact))
-    errors = measure_errors(*tensors, factor, floor, scale=None if scale is None else scale.detach().cpu())
+    tensors = (t.cpu() for t in (actual, plain, exact))
+    errors = measure_errors(*tensors, factor, floor, scale=None if scale is None else scale.cpu())
     if not errors.ok:
         raise AssertionError(
             f"relative error (Frobenius, largest) {errors.actual} exceeds {errors.allowed}; "

@@ -11,6 +11,7 @@ import gnnsparse
 from gnnsparse import Precision, SparseOperand
 from gnnsparse.ops.philox import draw_seed, keeps
 from gnnsparse.precision import round_operand
+from tests.helpers import ROUNDING
 
 SEED = 7
 
@@ -112,8 +113,7 @@ def few_roundings(a: SparseOperand, case: Case) -> float:
 
     A plain run of a handful of them may be exact by luck.
     """
-    step = {"fp32": 2**-22, "tf32": 2**-10, "fp16": 2**-10, "bf16": 2**-7}[a.precision]
-    return 8 * max(step, torch.finfo(case.q.dtype).eps)
+    return 8 * max(ROUNDING[a.precision], torch.finfo(case.q.dtype).eps)
 
 
 def exact_scores(a: SparseOperand, case: Case) -> torch.Tensor:

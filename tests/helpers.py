@@ -17,6 +17,9 @@ from gnnsparse.precision import round_operand
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
 
+#: The relative error of one rounding of an operand, at most doubled; in fp32 panels hold two tf32 numbers.
+ROUNDING = {"fp32": 2**-22, "tf32": 2**-10, "fp16": 2**-10, "bf16": 2**-7}
+
 
 def dense_matrix(graph: SparseGraph, weights: str | None) -> torch.Tensor:
     """The float64 matrix that prepare(graph, values=weights) stands for."""
@@ -67,7 +70,12 @@ def reference_layers() -> Iterator[None]:
     exact one.
     """
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("gcn_conv.spmm", "sparse_linear.spmm", "agnn_conv.attention", "sparse_attention.attention"):
+        for name in (
+            "gcn_conv.spmm",
+            "sparse_linear.spmm",
+            "agnn_conv.attention",
+            "sparse_attention.attention",
+        ):
             operation = getattr(gnnsparse, name.rpartition(".")[2])
             patch.setattr(f"gnnsparse.nn.{name}", functools.partial(operation, impl="reference"))
         yield

@@ -309,9 +309,7 @@ def test_weights(operand: gnnsparse.SparseOperand, dtype: torch.dtype) -> None:
                 gnnsparse.spmm(operand, ones, w[b, h].float()).to(dtype) for w in (weights, plain_weights)
             )
             assert_accurate(sums, plain_sums, has_edges)
-            again, plain_again = (
-                gnnsparse.spmm(operand, v[b, h], w[b, h]) for w in (weights, plain_weights)
-            )
+            again, plain_again = (gnnsparse.spmm(operand, v[b, h], w[b, h]) for w in (weights, plain_weights))
             assert_accurate(again, plain_again, exact[b, h])
     (grad,) = torch.autograd.grad(weights.square().sum(), q)
     assert torch.isfinite(grad).all()

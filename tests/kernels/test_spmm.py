@@ -15,7 +15,7 @@ from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
-from tests.helpers import FORMATS, PRECISIONS, dense_matrix, make, plain_product, product_scale
+from tests.helpers import FORMATS, PRECISIONS, ROUNDING, dense_matrix, make, plain_product, product_scale
 
 WIDTHS = (1, 7, 8, 33, 64, 100, 128, 200)
 
@@ -24,11 +24,9 @@ def check(a: gnnsparse.SparseOperand, dense: torch.Tensor, x: torch.Tensor, **op
     y = gnnsparse.spmm(a, x.to(a.device), **options)
     assert y.dtype == x.dtype
     # A handful of roundings may cancel in the plain run and not in ours: one of each operand is allowed.
-    floor = max(torch.finfo(a.precision.storage if a.precision.value != "tf32" else torch.float16).eps, 1e-6)
-    assert_accurate(
-        y, plain_product(dense, x, a.precision), dense @ x.double(),
-        floor=floor if y.numel() < 1000 else None, scale=product_scale(dense, x),
-    )  # fmt: skip
+    floor = max(ROUNDING[a.precision], 1e-6) if y.numel() < 1000 else None
+    plain, exact = plain_product(dense, x, a.precision), dense @ x.double()
+    assert_accurate(y, plain, exact, floor=floor, scale=product_scale(dense, x))
 
 
 @pytest.mark.usefixtures("poisoned")
