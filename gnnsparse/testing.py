@@ -122,8 +122,8 @@ def assert_accurate(
     scale: torch.Tensor | None = None,
 ) -> None:
     """Raises AssertionError unless the rule holds; arguments as in `measure_errors`, on any device."""
-    tensors = (t.cpu() for t in (actual, plain, exact))
-    errors = measure_errors(*tensors, factor, floor, scale=None if scale is None else scale.cpu())
+    sizes = None if scale is None else scale.cpu()
+    errors = measure_errors(actual.cpu(), plain.cpu(), exact.cpu(), factor, floor, scale=sizes)
     if not errors.ok:
         raise AssertionError(
             f"relative error (Frobenius, largest) {errors.actual} exceeds {errors.allowed}; "
@@ -153,9 +153,9 @@ def assert_all_accurate(
     """
     results = list(zip(actual, plain, exact, strict=True))
     sizes = [None] * len(results) if scales is None else list(scales)
-    for number, (result, scale) in enumerate(zip(results, sizes, strict=True)):
+    for number, ((result, simple, right), scale) in enumerate(zip(results, sizes, strict=True)):
         try:
-            assert_accurate(*result, factor, floor, scale=scale)
+            assert_accurate(result, simple, right, factor, floor, scale=scale)
         except AssertionError as error:
             raise AssertionError(f"result {number}: {error}") from None
 

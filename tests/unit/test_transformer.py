@@ -14,7 +14,7 @@ import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, masks
 from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer, edge_bias
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
-from tests.helpers import reference_layers
+from tests.helpers import ROUNDING, reference_layers
 
 LENGTH, BATCH, WIDTH, HEADS = 11, 3, 16, 4
 
@@ -267,7 +267,9 @@ def test_precisions_on_a_device(device: str, precision: str) -> None:
     moved = copy.deepcopy(layer).to(device)
     got = moved(x.to(device), a.to(device))
     got.square().sum().backward()
-    assert_accurate(got, plain, exact)
+    # On a GPU heads of 32 features are multiplied as sums of two tf32 numbers.
+    floor = 8 * ROUNDING["fp32"] if (device, precision) == ("cuda", "fp32") else None
+    assert_accurate(got, plain, exact, floor=floor)
     assert all(torch.isfinite(p.grad).all() for p in moved.parameters())
 
 
