@@ -106,7 +106,7 @@ def measure_errors(
     floors = [floor, floor]
     if scale is not None:
         sizes = zip(_sizes(scale.detach().double()), _sizes(exact), strict=True)
-        floors = [floor * max(terms, size) / (size or 1.0) for terms, size in sizes]
+        floors = [floor * (max(terms / size, 1.0) if size else terms) for terms, size in sizes]
     plain_errors = _relative(plain, exact)
     first, second = (max(factor * error, least) for error, least in zip(plain_errors, floors, strict=True))
     return Errors(_relative(actual, exact), plain_errors, (first, second))
