@@ -4,6 +4,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before torch is imported. The test processes share the cores; the tests of threads ask for theirs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A pool of processes takes longer to start than to compile the few kernels of the tests.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
