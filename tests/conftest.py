@@ -36,10 +36,10 @@ def cuda_problem() -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     problem = cuda_problem()
-    if problem is None:
-        return
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.path.parent.name == "e2e" or item.path.name.startswith("test_emulated"):
+            item.add_marker(pytest.mark.slow)
+        if problem is not None and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=problem))
 
 

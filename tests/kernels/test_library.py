@@ -70,6 +70,7 @@ def test_compile_sees_a_new_operand(operand: gnnsparse.SparseOperand) -> None:
         assert torch.equal(compiled(a, x), a @ x)
 
 
+@pytest.mark.slow
 def test_operators_are_registered_in_a_fresh_process() -> None:
     code = "import torch, gnnsparse; print(torch.ops.gnnsparse.spmm.default._schema)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -179,6 +179,7 @@ def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "has no file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_help_imports_no_peer() -> None:
     code = (
         "import sys\nfrom gnnsparse.cli import main\n"

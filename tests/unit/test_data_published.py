@@ -16,7 +16,7 @@ from gnnsparse.data import DatasetUnavailableError, load_dataset
 from gnnsparse.testing import assert_accurate
 from tests.data_folder import data_file, requires_data
 
-pytestmark = requires_data
+pytestmark = [requires_data, pytest.mark.slow]
 
 #: folder, nodes, undirected edges, features, classes, metric, training, validation and test nodes.
 PUBLISHED = {
