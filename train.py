@@ -7,64 +7,27 @@ hydra.run.dir=DIR. Exit status: 0, 1 for options that hydra refuses, 2 for those
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 if TYPE_CHECKING:
     import torch
 
-    from gnnsparse import SparseGraph
-    from gnnsparse.training import (
-        FitResult,
-        FullGraphData,
-        NodeClassifier,
-        OptimizerConfig,
-        PreprocessConfig,
-        SequenceClassifier,
-        SequenceData,
-        TrainerConfig,
-    )
+    from gnnsparse.training import FitResult, PreparedData, TaskModule
+    from gnnsparse.training.task import RunOptions, Task
 
-#: What some options accept, to refuse a bad one before imports that take seconds. gnnsparse checks all
-#: options itself; a test holds this table to what it accepts.
-CHOICES = {
-    "precision": ("fp32", "tf32", "fp16", "bf16"),
-    "device": ("auto", "cpu", "cuda"),
-    "optimizer.decay": ("first", "all"),
-    "optimizer.schedule": ("none", "cosine"),
-    "trainer.logger": ("csv", "tensorboard", "both", "none"),
-    "preprocess.reorder": ("none", "degree", "rcm", "metis", "community"),
-    "preprocess.format": ("auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile"),
-}
-#: The same of options that count something: the least value.
-COUNTS = {
-    "seed": 0,
-    "trainer.max_epochs": 1,
-    "trainer.batch_size": 1,
-    "trainer.val_every": 1,
-    "trainer.log_every": 1,
-}
 #: The largest seed that NumPy takes.
 MAX_SEED = 2**32 - 1
-
-
-class Settings(NamedTuple):
-    """Options, checked."""
-
-    trainer: TrainerConfig
-    optimizer: OptimizerConfig
-    preprocess: PreprocessConfig
-    device: torch.device
+CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
 def refuse(problem: Exception | str) -> NoReturn:
@@ -75,12 +38,59 @@ def refuse(problem: Exception | str) -> NoReturn:
     raise SystemExit(2)
 
 
+def choices() -> dict[str, Sequence[str]]:
+    """The options that accept names, with the names: the library's own."""
+    from gnnsparse import Precision
+    from gnnsparse.environment import DEVICES
+    from gnnsparse.training.config import SECTIONS, choices_of
+
+    found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES}
+    for section, kind in SECTIONS.items():
+        found |= {f"{section}.{name}": accepted for name, accepted in choices_of(kind).items()}
+    return found
+
+
+def counts() -> dict[str, int]:
+    """The options that count something, with the least value of each."""
+    from gnnsparse.training.config import SECTIONS, counts_of
+
+    found = {"seed": 0}
+    for section, kind in SECTIONS.items():
+        found |= {f"{section}.{name}": least for name, least in counts_of(kind).items()}
+    return found
+
+
+def offer_registered() -> None:
+    """Tells hydra of what is registered: data sets and models without a file in configs/, and accepted names.
+
+    Imports the library, which takes about two seconds, but nothing that only training needs.
+    """
+    from gnnsparse.data import CATALOG
+    from models import MODELS
+
+    for group, entries in (("dataset", CATALOG), ("model", MODELS)):
+        for name, entry in entries.items():
+            if not (CONFIGS / group / f"{name}.yaml").exists():
+                node = {"name": name, **_defaults(entry.options)}
+                ConfigStore.instance().store(name, node, group, provider="gnnsparse")
+    OmegaConf.register_new_resolver(
+        "accepted", lambda: "\n".join(f"{o}: {', '.join(c)}" for o, c in choices().items()), replace=True
+    )
+
+
+def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as hydra takes them: one without a default has to be given."""
+    from models.registry import REQUIRED
+
+    return {name: MISSING if default is REQUIRED else default for name, default in options.items()}
+
+
 def check_quickly(cfg: DictConfig) -> None:
-    """Refuses bad options without importing anything."""
-    for option, choices in CHOICES.items():
-        if (value := OmegaConf.select(cfg, option)) not in choices:
-            refuse(f"{option}: got {value!r}; accepted: {', '.join(choices)}")
-    for option, least in COUNTS.items():
+    """Refuses bad options before imports that take many seconds."""
+    for option, accepted in choices().items():
+        if (value := OmegaConf.select(cfg, option)) not in accepted:
+            refuse(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
+    for option, least in counts().items():
         value = OmegaConf.select(cfg, option)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             refuse(f"{option}: got {value!r}; accepted: an integer, at least {least}")
@@ -88,6 +98,8 @@ def check_quickly(cfg: DictConfig) -> None:
         refuse(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
     if cfg.resume is not None and not Path(cfg.resume).is_file():
         refuse(f"resume: there is no file {cfg.resume}")
+    for option in sorted(OmegaConf.missing_keys(cfg)):
+        refuse(f"{option}: got nothing; accepted: a value, as in {option}=1")
 
 
 def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
@@ -100,153 +112,96 @@ def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
     return kind(**options)
 
 
-def facts_of(cfg: DictConfig) -> dict[str, Any]:
-    """What has to be the same for a run to go on from another one's checkpoint."""
-
-    def text(group: DictConfig) -> str:
-        return ",".join(f"{key!s}={value}" for key, value in group.items())
-
-    data = {str(key): value for key, value in cfg.dataset.items() if key not in ("name", "root")}
-    facts = {"model": text(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
-    if has_sequences(cfg):
-        facts |= {"pattern": text(cfg.pattern), "batch_size": cfg.trainer.batch_size, "order": cfg.seed}
-    return facts
-
-
-def read_settings(cfg: DictConfig) -> Settings:
-    """Checks the options that need no data."""
-    from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
-
-    check_task(cfg)
-    build_model(cfg, 1, 1)  # complains of its options
-    return Settings(
-        section(cfg, "trainer", TrainerConfig),
-        section(cfg, "optimizer", OptimizerConfig),
-        section(cfg, "preprocess", PreprocessConfig),
-        resolve_device(cfg.device),
-    )
-
-
 def options_of(group: DictConfig) -> dict[str, Any]:
     """The options of a group but for its name."""
     return {str(key): value for key, value in group.items() if key != "name"}
 
 
-def has_sequences(cfg: DictConfig) -> bool:
-    """Whether the data set is one of sequences rather than a graph."""
-    from gnnsparse.data import SEQUENCE_DATASETS
-
-    return cfg.dataset.name in SEQUENCE_DATASETS
-
-
-def check_task(cfg: DictConfig) -> None:
-    """Refuses a model of nodes for sequences, and the other way round."""
+def task_name(cfg: DictConfig) -> str:
+    """The task that model and data set are for; a ValueError where these are two."""
+    from gnnsparse.data import CATALOG
     from models import MODELS
 
-    sequences = has_sequences(cfg)
-    if MODELS[cfg.model.name].sequences != sequences:
-        fitting = ", ".join(name for name, model in MODELS.items() if model.sequences == sequences)
+    task = CATALOG[CATALOG.check(cfg.dataset.name)].task
+    if MODELS[MODELS.check(cfg.model.name)].task != task:
+        fitting = ", ".join(name for name, model in MODELS.items() if model.task == task)
         raise ValueError(
-            f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of "
-            f"{'sequences' if sequences else 'nodes'}; accepted: {fitting}"
+            f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of {task}s; accepted: {fitting}"
         )
-
-
-@contextlib.contextmanager
-def naming(group: str) -> Iterator[None]:
-    """Makes what goes wrong with `name:` say `group.name:`, as the option is called here."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        dot = "." if re.match(r"\w+: ", str(error)) else ": "
-        raise type(error)(f"{group}{dot}{error}") from error
+    return task
 
 
 def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
     """The model of the options."""
+    from gnnsparse.errors import naming
     from models import MODELS
 
     with naming("model"):
         return MODELS[cfg.model.name].build(in_channels, out_channels=out_channels, **options_of(cfg.model))
 
 
-def make_pattern(cfg: DictConfig, length: int) -> SparseGraph:
-    """The attention pattern of the options, for sequences of a length."""
-    from gnnsparse.errors import check_choice
-    from gnnsparse.masks import PATTERNS
-
-    with naming("pattern"):
-        name = check_choice("name", cfg.pattern.name, tuple(PATTERNS))
-        return PATTERNS[name](length, **options_of(cfg.pattern))
-
-
-def set_up_sequences(cfg: DictConfig, settings: Settings) -> tuple[SequenceClassifier, SequenceData]:
-    """Loads the sequences, prepares the pattern, and builds the model."""
-    import lightning
-
-    from gnnsparse.data import load_sequences
-    from gnnsparse.training import SequenceClassifier, SequenceData
-
-    make_pattern(cfg, 1)  # complains of its options
-    with naming("dataset"):
-        dataset = load_sequences(cfg.dataset.name, **options_of(cfg.dataset))
-    data = SequenceData(
-        dataset,
-        make_pattern(cfg, dataset.length),
-        batch_size=settings.trainer.batch_size,
-        seed=cfg.seed,
-        precision=cfg.precision,
-        device=settings.device,
-        preprocess=settings.preprocess,
-    )
-    lightning.seed_everything(cfg.seed, verbose=False)
-    model = build_model(cfg, dataset.vocabulary, dataset.num_classes)
-    steps = settings.trainer.max_epochs * data.steps_per_epoch
-    return SequenceClassifier(model, dataset, settings.optimizer, steps), data
-
-
-def set_up(
-    cfg: DictConfig, settings: Settings
-) -> tuple[NodeClassifier | SequenceClassifier, FullGraphData | SequenceData]:
-    """Loads and prepares the data, and builds the model."""
-    if has_sequences(cfg):
-        return set_up_sequences(cfg, settings)
-    import lightning
-
-    from gnnsparse.data import load_dataset
-    from gnnsparse.training import FullGraphData, NodeClassifier, check_checkpoint
+def read_settings(cfg: DictConfig) -> RunOptions:
+    """Checks the options that need no data."""
+    from gnnsparse.training import resolve_device
+    from gnnsparse.training.config import SECTIONS
+    from gnnsparse.training.task import RunOptions
     from models import MODELS
 
-    if cfg.resume is not None:
-        check_checkpoint(Path(cfg.resume), settings.trainer, facts_of(cfg))
-    with naming("dataset"):
-        dataset = load_dataset(**{str(key): value for key, value in cfg.dataset.items()})
-    data = FullGraphData(
-        dataset,
-        values=MODELS[cfg.model.name].values,
+    task_name(cfg)
+    build_model(cfg, 1, 1)  # complains of its options
+    own = {"model", "dataset", *SECTIONS}
+    groups = {
+        str(name): {str(key): value for key, value in group.items()}
+        for name, group in cfg.items()
+        if isinstance(group, DictConfig) and name not in own
+    }
+    return RunOptions(
+        device=resolve_device(cfg.device),
         precision=cfg.precision,
-        device=settings.device,
-        preprocess=settings.preprocess,
+        seed=cfg.seed,
+        values=MODELS[cfg.model.name].values,
+        groups=groups,
+        **{name: section(cfg, name, kind) for name, kind in SECTIONS.items()},
     )
+
+
+def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
+    """What has to be the same for a run to go on from another one's checkpoint."""
+    from gnnsparse.training.task import text_of
+
+    data = {str(key): value for key, value in cfg.dataset.items() if key not in ("name", "root")}
+    identity = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
+    return identity | task.identity(run)
+
+
+def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
+    """Loads and prepares the data, and builds the model."""
+    import lightning
+
+    from gnnsparse.errors import naming
+    from gnnsparse.training import check_checkpoint
+
+    task.check(run)
+    if cfg.resume is not None:
+        check_checkpoint(Path(cfg.resume), run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
+    with naming("dataset"):
+        dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
+    data = task.make_data(dataset, run)
     lightning.seed_everything(cfg.seed, verbose=False)
-    model = build_model(cfg, dataset.num_features, dataset.num_classes)
-    return NodeClassifier(model, dataset, settings.optimizer, settings.trainer.max_epochs), data
+    model = build_model(cfg, *task.model_sizes(dataset))
+    return task.make_module(model, data, run), data
 
 
-def report(cfg: DictConfig, data: FullGraphData | SequenceData, result: FitResult) -> dict[str, Any]:
+def report(
+    cfg: DictConfig, task: Task[Any, Any], run: RunOptions, data: PreparedData, result: FitResult
+) -> dict[str, Any]:
     """The content of result.json."""
     from gnnsparse.environment import describe_environment
-    from gnnsparse.training import FullGraphData
 
-    if isinstance(data, FullGraphData):
-        size = {"nodes": data.dataset.num_nodes, "nonzeros": data.batch.adj.nnz}
-    else:
-        size = {"sequences": len(data.dataset.train), "length": data.dataset.length}
-        size |= {"pattern": cfg.pattern.name, "nonzeros": data.adj.nnz}
     return {
         "model": cfg.model.name,
         "dataset": cfg.dataset.name,
-        **size,
+        **task.describe(data, run),
         "precision": cfg.precision,
         "seed": cfg.seed,
         **dataclasses.asdict(result),
@@ -256,35 +211,24 @@ def report(cfg: DictConfig, data: FullGraphData | SequenceData, result: FitResul
     }
 
 
-def show(content: dict[str, Any], file: Path) -> None:
-    """Prints the table that a run ends with."""
+def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
+    """Prints the table that a run ends with, and what the run took."""
     from rich.console import Console
-    from rich.table import Table
 
-    title = "{model} on {dataset}, {precision}, {device_name}, seed {seed}".format(**content)
-    table = Table(title=title, title_justify="left")
-    table.add_column("best epoch {best_epoch} of {epochs}".format(**content))
-    for part in content["metrics"]:
-        table.add_column(part, justify="right")
-    for score in content["metrics"]["test"]:
-        table.add_row(score, *(f"{100 * of[score]:.2f} %" for of in content["metrics"].values()))
     console = Console()
-    console.print(table)
+    console.print(task.table(content))
     cached = "read from the cache" if content["cache_hit"] else "prepared"
-    what = "pattern" if "pattern" in content else "graph"
     console.print(
         f"{content['epoch_milliseconds']:.2f} ms an epoch (median), {content['fit_seconds']:.1f} s in all; "
-        f"{what} {cached} in {content['preprocess_seconds']:.3f} s; "
+        f"{task.prepared} {cached} in {content['preprocess_seconds']:.3f} s; "
         f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n{file}",
         highlight=False,
         soft_wrap=True,
     )
 
 
-@hydra.main(version_base="1.3", config_path="configs", config_name="train")
-def main(cfg: DictConfig) -> float:
-    """One run; returns the test score, for hydra's sweepers."""
-    folder = Path(HydraConfig.get().runtime.output_dir)
+def run(cfg: DictConfig, folder: Path) -> float:
+    """One run, which writes to a folder; returns the test score."""
     file = folder / "result.json"
     file.unlink(missing_ok=True)  # of an earlier run in the same folder
     check_quickly(cfg)
@@ -293,26 +237,37 @@ def main(cfg: DictConfig) -> float:
     except (ValueError, TypeError) as error:
         refuse(error)
 
+    # The task is the first to import Lightning and PyG.
     from gnnsparse.data import DatasetUnavailableError
+    from gnnsparse.tasks import TASKS
     from gnnsparse.training import CheckpointError, fit
 
     resume = None if cfg.resume is None else Path(cfg.resume)
     try:
-        module, data = set_up(cfg, settings)
+        task = TASKS[TASKS.check(task_name(cfg))]
+        module, data = set_up(cfg, task, settings)
     except (ValueError, TypeError, ImportError, OSError, DatasetUnavailableError) as error:
         refuse(error)
     try:
-        result = fit(module, data, settings.trainer, folder=folder, resume=resume, facts=facts_of(cfg))
+        identity = identity_of(cfg, task, settings)
+        result = fit(module, data, settings.trainer, folder=folder, resume=resume, identity=identity)
     except (CheckpointError, FloatingPointError) as error:
         refuse(error)
 
     from gnnsparse.environment import write_json
 
-    content = report(cfg, data, result)
+    content = report(cfg, task, settings, data, result)
     write_json(file, content)
-    show(content, file)
+    show(content, task, file)
     return result.metrics["test"][module.score_name]
 
 
+@hydra.main(version_base="1.3", config_path="configs", config_name="train")
+def main(cfg: DictConfig) -> float:
+    """One run; returns the test score, for hydra's sweepers."""
+    return run(cfg, Path(HydraConfig.get().runtime.output_dir))
+
+
 if __name__ == "__main__":
+    offer_registered()
     main()

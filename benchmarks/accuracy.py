@@ -129,7 +129,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--model", default="gcn", choices=[n for n, m in MODELS.items() if not m.sequences])
+    parser.add_argument("--model", default="gcn", choices=[n for n, m in MODELS.items() if m.task == "node"])
     parser.add_argument("--datasets", nargs="+", default=list(BASELINE))
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "fp16"])
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds, from 0 on")

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 import train
 from benchmarks.dense import make_dense
 from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.tasks import TASKS
 from gnnsparse.training import FitResult, SequenceClassifier, TrainerConfig, fit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,11 +67,11 @@ def options_of(options: argparse.Namespace) -> DictConfig:
 
 def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
     """One training; all variants start from the same weights and see the same batches."""
-    cfg.model.fused = variant != "unfused"
+    cfg.model.fused = False if variant == "unfused" else None
     if variant == "dense":
         OmegaConf.update(cfg, "pattern", {"name": "full"}, merge=False, force_add=True)
     settings = train.read_settings(cfg)
-    module, data = train.set_up_sequences(cfg, settings)
+    module, data = train.set_up(cfg, TASKS[train.task_name(cfg)], settings)
     model = module.model if variant in ("fused", "unfused") else make_dense(module.model, masked=True)
     steps = settings.trainer.max_epochs * data.steps_per_epoch
     module = Recorded(model, data.dataset, settings.optimizer, steps)

@@ -103,11 +103,11 @@ def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
     """The normalised adjacency as a torch CSR tensor with int32 indices."""
-    csr = a.side.csr
+    csr = a.kernels.csr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR support a beta
         return torch.sparse_csr_tensor(
-            csr.indptr.int(), csr.indices, a.side.explicit_values.to(dtype), a.shape
+            csr.indptr.int(), csr.indices, a.kernels.explicit_values.to(dtype), a.shape
         )
 
 

@@ -15,9 +15,10 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.plans import PlanStore
-from gnnsparse.preprocess.prepare import Recipe, prepare_arrays
+from gnnsparse.preprocess.prepare import Recipe
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.preprocess.source import read_source
+from gnnsparse.preprocess.stored import prepare_arrays
 
 __all__ = ["prepare"]
 
@@ -53,12 +54,14 @@ def prepare(
         edge_weight: with values="gcn" or "mean": weights [edges] to normalise; None: 1 each.
         self_loop_weight: with values="gcn": of the self-loops that are added.
         precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32.
-        reorder: row order: "none", "degree", "rcm", "metis" or "community" (the one for large graphs).
-            Results stay in the caller's order.
+        reorder: row order: "none", "degree", "rcm", "metis", "community" (the one for large graphs), or
+            another registered one (gnnsparse.preprocess.reorder.REORDERINGS). Results stay in the caller's
+            order.
         reorder_options: of the method: {"part_size": 128} for "metis", {"rounds": 10,
             "resolution": 1.0} for "community".
-        format: "auto" (CSR on the CPU, the window format beside it on a GPU), "csr", "window", or a
-            published format: "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile".
+        format: "auto" (CSR on the CPU, the window format beside it on a GPU), "csr", "window", a
+            published format, "me-bcrs", "cvse", "tiled-csr", "hrpb" or "rs-tile", or another registered one
+            (gnnsparse.formats.FORMAT_NAMES).
         panel: with format="hrpb": rows of a panel, 16 (default) or 32.
         cache: True keeps the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR),
             a path in that folder, False nowhere.
@@ -99,7 +102,7 @@ def prepare(
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
     prepared, hit = prepare_arrays(source, recipe, store)
-    _check_range(prepared.values, precision)
+    _check_range(prepared.forward.values, precision)
     plans = None
     if autotune:
         plans = PlanStore("" if store is None else recipe.key(source), store)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gnnsparse.bench.options import DESCRIPTION, add_arguments, settings_of
+from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 
 __all__ = ["main"]
 
@@ -31,6 +31,9 @@ def _parser() -> argparse.ArgumentParser:
     kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
     add_arguments(kernels)
     kernels.set_defaults(fail=kernels.error)
+    fit = subjects.add_parser("fit", help="a record of this GPU, which plans are chosen by")
+    add_fit_arguments(fit)
+    fit.set_defaults(fail=fit.error)
     return parser
 
 
@@ -49,12 +52,12 @@ def _list_cache(folder: str | None) -> int:
     for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, or plan of"):
         table.add_column(name)
     for entry in entries:
-        facts = entry.facts
+        metadata = entry.metadata
         used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
         about = ("damaged", "", "")
-        if facts is not None:
-            kind = facts.get("kind") or facts["reorder"]["method"]
-            about = (f"{facts['rows']} x {facts['cols']}", str(facts["edges"]), kind)
+        if metadata is not None:
+            kind = metadata.get("kind") or metadata["reorder"]["method"]
+            about = (f"{metadata['rows']} x {metadata['cols']}", str(metadata["edges"]), kind)
         table.add_row(entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
     Console().print(table)
     return 0
@@ -85,10 +88,24 @@ def _clear_cache(folder: str | None) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.subject == "fit":
+        return _fit(options)
     settings = settings_of(options, options.fail)
     from gnnsparse.bench.command import run_kernels
 
     return run_kernels(settings, options.out, options.plot)
+
+
+def _fit(options: argparse.Namespace) -> int:
+    check_fit(options)
+    from gnnsparse.bench.fit.command import run_fit
+
+    more = tuple(spec for group in options.matrix or () for spec in group)
+    try:
+        return run_fit(options.out, more, keep=options.keep, measured=options.measured)
+    except ValueError as error:
+        options.fail(str(error))
+        return 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `gnnsparse cache ls|verify|clear [--dir DIR]`: verify exits with 1 if a file is damaged.
     `gnnsparse bench kernels [options]`: exits with 1 if a kernel is wrong. Bad options exit with 2.
+    `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
     """
     options = _parser().parse_args(arguments)
     if options.command == "bench":

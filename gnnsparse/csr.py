@@ -6,7 +6,6 @@ This is the one module that hands CSR arrays to the native code: everything abov
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
+from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
 
-__all__ = ["Csr", "address", "coo_to_csr", "run_cuda", "slot_dtype", "stream_of"]
+__all__ = ["Csr", "address", "coo_to_csr", "index_dtype", "run_cuda"]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -26,21 +26,9 @@ def address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def slot_dtype(count: int) -> torch.dtype:
-    """The dtype of positions below `count`."""
+def index_dtype(count: int) -> torch.dtype:
+    """The dtype of indices below `count`."""
     return torch.int32 if count <= _MAX_INT32 else torch.int64
-
-
-def stream_of(device: torch.device) -> int:
-    """The handle of the caller's current CUDA stream."""
-    return torch._C._cuda_getCurrentRawStream(device.index)  # a Stream object takes ten times as long
-
-
-def on_device(device: torch.device) -> AbstractContextManager[None]:
-    """Makes a CUDA device the current one."""
-    if torch.cuda.current_device() == device.index:
-        return nullcontext()
-    return torch.cuda.device(device)
 
 
 def _threads() -> int:
@@ -95,7 +83,7 @@ class Csr:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
     def to(self, device: torch.device) -> Csr:
-        """The same matrix on `device`."""
+        """The matrix on `device`; itself if it is there already."""
         if device == self.device:
             return self
         return Csr(self.indptr.to(device), self.indices.to(device), self.cols)
@@ -109,11 +97,11 @@ class Csr:
     def _empty_like(self, rows: int, nnz: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         indptr = torch.empty(rows + 1, dtype=torch.int64, device=self.device)
         indices = torch.empty(nnz, dtype=torch.int32, device=self.device)
-        source = torch.empty(nnz, dtype=slot_dtype(self.nnz), device=self.device)
+        source = torch.empty(nnz, dtype=index_dtype(self.nnz), device=self.device)
         return indptr, indices, source
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
-        """The transpose, and for each of its slots the slot of the same nonzero here."""
+        """The transpose, and for each of its nonzeros the index of the same one here."""
         self.check_scratch(bytes_per_column=24)
         indptr, indices, source = self._empty_like(self.cols, self.nnz)
         wide = source.dtype == torch.int64
@@ -125,7 +113,7 @@ class Csr:
         return Csr(indptr, indices, self.rows), source
 
     def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Row i of the result is row `order[i]`; also the slot that each nonzero came from."""
+        """Row i of the result is row `order[i]`; also the index that each nonzero had."""
         order = order.to(device=self.device, dtype=torch.int32)
         indptr, indices, source = self._empty_like(self.rows, self.nnz)
         if self.device.type == "cpu":
@@ -145,7 +133,7 @@ class Csr:
         start = self.indptr[:-1][order.long()] - indptr[:-1]
         source = torch.arange(self.nnz, device=self.device)
         source += torch.repeat_interleave(start, degrees, output_size=self.nnz)
-        return Csr(indptr, self.indices[source], self.cols), source.to(slot_dtype(self.nnz))
+        return Csr(indptr, self.indices[source], self.cols), source.to(index_dtype(self.nnz))
 
     def check_scratch(self, bytes_per_column: int) -> None:
         """Raises MemoryError where scratch of the matrix's width does not fit into this machine."""
@@ -153,14 +141,14 @@ class Csr:
             check_memory("num_cols", bytes_per_column * self.cols, f"a matrix of {self.cols} columns")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Adds the diagonal elements that are missing; also the slot each nonzero came from, or -1."""
+        """Adds the diagonal elements that are missing; also the index each nonzero had, or -1."""
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64)
         _native.add_self_loops(self.view, address(indptr), 0, 0, False, 0, _threads())
         nnz = int(indptr[-1])
         indices = torch.empty(nnz, dtype=torch.int32)
-        source = torch.empty(nnz, dtype=slot_dtype(self.nnz))
+        source = torch.empty(nnz, dtype=index_dtype(self.nnz))
         if nnz:
             wide = source.dtype == torch.int64
             _native.add_self_loops(
@@ -173,11 +161,11 @@ class Csr:
         lacks = torch.ones(self.rows, dtype=torch.bool, device=self.device)
         lacks[rows[rows == self.indices]] = False
         loops = lacks.nonzero().flatten()
-        csr, slots = coo_to_csr(
+        csr, nnz_index = coo_to_csr(
             torch.cat([rows, loops]), torch.cat([self.indices.long(), loops]), self.rows, self.cols
         )
-        source = torch.full((csr.nnz,), -1, dtype=slot_dtype(self.nnz), device=self.device)
-        source[slots[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
+        source = torch.full((csr.nnz,), -1, dtype=index_dtype(self.nnz), device=self.device)
+        source[nnz_index[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
         return csr, source
 
     def community_order(self, rounds: int = 10, resolution: float = 1.0) -> torch.Tensor:
@@ -204,8 +192,8 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
         raise RuntimeError(
             "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on"
         )
-    with on_device(device):
-        stream = stream_of(device)
+    with path().current(device):
+        stream = path().stream(device)
         nbytes = call(0, 0, stream)
         scratch = torch.empty(nbytes, dtype=torch.uint8, device=device)
         call(address(scratch), nbytes, stream)
@@ -218,7 +206,7 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
         row, col: int32 or int64 [edges], of one dtype, contiguous and in range.
 
     Returns:
-        The matrix, and the slot of each edge, int32 or int64 [edges].
+        The matrix, and the nonzero that each edge was merged into, int32 or int64 [edges].
 
     Raises:
         ValueError: there are 2^32 or more edges.
@@ -229,10 +217,10 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
         check_memory("num_nodes", 24 * rows + 24 * edges, f"a matrix of {rows} rows and {edges} edges")
     indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
     indices = torch.empty(edges, dtype=torch.int32, device=device)
-    slots = torch.empty(edges, dtype=slot_dtype(edges), device=device)
-    wide, wide_slot = row.dtype == torch.int64, slots.dtype == torch.int64
+    nnz_index = torch.empty(edges, dtype=index_dtype(edges), device=device)
+    wide, wide_index = row.dtype == torch.int64, nnz_index.dtype == torch.int64
     arrays = (address(row), address(col), wide, edges, rows)
-    out = (address(indptr), address(indices), address(slots), wide_slot)
+    out = (address(indptr), address(indices), address(nnz_index), wide_index)
     if edges == 0:
         nnz = 0
     elif device.type == "cpu":
@@ -242,4 +230,4 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
         nnz = int(indptr[-1])
     if nnz < edges:
         indices = indices[:nnz].clone()
-    return Csr(indptr, indices, cols), slots
+    return Csr(indptr, indices, cols), nnz_index

@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["commit_of", "describe_environment", "device_name", "write_json"]
+__all__ = ["DEVICES", "commit_of", "describe_environment", "device_name", "write_json"]
+
+#: What a `device` option accepts; "auto" is CUDA where that can be used.
+DEVICES = ("auto", "cpu", "cuda")
 
 _PACKAGES = ("lightning", "torch-geometric")
 _ROOT = Path(__file__).resolve().parent.parent

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -17,6 +20,7 @@ __all__ = [
     "check_memory",
     "check_share",
     "check_tensor",
+    "naming",
 ]
 
 
@@ -50,7 +54,7 @@ def check_share(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return `value` if it is one of `choices`, else raise."""
     if not isinstance(value, str):
         bad_type(name, value, "one of " + ", ".join(choices))
@@ -109,3 +113,13 @@ def check_tensor(
     if device is not None and value.device != device:
         bad_value(name, f"is on {value.device}; accepted: {device}, where the operand is")
     return value
+
+
+@contextlib.contextmanager
+def naming(group: str) -> Iterator[None]:
+    """Makes errors about an argument `name` say `group.name`, as the option is called in a configuration."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        dot = "." if re.match(r"\w+: ", str(error)) else ": "
+        raise type(error)(f"{group}{dot}{error}") from error

@@ -95,18 +95,18 @@ def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> to
     return values
 
 
-def _merge(values: torch.Tensor | None, slots: torch.Tensor, nnz: int) -> torch.Tensor | None:
+def _merge(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> torch.Tensor | None:
     """Sums the values of merged edges, in the order of the edges. None stands for ones."""
     if values is None:
-        if nnz == slots.numel():
+        if nnz == nnz_index.numel():
             return None
-        return torch.bincount(slots.long(), minlength=nnz).to(torch.float32)
-    if nnz == slots.numel():
+        return torch.bincount(nnz_index.long(), minlength=nnz).to(torch.float32)
+    if nnz == nnz_index.numel():
         merged = torch.empty_like(values)
-        merged[slots.long()] = values
+        merged[nnz_index.long()] = values
         return merged
-    order = torch.argsort(slots, stable=True)
-    counts = torch.bincount(slots.long(), minlength=nnz)
+    order = torch.argsort(nnz_index, stable=True)
+    counts = torch.bincount(nnz_index.long(), minlength=nnz)
     return torch.segment_reduce(values[order], "sum", lengths=counts)
 
 
@@ -119,13 +119,13 @@ class SparseGraph:
     Attributes:
         csr: offsets (int64) and columns (int32).
         values: float32 [nnz], or None where all are 1.
-        edge_slots: for each edge of the input its nonzero, int32 or int64 [edges]; None where the
+        nnz_index_of_edge: for each edge of the input its nonzero, int32 or int64 [edges]; None where the
             input had the order and number of the nonzeros already.
     """
 
     csr: Csr
     values: torch.Tensor | None = None
-    edge_slots: torch.Tensor | None = None
+    nnz_index_of_edge: torch.Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -145,7 +145,12 @@ class SparseGraph:
     @property
     def num_edges(self) -> int:
         """Edges of the input, repeats included."""
-        return self.nnz if self.edge_slots is None else self.edge_slots.numel()
+        return self.nnz if self.nnz_index_of_edge is None else self.nnz_index_of_edge.numel()
+
+    @property
+    def edge_slots(self) -> torch.Tensor | None:
+        """The former name of `nnz_index_of_edge`."""
+        return self.nnz_index_of_edge
 
     @property
     def device(self) -> torch.device:
@@ -168,11 +173,11 @@ class SparseGraph:
         )
 
     def to(self, device: torch.device | str) -> SparseGraph:
-        """The same graph on `device`."""
+        """The graph on `device`; itself if it is there already."""
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
-        moved = [None if t is None else t.to(device) for t in (self.values, self.edge_slots)]
+        moved = [None if t is None else t.to(device) for t in (self.values, self.nnz_index_of_edge)]
         return SparseGraph(self.csr.to(device), *moved)
 
     def to_scipy(self) -> Any:
@@ -188,8 +193,8 @@ class SparseGraph:
     def _from_coo(
         cls, row: torch.Tensor, col: torch.Tensor, rows: int, cols: int, values: torch.Tensor | None
     ) -> SparseGraph:
-        csr, slots = coo_to_csr(row, col, rows, cols)
-        return cls(csr, _merge(values, slots, csr.nnz), slots)
+        csr, nnz_index = coo_to_csr(row, col, rows, cols)
+        return cls(csr, _merge(values, nnz_index, csr.nnz), nnz_index)
 
     @classmethod
     def from_edge_index(

@@ -22,9 +22,9 @@ def digest(tensor: torch.Tensor) -> str:
     return xxhash.xxh3_128_hexdigest(_bytes(tensor))
 
 
-def fingerprint(tensors: Iterable[torch.Tensor | None], *facts: object) -> str:
-    """A hash of the contents, dtypes and shapes of tensors, and of the text of `facts`."""
-    state = xxhash.xxh3_128(repr(facts).encode())
+def fingerprint(tensors: Iterable[torch.Tensor | None], *parts: object) -> str:
+    """A hash of the contents, dtypes and shapes of tensors, and of the text of `parts`."""
+    state = xxhash.xxh3_128(repr(parts).encode())
     for tensor in tensors:
         if tensor is None:
             state.update(b"none")

@@ -9,10 +9,13 @@ from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import AGNNConv, dropout
 from models.parts import make_norm
+from models.registry import register_model
 
 __all__ = ["AGNN"]
 
 
+# Attention takes the self-loops of the "gcn" weights alone.
+@register_model("agnn", task="node", values="gcn")
 class AGNN(torch.nn.Module):
     """A linear layer, layers of AGNNConv, a linear layer.
 

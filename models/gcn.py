@@ -11,10 +11,12 @@ from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GCNConv, dropout
 from models.parts import make_norm
+from models.registry import register_model
 
 __all__ = ["GCN"]
 
 
+@register_model("gcn", task="node", values="gcn")
 class GCN(torch.nn.Module):
     """Layers of dropout, GCNConv, normalisation and ReLU; the last one is dropout and GCNConv alone.
 

@@ -9,10 +9,13 @@ from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import SparseAttention, dropout
 from models.parts import check_heads, make_norm
+from models.registry import register_model
 
 __all__ = ["GraphTransformer"]
 
 
+# Attention takes the self-loops of the "gcn" weights alone.
+@register_model("graph_transformer", task="node", values="gcn")
 class GraphTransformer(torch.nn.Module):
     """A linear layer, Transformer blocks over the edges, a linear layer.
 

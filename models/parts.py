@@ -6,9 +6,10 @@ import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_integer
 
-__all__ = ["check_heads", "make_norm"]
+__all__ = ["NORMS", "check_heads", "make_norm"]
 
-_NORMS: dict[str, type[torch.nn.Module]] = {
+#: What a model's `norm` accepts.
+NORMS: dict[str, type[torch.nn.Module]] = {
     "none": torch.nn.Identity,
     "batch": torch.nn.BatchNorm1d,
     "layer": torch.nn.LayerNorm,
@@ -17,7 +18,7 @@ _NORMS: dict[str, type[torch.nn.Module]] = {
 
 def make_norm(norm: str, width: int) -> torch.nn.Module:
     """The layer "none", "batch" or "layer" of so many features."""
-    return _NORMS[check_choice("norm", norm, tuple(_NORMS))](width)
+    return NORMS[check_choice("norm", norm, tuple(NORMS))](width)
 
 
 def check_heads(heads: int, width: int) -> int:

@@ -10,12 +10,15 @@ from gnnsparse import SparseOperand
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer, dropout
 from models.parts import check_heads
+from models.registry import register_model
 
-__all__ = ["Transformer", "sinusoids"]
+__all__ = ["POOLS", "Transformer", "sinusoids"]
 
-_POOLS = ("mean", "first")
+#: What `pool` accepts.
+POOLS = ("mean", "first")
 
 
+@register_model("transformer", task="sequence")
 class Transformer(torch.nn.Module):
     """Embedding, sinusoidal positions, encoder layers, pooling, a linear layer.
 
@@ -33,7 +36,8 @@ class Transformer(torch.nn.Module):
         norm_first: normalise before each block rather than after.
         activation: "relu" or "gelu".
         pool: what is classified: the "mean" over a sequence's tokens, or its "first" token.
-        fused: False computes the attention in steps; see gnnsparse.attention.
+        fused: None lets the plan choose; False computes the attention in steps; True raises where no fused
+            kernel can run.
 
     Raises:
         TypeError: an argument is of another type.
@@ -52,17 +56,18 @@ class Transformer(torch.nn.Module):
         norm_first: bool = True,
         activation: str = "gelu",
         pool: str = "mean",
-        fused: bool = True,
+        fused: bool | None = None,
     ) -> None:
         super().__init__()
         self.dropout = check_share("dropout", dropout)
-        self.pool = check_choice("pool", pool, _POOLS)
+        self.pool = check_choice("pool", pool, POOLS)
         if check_integer("hidden_channels", hidden_channels) % 2:
             bad_value("hidden_channels", f"got {hidden_channels}; accepted: an even number")
         self.embedding = torch.nn.Embedding(in_channels, hidden_channels, padding_idx=0)
+        fused = None if fused is None else check_flag("fused", fused)
         layer = TransformerEncoderLayer(
             hidden_channels, check_heads(heads, hidden_channels), feed_forward, dropout, activation,
-            batch_first=True, norm_first=norm_first, fused=check_flag("fused", fused),
+            batch_first=True, norm_first=norm_first, fused=fused,
         )  # fmt: skip
         last = torch.nn.LayerNorm(hidden_channels) if norm_first else None
         self.encoder = TransformerEncoder(layer, num_layers, last)

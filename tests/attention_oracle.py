@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 import gnnsparse
-from gnnsparse import Precision, SparseOperand
-from gnnsparse.ops.philox import draw_seed, keeps
+from gnnsparse import Precision, SparseOperand, cuda_path
+from gnnsparse.kernel_cache import Product
+from gnnsparse.ops.attention.philox import draw_seed, keeps
+from gnnsparse.plan import attention as attention_plan
 from gnnsparse.precision import round_operand
+from tests.gpu_paths import StandInPath
 from tests.helpers import ROUNDING
 
 SEED = 7
@@ -150,3 +153,9 @@ def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
         row, col = a.indices().cpu()
         results.append(ds[..., row, col].sum_to_size(case.bias.shape).to(case.bias.dtype))
     return results
+
+
+def shares_rows(a: SparseOperand) -> bool:
+    """Whether an H200 would take the operand in panels of 64 rows, where nothing else forbids it."""
+    with cuda_path.use(StandInPath(None)):
+        return attention_plan.shares_rows(a.kernels.problem(Product("attention", 64, value_width=64)))

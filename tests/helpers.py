@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, SparseGraph, SparseOperand
+from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.gpus.model import TileCounts
+from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.precision import round_operand
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
+FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
 
 #: The relative error of one rounding of an operand, at most doubled; in fp32 panels hold two tf32 numbers.
 ROUNDING = {"fp32": 2**-22, "tf32": 2**-10, "fp16": 2**-10, "bf16": 2**-7}
@@ -79,6 +83,21 @@ def reference_layers() -> Iterator[None]:
             operation = getattr(gnnsparse, name.rpartition(".")[2])
             patch.setattr(f"gnnsparse.nn.{name}", functools.partial(operation, impl="reference"))
         yield
+
+
+def panel_counts(*slots: int, tiles: tuple[TileCounts, ...] = ()) -> tuple[PanelCounts, ...]:
+    """Counts of panels of 16 rows, and of 32, as plans take them."""
+    lengths = tiles or ((),) * len(slots)
+    return tuple(PanelCounts(*of) for of in zip((16, 32), slots, lengths, strict=False) if of[1])
+
+
+def cut_at(plan: Plan, tile_limit: int, row_limit: int) -> Plan:
+    """A plan whose rows, windows or panels are cut at other lengths."""
+    if isinstance(plan, CsrPlan):
+        return replace(plan, row_limit=row_limit)
+    if isinstance(plan, WindowPlan):
+        return replace(plan, tile_limit=tile_limit, residual=replace(plan.residual, row_limit=row_limit))
+    return replace(plan, tile_limit=tile_limit)  # type: ignore[call-arg]
 
 
 def make(graph: SparseGraph, device: str, **options: Any) -> SparseOperand:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse import _native
-from gnnsparse.bench.contestants import Contestant
+from gnnsparse.bench.candidates import Candidate
 from gnnsparse.bench.workload import Workload
-from gnnsparse.csr import address, stream_of
+from gnnsparse.csr import address
+from gnnsparse.cuda_path import path
+from gnnsparse.gpus import records
 from gnnsparse.precision import dense_view
+from gnnsparse.tiles import GATHER_FLOOR_WORDS
 from gnnsparse.timing import measure
 
-__all__ = ["RATES", "Rates", "floor_measured", "floor_model", "rates_of"]
+__all__ = ["Rates", "floor_measured", "floor_model", "rates_of"]
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,6 @@ class Rates:
 
     dram: float
     gather: float
-
-
-#: Words of a row of what the native gather writes (kGatherFloorWords).
-_WORDS = 1024
-#: By a part of the device's name. A device that nobody measured has no model.
-RATES = {"H200": Rates(4.31e12, 9.2e12)}
 
 
 def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
@@ -46,30 +43,31 @@ def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
 
 
 def rates_of(name: str) -> Rates | None:
-    """The ceilings of the device of that name, None where they are not known."""
-    return next((rates for part, rates in RATES.items() if part in name), None)
+    """The ceilings of the GPU of that name by its record; None where it has none."""
+    found = next((record.memory for record in records() if record.name == name), None)
+    return None if found is None else Rates(1e12 * found.dram_tbs, 1e12 * found.gather_tbs)
 
 
-def floor_measured(work: Workload, contestant: Contestant, repeats: int, graph: bool = False) -> float | None:
+def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bool = False) -> float | None:
     """Milliseconds of the gather alone on this device; None where it can't be measured.
 
-    The native `cuda_gather_floor` loads the rows of the dense operand that the contestant's `columns`
+    The native `cuda_gather_floor` loads the rows of the dense operand that the candidate's `columns`
     list, in this order, slice by slice of 128 bytes, and adds their words up: nothing else binds it.
     A gather made of torch operations writes what it reads, which is no floor.
 
     Args:
-        graph: times it in CUDA graphs, as the contestant was.
+        graph: times it in CUDA graphs, as the candidate was.
     """
-    if work.device.type != "cuda" or contestant.columns is None or not _native.has_cuda:
+    if work.device.type != "cuda" or candidate.columns is None or not _native.has_cuda:
         return None
-    x, columns = _whole_vectors(work.dense[-1]), contestant.columns
+    x, columns = _whole_vectors(work.dense[-1]), candidate.columns
     processors = torch.cuda.get_device_properties(work.device).multi_processor_count
-    out = torch.empty(processors, _WORDS, dtype=torch.int32, device=work.device)
+    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
 
     def call() -> None:
         _native.cuda_gather_floor(
             address(columns), columns.numel(), dense_view(x), work.width, address(out),
-            stream_of(work.device),
+            path().stream(work.device),
         )  # fmt: skip
 
     return measure(call, work.device, repeats=repeats, graph=graph).median

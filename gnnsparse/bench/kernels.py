@@ -12,21 +12,22 @@ from typing import Any
 import torch
 
 import gnnsparse
+from gnnsparse.bench.candidates import KERNELS, Candidate, UnavailableError, our_kernel, same_run
 from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, poisoned_call
-from gnnsparse.bench.contestants import KERNELS, Contestant, UnavailableError, our_kernel, same_run
 from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, peer_contestant, peer_precision
+from gnnsparse.bench.peers import PEERS, peer_candidate, peer_precision
 from gnnsparse.bench.workload import Subject, Workload, make_subject
 from gnnsparse.environment import device_name
 from gnnsparse.graph import SparseGraph
+from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.timing import cache_flusher, measure
 
 __all__ = ["Bench", "Settings", "Skipped"]
 
-#: How long a contestant's repeats may take: of a gather and scatter that takes seconds 3 are enough.
+#: How long a candidate's repeats may take: of a gather and scatter that takes seconds 3 are enough.
 _SECONDS = 3.0
 
 
@@ -151,12 +152,12 @@ class Bench:
                 theirs = work if precision is work.precision else replace(work, precision=precision)
                 references[precision] = Reference(theirs, sample)
             reference = references[precision]
-            self._add(name, reference, False, partial(peer_contestant, name, reference.work))
+            self._add(name, reference, False, partial(peer_candidate, name, reference.work))
             _release()
 
     def _run_kernels(self, a: SparseOperand, work: Workload, sample: Sample) -> None:
         reference, done = Reference(work, sample), dict[str, dict[str, Any]]()
-        problem = a.side.problem(work.op, work.width, False)
+        problem = a.kernels.problem(Product(work.op, work.width))
         plans = {name: KERNELS[name](problem) for name in self.settings.kernels}
         for name, plan in plans.items():
             same = [n for n in done if plan and (p := plans[n]) and same_run(p, plan, work.device)]
@@ -168,9 +169,9 @@ class Bench:
                 done[name] = row
 
     def _add(
-        self, name: str, reference: Reference, ours: bool, make: Callable[[], Contestant]
+        self, name: str, reference: Reference, ours: bool, make: Callable[[], Candidate]
     ) -> dict[str, Any] | None:
-        """Measures a contestant and keeps its row, or why there is none."""
+        """Measures a candidate and keeps its row, or why there is none."""
         work = reference.work
         subject = work.subject
         skipped = Skipped(
@@ -192,7 +193,7 @@ class Bench:
         self.rows.append(row)
         return row
 
-    def _measure(self, who: Contestant, reference: Reference) -> dict[str, Any]:
+    def _measure(self, who: Candidate, reference: Reference) -> dict[str, Any]:
         work = reference.work
         result = who.in_caller_order(poisoned_call(who.call, work, fill_all=who.ours))
         verdict = reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
@@ -233,7 +234,7 @@ def _line(error: BaseException) -> str:
 
 
 def _release() -> None:
-    """Gives a GPU's memory back between contestants: a peer's copies must not count against the next."""
+    """Gives a GPU's memory back between candidates: a peer's copies must not count against the next."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.bench.contestants import KERNELS
+from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.plot import PLOT_ENDINGS
-from gnnsparse.bench.workload import VALUES
+from gnnsparse.bench.workload import OPS, VALUES
 from gnnsparse.data.generators import GENERATED_GRAPHS
+from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
-__all__ = ["DESCRIPTION", "add_arguments", "settings_of"]
+__all__ = ["DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "check_fit", "settings_of"]
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
 against float64, and says where the plan's own choice (auto) is not the best.
 """
-_OPS = ("spmm", "sddmm")
+FIT_DESCRIPTION = """\
+Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
+a record (docs/gpu-records.md). Takes some minutes and much of the GPU's memory.
+"""
 #: Where no matrix is named: a GPU needs work, a CPU would need hours for it.
-_DEFAULT_MATRICES = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
+_DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
 
 
 def _matrix(text: str) -> list[MatrixSpec]:
@@ -46,8 +50,8 @@ def _at_least_one(text: str) -> int:
 
 
 def _device(text: str) -> str:
-    if text not in ("auto", "cpu", "cuda"):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: auto, cpu, cuda")
+    if text not in DEVICES:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
     usable = torch.cuda.is_available() and _native.has_cuda
     if text == "cuda" and not usable:
         problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
@@ -58,8 +62,8 @@ def _device(text: str) -> str:
 def _reorder(text: str) -> str:
     if text not in REORDERINGS:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(REORDERINGS)}")
-    if text == "metis" and importlib.util.find_spec("pymetis") is None:
-        raise argparse.ArgumentTypeError("metis needs the package pymetis: pip install pymetis")
+    if text in METHODS and (package := METHODS[text].missing_package):
+        raise argparse.ArgumentTypeError(f"{text} needs the package {package}: pip install {package}")
     return text
 
 
@@ -84,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def several(name: str, choices: tuple[str, ...], default: tuple[str, ...], text: str) -> None:
         parser.add_argument(name, nargs="+", choices=choices, default=default, metavar="NAME", help=text)
 
-    several("--op", _OPS, ("spmm",), "spmm (default), sddmm")
+    several("--op", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm")
     parser.add_argument(
         "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
         help=f"may be repeated; a generated graph ({', '.join(GENERATED_GRAPHS)}), also as NAME:scale=0.1, "
@@ -99,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
     parser.add_argument(
-        "--device", type=_device, default="auto", metavar="NAME", help="auto (default), cpu, cuda"
+        "--device", type=_device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
     )
     several(
         "--kernels", tuple(KERNELS), tuple(KERNELS),
@@ -128,6 +132,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--out", type=_file, metavar="FILE.json", help="write all measurements")
     parser.add_argument("--plot", type=_plot, metavar="FILE.png", help="draw the ratios (needs matplotlib)")
+
+
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `gnnsparse bench fit`."""
+    parser.description = FIT_DESCRIPTION
+    parser.add_argument(
+        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
+        help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=_file, metavar="FILE.json",
+        help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
+        "on this GPU are chosen by from then on",
+    )  # fmt: skip
+    parser.add_argument("--keep", type=_file, metavar="FILE.json", help="write what was measured, too")
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE.json",
+        help="fit to what --keep wrote, in place of measuring; needs no GPU",
+    )  # fmt: skip
+
+
+def check_fit(options: argparse.Namespace) -> None:
+    """Refuses options of `gnnsparse bench fit` that can't be followed."""
+    if options.measured is None:
+        try:
+            _device("cuda")
+        except argparse.ArgumentTypeError as error:
+            options.fail(f"{error}; accepted without one: --measured FILE.json")
+    elif options.matrix or options.keep:
+        options.fail("argument --measured: --matrix and --keep go with measuring")
+    elif not options.measured.is_file():
+        options.fail(f"argument --measured: there is no file {options.measured}")
 
 
 def _peers(

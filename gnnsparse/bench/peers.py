@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.bench.contestants import Contestant, UnavailableError
+from gnnsparse.bench.candidates import Candidate, UnavailableError
 from gnnsparse.bench.workload import Workload
 from gnnsparse.precision import Precision
 
-__all__ = ["BASELINES", "PEERS", "Peer", "peer_contestant", "peer_precision"]
+__all__ = ["BASELINES", "PEERS", "Peer", "peer_candidate", "peer_precision"]
 
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may take: allocators round up.
@@ -155,7 +155,7 @@ def peer_precision(name: str, precision: Precision) -> Precision:
     return storage if storage.value in PEERS[name].precisions else Precision.FP32
 
 
-def peer_contestant(name: str, work: Workload) -> Contestant:
+def peer_candidate(name: str, work: Workload) -> Candidate:
     """A peer on a workload of an op, a device and a precision (`peer_precision`) that it takes.
 
     Raises:
@@ -167,4 +167,4 @@ def peer_contestant(name: str, work: Workload) -> Contestant:
     except ImportError as error:
         raise UnavailableError(f"not installed: {error}") from error
     csr = work.subject.csr
-    return Contestant(name, False, call, csr.nnz, columns=csr.indices)
+    return Candidate(name, False, call, csr.nnz, columns=csr.indices)

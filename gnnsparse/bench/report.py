@@ -188,7 +188,7 @@ def _where(row: Row) -> str:
 
 
 def _skipped_lines(skipped: list[Skipped]) -> list[str]:
-    """One line for each contestant and reason."""
+    """One line for each candidate and reason."""
     groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
     for case in skipped:
         groups[case.name, case.reason].append(case)

@@ -13,8 +13,10 @@ from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
 
-__all__ = ["VALUES", "Subject", "Workload", "make_subject"]
+__all__ = ["OPS", "VALUES", "Subject", "Workload", "make_subject"]
 
+#: Products that are measured.
+OPS = ("spmm", "sddmm")
 #: Weights that a matrix is measured with.
 VALUES = ("gcn", "none", "random")
 
@@ -89,7 +91,7 @@ class Workload:
     """One product: op, matrix, width and precision.
 
     Attributes:
-        op: "spmm" or "sddmm".
+        op: one of OPS.
         precision: of the product; dense operands are stored in its dtype.
         width: columns of X, or features of Q and K.
         seed: of the dense operands, which are standard normal and then rounded to the precision's

@@ -1,20 +1,29 @@
 """Data sets, random graphs and readers of matrix files."""
 
+# isort: off
+# In the order in which messages name their data sets; the files of others are found.
+from gnnsparse.data import digits, published, synthetic  # noqa: F401
+# isort: on
+
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
 from gnnsparse.data.listops import LISTOPS_TOKENS, evaluate_listops, load_listops
 from gnnsparse.data.load import DATASETS, SEQUENCE_DATASETS, load_dataset, load_sequences
+from gnnsparse.data.registry import CATALOG, DatasetEntry, register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart
 from gnnsparse.data.storage import DatasetUnavailableError, data_folder
 from gnnsparse.data.text import load_text_bytes
+from gnnsparse.registry import discover
 
 __all__ = [
+    "CATALOG",
     "DATASETS",
     "GENERATED_GRAPHS",
     "LISTOPS_TOKENS",
     "SEQUENCE_DATASETS",
     "BlockModel",
+    "DatasetEntry",
     "DatasetUnavailableError",
     "NodeDataset",
     "SequenceDataset",
@@ -27,5 +36,8 @@ __all__ = [
     "load_matrix",
     "load_sequences",
     "load_text_bytes",
+    "register_dataset",
     "sample_graph",
 ]
+
+discover(__name__)

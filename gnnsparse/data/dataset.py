@@ -10,7 +10,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
 from gnnsparse.graph import SparseGraph
 
-__all__ = ["METRICS", "NodeDataset"]
+__all__ = ["METRICS", "NodeDataset", "normalize_rows"]
 
 #: What a data set is scored by.
 METRICS = ("accuracy", "roc_auc", "micro_f1")
@@ -90,7 +90,7 @@ class NodeDataset:
         return self.y.dim() == 2
 
     def permuted(self, order: Any) -> NodeDataset:
-        """The same task with other node numbers: new node i is node `order[i]`.
+        """The task with other node numbers: new node i is node `order[i]`.
 
         Args:
             order: int32 or int64 [N], a permutation of 0 to N - 1.
@@ -117,3 +117,9 @@ class NodeDataset:
             val_mask=self.val_mask[order],
             test_mask=self.test_mask[order],
         )
+
+
+def normalize_rows(x: torch.Tensor) -> None:
+    """Divides each row of x [N, F] by the sum of its magnitudes, in place; rows of zeros stay."""
+    total = torch.linalg.vector_norm(x, ord=1, dim=1, keepdim=True)
+    x.div_(total.where(total > 0, 1.0))

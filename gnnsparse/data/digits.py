@@ -7,6 +7,7 @@ import torch
 from gnnsparse.csr import coo_to_csr
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.optional import import_optional
+from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import split_by_class
 from gnnsparse.graph import SparseGraph
 
@@ -18,6 +19,7 @@ _TRAIN_PER_CLASS, _VAL_PER_CLASS = 60, 30
 _BRIGHTEST = 16
 
 
+@register_dataset("digits", task="node")
 def load_digits(split: int = 0) -> NodeDataset:
     """1,797 images of digits, 8 x 8 pixels; an edge joins two where one is among the other's 8 nearest.
 

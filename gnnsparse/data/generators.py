@@ -18,8 +18,9 @@ from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_scale, check_seed
 from gnnsparse.errors import bad_value, check_choice, check_flag
 from gnnsparse.graph import SparseGraph
+from gnnsparse.registry import Names, Registry
 
-__all__ = ["GENERATED_GRAPHS", "BlockModel", "graph_like", "sample_graph"]
+__all__ = ["GENERATED_GRAPHS", "BlockModel", "graph_like", "register_block_model", "sample_graph"]
 
 #: Draws in flight: bounds the scratch memory of a draw to about 0.3 GB.
 _CHUNK = 2**22
@@ -61,17 +62,28 @@ class BlockModel:
         return round(self.nodes * scale), round(self.nnz * scale / 2)
 
 
-# Fitted to the published sizes, degrees and numbers of distinct columns in groups of 8 and 16 rows.
-_MODELS = {
-    "reddit_like": BlockModel(232_965, 114_420_000, 0.68, 1150, 0.3, 2.2, 57),
-    "products_like": BlockModel(2_449_029, 126_120_000, 0.56, 112, 0.3, 2.5, 43),
-    "arxiv_like": BlockModel(169_343, 2_331_000, 0.5, 800, 0.8, 1.6, 800),
-    "amazon_like": BlockModel(410_236, 4_875_000, 0.6, 16, 0.3, 2.1, 600, reach=3000),
-    "dd_like": BlockModel(334_925, 1_686_000, 1.0, 270, 0.25, 10.0, 3),
-}
+#: The parameters of the graphs that have a name.
+BLOCK_MODELS: Registry[BlockModel] = Registry("name")
 
 #: The names `graph_like` knows.
-GENERATED_GRAPHS = tuple(_MODELS)
+GENERATED_GRAPHS = Names(BLOCK_MODELS)
+
+
+def register_block_model(name: str, model: BlockModel) -> None:
+    """Gives the parameters of a graph a name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    BLOCK_MODELS.register(name, model)
+
+
+# Fitted to the published sizes, degrees and numbers of distinct columns in groups of 8 and 16 rows.
+register_block_model("reddit_like", BlockModel(232_965, 114_420_000, 0.68, 1150, 0.3, 2.2, 57))
+register_block_model("products_like", BlockModel(2_449_029, 126_120_000, 0.56, 112, 0.3, 2.5, 43))
+register_block_model("arxiv_like", BlockModel(169_343, 2_331_000, 0.5, 800, 0.8, 1.6, 800))
+register_block_model("amazon_like", BlockModel(410_236, 4_875_000, 0.6, 16, 0.3, 2.1, 600, reach=3000))
+register_block_model("dd_like", BlockModel(334_925, 1_686_000, 1.0, 270, 0.25, 10.0, 3))
 
 
 def graph_like(
@@ -110,12 +122,12 @@ def sample_named(
     shuffled: bool = False,
 ) -> tuple[SparseGraph, torch.Tensor]:
     """The graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
-    return sample_graph(_MODELS[name], check_scale_of(name, scale), seed, device, shuffled)
+    return sample_graph(BLOCK_MODELS[name], check_scale_of(name, scale), seed, device, shuffled)
 
 
 def check_scale_of(name: str, scale: float) -> float:
     """Returns `scale` if the graph of that name can be generated at it, else raises ValueError."""
-    scale, model = check_scale(scale), _MODELS[name]
+    scale, model = check_scale(scale), BLOCK_MODELS[name]
     if scale < model.smallest_scale:
         bad_value("scale", f"got {scale:g}; accepted for {name}: {model.smallest_scale:.2g} to 1")
     return scale

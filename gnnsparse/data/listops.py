@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gnnsparse.data.checks import check_seed
+from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
 from gnnsparse.data.storage import data_folder, locked
 from gnnsparse.errors import bad_value, check_integer
@@ -28,6 +29,7 @@ _VERSION = 1
 _PATIENCE = 100_000
 
 
+@register_dataset("listops", task="sequence")
 def load_listops(
     seed: int = 0,
     min_length: int = 500,
@@ -61,8 +63,8 @@ def load_listops(
         check_integer(name, size)
         for name, size in (("train_size", train_size), ("val_size", val_size), ("test_size", test_size))
     ]
-    facts = (_VERSION, seed, min_length, max_length, *sizes)
-    file = data_folder() / "generated" / f"listops-{fingerprint([], *facts)[:16]}.safetensors"
+    parts = (_VERSION, seed, min_length, max_length, *sizes)
+    file = data_folder() / "generated" / f"listops-{fingerprint([], *parts)[:16]}.safetensors"
     arrays = _read(file)
     if arrays is None:
         with locked(file):

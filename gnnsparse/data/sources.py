@@ -48,57 +48,8 @@ class Source:
     normalize: bool = False
 
 
-def _planetoid(name: str, title: str) -> Source:
-    parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-    files = tuple(f"ind.{name}.{part}" for part in parts)
-    return Source(name, "Planetoid", (title,), f"{title}/raw", files, "https://github.com", normalize=True)
-
-
-def _heterophilous(name: str) -> Source:
-    file = (f"{name}.npz",)
-    reader, site = "HeterophilousGraphDataset", "https://github.com"
-    return Source(name, reader, (name,), f"{name}/raw", file, site, splits=10, metric="roc_auc")
-
-
-def _unsplit(name: str, reader: str, title: str, file: str) -> Source:
-    return Source(name, reader, (title,), f"{title}/raw", (file,), "https://github.com", splits=None)
-
-
-def _saint(name: str, reader: str, metric: str) -> Source:
-    files = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
-    return Source(name, reader, (), "raw", files, "https://drive.usercontent.google.com", metric=metric)
-
-
-def _ogb(name: str, split: str, more: tuple[str, ...] = (), directed: bool = False) -> Source:
-    tables = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list", *more)
-    files = [f"raw/{table}.csv.gz" for table in tables]
-    files += [f"split/{split}/{part}.csv.gz" for part in ("train", "valid", "test")]
-    title, site = name.replace("_", "-"), "http://snap.stanford.edu"
-    return Source(name, "ogb", (title,), name, tuple(files), site, directed=directed)
-
-
-_REDDIT = ("reddit_data.npz", "reddit_graph.npz")
-
-#: All of them by name.
-SOURCES = {
-    source.name: source
-    for source in (
-        _planetoid("cora", "Cora"),
-        _planetoid("citeseer", "CiteSeer"),
-        _planetoid("pubmed", "PubMed"),
-        _heterophilous("minesweeper"),
-        _heterophilous("tolokers"),
-        _unsplit("amazon_photo", "Amazon", "Photo", "amazon_electronics_photo.npz"),
-        _unsplit("amazon_computers", "Amazon", "Computers", "amazon_electronics_computers.npz"),
-        _unsplit("coauthor_cs", "Coauthor", "CS", "ms_academic_cs.npz"),
-        _unsplit("coauthor_physics", "Coauthor", "Physics", "ms_academic_phy.npz"),
-        Source("reddit", "Reddit", (), "raw", _REDDIT, "https://data.dgl.ai"),
-        _saint("flickr", "Flickr", "accuracy"),
-        _saint("yelp", "Yelp", "micro_f1"),
-        _ogb("ogbn_arxiv", "time", more=("node_year",), directed=True),
-        _ogb("ogbn_products", "sales_ranking"),
-    )
-}
+#: Those that are registered (gnnsparse.data.published), by name.
+SOURCES: dict[str, Source] = {}
 
 
 def import_reader(source: Source) -> Any:

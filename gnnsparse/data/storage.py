@@ -127,12 +127,12 @@ def _identity(source: Source, raw: Path) -> str:
     """A short name for these very files, read by this very release of PyG."""
     import torch_geometric
 
-    facts: list[Any] = [torch_geometric.__version__]
+    parts: list[Any] = [torch_geometric.__version__]
     for file in source.files:
         path = (raw / file).resolve()
         status = path.stat()
-        facts.append([str(path), status.st_size, status.st_mtime_ns])
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
+        parts.append([str(path), status.st_size, status.st_mtime_ns])
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
 
 def _downloaded(source: Source, download: bool) -> Path:

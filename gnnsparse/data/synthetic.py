@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.generators import sample_named
+from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import random_split, split_generator
 
-__all__ = ["SYNTHETIC_DATASETS", "make_dataset"]
+__all__ = ["make_dataset"]
 
 #: Share of the nodes whose class is not that of their community: no model can score much above the rest.
 _STRAY = 0.15
@@ -36,12 +38,9 @@ _TASKS = {
     "arxiv_like": _Task(40, 128, 90_941 / 169_343, 29_799 / 169_343),
 }
 
-#: The generated graphs that come with a task.
-SYNTHETIC_DATASETS = tuple(_TASKS)
 
-
-def make_dataset(name: str, scale: float, seed: int, split: int) -> NodeDataset:
-    """The data set of a name in SYNTHETIC_DATASETS, made on the CPU.
+def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:
+    """A generated graph with a learnable task, made on the CPU.
 
     Each community has a class, which most of its nodes share. A node's features are the mean of its
     class plus noise that hides it: from one node alone the class is a guess, from a neighbourhood
@@ -84,3 +83,7 @@ def _features(y: torch.Tensor, task: _Task, generator: torch.Generator) -> torch
         torch.randn(rows.shape, generator=generator, out=rows)
         rows += means[y[at : at + _ROWS]]
     return x
+
+
+for _name in _TASKS:
+    register_dataset(_name, task="node")(partial(make_dataset, _name))

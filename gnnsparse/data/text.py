@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from gnnsparse.data.checks import check_split
+from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
 from gnnsparse.data.splits import split_generator
 from gnnsparse.data.storage import DatasetUnavailableError
@@ -20,6 +21,7 @@ _LAYOUT = "folders train and test, or none of both, with a folder of text files 
 _VAL_SHARE, _TEST_SHARE = 0.1, 0.1
 
 
+@register_dataset("lra_text_bytes", task="sequence")
 def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split: int = 0) -> SequenceDataset:
     """The byte-level text classification of the Long Range Arena (Tay et al. 2021) on files of your own.
 

@@ -127,7 +127,7 @@ class GcnAdjacency:
             self._indices = self.operand.indices()
         row, col = self._indices
         # Row by row, in a fixed order: a scattered sum may differ from run to run on a GPU.
-        lengths = self.operand.side.csr.degrees
+        lengths = self.operand.kernels.csr.degrees
         degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
         positive = degree > 0
         # The root of 1 where the degree is 0 keeps NaN out of the gradient.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnsparse.errors import check_flag
+from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
-from gnnsparse.ops.products import direct
+from gnnsparse.ops.common import direct
 from gnnsparse.precision import Precision
 
 __all__ = ["AGNNConv"]
@@ -84,7 +86,7 @@ def _cosine_operands(x: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor,
 
 
 class _CosineOperands(torch.autograd.Function):
-    """The same, with a gradient of fewer steps: each of autograd's own is a kernel of its own."""
+    """Unit rows scaled for q and k, with a gradient of fewer kernels than autograd's own."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, beta: torch.Tensor) -> Any:
@@ -124,11 +126,16 @@ def _unit_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
-    """Of the rows, [.., 1]; 0 for those of zeros."""
+    """The reciprocal of each row's length, [.., 1]; 0 for rows of zeros."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     some = length > 0
     # A length of 1 where it is 0 keeps NaN out of the gradient.
     return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
+
+
+@dataclass(frozen=True)
+class _LogCounts(Key["torch.Tensor | None"]):
+    """The logarithms of how often each edge was given."""
 
 
 def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
@@ -140,4 +147,4 @@ def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
         ones = torch.ones(operand.num_edges, device=operand.device)
         return operand.from_coo_order(ones).log()
 
-    return operand.side.remember("log counts", make)
+    return operand.kernels.kept.get(_LogCounts(), make)

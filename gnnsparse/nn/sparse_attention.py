@@ -43,7 +43,7 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
         bad_value("key_padding_mask", f"is on {mask.device}; accepted: {pattern.device}, as the pattern")
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, device=mask.device).masked_fill(mask, float("-inf"))
-    return mask.float().index_select(-1, pattern.side.csr.indices).unsqueeze(-2)
+    return mask.float().index_select(-1, pattern.kernels.csr.indices).unsqueeze(-2)
 
 
 class SparseAttention(torch.nn.Module):
@@ -59,7 +59,8 @@ class SparseAttention(torch.nn.Module):
         dropout: share of the attention weights that training sets to 0, in [0, 1).
         bias: of the projections.
         batch_first: inputs are [batch, length, features] rather than [length, batch, features].
-        fused: False computes scores, softmax and output one after another; see gnnsparse.attention.
+        fused: None lets the plan choose; False computes scores, softmax and output one after another; True
+            raises where no fused kernel can run.
         device, dtype: of the parameters.
 
     Raises:
@@ -74,7 +75,7 @@ class SparseAttention(torch.nn.Module):
         bias: bool = True,
         batch_first: bool = False,
         *,
-        fused: bool = True,
+        fused: bool | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -85,7 +86,7 @@ class SparseAttention(torch.nn.Module):
             bad_value("num_heads", f"got {num_heads}; accepted: a divisor of embed_dim, {embed_dim}")
         self.dropout = check_share("dropout", dropout)
         self.batch_first = check_flag("batch_first", batch_first)
-        self.fused = check_flag("fused", fused)
+        self.fused = None if fused is None else check_flag("fused", fused)
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **options))
         if check_flag("bias", bias):

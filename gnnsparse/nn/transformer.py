@@ -14,17 +14,18 @@ from gnnsparse.nn.dropout import dropout as drop
 from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
 from gnnsparse.operand import SparseOperand
 
-__all__ = ["TransformerEncoder", "TransformerEncoderLayer"]
+__all__ = ["ACTIVATIONS", "TransformerEncoder", "TransformerEncoderLayer"]
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
-_ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+#: What `activation` accepts by name.
+ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def _activation(given: Any) -> Activation:
     if callable(given):
         return given
-    return _ACTIVATIONS[check_choice("activation", given, tuple(_ACTIVATIONS))]
+    return ACTIVATIONS[check_choice("activation", given, tuple(ACTIVATIONS))]
 
 
 class TransformerEncoderLayer(torch.nn.Module):
@@ -45,7 +46,8 @@ class TransformerEncoderLayer(torch.nn.Module):
         norm_first: normalise before each block rather than after (Xiong et al. 2020).
         bias: of all layers.
         device, dtype: of the parameters.
-        fused: False computes the attention in steps; see gnnsparse.attention.
+        fused: None lets the plan choose; False computes the attention in steps; True raises where no fused
+            kernel can run.
 
     Raises:
         TypeError, ValueError: an argument is of another type or out of range.
@@ -65,7 +67,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        fused: bool = True,
+        fused: bool | None = None,
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"device": device, "dtype": dtype}

@@ -8,15 +8,18 @@ from dataclasses import replace
 
 import torch
 
+from gnnsparse.cuda_path import path
 from gnnsparse.environment import device_name
-from gnnsparse.operand import bind_tuner
-from gnnsparse.ops.backend import backend_of, require_kernels
+from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.operand_core import bind_tuner
+from gnnsparse.ops.common import require_kernels
+from gnnsparse.ops.sddmm.schema import backend as sddmm_backend
+from gnnsparse.ops.spmm.schema import backend as spmm_backend
 from gnnsparse.plan import Plan, candidates
 from gnnsparse.preprocess.plans import PlanStore
-from gnnsparse.side import Side
 from gnnsparse.timing import measure
 
-__all__ = ["tune"]
+__all__ = ["milliseconds", "runner", "tune"]
 
 #: Repeats of the first round; those within _NEAR of its best run in a second one.
 _FIRST, _SECOND, _NEAR = 7, 21, 1.1
@@ -26,22 +29,22 @@ _MARGIN = 0.98
 _SECONDS = 0.5
 
 
-def tune(side: Side, op: str, width: int, edge_values: bool, store: PlanStore, direction: str) -> Plan:
-    """The fastest candidate for a product of a side, measured unless the store knows it.
+def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: str) -> Plan:
+    """The fastest candidate for a product, measured unless the store knows it.
 
     Args:
-        op: "spmm" or "sddmm".
-        width: columns of X, or features.
-        edge_values: whether values come with the call.
-        direction: of the side: "A", or "T" for its transpose.
+        kernels: of the orientation that is multiplied.
+        product: "spmm" or "sddmm", and its width.
+        store: where plans are kept.
+        direction: which orientation it is: "A", or "T" for its transpose.
 
     Raises:
-        RuntimeError: the native module has no kernels for the side's device.
+        RuntimeError: the native module has no kernels for the operand's device.
     """
-    require_kernels(side.csr.device.type)
-    problem = side.problem(op, width, edge_values)
+    device = kernels.csr.device
+    require_kernels(device.type)
+    problem = kernels.problem(product)
     plans = candidates(problem)
-    device = side.csr.device
     name = device_name(device)
     if len(plans) == 1:
         reason = f"autotune: nothing to measure, there is one candidate on {name}"
@@ -49,20 +52,20 @@ def tune(side: Side, op: str, width: int, edge_values: bool, store: PlanStore, d
     key = store.key(problem, direction, device)
     if (plan := store.find(key, plans)) is None:
         with torch.no_grad():
-            plan = _fastest(side, op, width, edge_values, plans, name)
+            plan = _fastest(kernels, product, plans, name)
         store.keep(key, problem, plan)
     return plan
 
 
-def _fastest(side: Side, op: str, width: int, edge_values: bool, plans: tuple[Plan, ...], name: str) -> Plan:
-    # The panels and lists of candidates that lose go with it.
-    product = _product(side.scratch(), op, width, edge_values)
-    times = {plan: _milliseconds(product, plan, side.csr.device, _FIRST) for plan in plans}
+def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], name: str) -> Plan:
+    # The panels and lists of candidates that lose go with the scratch cache.
+    run = runner(kernels.scratch(), product)
+    times = {plan: milliseconds(run, plan, kernels.csr.device, _FIRST) for plan in plans}
     best = min(times.values())
-    if best == math.inf:  # of none: memory for random operands, say
+    if best == math.inf:  # no candidate at all: there is no memory for random operands, say
         return replace(plans[0], reasons=(*plans[0].reasons, f"autotune: no candidate could run on {name}"))
     for plan in [p for p in plans if p is plans[0] or times[p] <= _NEAR * best]:
-        times[plan] = _milliseconds(product, plan, side.csr.device, _SECOND)
+        times[plan] = milliseconds(run, plan, kernels.csr.device, _SECOND)
     chosen = min(plans, key=lambda plan: times[plan])
     if times[chosen] > _MARGIN * times[plans[0]]:
         chosen = plans[0]
@@ -80,31 +83,31 @@ def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
     return f"autotuned on {name}: " + ", ".join(f"{label} {ms:.3f} ms" for label, ms in ranked)
 
 
-def _milliseconds(product: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:
+def milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:
     """Median time, infinite where the plan can't run."""
     try:
-        product(plan)  # what it needs is made in the first call
-        timing = measure(
-            lambda: product(plan), device, repeats=repeats, seconds=_SECONDS, graph=device.type == "cuda"
-        )
+        run(plan)  # what it needs is made in the first call
+        graph = path().takes(device)
+        timing = measure(lambda: run(plan), device, repeats=repeats, seconds=_SECONDS, graph=graph)
     except (RuntimeError, ValueError):  # no memory for its format, for one
         return math.inf
     return timing.median
 
 
-def _product(side: Side, op: str, width: int, edge_values: bool) -> Callable[[Plan], object]:
-    """The product of a side with random operands, by a plan."""
-    csr, dtype, backend = side.csr, side.precision.storage, backend_of(side.csr.device)
+def runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
+    """Runs a product with random operands by a plan."""
+    csr, width, dtype = kernels.csr, product.width, kernels.precision.storage
     generator = torch.Generator(csr.device).manual_seed(0)  # the user's own stays as it is
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=csr.device).to(dtype)
 
-    if op == "sddmm":
+    if product.op == "sddmm":
         q, k = random(csr.rows, width), random(csr.cols, width)
-        return lambda plan: backend.sddmm(side, q, k, plan)
-    x, values = random(csr.cols, width), random(csr.nnz) if edge_values else None
-    return lambda plan: backend.spmm(side, x, values, plan)
+        return lambda plan: sddmm_backend(csr.device).bind(kernels, width, dtype, plan)(q, k)
+    x, values = random(csr.cols, width), random(csr.nnz) if product.edge_values else None
+    weighted = product.edge_values
+    return lambda plan: spmm_backend(csr.device).bind(kernels, width, dtype, weighted, plan)(x, values)
 
 
 bind_tuner(tune)

@@ -1,58 +1,60 @@
-"""Load balance: long rows and windows are cut into segments whose sums are added in order.
+"""Load balance: work lists in which long rows, windows and panels are cut into parts.
 
-A cut row's segments write float32 partial sums to a workspace and a second kernel adds them in a
-fixed order, so results do not depend on scheduling (no atomics).
+The parts of a row write float32 partial sums to a workspace and a second kernel adds them in a fixed order,
+so results do not depend on scheduling (no atomics).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.costs import STAGE
 from gnnsparse.csr import Csr, address
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
+from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
 
-__all__ = ["STEP", "Segments", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_steps"]
+__all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_tiles"]
 
-#: Column slots that a warp of the window kernels consumes at a time (native kStep).
-STEP = 16
-#: Stages of a matrix in panels, which work lists and kernels count in 32 bits; this leaves them room.
-_MOST_STAGES = 2**28
+#: K tiles of a matrix in panels, which work lists and kernels count in 32 bits; this leaves them room.
+_MOST_TILES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
-class Segments:
+class WorkList:
     """The work list of a kernel.
 
     Attributes:
-        items: int32 [segments, 4]: row or window, first nonzero (of the row) or step, number of
-            them, place of the partial sum or -1.
-        cuts: int32 [cut rows or windows, 4]: row or window, place of its first partial sum, number
-            of them, 0.
+        items: int32 [items, 4]: a row or window, the first nonzero (of the row) or K tile of the part, how
+            many it has, and the place of its partial sum or -1; of panels see `cut_panels`.
+        cuts: int32 [cut rows, windows or panels, 4]: which one, the place of its first partial sum, how
+            many it has, 0.
         partials: number of partial sums.
-        row_offsets: int32 [segments, window or panel]: nonzeros of each row before the segment
-            (windows of plain bitmaps, and panels for SDDMM and attention, only).
+        row_offsets: int32 [items, rows of a window or panel]: nonzeros of each row before the part (plain
+            bitmaps of windows, and panels for SDDMM and attention, only).
+        prefetch_distance: how many items ahead a warp asks L2 for what that item's warp reads first.
     """
 
     items: torch.Tensor
     cuts: torch.Tensor
     partials: int
     row_offsets: torch.Tensor | None = None
+    prefetch_distance: int = 0
 
     @property
     def count(self) -> int:
-        """Number of segments."""
+        """Number of items."""
         return self.items.shape[0]
 
-    def to(self, device: torch.device) -> Segments:
-        """The same list on `device`."""
+    def to(self, device: torch.device) -> WorkList:
+        """The list on `device`."""
         offsets = None if self.row_offsets is None else self.row_offsets.to(device)
-        return Segments(self.items.to(device), self.cuts.to(device), self.partials, offsets)
+        return WorkList(
+            self.items.to(device), self.cuts.to(device), self.partials, offsets, self.prefetch_distance
+        )
 
     @cached_property
     def view(self) -> _native.Segments:
@@ -78,14 +80,14 @@ def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, in
     return items.contiguous(), cuts.contiguous(), int(is_cut.sum())
 
 
-def cut_rows(csr: Csr, limit: int) -> Segments:
-    """Segments of the rows with more than `limit` nonzeros. Shorter rows are not listed."""
+def cut_rows(csr: Csr, limit: int) -> WorkList:
+    """Parts of the rows with more than `limit` nonzeros. Shorter rows are not listed."""
     degrees = csr.degrees
     long = (degrees > limit).nonzero().flatten()
     items, cuts, partials = _cut(degrees[long], limit)
     items[:, 0] = long[items[:, 0].long()].to(torch.int32)
     cuts[:, 0] = long[cuts[:, 0].long()].to(torch.int32)
-    return Segments(items, cuts, partials)
+    return WorkList(items, cuts, partials)
 
 
 def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
@@ -104,72 +106,75 @@ def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
     return torch.cat([starts.nonzero().flatten(), end]).to(torch.int32)
 
 
-def window_steps(blocked: BlockedMatrix) -> torch.Tensor:
-    """Steps of each window, int64 [windows]."""
-    per_panel = (blocked.panel_ptr.diff() + STEP - 1) // STEP
+def window_tiles(blocked: BlockedMatrix) -> torch.Tensor:
+    """K tiles of each window, int64 [windows]."""
+    per_panel = (blocked.panel_ptr.diff() + WINDOW_K_TILE - 1) // WINDOW_K_TILE
     return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.window)
 
 
-def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> Segments:
-    """Segments of every window, of at most `limit` steps each."""
-    items, cuts, partials = _cut(window_steps(blocked), limit)
-    segments = Segments(items, cuts, partials)
+def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> WorkList:
+    """Parts of every window, of at most `limit` K tiles each."""
+    items, cuts, partials = _cut(window_tiles(blocked), limit)
     if blocked.spec.stores_values:
-        return segments
-    return replace(segments, row_offsets=_row_offsets(blocked, csr, items, blocked.spec.window, STEP))
+        return WorkList(items, cuts, partials)
+    offsets = _row_offsets(blocked, csr, items, blocked.spec.window, WINDOW_K_TILE)
+    return WorkList(items, cuts, partials, offsets)
 
 
 def cut_panels(
-    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False, at_once: int = 0
-) -> Segments:
-    """Segments of every panel in lane order, of at most `limit` stages each; with `csr` row_offsets too.
+    blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False,
+    concurrent_panels: int = 0, prefetch_distance: int = 0,
+) -> WorkList:  # fmt: skip
+    """Parts of every panel in lane order, of at most `limit` K tiles each; with `csr` row_offsets too.
 
-    With `longest_first` the longest come first, so that none is started last. Its items are what a
-    warp starts with, in one load: first row, first stage counted over all panels, number of stages,
-    place of the partial sum; where there is none, -1 less the stage that the warp starts with, which
-    is 0 unless panels run `at_once` (see _first_stages).
+    An item is what a warp starts with, in one load: the first row, the first K tile counted over all panels,
+    the number of K tiles, and the place of the partial sum; where there is none, -1 less the K tile that the
+    warp starts with, which is 0 unless `concurrent_panels` share a sweep over X (see _first_tiles). With
+    `longest_first` the longest come first, so that none is started last.
     """
-    if blocked.slots >= STAGE * _MOST_STAGES:
-        bad_value(
-            "graph", f"has {blocked.slots} column slots in panels; accepted: below {STAGE * _MOST_STAGES}"
-        )
-    items, cuts, partials = _cut(blocked.panel_ptr.diff() // STAGE, limit)
-    offsets = None if csr is None else _row_offsets(blocked, csr, items, blocked.spec.panel, STAGE)
+    if blocked.slots >= PANEL_K_TILE * _MOST_TILES:
+        most = PANEL_K_TILE * _MOST_TILES
+        bad_value("graph", f"has {blocked.slots} column slots in panels; accepted: below {most}")
+    items, cuts, partials = _cut(blocked.panel_ptr.diff() // PANEL_K_TILE, limit)
+    offsets = None
+    if csr is not None:
+        offsets = _row_offsets(blocked, csr, items, blocked.spec.panel, PANEL_K_TILE)
     panel = items[:, 0].long()
-    items[:, 1] += (blocked.panel_ptr[panel] // STAGE).to(torch.int32)
+    items[:, 1] += (blocked.panel_ptr[panel] // PANEL_K_TILE).to(torch.int32)
     items[:, 0] *= blocked.spec.panel
-    if at_once:
+    if concurrent_panels:
         whole = items[:, 3] < 0
-        items[:, 3] = torch.where(whole, -1 - _first_stages(items, panel.numel(), at_once), items[:, 3])
+        first = -1 - _first_tiles(items, panel.numel(), concurrent_panels)
+        items[:, 3] = torch.where(whole, first, items[:, 3])
     if longest_first:
         order = items[:, 2].argsort(descending=True, stable=True)
         items, offsets = items[order], None if offsets is None else offsets[order]
-    return Segments(items, cuts, partials, offsets)
+    return WorkList(items, cuts, partials, offsets, prefetch_distance)
 
 
-def _first_stages(items: torch.Tensor, panels: int, at_once: int) -> torch.Tensor:
-    """With which of its stages each item starts, so that `at_once` of them read the same columns, int32.
+def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> torch.Tensor:
+    """With which of its K tiles each item starts, so that warps running together read the same columns.
 
     A panel's columns are sorted, so a warp that takes them in order sweeps over X. Warps start one after the
-    other, and left alone each is somewhere else in X. Here the sweep is one for all: as many stages as
-    run in the time of a mean panel are a turn, an item's middle is due when half of its own have run,
-    and it starts before that by half a sweep; stages before its first come last.
+    other, and left alone each is somewhere else in X. Here the sweep is one for all `concurrent_panels`: as
+    many K tiles as run in the time of a mean panel are a turn, an item's middle is due when half of its own
+    have run, and it starts before that by half a sweep; K tiles before its first come last. int32 [items].
     """
-    stages = items[:, 2].double()
-    mean = (stages.sum() / max(panels, 1)).clamp(min=1)
-    due = items[:, 1].double() / (mean * at_once) + stages / (2 * mean) - 0.5
-    first = ((due - due.floor()) * stages).to(torch.int32)
+    tiles = items[:, 2].double()
+    mean = (tiles.sum() / max(panels, 1)).clamp(min=1)
+    due = items[:, 1].double() / (mean * concurrent_panels) + tiles / (2 * mean) - 0.5
+    first = ((due - due.floor()) * tiles).to(torch.int32)
     return torch.minimum(first, (items[:, 2] - 1).clamp(min=0))
 
 
 def _row_offsets(
-    blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, height: int, step: int
+    blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, height: int, k_tile: int
 ) -> torch.Tensor:
-    """How many nonzeros of each of a segment's `height` rows come before the segment."""
+    """How many nonzeros of each of an item's `height` rows come before the item, int32 [items, height]."""
     offsets = torch.zeros(items.shape[0], height, dtype=torch.int64, device=items.device)
     later = (items[:, 1] > 0).nonzero().flatten()
     if later.numel():
-        first_slot = blocked.panel_ptr[items[later, 0].long()] + step * items[later, 1].long()
+        first_slot = blocked.panel_ptr[items[later, 0].long()] + k_tile * items[later, 1].long()
         column = blocked.columns[first_slot][:, None]
         rows = items[later, 0].long()[:, None] * height + torch.arange(height, device=items.device)
         begin = csr.indptr[rows.clamp(max=csr.rows)]

@@ -1,7 +1,7 @@
 """The cache of prepared graphs: one safetensors file per graph and parameters.
 
 Files are written under another name, synced and renamed, so that a reader sees a whole file or
-none. Every tensor and the facts beside them carry a checksum that is verified on load. A damaged
+none. Every tensor and the metadata beside them carry a checksum that is verified on load. A damaged
 file is reported and rebuilt. The least recently used files go once the folder passes its size cap.
 """
 
@@ -49,7 +49,7 @@ class CacheEntry:
     path: Path
     nbytes: int
     used: float
-    facts: dict[str, Any] | None
+    metadata: dict[str, Any] | None
 
 
 def _default_folder() -> Path:
@@ -120,7 +120,7 @@ class GraphCache:
                 lock.release()
 
     def load(self, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-        """The tensors (memory-mapped) and facts of a key, or None where it has no sound file.
+        """The tensors (memory-mapped) and metadata of a key, or None where it has no sound file.
 
         A damaged file is named in a CacheWarning and removed.
         """
@@ -143,17 +143,17 @@ class GraphCache:
             os.utime(path)  # last use, for the size cap
         return found
 
-    def store(self, key: str, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> None:
+    def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
         """Writes a file, whole or not at all. A full or failing disk is a CacheWarning."""
         from safetensors.torch import save_file
 
-        text = json.dumps(facts)
+        text = json.dumps(metadata)
         sums = {name: _checksum(name, tensor) for name, tensor in tensors.items()}
-        metadata = {"facts": text, "sums": json.dumps(sums), "facts_sum": fingerprint([], text)}
+        header = {"facts": text, "sums": json.dumps(sums), "facts_sum": fingerprint([], text)}
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, temporary, metadata)
+            save_file(tensors, temporary, header)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, self.path(key))
@@ -166,7 +166,7 @@ class GraphCache:
             )
 
     def entries(self) -> list[CacheEntry]:
-        """All files, last used first. `facts` is None for a file whose header can't be read."""
+        """All files, last used first. `metadata` is None for a file whose header can't be read."""
         found = []
         for path in self.folder.glob("*" + _SUFFIX) if self.folder.is_dir() else ():
             try:
@@ -174,10 +174,10 @@ class GraphCache:
             except OSError:
                 continue  # another process removed it
             try:
-                facts = self._facts(path)
+                metadata = self._metadata(path)
             except (_DamagedError, OSError):
-                facts = None
-            found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, facts))
+                metadata = None
+            found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, metadata))
         return sorted(found, key=lambda entry: entry.used, reverse=True)
 
     def verify(self) -> Iterator[tuple[CacheEntry, str | None]]:
@@ -220,13 +220,13 @@ class GraphCache:
             raise _DamagedError(str(error)) from error
 
     @classmethod
-    def _facts(cls, path: Path) -> dict[str, Any]:
+    def _metadata(cls, path: Path) -> dict[str, Any]:
         with cls._open(path) as file:
-            metadata = file.metadata() or {}
+            header = file.metadata() or {}
         try:
-            text = metadata["facts"]
-            if fingerprint([], text) != metadata["facts_sum"]:
-                raise _DamagedError("its facts do not match their checksum")
+            text = header["facts"]
+            if fingerprint([], text) != header["facts_sum"]:
+                raise _DamagedError("its metadata do not match their checksum")
             return dict(json.loads(text))
         except (KeyError, ValueError, TypeError) as error:
             raise _DamagedError(f"its header is not ours: {error}") from error
@@ -235,7 +235,7 @@ class GraphCache:
     def _read(cls, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         from safetensors import SafetensorError
 
-        facts = cls._facts(path)
+        metadata = cls._metadata(path)
         with cls._open(path) as file:
             try:
                 sums = json.loads((file.metadata() or {})["sums"])
@@ -247,4 +247,4 @@ class GraphCache:
         for name, tensor in tensors.items():
             if _checksum(name, tensor) != sums[name]:
                 raise _DamagedError(f"array {name!r} does not match its checksum")
-        return tensors, facts
+        return tensors, metadata

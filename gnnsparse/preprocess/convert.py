@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, run_cuda, stream_of
+from gnnsparse.csr import Csr, address, run_cuda
+from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
 
@@ -87,18 +88,18 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     panel_values = None if values_of is None else _running_sum(values_of)
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, panel_bricks, torch.device("cpu"))
-    value_slot = torch.empty(csr.nnz, dtype=torch.int64) if _places_values(spec) else None
+    value_index = torch.empty(csr.nnz, dtype=torch.int64) if _places_values(spec) else None
     columns = torch.empty(slots, dtype=torch.int32)
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
     _native.fill_blocked(
         csr.view, target.view(), address(panel_bricks), address(panel_values), address(columns),
         address(target.bitmap), address(target.brick_ptr), address(target.brick_rows),
-        address(target.value_ptr), address(value_slot), threads,
+        address(target.value_ptr), address(value_index), threads,
     )  # fmt: skip
     if spec.encoding == "entries":
         return _with_entries(target, csr, values, None)
     total = 0 if panel_values is None else int(panel_values[-1])
-    return _with_values(target, csr, values, value_slot, total, residual)
+    return _with_values(target, csr, values, value_index, total, residual)
 
 
 def count_slots(csr: Csr, spec: FormatSpec) -> torch.Tensor:
@@ -128,16 +129,16 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, None, device)
     columns = torch.full((slots,), -1, dtype=torch.int32, device=device)
-    value_slot = torch.empty(csr.nnz, dtype=torch.int64, device=device) if _places_values(spec) else None
+    value_index = torch.empty(csr.nnz, dtype=torch.int64, device=device) if _places_values(spec) else None
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, **out)
     with torch.cuda.device(device):
         _native.cuda_fill_blocked(
             csr.view, target.view(), address(position), address(columns), address(target.bitmap),
-            address(value_slot), stream_of(device),
+            address(value_index), path().stream(device),
         )  # fmt: skip
     if spec.encoding == "entries":
         return _with_entries(target, csr, values, position)
-    return _with_values(target, csr, values, value_slot, csr.nnz, None)
+    return _with_values(target, csr, values, value_index, csr.nnz, None)
 
 
 def _places_values(spec: FormatSpec) -> bool:
@@ -182,7 +183,7 @@ def _with_entries(
         _native.count_entries(bits, stages, address(counts))
     else:
         with torch.cuda.device(device):
-            _native.cuda_count_entries(bits, stages, address(counts), stream_of(device))
+            _native.cuda_count_entries(bits, stages, address(counts), path().stream(device))
     value_ptr = _running_sum(_padded(counts, _ENTRY_VECTOR))
     entries = torch.full((int(value_ptr[-1]),), _NO_ENTRY, dtype=torch.int32, device=device)
     arrays = {**banks.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
@@ -195,7 +196,7 @@ def _with_entries(
         with torch.cuda.device(device):
             _native.cuda_fill_entries(
                 csr.view, made.view(), address(position), bits, address(values), address(entries),
-                stream_of(device),
+                path().stream(device),
             )  # fmt: skip
     return made
 
@@ -204,21 +205,21 @@ def _with_values(
     target: BlockedMatrix,
     csr: Csr,
     values: torch.Tensor | None,
-    value_slot: torch.Tensor | None,
+    value_index: torch.Tensor | None,
     packed: int,
     residual: torch.Tensor | None,
 ) -> BlockedMatrix:
     """Puts the values, the rows kept out and the zero index into a converted structure."""
     arrays: dict[str, torch.Tensor] = {}
     spec = target.spec
-    if value_slot is not None and values is not None:
+    if value_index is not None and values is not None:
         count = target.slots * spec.window if spec.encoding == "dense" else packed
         placed = torch.zeros(count, dtype=values.dtype, device=values.device)
-        inside = value_slot >= 0
-        placed[value_slot[inside]] = values[inside]
+        inside = value_index >= 0
+        placed[value_index[inside]] = values[inside]
         arrays["values"] = placed
-    if spec.zero_index and value_slot is not None:
-        arrays["zero_ptr"], arrays["zero_cols"] = _zero_index(target, csr, value_slot)
+    if spec.zero_index and value_index is not None:
+        arrays["zero_ptr"], arrays["zero_cols"] = _zero_index(target, csr, value_index)
     if residual is not None:
         rows = residual.long()
         lengths = csr.degrees[rows]
@@ -234,12 +235,12 @@ def _with_values(
 
 
 def _zero_index(
-    target: BlockedMatrix, csr: Csr, value_slot: torch.Tensor
+    target: BlockedMatrix, csr: Csr, value_index: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores."""
     spec, device = target.spec, csr.device
     stored = torch.zeros(target.slots * spec.window, dtype=torch.bool, device=device)
-    stored[value_slot] = True
+    stored[value_index] = True
     # pad is a multiple of block here, so that every block is full and row-major.
     zero = ~stored.reshape(-1, spec.window, spec.block)
     first = torch.ones(target.slots, dtype=torch.bool, device=device)

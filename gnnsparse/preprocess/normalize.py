@@ -46,10 +46,12 @@ def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
         old = torch.ones(graph.nnz, device=graph.device) if values is None else values
         values = torch.full((csr.nnz,), weight, device=graph.device)
         values[kept] = old[source[kept].long()]
-    slot_of_old = torch.empty(graph.nnz, dtype=source.dtype, device=graph.device)
-    slot_of_old[source[kept].long()] = kept.nonzero().flatten().to(source.dtype)
-    edge_slots = slot_of_old if graph.edge_slots is None else slot_of_old[graph.edge_slots.long()]
-    return SparseGraph(csr, values, edge_slots)
+    new_index = torch.empty(graph.nnz, dtype=source.dtype, device=graph.device)
+    new_index[source[kept].long()] = kept.nonzero().flatten().to(source.dtype)
+    nnz_index_of_edge = (
+        new_index if graph.nnz_index_of_edge is None else new_index[graph.nnz_index_of_edge.long()]
+    )
+    return SparseGraph(csr, values, nnz_index_of_edge)
 
 
 def _apply(graph: SparseGraph, row: torch.Tensor, col: torch.Tensor | None) -> Weighted:

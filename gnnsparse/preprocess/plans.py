@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, fields, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
 from gnnsparse.environment import device_name
 from gnnsparse.hashing import fingerprint
-from gnnsparse.plan import Plan, Problem
+from gnnsparse.plain import to_plain
+from gnnsparse.plan import Plan, Problem, plan_from_plain
 from gnnsparse.preprocess.cache import CACHE_VERSION, CacheWarning, GraphCache
 
 __all__ = ["PlanStore"]
-
-_TYPES = {field.name: field.type for field in fields(Plan)}
 
 
 class PlanStore:
@@ -36,8 +34,8 @@ class PlanStore:
         """What a plan is kept under: graph, problem, direction, the device's name, this library's version."""
         import gnnsparse
 
-        facts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))
-        return fingerprint([], *facts, problem)
+        parts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))
+        return fingerprint([], *parts, problem)
 
     def find(self, key: str, accepted: Iterable[Plan]) -> Plan | None:
         """The plan of a key, if it is one of the accepted ones, reasons aside.
@@ -49,7 +47,7 @@ class PlanStore:
         found = None if self.cache is None else self.cache.load(key)
         if self.cache is None or found is None:
             return None
-        plan = _read(found[1].get("plan"))
+        plan = plan_from_plain(found[1].get("plan"))
         if plan is None or replace(plan, reasons=()) not in {replace(p, reasons=()) for p in accepted}:
             warnings.warn(
                 f"the cache file {self.cache.path(key)} holds no plan that can run here; it is measured anew",
@@ -65,22 +63,11 @@ class PlanStore:
         self._found[key] = plan
         if self.cache is None:
             return
-        facts = {
+        metadata = {
             "rows": problem.rows, "cols": problem.cols, "edges": problem.nnz, "reorder": {"method": ""},
-            "kind": f"plan: {problem.op} N = {problem.width}, {plan.label}", "plan": asdict(plan),
+            "kind": f"plan: {problem.op} N = {problem.width}, {plan.label}",
+            "plan": {"kernel": plan.kernel, **to_plain(plan)},
         }  # fmt: skip
         with self.cache.lock(key) as locked:
             if locked:
-                self.cache.store(key, {}, facts)
-
-
-def _read(content: Any) -> Plan | None:
-    """A plan from a file's facts, None where they are not those of one."""
-    if not isinstance(content, dict) or set(content) != set(_TYPES):
-        return None
-    kinds = {"str": str, "int": int, "bool": bool, "tuple[str, ...]": list}
-    if any(type(value) is not kinds[str(_TYPES[name])] for name, value in content.items()):
-        return None
-    if any(not isinstance(reason, str) for reason in content["reasons"]):
-        return None
-    return Plan(**{**content, "reasons": tuple(content["reasons"])})
+                self.cache.store(key, {}, metadata)

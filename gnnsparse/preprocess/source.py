@@ -25,13 +25,13 @@ class Source:
     """An input of `prepare`.
 
     Attributes:
-        arrays: the input's arrays, as given; equal arrays and facts give equal graphs.
-        facts: the other things that decide the graph.
+        arrays: the input's arrays, as given; equal arrays and parameters give equal graphs.
+        parameters: the other things that decide the graph.
         build: validates the input and makes the graph.
     """
 
     arrays: list[torch.Tensor | None]
-    facts: tuple[object, ...]
+    parameters: tuple[object, ...]
     build: Callable[[], SparseGraph]
 
 
@@ -86,7 +86,13 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
     if num_cols is not None:
         bad_value("num_cols", "goes with a CSR pair only; other inputs have their own shape")
     if isinstance(data, SparseGraph):
-        arrays = [data.csr.indptr, data.csr.indices, data.values, data.edge_slots, _raw("values", values)]
+        arrays = [
+            data.csr.indptr,
+            data.csr.indices,
+            data.values,
+            data.nnz_index_of_edge,
+            _raw("values", values),
+        ]
         return Source(arrays, ("graph", data.num_cols), lambda: _reweighted(data, values))
     if isinstance(data, torch.Tensor):
         return _torch_sparse(data, values)
@@ -99,10 +105,10 @@ def _reweighted(graph: SparseGraph, values: Any) -> SparseGraph:
     """The graph with other values, given in the order of its nonzeros or of its input edges."""
     if values is None:
         return graph
-    if graph.edge_slots is None:
+    if graph.nnz_index_of_edge is None:
         return SparseGraph.from_csr(graph.csr.indptr, graph.csr.indices, values, graph.num_cols)
-    slots = graph.edge_slots.long()
-    edge_index = torch.stack([graph.csr.indices.long()[slots], graph.csr.row_index()[slots]])
+    nnz_index = graph.nnz_index_of_edge.long()
+    edge_index = torch.stack([graph.csr.indices.long()[nnz_index], graph.csr.row_index()[nnz_index]])
     return SparseGraph.from_edge_index(edge_index, (graph.num_cols, graph.num_rows), values)
 
 
@@ -121,8 +127,8 @@ def _torch_sparse(matrix: torch.Tensor, values: Any) -> Source:
         parts = [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
     elif matrix.layout == torch.sparse_csc:
         parts = [matrix.ccol_indices(), matrix.row_indices(), matrix.values()]
-    facts = ("torch", str(matrix.layout), tuple(matrix.shape))
-    return Source(parts, facts, lambda: SparseGraph.from_torch_sparse(matrix))
+    parameters = ("torch", str(matrix.layout), tuple(matrix.shape))
+    return Source(parts, parameters, lambda: SparseGraph.from_torch_sparse(matrix))
 
 
 def _scipy(matrix: Any, values: Any) -> Source:

@@ -1,6 +1,7 @@
-"""Training with Lightning: of nodes on one graph, of sequences on one pattern, kept on the device.
+"""Training with Lightning: what all tasks share. The tasks themselves are in gnnsparse.tasks.
 
-The names below are imported when they are first used: Lightning takes seconds to import.
+The names below are imported when they are first used: Lightning takes seconds to import. Those of the tasks
+"node" and "sequence" are defined in the files of these tasks.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, Trainer
 from gnnsparse.training.device import resolve_device
 
 if TYPE_CHECKING:
-    from gnnsparse.training.classifier import NodeClassifier, SequenceClassifier
-    from gnnsparse.training.data import FullGraphData, GraphBatch, Part
+    from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
+    from gnnsparse.tasks.sequence import SequenceBatch, SequenceClassifier, SequenceData
+    from gnnsparse.training.data import PreparedData, RepeatedBatch
     from gnnsparse.training.fitting import CheckpointError, FitResult, check_checkpoint, fit
-    from gnnsparse.training.sequences import SequenceBatch, SequenceData
+    from gnnsparse.training.module import TaskModule
 
 __all__ = [
     "CheckpointError",
@@ -25,10 +27,13 @@ __all__ = [
     "NodeClassifier",
     "OptimizerConfig",
     "Part",
+    "PreparedData",
     "PreprocessConfig",
+    "RepeatedBatch",
     "SequenceBatch",
     "SequenceClassifier",
     "SequenceData",
+    "TaskModule",
     "TrainerConfig",
     "check_checkpoint",
     "fit",
@@ -36,15 +41,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "classifier": ("NodeClassifier", "SequenceClassifier"),
-    "data": ("FullGraphData", "GraphBatch", "Part"),
-    "fitting": ("CheckpointError", "FitResult", "check_checkpoint", "fit"),
-    "sequences": ("SequenceBatch", "SequenceData"),
+    "gnnsparse.tasks.node": ("FullGraphData", "GraphBatch", "NodeClassifier", "Part"),
+    "gnnsparse.tasks.sequence": ("SequenceBatch", "SequenceClassifier", "SequenceData"),
+    "gnnsparse.training.data": ("PreparedData", "RepeatedBatch"),
+    "gnnsparse.training.fitting": ("CheckpointError", "FitResult", "check_checkpoint", "fit"),
+    "gnnsparse.training.module": ("TaskModule",),
 }
 
 
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+            return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

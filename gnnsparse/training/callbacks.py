@@ -185,11 +185,13 @@ class Checkpoints(Callback):
         folder: where to; None: nowhere, the state is restored only.
         best: the callback that knows the best weights.
         seconds: time from one write to the next during training.
-        facts: what the run is about, written to both files.
+        identity: what the run is about, written to both files.
     """
 
-    def __init__(self, folder: Path | None, best: BestEpoch, seconds: float, facts: dict[str, Any]) -> None:
-        self._folder, self._best, self._seconds, self._facts = folder, best, seconds, facts
+    def __init__(
+        self, folder: Path | None, best: BestEpoch, seconds: float, identity: dict[str, Any]
+    ) -> None:
+        self._folder, self._best, self._seconds, self._identity = folder, best, seconds, identity
         self._written_at = time.monotonic()
         self._best_written = 0
         self._random: dict[str, torch.Tensor] = {}
@@ -213,7 +215,7 @@ class Checkpoints(Callback):
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds what the run is about."""
-        checkpoint["gnnsparse"] = self._facts
+        checkpoint["gnnsparse"] = self._identity
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -234,8 +236,8 @@ class Checkpoints(Callback):
         trainer.save_checkpoint(part)
         os.replace(part, self._folder / "last.ckpt")
         if (epoch := self._best.epoch) > self._best_written:
-            facts = {"epoch": epoch, "score": self._best.score, "gnnsparse": self._facts}
-            torch.save({"state_dict": self._best.weights, **facts}, part)
+            content = {"epoch": epoch, "score": self._best.score, "gnnsparse": self._identity}
+            torch.save({"state_dict": self._best.weights, **content}, part)
             os.replace(part, self._folder / "best.ckpt")
             self._best_written = epoch
         self._written_at = time.monotonic()

@@ -1,11 +1,17 @@
-"""The settings of a training run. Each one checks itself and names its option in what it raises."""
+"""The settings of a training run. Each one checks itself and names its option in what it raises.
+
+What an option accepts is part of its field (`choices_of`, `counts_of`): train.py reads it there.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
@@ -15,19 +21,47 @@ __all__ = [
     "DEVICES",
     "LOGGERS",
     "SCHEDULES",
+    "SECTIONS",
     "OptimizerConfig",
     "PreprocessConfig",
     "TrainerConfig",
+    "choices_of",
+    "counts_of",
 ]
 
-#: What `device` accepts.
-DEVICES = ("auto", "cpu", "cuda")
 #: What `optimizer.decay` accepts.
 DECAYS = ("first", "all")
 #: What `optimizer.schedule` accepts.
 SCHEDULES = ("none", "cosine")
 #: What `trainer.logger` accepts.
 LOGGERS = ("csv", "tensorboard", "both", "none")
+
+
+def _choice(default: str, choices: Sequence[str]) -> Any:
+    return dataclasses.field(default=default, metadata={"choices": choices})
+
+
+def _count(default: int) -> Any:
+    return dataclasses.field(default=default, metadata={"least": 1})
+
+
+def choices_of(section: type[Any]) -> dict[str, Sequence[str]]:
+    """The options of a settings class that accept names, with the names."""
+    fields = dataclasses.fields(section)
+    return {f.name: f.metadata["choices"] for f in fields if "choices" in f.metadata}
+
+
+def counts_of(section: type[Any]) -> dict[str, int]:
+    """The options of a settings class that count something, with the least value of each."""
+    return {f.name: f.metadata["least"] for f in dataclasses.fields(section) if "least" in f.metadata}
+
+
+def _check_fields(section: str, settings: Any) -> None:
+    """Checks the options that `choices_of` and `counts_of` know."""
+    for name, choices in choices_of(type(settings)).items():
+        check_choice(f"{section}.{name}", getattr(settings, name), choices)
+    for name, least in counts_of(type(settings)).items():
+        _integer(f"{section}.{name}", getattr(settings, name), least)
 
 
 def _integer(name: str, value: Any, least: int = 1) -> None:
@@ -59,25 +93,24 @@ class OptimizerConfig:
 
     lr: float = 0.01
     weight_decay: float = 5e-4
-    decay: str = "first"
-    schedule: str = "none"
+    decay: str = _choice("first", DECAYS)
+    schedule: str = _choice("none", SCHEDULES)
 
     def __post_init__(self) -> None:
         _number("optimizer.lr", self.lr, zero=False)
         _number("optimizer.weight_decay", self.weight_decay, zero=True)
-        check_choice("optimizer.decay", self.decay, DECAYS)
-        check_choice("optimizer.schedule", self.schedule, SCHEDULES)
+        _check_fields("optimizer", self)
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
     """How long to train, and what to write meanwhile.
 
-    An epoch is one optimiser step on the whole graph, or one on each mini-batch of sequences.
+    An epoch is one optimiser step on a whole graph, or one on each mini-batch.
 
     Attributes:
         max_epochs: epochs, those before a checkpoint that is resumed included.
-        batch_size: sequences of a step; of a graph, a step has all nodes.
+        batch_size: sequences of a step; a step on a whole graph has all nodes.
         val_every: epochs from one validation to the next; the last epoch has one too. The best epoch
             is one of those.
         patience: stop when the validation metric has not improved for this many epochs; None: never.
@@ -93,24 +126,20 @@ class TrainerConfig:
         TypeError, ValueError: an attribute is not what is accepted.
     """
 
-    max_epochs: int = 200
-    batch_size: int = 32
-    val_every: int = 1
+    max_epochs: int = _count(200)
+    batch_size: int = _count(32)
+    val_every: int = _count(1)
     patience: int | None = None
-    logger: str = "csv"
-    log_every: int = 50
+    logger: str = _choice("csv", LOGGERS)
+    log_every: int = _count(50)
     checkpoint: bool = True
     checkpoint_seconds: float = 60.0
     progress: bool = True
 
     def __post_init__(self) -> None:
-        _integer("trainer.max_epochs", self.max_epochs)
-        _integer("trainer.batch_size", self.batch_size)
-        _integer("trainer.val_every", self.val_every)
+        _check_fields("trainer", self)
         if self.patience is not None:
             _integer("trainer.patience", self.patience)
-        check_choice("trainer.logger", self.logger, LOGGERS)
-        _integer("trainer.log_every", self.log_every)
         check_flag("trainer.checkpoint", self.checkpoint)
         _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
         check_flag("trainer.progress", self.progress)
@@ -130,12 +159,19 @@ class PreprocessConfig:
         TypeError, ValueError: an attribute is not what is accepted.
     """
 
-    reorder: str = "none"
-    format: str = "auto"
+    reorder: str = _choice("none", REORDERINGS)
+    format: str = _choice("auto", FORMAT_NAMES)
     cache: bool | str = True
 
     def __post_init__(self) -> None:
-        check_choice("preprocess.reorder", self.reorder, REORDERINGS)
-        check_choice("preprocess.format", self.format, FORMAT_NAMES)
+        _check_fields("preprocess", self)
         if not isinstance(self.cache, (bool, str)):
             bad_type("preprocess.cache", self.cache, "true, false or a folder")
+
+
+#: The groups of options that every task has.
+SECTIONS: dict[str, type[Any]] = {
+    "trainer": TrainerConfig,
+    "optimizer": OptimizerConfig,
+    "preprocess": PreprocessConfig,
+}

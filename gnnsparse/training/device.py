@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
+from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_value, check_choice
-from gnnsparse.training.config import DEVICES
 
 __all__ = ["resolve_device"]
 

@@ -27,10 +27,9 @@ from gnnsparse.training.callbacks import (
     ProgressBar,
     Validation,
 )
-from gnnsparse.training.classifier import NodeClassifier, SequenceClassifier
 from gnnsparse.training.config import TrainerConfig
-from gnnsparse.training.data import FullGraphData
-from gnnsparse.training.sequences import SequenceData
+from gnnsparse.training.data import PreparedData
+from gnnsparse.training.module import TaskModule
 
 __all__ = ["CheckpointError", "FitResult", "check_checkpoint", "fit"]
 
@@ -56,7 +55,7 @@ class FitResult:
         best_epoch: the validated epoch with the best score, the first one of equals.
         metrics: scores of the model after the best epoch: {"train" | "val" | "test": {name: value}}.
         epoch_milliseconds: median of an epoch, with validation where one is due; None without epochs.
-            Of sequences the median of a step, times the steps of an epoch.
+            Of epochs of several steps: the median of a step, times the steps of an epoch.
         fit_seconds: wall time of the training, validation, logging and checkpoints included.
         peak_memory_bytes: CUDA: most memory allocated by torch during the run; CPU: the largest
             resident size of the process until now.
@@ -73,13 +72,13 @@ class FitResult:
 
 
 def fit(
-    module: NodeClassifier | SequenceClassifier,
-    data: FullGraphData | SequenceData,
+    module: TaskModule,
+    data: PreparedData,
     config: TrainerConfig,
     *,
     folder: Path | None = None,
     resume: Path | None = None,
-    facts: dict[str, Any] | None = None,
+    identity: dict[str, Any] | None = None,
 ) -> FitResult:
     """Trains, and scores the model of the best epoch, which `module` then holds.
 
@@ -89,26 +88,26 @@ def fit(
 
     Args:
         module: the model and how it learns.
-        data: the graph or the sequences, on the device to train on.
+        data: what the module trains on, on the device to train on.
         config: how long, and what to write.
         folder: where logs and checkpoints go; None: nowhere, and `config.logger` plays no part.
         resume: a last.ckpt of an earlier run, to go on from until `config.max_epochs`.
-        facts: what the run is about, plain values by name: kept in checkpoints, and compared with
+        identity: what the run is about, plain values by name: kept in checkpoints, and compared with
             those of `resume`.
 
     Raises:
         CheckpointError: `resume` can't be used.
         FloatingPointError: the loss became infinite or NaN.
     """
-    facts, steps = facts or {}, data.steps_per_epoch
+    identity, steps = identity or {}, data.steps_per_epoch
     if resume is not None:
-        check_checkpoint(resume, config, facts, steps)
+        check_checkpoint(resume, config, identity, steps)
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
     timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
     keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
     # In this order: an epoch has its row before it is validated, and its scores before it is kept.
     callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
-    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, facts))
+    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity))
     if config.progress:
         callbacks.append(ProgressBar(history))
     device = data.device
@@ -136,7 +135,7 @@ def fit(
 
 
 def _make_trainer(
-    config: TrainerConfig, data: FullGraphData | SequenceData, callbacks: list[Callback], folder: Path | None
+    config: TrainerConfig, data: PreparedData, callbacks: list[Callback], folder: Path | None
 ) -> pl.Trainer:
     """A trainer for which one endless Lightning epoch holds all steps: ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
@@ -169,25 +168,32 @@ def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
 
 
 def check_checkpoint(
-    path: Path, config: TrainerConfig, facts: dict[str, Any], steps_per_epoch: int = 1
+    path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
 ) -> None:
     """Whether a run can go on from a checkpoint.
 
+    Args:
+        path: of the checkpoint.
+        config: of the run.
+        identity: what the run is about, as in `fit`.
+        steps_per_epoch: optimiser steps of an epoch; None: not known yet, the epochs are not compared.
+
     Raises:
-        CheckpointError: there is no such file, it is none, it is of a run with other facts, or has
+        CheckpointError: there is no such file, it is none, it is of a run of another identity, or has
             as many epochs as there are to be.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        done, written = int(checkpoint["global_step"]) // steps_per_epoch, dict(checkpoint["gnnsparse"])
+        steps, written = int(checkpoint["global_step"]), dict(checkpoint["gnnsparse"])
     except FileNotFoundError:
         raise CheckpointError(f"resume: there is no file {path}") from None
     except Exception as error:  # torch.load raises many kinds
         raise CheckpointError(f"resume: {path} is no last.ckpt of a run ({type(error).__name__})") from error
-    for name, value in facts.items():
+    for name, value in identity.items():
         if written.get(name) != value:
             was = f"{name}={written.get(name)}"
             raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
+    done = 0 if steps_per_epoch is None else steps // steps_per_epoch
     if done >= config.max_epochs:
         accepted = f"more than {done}, the epochs of {path}"
         raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")

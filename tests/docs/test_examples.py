@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gnnsparse.registry import temporary_registrations
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -23,8 +25,9 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path / "data"))
     namespace: dict[str, object] = {}
-    for number, example in enumerate(examples(page)):
-        exec(compile(example, f"{page.name}, example {number + 1}", "exec"), namespace)
+    with temporary_registrations():
+        for number, example in enumerate(examples(page)):
+            exec(compile(example, f"{page.name}, example {number + 1}", "exec"), namespace)
 
 
 def test_the_readme_has_examples() -> None:

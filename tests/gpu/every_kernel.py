@@ -12,10 +12,12 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native, masks
-from gnnsparse.csr import address, stream_of
+from gnnsparse.csr import address
+from gnnsparse.cuda_path import path
 from gnnsparse.plan import Plan
 from gnnsparse.precision import dense_view
 from gnnsparse.testing import random_graph
+from tests.helpers import cut_at
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = ("csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile")
@@ -25,9 +27,9 @@ def products(a: gnnsparse.SparseOperand, width: int) -> None:
     x = torch.randn(a.shape[1], width, device="cuda")
     q = torch.randn(a.shape[0], width, device="cuda")
     for limit in (2, 1000):
-        plan = replace(a.side.plan("spmm", width, False), step_limit=limit, row_limit=8 * limit)
+        plan = cut_at(a.plan(width), limit, 8 * limit)
         gnnsparse.spmm(a, x, plan=plan)
-        plan = replace(a.side.plan("sddmm", width, False), step_limit=limit, row_limit=8 * limit)
+        plan = cut_at(a.plan(width, "sddmm"), limit, 8 * limit)
         scores = gnnsparse.sddmm(a, q, x, plan=plan)
     leaf = scores.detach().requires_grad_()
     weights = gnnsparse.edge_softmax(a, leaf)
@@ -39,10 +41,11 @@ def panels(a: gnnsparse.SparseOperand) -> None:
     for height, limit, width in ((16, 1, 5), (32, 1, 72), (16, 100, 136), (32, 100, 9)):
         x = torch.randn(a.shape[1], width, device="cuda")
         for slices in (1, 2):
-            plan = Plan("panel", height=height, step_limit=limit, slices=slices, prescale=slices == 1)
+            plan = Plan("panel", height=height, tile_limit=limit, slices=slices, prescale=slices == 1)
             gnnsparse.spmm(a, x, plan=replace(plan, longest_first=slices == 2))
-            gnnsparse.spmm(a, x, plan=replace(plan, at_once=3))
-        gnnsparse.sddmm(a, torch.randn(a.shape[0], width, device="cuda"), x, plan=plan)
+            gnnsparse.spmm(a, x, plan=replace(plan, concurrent_panels=3))
+        scores = Plan("panel", height=16, tile_limit=limit)
+        gnnsparse.sddmm(a, torch.randn(a.shape[0], width, device="cuda"), x, plan=scores)
 
 
 def gather_floor() -> None:
@@ -50,7 +53,9 @@ def gather_floor() -> None:
     x = torch.randn(75, 40, device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     out = torch.empty(processors, 1024, dtype=torch.int32, device="cuda")
-    _native.cuda_gather_floor(address(columns), 1000, dense_view(x), 40, address(out), stream_of(x.device))
+    _native.cuda_gather_floor(
+        address(columns), 1000, dense_view(x), 40, address(out), path().stream(x.device)
+    )
 
 
 def long_rows() -> gnnsparse.SparseGraph:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address, stream_of
+from gnnsparse.csr import address
+from gnnsparse.cuda_path import path
 from gnnsparse.precision import dense_view
 
 WORDS = 1024
@@ -29,7 +30,7 @@ def test_it_adds_up_every_row(dtype: torch.dtype, width: int, count: int) -> Non
     columns = torch.randint(-1, 700, (count,), dtype=torch.int32, device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     out = torch.full((processors, WORDS), -1, dtype=torch.int32, device="cuda")
-    stream = stream_of(x.device)
+    stream = path().stream(x.device)
     _native.cuda_gather_floor(address(columns), count, dense_view(x), width, address(out), stream)
     got = (out.long() & 0xFFFFFFFF).sum(0) % 2**32
     rows = words(x, width)
@@ -45,7 +46,7 @@ def test_bad_arguments_are_refused() -> None:
     x = torch.zeros(10, 12, device="cuda", dtype=torch.float16)  # 24 bytes a row
     columns = torch.zeros(4, dtype=torch.int32, device="cuda")
     out = torch.zeros(1000, WORDS, dtype=torch.int32, device="cuda")
-    stream = stream_of(x.device)
+    stream = path().stream(x.device)
     with pytest.raises(ValueError, match="x: rows must be 16-byte aligned"):
         _native.cuda_gather_floor(address(columns), 4, dense_view(x), 12, address(out), stream)
     with pytest.raises(ValueError, match="columns: is null"):
@@ -55,7 +56,7 @@ def test_bad_arguments_are_refused() -> None:
 @pytest.mark.gpu
 def test_the_benchmark_measures_it() -> None:
     import gnnsparse
-    from gnnsparse.bench.contestants import our_kernel
+    from gnnsparse.bench.candidates import our_kernel
     from gnnsparse.bench.floors import floor_measured
     from gnnsparse.bench.workload import Workload, make_subject
     from gnnsparse.precision import Precision
@@ -65,7 +66,7 @@ def test_the_benchmark_measures_it() -> None:
     for width in (12, 64):  # 12 columns of fp16 are no whole vectors
         work = Workload(make_subject("random", graph, "none"), "spmm", Precision.FP16, width)
         a = gnnsparse.prepare(graph, precision="fp16", cache=False)
-        who = our_kernel("auto", a.side.plan("spmm", width, False), a, work)
+        who = our_kernel("auto", a.kernels.plan("spmm", width, False), a, work)
         for graphs in (False, True):
             floor = floor_measured(work, who, 5, graphs)
             assert floor is not None

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import Precision, masks
-from gnnsparse.ops.attention_work import shares_rows
 from gnnsparse.testing import assert_all_accurate, random_graph
-from tests.attention_oracle import Case, exact, exact_scores, few_roundings, make_case, plain, run
+from tests.attention_oracle import (
+    Case,
+    exact,
+    exact_scores,
+    few_roundings,
+    make_case,
+    plain,
+    run,
+    shares_rows,
+)
 from tests.helpers import PRECISIONS, ROUNDING, make
 
 #: (shape of the bias before the edges, other options), for 2 batches of 3 heads.
@@ -92,7 +100,7 @@ PATTERNS = {
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_patterns(device: str, d: int, precision: str, pattern: str) -> None:
     a = make(PATTERNS[pattern](), device, precision=precision)
-    assert shares_rows(a.side) == (pattern not in ("graph", "strips"))
+    assert shares_rows(a) == (pattern not in ("graph", "strips"))
     lead = (2, 1) if pattern == "long" else (2, 3)
     case = make_case(a, d, d, lead=lead, scale=-0.2 if d == 8 else None)
     check(a, case, floor=rounding_of(a, pattern == "strips") if device == "cuda" else None)

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.ops import unfused
-from gnnsparse.ops.attention import attention_backend
-from gnnsparse.ops.layout import to_heads, to_slots
-from gnnsparse.ops.philox import draw_seed, keeps
+from gnnsparse.ops.attention import chain as unfused
+from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.ops.attention.layout import to_edges, to_heads
+from gnnsparse.ops.attention.philox import draw_seed, keeps
+from gnnsparse.ops.attention.schema import run_backward, run_forward
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests.attention_oracle import SEED, exact, exact_scores, few_roundings, make_case, plain, run
 from tests.helpers import PRECISIONS, make
@@ -93,9 +94,9 @@ def test_folding_copies_nothing_that_need_not_be() -> None:
         assert folded.data_ptr() == view.data_ptr()
     many = torch.randn(2, 4, 7, 3, 5).transpose(2, 3)
     assert to_heads(many, (2, 4, 3)).data_ptr() == many.data_ptr()
-    assert to_slots(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
-    assert to_slots(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
-    assert to_slots(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
+    assert to_edges(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
+    assert to_edges(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
+    assert to_edges(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
 
 
 def layouts() -> list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
@@ -369,11 +370,10 @@ def test_backend_does_what_the_unfused_pair_does(
     )
     values = None if case.bias is None else case.bias.to(device)
     torch.manual_seed(SEED)
-    options = (case.scale, case.dropout_p, draw_seed(a.device), case.is_causal)
+    call = AttentionCall(a, q, k, v, values, draw_seed(a.device), case.scale, case.dropout_p, case.is_causal)
     exact_out, *exact_grads = exact(a, case)
-    backend = attention_backend(q.device)
-    out, lse = backend.attention(a, q, k, v, values, *options)
-    want, want_lse = unfused.attention(a, q, k, v, values, *options)
+    out, lse = run_forward(call)
+    want, want_lse = unfused.forward(call)
     assert out.stride() == want.stride()
     assert lse.dtype == torch.float32
     floor = floor_in_parts(a, 8, 12)
@@ -385,8 +385,7 @@ def test_backend_does_what_the_unfused_pair_does(
     assert_accurate(lse[~empty], want_lse[~empty], exact_lse, floor=floor)
     needs = (*needs[:3], needs[3] and values is not None)
     grads, wanted = (
-        pair.attention_grad(a, q, k, v, values, want, want_lse, grad, *options, needs)
-        for pair in (backend, unfused)
+        backward(call, want, want_lse, grad, needs) for backward in (run_backward, unfused.backward)
     )
     if bias is None:
         exact_grads.append(torch.empty(0))
@@ -410,8 +409,8 @@ def test_wide_transpose_map(device: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert torch.equal(got, same)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool) -> None:
+@pytest.mark.parametrize("fused", [None, False])
+def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool | None) -> None:
     q, k, v = tensors(operand, 3)
     dtypes = (torch.float16, torch.float32, torch.bfloat16)
     mixed = [x.to(d).requires_grad_() for x, d in zip((q, k, v), dtypes, strict=True)]

@@ -48,7 +48,7 @@ def test_rows_sum_to_one_and_huge_scores_do_not_overflow(device: str) -> None:
         gnnsparse.spmm(a, ones, gnnsparse.edge_softmax(a, scores, impl=impl), impl=impl)
         for impl in ("auto", "reference")
     )
-    assert_accurate(sums, plain, (a.side.csr.degrees > 0).double())
+    assert_accurate(sums, plain, (a.kernels.csr.degrees > 0).double())
 
 
 def test_masked_edges_get_zero(device: str) -> None:

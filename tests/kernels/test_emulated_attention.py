@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gnnsparse import masks
-from gnnsparse.ops import attention_work
-from gnnsparse.ops.attention_work import shares_rows
+from gnnsparse.gpus import record_for, save_record
 from gnnsparse.testing import random_graph
 from tests import emulated
-from tests.attention_oracle import make_case
+from tests.attention_oracle import make_case, shares_rows
+from tests.gpu_paths import H200
 from tests.helpers import make
 from tests.kernels.test_attention import OPTIONS, PATTERNS, check, rounding_of
 
@@ -48,8 +50,8 @@ def test_patterns(
     else:
         graph = PATTERNS[pattern]()
     a = make(graph, "cpu", precision=precision)
+    assert shares_rows(a) == (pattern in ("window", "blocks", "long"))
     native = emulated.install(monkeypatch, module)
-    assert shares_rows(a.side) == (pattern in ("window", "blocks", "long"))
     in_16_bits = a.precision.storage.itemsize == 2
     scale = -0.2 if d == 8 else None
     case = make_case(a, d, d, lead=(1, 1) if pattern in ("long", "cut") else (1, 2), scale=scale)
@@ -74,12 +76,21 @@ def test_options(
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(("d", "dv"), [(16, 24), (64, 5)])
 def test_one_pass(
-    late: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], d: int, dv: int
+    late: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: dict[str, Any],
+    d: int,
+    dv: int,
 ) -> None:
     """Both passes in one: cut panels, empty columns, a few heads at a time."""
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision="fp16", reorder="degree")
-    native = emulated.install(monkeypatch, late)
-    monkeypatch.setattr(attention_work, "_ADDENDS_PAY", 0)
-    monkeypatch.setattr(attention_work, "_ADDENDS_SHARE", 5 * 90 * d * dv / 2**30)
+    # A GPU that always takes one pass, and has room for the partial sums of a few heads.
+    rates = replace(
+        record_for(H200).attention, fused_backward_slots=0, partials_memory=5 * 90 * d * dv / 2**30
+    )
+    save_record(replace(record_for(H200), name="small", attention=rates), tmp_path / "small.json")
+    monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path))
+    native = emulated.install(monkeypatch, late, replace(H200, name="small", memory=2**30))
     check(a, make_case(a, d, dv, **options), floor=rounding_of(a, addends=True))
     assert native.called == ONE_PASS

@@ -12,13 +12,14 @@ from gnnsparse import SparseOperand
 from gnnsparse.plan import Plan
 from gnnsparse.testing import random_graph
 from tests import emulated
+from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make
 from tests.kernels.test_spmm import check, check_infinity
 
 
 @pytest.fixture
-def native(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> emulated.Native:
-    return emulated.install_spmm(monkeypatch, module)
+def native(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RunningPath:
+    return emulated.install(monkeypatch, module)
 
 
 def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...], plan: Plan) -> None:
@@ -34,7 +35,7 @@ def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...],
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
 @pytest.mark.parametrize(("limit", "slices"), [(1, 1), (1000, 2)])
 def test_panels(
-    native: emulated.Native, precision: str, height: int, weights: str | None, limit: int, slices: int
+    native: RunningPath, precision: str, height: int, weights: str | None, limit: int, slices: int
 ) -> None:
     """Panels in one piece and cut, one slice of X a warp and two; whole ones start anywhere."""
     random = weights == "random"
@@ -44,9 +45,9 @@ def test_panels(
         graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
     once = slices == 1
-    plan = Plan("panel", height=height, step_limit=limit, slices=slices, longest_first=once, prescale=once)
+    plan = Plan("panel", height=height, tile_limit=limit, slices=slices, longest_first=once, prescale=once)
     for at_once in (0, 3):
-        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), replace(plan, at_once=at_once))
+        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), replace(plan, concurrent_panels=at_once))
     assert "cuda_spmm_panel" in native.called
 
 
@@ -54,7 +55,7 @@ def test_panels(
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "random"])
 @pytest.mark.parametrize(("lanes", "group"), [(1, 0), (8, 0), (8, 20), (32, 1), (32, 10_000)])
-def test_csr(native: emulated.Native, precision: str, weights: str | None, lanes: int, group: int) -> None:
+def test_csr(native: RunningPath, precision: str, weights: str | None, lanes: int, group: int) -> None:
     """Rows by themselves and in groups, long ones cut."""
     graph = random_graph(70, 70, 0.06, weighted=weights is not None, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, reorder="degree")
@@ -67,16 +68,16 @@ def test_csr(native: emulated.Native, precision: str, weights: str | None, lanes
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_windows(native: emulated.Native, precision: str, limit: int) -> None:
+def test_windows(native: RunningPath, precision: str, limit: int) -> None:
     graph = random_graph(50, 90, 0.08, hubs=1, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, format="window")
-    plan = replace(a.side.plan("spmm", 64, False), kernel="window", step_limit=limit)
+    plan = Plan("window", tile_limit=limit)
     check_dtypes(a, dense_matrix(graph, None), (7, 64), plan)
     assert "cuda_spmm_window" in native.called
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("group", [0, 1, 20])
-def test_infinity_stays_in_its_rows(native: emulated.Native, precision: str, group: int) -> None:
+def test_infinity_stays_in_its_rows(native: RunningPath, precision: str, group: int) -> None:
     check_infinity("cpu", precision, group)
     assert "cuda_spmm_csr" in native.called

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gnnsparse.ops.heads import attention_problem, heads_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ import gnnsparse
 from gnnsparse import SparseGraph, _native
 from gnnsparse.csr import address
 from gnnsparse.formats import BlockedMatrix, format_spec
-from gnnsparse.ops.heads import attention_problem, heads_view
 from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
 from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert, count_slots

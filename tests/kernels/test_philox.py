@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.philox import draw_seed, dropout_threshold, keeps, philox4x32
+from gnnsparse.ops.attention.philox import draw_seed, dropout_threshold, keeps, philox4x32
 
 #: (counter, key, words): the known answers that the generator's authors publish with Random123.
 KNOWN = [

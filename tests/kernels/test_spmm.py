@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,16 @@ from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
-from tests.helpers import FORMATS, PRECISIONS, ROUNDING, dense_matrix, make, plain_product, product_scale
+from tests.helpers import (
+    FORMATS,
+    PRECISIONS,
+    ROUNDING,
+    cut_at,
+    dense_matrix,
+    make,
+    plain_product,
+    product_scale,
+)
 
 WIDTHS = (1, 7, 8, 33, 64, 100, 128, 200)
 
@@ -129,7 +137,7 @@ def test_rank_one_weights_either_way(device: str, precision: str, prescale: bool
 def test_every_window_cut(precision: str, name: str, limit: int) -> None:
     graph = random_graph(70, 400, 0.05, hubs=3)
     a = make(graph, "cuda", precision=precision, format=name)
-    plan = replace(a.side.plan("spmm", 100, False), kernel="window", step_limit=limit)
+    plan = Plan("window", tile_limit=limit)
     check(a, dense_matrix(graph, None), torch.randn(400, 100), plan=plan)
 
 
@@ -148,8 +156,8 @@ def test_every_panel(
     a = make(graph, "cuda", precision=precision, values=weights, reorder="degree")
     dense = dense_matrix(graph, weights)
     plan = Plan(
-        "panel", height=height, step_limit=limit, slices=slices, prescale=prescale,
-        longest_first=slices == 1, at_once=0 if limit == 1 else 5,
+        "panel", height=height, tile_limit=limit, slices=slices, prescale=prescale,
+        longest_first=slices == 1, concurrent_panels=0 if limit == 1 else 5,
     )  # fmt: skip
     for width in (1, 40, 64, 136, 200):
         for dtype in (torch.float32, a.precision.storage):
@@ -167,11 +175,11 @@ def test_packed_values(precision: str, density: float, hubs: int, limit: int, sl
     """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
     graph = random_graph(90, 300, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
     a = make(graph, "cuda", precision=precision)
-    plan = Plan("panel", height=32, step_limit=limit, slices=slices, at_once=slices)
+    plan = Plan("panel", height=32, tile_limit=limit, slices=slices, concurrent_panels=slices)
     for width in (1, 64, 200):
         check(a, dense_matrix(graph, None), torch.randn(300, width), plan=plan)
         check(a.T, dense_matrix(graph, None).T, torch.randn(90, width), plan=plan)
-    assert a.side.panel(32).spec.encoding == "entries"
+    assert a.kernels.panel(32).spec.encoding == "entries"
 
 
 @pytest.mark.gpu
@@ -210,7 +218,7 @@ def test_edge_values_of_the_call(device: str, precision: str, kernel: str) -> No
     dense[row, col] = values.double()
     x = torch.randn(200, 72)
     for limit in (2, 1000):
-        plan = Plan(kernel, step_limit=limit)
+        plan = cut_at(Plan(kernel), limit, 256)
         y = gnnsparse.spmm(a, x.to(device), values.to(device), plan=plan)
         assert_accurate(y.cpu(), plain_product(dense, x, precision), dense @ x.double())
 
@@ -287,7 +295,7 @@ def test_twenty_sweeps_are_bitwise_equal(precision: str) -> None:
     """Panels that start in their middle, whole and cut."""
     a = make(random_graph(3000, 3000, 0.05, weighted=False, hubs=4), "cuda", precision=precision)
     x = torch.randn(3000, 96, device="cuda")
-    plan = Plan("panel", height=32, step_limit=60, at_once=20)
+    plan = Plan("panel", height=32, tile_limit=60, concurrent_panels=20)
     first = gnnsparse.spmm(a, x, plan=plan)
     assert all(torch.equal(gnnsparse.spmm(a, x, plan=plan), first) for _ in range(20))
 

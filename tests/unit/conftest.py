@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
-from tests import fake_cuda
+from gnnsparse import cuda_path
+from gnnsparse.registry import temporary_registrations
+from tests.gpu_paths import RecordingPath
 
 
 @pytest.fixture
@@ -16,6 +20,18 @@ def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> fake_cuda.Recorded:
-    """Operands on the CPU take the CUDA path, whose native calls are recorded."""
-    return fake_cuda.install(monkeypatch)
+def recorded() -> Iterator[RecordingPath]:
+    """Operands on the CPU take the GPU's path, whose native calls are recorded."""
+    path = RecordingPath()
+    with cuda_path.use(path):
+        yield path
+
+
+@pytest.fixture
+def registrations() -> Iterator[None]:
+    """Takes out again what a test registers, of hydra's groups, too."""
+    repository = ConfigStore.instance().repo
+    before = {group: dict(repository.get(group, {})) for group in ("dataset", "model")}
+    with temporary_registrations():
+        yield
+    repository.update(before)

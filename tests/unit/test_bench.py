@@ -16,12 +16,12 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.bench import contestants, floors, peers
+from gnnsparse.bench import candidates, floors, peers
+from gnnsparse.bench.candidates import KERNELS, our_kernel, same_run
 from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample, poisoned_call
-from gnnsparse.bench.contestants import KERNELS, our_kernel, same_run
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.peers import PEERS, Peer, peer_contestant, peer_precision
+from gnnsparse.bench.peers import PEERS, Peer, peer_candidate, peer_precision
 from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto
 from gnnsparse.bench.workload import VALUES, Subject, Workload, make_subject
 from gnnsparse.cli import main
@@ -29,7 +29,7 @@ from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.testing import assert_accurate, random_graph
 from gnnsparse.timing import Timing, cache_flusher, measure
-from tests.helpers import PRECISIONS, dense_matrix
+from tests.helpers import PRECISIONS, dense_matrix, panel_counts
 
 SMALL = ["--width", "8", "--repeats", "2", "--device", "cpu"]
 #: Two sums in float64 differ by that much: a few roundings.
@@ -242,7 +242,7 @@ def test_the_longest_rows_are_checked() -> None:
 def test_our_kernels_pass(op: str, precision: str, reorder: str) -> None:
     work = workload(op, precision=precision)
     a = gnnsparse.prepare(work.subject.graph, precision=precision, reorder=reorder, cache=False)
-    who = our_kernel("auto", a.side.plan(op, 12, False), a, work)
+    who = our_kernel("auto", a.kernels.plan(op, 12, False), a, work)
     result = who.in_caller_order(poisoned_call(who.call, work, fill_all=True))
     assert Reference(work, Sample.of(work.subject)).judge(result, 2.0).ok
 
@@ -313,7 +313,7 @@ def test_a_wrong_kernel_of_ours_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spmm = gnnsparse.spmm
-    monkeypatch.setattr(contestants.gnnsparse, "spmm", lambda *a, **k: 1.01 * spmm(*a, **k))
+    monkeypatch.setattr(candidates.gnnsparse, "spmm", lambda *a, **k: 1.01 * spmm(*a, **k))
     options = ["--matrix", "dd_like:scale=0.003", "--precision", "fp32", "--peers", "none"]
     assert main(["bench", "kernels", *SMALL, *options]) == 1
     assert "WRONG: auto, dd_like:scale=0.003" in capsys.readouterr().out
@@ -336,8 +336,8 @@ def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_peer_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_free_bytes", lambda device: 1000)
-    with pytest.raises(contestants.UnavailableError, match="would need"):
-        peer_contestant("pyg", workload())
+    with pytest.raises(candidates.UnavailableError, match="would need"):
+        peer_candidate("pyg", workload())
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -354,7 +354,7 @@ def test_dgl_is_given_the_same_product(kind: str, monkeypatch: pytest.MonkeyPatc
     block = lambda ends, num_src_nodes, num_dst_nodes: (*ends, num_dst_nodes)  # noqa: E731
     monkeypatch.setitem(sys.modules, "dgl", types.SimpleNamespace(ops=ops, create_block=block))
     work = workload(kind=kind)
-    result = peer_contestant("dgl", work).call()
+    result = peer_candidate("dgl", work).call()
     assert Reference(work, Sample.of(work.subject)).judge(result, PEER_FACTOR).ok
 
 
@@ -362,9 +362,9 @@ def test_dgl_is_given_the_same_product(kind: str, monkeypatch: pytest.MonkeyPatc
 def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
     def problem(precision: Precision, form: str) -> Problem:
         hopper = Device("cuda", (9, 0), 132)
-        panels = (400_000, 300_000) if form == "window" and op == "spmm" else (0, 0)
+        panels = panel_counts(400_000, 300_000) if form == "window" and op == "spmm" else ()
         counts = (8000, 8000, 10**6, 64, form, 500_000)
-        return Problem(op, hopper, precision, *counts, panel_slots=panels)
+        return Problem(op, hopper, precision, *counts, panels=panels)
 
     fp16, fp32 = problem(Precision.FP16, "window"), problem(Precision.FP32, "")
     for name, make in KERNELS.items():
@@ -373,7 +373,7 @@ def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
             assert plan is None
             continue
         assert plan is not None
-        assert name in ("auto", plan.kernel, f"{plan.kernel}{plan.height}")
+        assert name in ("auto", plan.label.replace(" ", ""))
     for name in ("window", "panel16", "panel32"):
         assert KERNELS[name](fp32) is None
     stored = replace(fp16, weighted=True)

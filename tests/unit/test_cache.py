@@ -52,7 +52,7 @@ def test_second_time_is_a_hit_with_the_same_arrays(reorder: str, name: str, valu
     assert same(first, second)
     edges = torch.randn(GRAPH.num_edges)
     assert torch.equal(first.from_coo_order(edges), second.from_coo_order(edges))
-    blocked, other = first.side.blocked, second.side.blocked
+    blocked, other = first.kernels.blocked, second.kernels.blocked
     if blocked is not None:
         for key, array in blocked.arrays.items():
             assert torch.equal(array, other.arrays[key]), key

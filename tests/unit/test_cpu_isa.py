@@ -35,7 +35,7 @@ def test_spmm(isa: str, precision: Precision, width: int, weights: str | None) -
     graph = random_graph(70, 70, 0.1, weighted=weights is None, hubs=1, empty_rows=0.1)
     a = make(graph, "cpu", values=weights, precision=precision)
     x = torch.randn(70, width)
-    side = a.side
+    side = a.kernels
     matrix = torch.zeros(70, 70, dtype=torch.float64)
     row, col = a.indices()
     own = torch.ones(a.nnz) if side.values is None else side.values

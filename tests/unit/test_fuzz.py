@@ -123,13 +123,13 @@ def test_operations(first: Any, second: Any, which: gnnsparse.SparseOperand) -> 
         lambda: _native.cpu_round_tf32(0, 0, 4, 1),
         lambda: _native.cpu_round_tf32(16, 16, 0, 0),
         lambda: _native.cpu_spmm(
-            A.side.csr.view, 0, 0, 0, 0, _native.Dense(0, 4, 0), _native.Dense(0, 4, 0), 4, 1
+            A.kernels.csr.view, 0, 0, 0, 0, _native.Dense(0, 4, 0), _native.Dense(0, 4, 0), 4, 1
         ),
         lambda: _native.cpu_spmm(
-            A.side.csr.view, 0, 0, 0, 0, _native.Dense(64, 2, 0), _native.Dense(64, 4, 0), 4, 1
+            A.kernels.csr.view, 0, 0, 0, 0, _native.Dense(64, 2, 0), _native.Dense(64, 4, 0), 4, 1
         ),
         lambda: _native.cpu_spmm(
-            A.side.csr.view, 0, 0, 0, 0, _native.Dense(64, 4, 9), _native.Dense(64, 4, 0), 4, 1
+            A.kernels.csr.view, 0, 0, 0, 0, _native.Dense(64, 4, 9), _native.Dense(64, 4, 0), 4, 1
         ),
         lambda: _native.Csr("a", 0, 1, 1, 0),
         lambda: _native.Csr(8, 0, 1.5, 1, 0),

@@ -39,7 +39,7 @@ def test_graphs_are_canonical_symmetric_and_free_of_loops(name: str, shuffled: b
     graph = graph_like(name, SCALES[name], shuffled=shuffled)
     row, col = rows_and_columns(graph)
     assert graph.values is None
-    assert graph.edge_slots is None
+    assert graph.nnz_index_of_edge is None
     assert graph.csr.indptr.dtype == torch.int64
     assert graph.csr.indices.dtype == torch.int32
     keys = row * graph.num_cols + col

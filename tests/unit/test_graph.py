@@ -38,7 +38,7 @@ def test_edge_index(case: Any, weighted: bool, dtype: torch.dtype) -> None:
     check_canonical(graph)
     # Every edge knows its nonzero.
     row, col = graph.csr.row_index(), graph.csr.indices.long()
-    slots = torch.arange(graph.nnz) if graph.edge_slots is None else graph.edge_slots.long()
+    slots = torch.arange(graph.nnz) if graph.nnz_index_of_edge is None else graph.nnz_index_of_edge.long()
     assert torch.equal(row[slots], edge_index[1].long())
     assert torch.equal(col[slots], edge_index[0].long())
 
@@ -111,7 +111,7 @@ def test_large_inputs_use_every_thread_alike() -> None:
     for graph, other, other_source in graphs[1:]:
         assert torch.equal(graph.csr.indices, first.csr.indices)
         assert torch.equal(graph.values, first.values)
-        assert torch.equal(graph.edge_slots, first.edge_slots)
+        assert torch.equal(graph.nnz_index_of_edge, first.nnz_index_of_edge)
         assert torch.equal(other.indices, transposed.indices)
         assert torch.equal(other_source, source)
     plain, exact = (
@@ -244,7 +244,7 @@ def test_gpu_builds_what_the_cpu_builds(case: Any, weighted: bool, dtype: torch.
 def same(host: SparseGraph, there: SparseGraph) -> None:
     assert torch.equal(there.csr.indptr.cpu(), host.csr.indptr)
     assert torch.equal(there.csr.indices.cpu(), host.csr.indices)
-    assert torch.equal(there.edge_slots.cpu(), host.edge_slots)
+    assert torch.equal(there.nnz_index_of_edge.cpu(), host.nnz_index_of_edge)
 
 
 @pytest.mark.gpu

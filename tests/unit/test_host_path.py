@@ -6,15 +6,17 @@ The CUDA part runs on CPU tensors here, its native functions recorded.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.plan import Plan
+from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.testing import assert_accurate, random_graph
-from tests.fake_cuda import Recorded, View
+from tests.gpu_paths import RecordingPath, View
 from tests.helpers import dense_matrix, plain_product
 
 
@@ -24,8 +26,10 @@ def operand(**options: Any) -> gnnsparse.SparseOperand:
 
 
 @pytest.mark.parametrize("kernel", ["panel", "window", "csr"])
-def test_every_call_hands_over_its_own_memory(kernel: str, recorded: Recorded) -> None:
-    a, plan = operand(), Plan(kernel, prescale=False)
+def test_every_call_hands_over_its_own_memory(kernel: str, recorded: RecordingPath) -> None:
+    a, plan = operand(), Plan(kernel)
+    if not isinstance(plan, WindowPlan):
+        plan = replace(plan, prescale=False)
     xs = [torch.randn(200, 64).half() for _ in range(3)]
     ys = [gnnsparse.spmm(a, x, plan=plan) for x in xs]
     assert recorded.names() == [f"cuda_spmm_{kernel}"] * 3
@@ -36,7 +40,7 @@ def test_every_call_hands_over_its_own_memory(kernel: str, recorded: Recorded) -
     assert {(y.shape, y.dtype) for y in ys} == {(torch.Size([200, 64]), torch.float16)}
 
 
-def test_cut_rows_get_a_workspace_of_their_own(recorded: Recorded) -> None:
+def test_cut_rows_get_a_workspace_of_their_own(recorded: RecordingPath) -> None:
     graph = random_graph(200, 200, 0.3, weighted=False)
     a, plan = gnnsparse.prepare(graph, precision="fp16", cache=False), Plan("csr", row_limit=8)
     x = torch.randn(200, 64).half()
@@ -53,7 +57,7 @@ def test_cut_rows_get_a_workspace_of_their_own(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("odd", ["float32", "transposed", "offset", "narrow"])
-def test_operands_that_are_not_ready_are_packed(odd: str, recorded: Recorded) -> None:
+def test_operands_that_are_not_ready_are_packed(odd: str, recorded: RecordingPath) -> None:
     x = {
         "float32": lambda: torch.randn(200, 64),
         "transposed": lambda: torch.randn(64, 200).half().T,
@@ -76,7 +80,7 @@ def test_operands_that_are_not_ready_are_packed(odd: str, recorded: Recorded) ->
 @pytest.mark.parametrize("prescale", [True, False])
 @pytest.mark.parametrize("weights", ["gcn", None])
 def test_tf32_is_rounded_once_where_the_plan_says_so(
-    prescale: bool, weights: str | None, recorded: Recorded
+    prescale: bool, weights: str | None, recorded: RecordingPath
 ) -> None:
     """By the pass over X that panels are given then; otherwise they round what they read."""
     a = operand(precision="tf32", values=weights)
@@ -86,25 +90,25 @@ def test_tf32_is_rounded_once_where_the_plan_says_so(
     assert [v.rounded for v in product if isinstance(v, View)] == [prescale, False]
 
 
-def test_a_later_call_of_another_stride_is_packed_too(recorded: Recorded) -> None:
+def test_a_later_call_of_another_stride_is_packed_too(recorded: RecordingPath) -> None:
     a, x = operand(), torch.randn(200, 64).half()
     _ = a @ x
     _ = a @ torch.randn(64, 200).half().T
     assert recorded.names().count("cuda_pack") == 1
 
 
-def test_the_device_of_the_operand_becomes_the_current_one(recorded: Recorded) -> None:
+def test_the_device_of_the_operand_becomes_the_current_one(recorded: RecordingPath) -> None:
     a, x = operand(), torch.randn(200, 64).half()
     _ = a @ x
     assert recorded.switched == []
-    recorded.current = 1
+    recorded.current_index = 1
     _ = a @ x
     assert recorded.switched == [x.device]
 
 
 @pytest.mark.parametrize("kernel", ["panel", "window", "csr"])
-def test_sddmm(kernel: str, recorded: Recorded) -> None:
-    a, plan = operand(), Plan(kernel)
+def test_sddmm(kernel: str, recorded: RecordingPath) -> None:
+    a, plan = operand(), Plan(kernel, height=16) if kernel == "panel" else Plan(kernel)
     q, k = torch.randn(200, 64).half(), torch.randn(200, 64)
     out = gnnsparse.sddmm(a, q, k, plan=plan)
     assert recorded.names() == ["cuda_pack", f"cuda_sddmm_{kernel}"]
@@ -112,7 +116,7 @@ def test_sddmm(kernel: str, recorded: Recorded) -> None:
     assert recorded.views()[1].data == q.data_ptr()
 
 
-def test_edge_values_take_the_place_of_the_weights(recorded: Recorded) -> None:
+def test_edge_values_take_the_place_of_the_weights(recorded: RecordingPath) -> None:
     a, x = operand(), torch.randn(200, 64).half()
     values = torch.randn(a.nnz).half()
     for _ in range(2):
@@ -153,7 +157,7 @@ def test_arguments_that_no_longer_fit_are_refused_after_a_good_call() -> None:
     with pytest.raises(ValueError, match="k: has 7 columns"):
         gnnsparse.sddmm(a, torch.randn(30, 8), x[:, :7])
     with pytest.raises(TypeError, match="A: got"):
-        gnnsparse.spmm(a.side, x)  # type: ignore[arg-type]
+        gnnsparse.spmm(a.kernels, x)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="impl: got"):
         gnnsparse.spmm(a, x, impl="magic")
 
@@ -218,3 +222,55 @@ def test_threads_share_an_operand() -> None:
     for thread in threads:
         thread.join()
     assert problems == []
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32", "fp32"])
+def test_threads_may_share_an_operand_that_is_fresh(precision: str) -> None:
+    """What the first call makes is made once, and no thread reads what another has replaced."""
+    graph = random_graph(2000, 2000, 0.01)
+    x = torch.randn(2000, 8)
+    first = gnnsparse.prepare(graph, precision=precision, cache=False)
+    expected = [f(first).detach() for f in _operations(x)]
+    start = threading.Barrier(8)
+    problems: list[str] = []
+
+    def work(operands: list[gnnsparse.SparseOperand], turn: int) -> None:
+        calls = _operations(x)
+        for a in operands:
+            start.wait()
+            at = turn % len(calls)
+            for _ in range(3):
+                if not torch.equal(calls[at](a).detach(), expected[at]):
+                    problems.append(f"operation {at}")
+                # Memory that was given back too early holds something else now.
+                _ = [torch.full((size,), torch.nan) for size in (a.nnz, a.nnz // 2, 2 * a.nnz)]
+
+    for turn in range(len(expected)):
+        operands = [gnnsparse.prepare(graph, precision=precision, cache=False) for _ in range(20)]
+        threads = [threading.Thread(target=work, args=(operands, turn + i * (i % 2))) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+
+
+def _operations(x: torch.Tensor) -> list[Callable[[gnnsparse.SparseOperand], torch.Tensor]]:
+    values = torch.linspace(-1, 1, 100_000)
+
+    def gradient(a: gnnsparse.SparseOperand) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        (a @ leaf).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    return [
+        lambda a: a @ x,
+        lambda a: a.T @ x,
+        lambda a: gnnsparse.spmm(a, x, values[: a.nnz]),
+        lambda a: gnnsparse.sddmm(a, x, x),
+        lambda a: gnnsparse.edge_softmax(a, values[: a.nnz]),
+        lambda a: gnnsparse.attention(a, x, x, x),
+        lambda a: a.to_coo_order(a.T.transpose_values(values[: a.nnz])),
+        gradient,
+    ]

@@ -23,7 +23,7 @@ LENGTHS = st.integers(0, 40)
 def dense_of(graph: SparseGraph) -> torch.Tensor:
     """The pattern as a boolean matrix, after a check of what every pattern has to be."""
     assert graph.values is None
-    assert graph.edge_slots is None
+    assert graph.nnz_index_of_edge is None
     assert (graph.csr.indptr.dtype, graph.csr.indices.dtype) == (torch.int64, torch.int32)
     again = SparseGraph.from_csr(graph.csr.indptr, graph.csr.indices, num_cols=graph.num_cols)
     assert torch.equal(again.csr.indices, graph.csr.indices), "ascending columns, without repeats"

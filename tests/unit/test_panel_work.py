@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.bench.contestants import swept
-from gnnsparse.costs import STAGE, PanelCosts, PanelWork, gather_us, panel_us
+from gnnsparse.bench.candidates import swept
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
-from gnnsparse.plan import Device, Problem, choose_plan, panel_plan
+from gnnsparse.gpus import record_for
+from gnnsparse.gpus.model import PanelLoad, PanelWork, gather_us, panel_us
+from gnnsparse.gpus.record import PanelVariant
+from gnnsparse.plan import PanelPlan, Problem, choose_plan
+from gnnsparse.plan.panel import PANELS
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance
 from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
+from gnnsparse.tiles import PANEL_K_TILE
+from tests.gpu_paths import H200
+from tests.helpers import panel_counts
 
 
 def panels_of(csr: Csr, height: int = 16) -> BlockedMatrix:
@@ -30,14 +36,14 @@ def panels_of(csr: Csr, height: int = 16) -> BlockedMatrix:
 
 @given(
     rows=st.integers(1, 200), cols=st.integers(1, 300), density=st.floats(0, 1), limit=st.integers(1, 12),
-    at_once=st.integers(1, 50), seed=st.integers(0, 10),
+    together=st.integers(1, 50), seed=st.integers(0, 10),
 )  # fmt: skip
 @settings(deadline=None, max_examples=60)
 def test_a_sweep_changes_nothing_but_where_whole_panels_start(
-    rows: int, cols: int, density: float, limit: int, at_once: int, seed: int
+    rows: int, cols: int, density: float, limit: int, together: int, seed: int
 ) -> None:
     panel = panels_of(random_graph(rows, cols, density, hubs=1, seed=seed).csr)
-    plain, swept = cut_panels(panel, limit), cut_panels(panel, limit, at_once=at_once)
+    plain, swept = cut_panels(panel, limit), cut_panels(panel, limit, concurrent_panels=together)
     assert torch.equal(plain.items[:, :3], swept.items[:, :3])
     assert torch.equal(plain.cuts, swept.cuts)
     cut = plain.items[:, 3] >= 0
@@ -49,36 +55,36 @@ def test_a_sweep_changes_nothing_but_where_whole_panels_start(
 
 def test_panels_that_run_together_read_the_same_columns() -> None:
     """Panels of 10 stages, 8 at a time: each starts 10 / 8 stages after the one before."""
-    rows, length, at_once = 16 * 40, 10, 8
-    indices = torch.arange(length * STAGE, dtype=torch.int32).repeat(rows)
-    panel = panels_of(Csr(torch.arange(rows + 1) * length * STAGE, indices, length * STAGE))
-    first = (-1 - cut_panels(panel, 1000, at_once=at_once).items[:, 3]).tolist()
-    begin = [number * length / at_once for number in range(len(first))]
+    rows, length, together = 16 * 40, 10, 8
+    indices = torch.arange(length * PANEL_K_TILE, dtype=torch.int32).repeat(rows)
+    panel = panels_of(Csr(torch.arange(rows + 1) * length * PANEL_K_TILE, indices, length * PANEL_K_TILE))
+    first = (-1 - cut_panels(panel, 1000, concurrent_panels=together).items[:, 3]).tolist()
+    begin = [number * length / together for number in range(len(first))]
     for now in range(length, int(begin[-1])):
         running = [i for i, start in enumerate(begin) if start <= now < start + length]
         places = [(first[i] + int(now - begin[i])) % length for i in running]
-        assert len(running) == at_once
+        assert len(running) == together
         assert any(all((place - low) % length <= 1 for place in places) for low in places)
 
 
 def test_the_floor_gathers_in_the_order_of_the_sweep() -> None:
     """Every slot once, and neighbours in the list near to each other in X."""
     panel = panels_of(random_graph(16 * 60, 3000, 0.1, weighted=False).csr)
-    items = cut_panels(panel, 1000, at_once=20).items
+    items = cut_panels(panel, 1000, concurrent_panels=20).items
     order = swept(panel.columns, items, 20)
     assert torch.equal(order.sort().values, panel.columns.sort().values)
-    stages = order.view(-1, STAGE)
+    stages = order.view(-1, PANEL_K_TILE)
     inner = stages[len(stages) // 4 : -len(stages) // 4].clamp(min=0).double().mean(1)
     away = (inner[1:] - inner[:-1]).abs()
     assert float(torch.minimum(away, 3000 - away).median()) < 300
-    plain = panel.columns.view(-1, STAGE).clamp(min=0).double().mean(1)
+    plain = panel.columns.view(-1, PANEL_K_TILE).clamp(min=0).double().mean(1)
     assert float((inner - inner.median()).abs().median()) > 300  # it does go round
     assert stages.shape[0] == plain.shape[0]
 
 
-def test_more_stages_than_a_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_k_tiles_than_a_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = panels_of(random_graph(40, 300, 0.3).csr)
-    monkeypatch.setattr(balance, "_MOST_STAGES", panel.slots // STAGE)
+    monkeypatch.setattr(balance, "_MOST_TILES", panel.slots // PANEL_K_TILE)
     with pytest.raises(
         ValueError, match=rf"graph: has {panel.slots} column slots in panels; accepted: below"
     ):
@@ -89,66 +95,79 @@ def test_more_stages_than_a_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> No
 def test_lengths_of_panels(height: int) -> None:
     """Short ones as they are, long ones rounded up by a sixteenth at most; never without a panel."""
     graph = random_graph(300, 4000, 0.04, weighted=False, hubs=3, empty_rows=0.3)
-    side = gnnsparse.prepare(graph, precision="fp16", cache=False).side
-    exact = Counter((panels_of(graph.csr, height).panel_ptr.diff() // STAGE).tolist())
-    given_lengths = dict(side.panel_stages(height))
+    kernels = gnnsparse.prepare(graph, precision="fp16", cache=False).kernels
+    exact = Counter((panels_of(graph.csr, height).panel_ptr.diff() // PANEL_K_TILE).tolist())
+    counts = kernels.panel_counts(height)
+    given_lengths = dict(counts.tiles)
     assert sum(given_lengths.values()) == sum(exact.values())
-    assert side.panel_slots(height) == STAGE * sum(stages * count for stages, count in exact.items())
-    for stages in exact:
-        assert any(stages <= length <= stages * 17 / 16 for length in given_lengths)
-        assert stages > 32 or stages in given_lengths
+    assert counts.slots == PANEL_K_TILE * sum(tiles * count for tiles, count in exact.items())
+    for tiles in exact:
+        assert any(tiles <= length <= tiles * 17 / 16 for length in given_lengths)
+        assert tiles > 32 or tiles in given_lengths
 
 
-COSTS = PanelCosts(0.8, 3e-4, 4e-4, 2e-4, 1.0, 0.3, 0.3, 0.8)
 WORK = PanelWork(16, 32 * 5000, ((5, 1000),), 2, 256, 0.0, 100_000, 3168)
 
 
+RECORD = record_for(H200)
+
+
+def modelled(work: PanelWork, tile_limit: int) -> float:
+    row = replace(
+        RECORD.panel.heights[16], warp_us=3e-4, slice_us=4e-4, tile_us=2e-4, wait_us=1.0, slice_wait_us=0.3,
+        tile_wait_us=0.3, round=0.8,
+    )  # fmt: skip
+    load = PanelLoad.of(work, 1, tile_limit)
+    return float(panel_us(load, RECORD.memory, RECORD.panel, row, PanelVariant(0.8, 1.0)))
+
+
 def test_what_costs_time() -> None:
-    base = panel_us(WORK, COSTS, 1, 100)
-    assert panel_us(replace(WORK, slots=32 * 10_000, panels=((10, 1000),)), COSTS, 1, 100) > base
-    assert panel_us(replace(WORK, panels=((4, 999), (1004, 1))), COSTS, 1, 2000) > 10 * base  # one waits
-    assert panel_us(WORK, COSTS, 1, 3) > base  # cut, and put together
-    assert panel_us(replace(WORK, at_once=100), COSTS, 1, 100) > base  # in rounds
-    assert panel_us(replace(WORK, value_bytes=32.0), COSTS, 1, 100) > base
-    assert panel_us(replace(WORK, panels=()), COSTS, 1, 100) < base
+    base = modelled(WORK, 100)
+    assert modelled(replace(WORK, slots=32 * 10_000, panels=((10, 1000),)), 100) > base
+    assert modelled(replace(WORK, panels=((4, 999), (1004, 1))), 2000) > 10 * base  # one waits
+    assert modelled(WORK, 3) > base  # cut, and put together
+    assert modelled(replace(WORK, concurrent_panels=100), 100) > base  # in rounds
+    assert modelled(replace(WORK, value_bytes=32.0), 100) > base
+    assert modelled(replace(WORK, panels=()), 100) < base
 
 
 def test_gathers_are_slower_where_more_is_in_use() -> None:
-    times = [gather_us(1e9, in_use) for in_use in (0, 20e6, 50e6, 100e6, 1e9, 1e12)]
+    times = [gather_us(RECORD.memory, 1e9, in_use) for in_use in (0, 20e6, 50e6, 100e6, 1e9, 1e12)]
     assert times == sorted(times)
     assert times[0] == pytest.approx(100)
 
 
-def problem(panel_stages: tuple[tuple[int, int], ...], **changes: object) -> Problem:
-    rows, slots = 16 * sum(n for _, n in panel_stages), 32 * sum(s * n for s, n in panel_stages)
-    base = Problem(
-        "spmm", Device("cuda", (9, 0), 132, 140 * 2**30), Precision.FP16, rows, rows, 2 * slots, 64
-    )
-    tall = tuple((2 * stages, -(-count // 2)) for stages, count in panel_stages)
-    counts = {"panel_slots": (slots, 2 * slots), "panel_stages": (panel_stages, tall)}
-    return replace(base, **counts, **changes)
+def problem(tiles: tuple[tuple[int, int], ...]) -> Problem:
+    rows, slots = 16 * sum(n for _, n in tiles), 32 * sum(s * n for s, n in tiles)
+    tall = tuple((2 * length, -(-count // 2)) for length, count in tiles)
+    panels = panel_counts(slots, 2 * slots, tiles=(tiles, tall))
+    return Problem("spmm", H200, Precision.FP16, rows, rows, 2 * slots, 64, panels=panels)
+
+
+def panel_plan(of: Problem, height: int) -> PanelPlan:
+    return PANELS[height].default(of)
 
 
 def test_small_matrices_are_not_cut_for_little() -> None:
     """A second kernel takes longer than what a part saves."""
-    assert panel_plan(problem(((14, 205), (16, 205))), 16).step_limit >= 16
+    assert panel_plan(problem(((14, 205), (16, 205))), 16).tile_limit >= 16
 
 
 def test_long_panels_are_cut() -> None:
     plan = panel_plan(problem(((2, 3000), (900, 2))), 16)
-    assert plan.step_limit <= 100
+    assert plan.tile_limit <= 100
 
 
 def test_rows_in_l2_need_no_sweep() -> None:
     small, large = problem(((30, 3000),)), problem(((30, 150_000),))
-    assert (panel_plan(small, 16).at_once, panel_plan(small, 16).longest_first) == (0, True)
+    assert (panel_plan(small, 16).concurrent_panels, panel_plan(small, 16).longest_first) == (0, True)
     plan = panel_plan(large, 32)
-    assert (plan.at_once, plan.longest_first) == (16 * 132, False)
-    assert choose_plan(large).at_once in (16 * 132, 24 * 132)
+    assert (plan.concurrent_panels, plan.longest_first) == (16 * 132, False)
+    assert choose_plan(large).concurrent_panels in (16 * 132, 24 * 132)
 
 
 def test_a_graph_without_rows_has_a_plan() -> None:
-    side = gnnsparse.prepare(
+    kernels = gnnsparse.prepare(
         SparseGraph(Csr(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 5)), cache=False
-    ).side
-    assert side.panel_stages(16) == ()
+    ).kernels
+    assert kernels.panel_counts(16).tiles == ()

@@ -85,13 +85,13 @@ def test_edge_weights_are_normalised() -> None:
 def test_rank_one_weights_store_no_values(weights: str) -> None:
     a = make(random_graph(60, 60, 0.1, weighted=False), "cpu", values=weights, format="window")
     assert a.stats()["bytes"]["values"] == 0
-    assert a.side.values is None
-    assert a.side.blocked.values is None
+    assert a.kernels.values is None
+    assert a.kernels.blocked.values is None
 
 
 def test_values_of_one_are_a_pattern() -> None:
     a = gnnsparse.prepare(EDGES[:, [0, 1]], num_nodes=4, values=torch.ones(2))
-    assert a.side.values is None
+    assert a.kernels.values is None
 
 
 @given(
@@ -152,11 +152,11 @@ def test_symmetric_graphs_share_one_structure() -> None:
     graph = random_graph(80, 80, 0.1, weighted=False, symmetric=True)
     a = make(graph, "cpu", values="gcn", format="window")
     assert a.stats()["symmetric"]
-    assert a.T.side.csr is a.side.csr
-    assert a.T.side.blocked is a.side.blocked
+    assert a.T.kernels.csr is a.kernels.csr
+    assert a.T.kernels.blocked is a.kernels.blocked
     directed = make(random_graph(80, 80, 0.1, weighted=False), "cpu", values="gcn")
     assert not directed.stats()["symmetric"]
-    assert directed.T.side.csr is not directed.side.csr
+    assert directed.T.kernels.csr is not directed.kernels.csr
 
 
 def test_transpose_of_the_transpose() -> None:
@@ -204,8 +204,8 @@ def test_moving_between_devices(precision: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_gpu_conversion_gives_the_cpu_arrays(name: str) -> None:
     graph = random_graph(333, 200, 0.05, hubs=2, empty_rows=0.2)
-    host = make(graph, "cpu", format=name, precision="fp16").side
-    there = make(graph, "cuda", format=name, precision="fp16").side
+    host = make(graph, "cpu", format=name, precision="fp16").kernels
+    there = make(graph, "cuda", format=name, precision="fp16").kernels
     assert torch.equal(there.csr.indices.cpu(), host.csr.indices)
     if host.blocked is None:
         assert there.blocked is None

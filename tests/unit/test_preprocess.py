@@ -17,10 +17,11 @@ from gnnsparse import SparseGraph
 from gnnsparse.formats import format_spec
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, window_steps
+from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, window_tiles
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.testing import random_graph
+from tests.helpers import panel_counts
 
 
 def communities(count: int, size: int, seed: int = 0) -> SparseGraph:
@@ -102,7 +103,7 @@ def test_segments_cover_every_step_once(rows: int, cols: int, density: float, li
     graph = random_graph(rows, cols, density, seed=seed, hubs=1)
     blocked = convert(graph.csr, format_spec("window"), None)
     segments = cut_windows(blocked, graph.csr, limit)
-    steps = window_steps(blocked)
+    steps = window_tiles(blocked)
     covered = [set() for _ in range(steps.numel())]
     places: dict[int, list[int]] = {}
     for window, first, count, place in segments.items.tolist():
@@ -143,6 +144,8 @@ def test_cut_rows_lists_long_rows_alone() -> None:
 
 
 H200 = Device("cuda", (9, 0), 132)
+PANELS = panel_counts(54_379_008, 45_303_232)
+SCORE_PANELS = panel_counts(54_379_008)
 REDDIT = Problem("spmm", H200, Precision.FP16, 232_965, 232_965, 114_416_026, 128, "window", 68_212_192)
 
 
@@ -159,19 +162,19 @@ def test_plans_say_why() -> None:
         ({"format": ""}, "csr", "no blocked format"),
         ({"precision": Precision.FP32}, "csr", "fp32"),
         ({"device": Device("cuda", (7, 5), 72), "precision": Precision.BF16}, "csr", "sm_75"),
-        ({"device": Device("cuda", (7, 5), 72)}, "window", "windows gather less"),
+        ({"device": Device("cuda", (7, 5), 72)}, "window", "by the model: csr"),
         ({"device": Device("cuda", (7, 0), 72)}, "csr", "sm_70"),
-        ({"slots": 113_000_000}, "csr", "too little"),
+        ({"slots": 113_000_000}, "csr", "by the model: csr"),
         ({"format": "hrpb"}, "window", "asked for"),
         ({"format": "hrpb", "edge_values": True}, "csr", "no bits"),
         ({"format": "hrpb", "op": "sddmm"}, "csr", "no bits"),
         ({"device": Device("cpu")}, "csr", "CPU"),
-        ({"panel_slots": (54_379_008, 45_303_232)}, "panel", "45303232 columns"),
-        ({"panel_slots": (54_379_008, 0), "op": "sddmm"}, "panel", "by the model"),
-        ({"panel_slots": (54_379_008, 0), "op": "sddmm", "width": 32}, "window", "short"),
-        ({"panel_slots": (54_379_008, 0), "op": "sddmm", "width": 4000}, "window", "very wide"),
-        ({"panel_slots": (150_000_000, 140_000_000)}, "csr", "by the model"),
-        ({"panel_slots": (54_379_008, 45_303_232), "precision": Precision.FP32}, "panel", "by the model"),
+        ({"panels": PANELS}, "panel", "45303232 columns"),
+        ({"panels": SCORE_PANELS, "op": "sddmm"}, "panel", "by the model"),
+        ({"panels": SCORE_PANELS, "op": "sddmm", "width": 32}, "window", "no panel16: rows are shorter"),
+        ({"panels": SCORE_PANELS, "op": "sddmm", "width": 4000}, "window", "no panel16: rows are wider"),
+        ({"panels": panel_counts(150_000_000, 140_000_000)}, "csr", "by the model"),
+        ({"panels": PANELS, "precision": Precision.FP32}, "panel", "by the model"),
     ],
 )
 def test_choice(change: dict[str, object], kernel: str, why: str) -> None:
@@ -223,8 +226,8 @@ DD_LIKE = (
 def test_the_model_finds_what_was_fastest(
     counts: Any, precision: Precision, height: int, slices: int
 ) -> None:
-    rows, nnz, slots, stages = counts
-    shape = {"rows": rows, "cols": rows, "nnz": nnz, "panel_slots": slots, "panel_stages": stages}
+    rows, nnz, slots, tiles = counts
+    shape = {"rows": rows, "cols": rows, "nnz": nnz, "panels": panel_counts(*slots, tiles=tiles)}
     plan = choose_plan(replace(REDDIT, **shape, precision=precision))
     assert (plan.kernel, plan.height, plan.slices) == ("panel", height, slices)
     # A pass over X first pays where its rows are gathered many times, by warps that would all round them.
@@ -260,7 +263,7 @@ def test_no_rows_make_no_groups() -> None:
     ],
 )
 def test_panels_of_weighted_matrices(precision: Precision, nnz: int, height: int) -> None:
-    shape = {"panel_slots": (54_379_008, 45_303_232), "nnz": nnz, "precision": precision}
+    shape = {"panels": PANELS, "nnz": nnz, "precision": precision}
     plan = choose_plan(replace(REDDIT, **shape, weighted=True))
     assert (plan.kernel, plan.height) == ("panel", height)
 

@@ -237,4 +237,6 @@ def test_the_data_set_checks_itself() -> None:
 
 
 def test_names() -> None:
-    assert list(SEQUENCE_DATASETS) == ["listops", "lra_text_bytes"]
+    assert list(SEQUENCE_DATASETS)[:2] == ["listops", "lra_text_bytes"]
+    assert SEQUENCE_DATASETS["listops"] is module.load_listops
+    assert "digits" not in SEQUENCE_DATASETS

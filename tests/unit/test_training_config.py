@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 import train
-from gnnsparse import Precision
-from gnnsparse.data import DATASETS, SEQUENCE_DATASETS
-from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.data import CATALOG, DATASETS, SEQUENCE_DATASETS
 from gnnsparse.masks import PATTERNS
-from gnnsparse.preprocess.reorder import REORDERINGS
-from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, config, resolve_device
+from gnnsparse.nn.transformer import ACTIVATIONS
+from gnnsparse.tasks.sequence import make_pattern
+from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
 from models import MODELS
-
-CONFIGS = Path(train.__file__).parent / "configs"
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", list(overrides))
+from models.parts import NORMS
+from models.transformer import POOLS
+from tests.configs import CONFIGS, composed
 
 
 @pytest.mark.parametrize(
@@ -76,29 +70,47 @@ def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_device("cuda")
 
 
-def test_quick_choices_are_the_librarys() -> None:
-    """train.py repeats them, to answer before it imports the library."""
-    choices = {
-        "precision": Precision.names(),
-        "device": config.DEVICES,
-        "optimizer.decay": config.DECAYS,
-        "optimizer.schedule": config.SCHEDULES,
-        "trainer.logger": config.LOGGERS,
-        "preprocess.reorder": REORDERINGS,
-        "preprocess.format": FORMAT_NAMES,
-    }
-    assert choices == train.CHOICES
+def listed_choices() -> list[tuple[str, str, list[str]]]:
+    """(file, option, names) of every comment in configs/ that lists what the option below it accepts."""
+    found = []
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        lines = path.read_text().splitlines()
+        for comment, line in itertools.pairwise(lines):
+            if match := re.fullmatch(r"# (\w+(?: \| \w+)+)(: .*)?", comment):
+                found.append(
+                    (path.relative_to(CONFIGS).as_posix(), line.split(":")[0], match[1].split(" | "))
+                )
+    return found
 
 
-def test_a_file_for_each_data_set_and_model() -> None:
-    groups = ("dataset", "model", "pattern")
-    names = {group: {path.stem for path in (CONFIGS / group).iterdir()} for group in groups}
-    data = {*DATASETS, *SEQUENCE_DATASETS}
-    assert names == {"dataset": data, "model": set(MODELS), "pattern": set(PATTERNS)}
+def test_comments_list_what_the_library_accepts() -> None:
+    """Where the list is open, as that of formats, the comment refers to --help."""
+    accepted = {option.rpartition(".")[2]: tuple(names) for option, names in train.choices().items()}
+    accepted |= {"norm": tuple(NORMS), "activation": tuple(ACTIVATIONS), "pool": POOLS}
+    for file, option, names in listed_choices():
+        assert tuple(names) == accepted[option], file
+    closed = {"precision", "device", "decay", "schedule", "logger", "norm", "activation", "pool"}
+    assert {option for _, option, _ in listed_choices()} == closed
+
+
+def test_the_options_that_accept_names() -> None:
+    """Each of them is in the files, with a default that it accepts."""
+    options = {"precision", "device", "trainer.logger", "optimizer.decay", "optimizer.schedule",
+               "preprocess.reorder", "preprocess.format"}  # fmt: skip
+    assert set(train.choices()) == options
+    for option, names in train.choices().items():
+        assert OmegaConf.select(composed(), option) in names
+
+
+def test_a_file_for_each_pattern_and_none_for_what_is_not_registered() -> None:
+    names = {group: {path.stem for path in (CONFIGS / group).iterdir()} for group in ("dataset", "model")}
+    assert names["dataset"] <= set(CATALOG)
+    assert names["model"] <= set(MODELS)
+    assert {path.stem for path in (CONFIGS / "pattern").iterdir()} == set(PATTERNS)
 
 
 @pytest.mark.parametrize("name", DATASETS)
-@pytest.mark.parametrize("model", [name for name, model in MODELS.items() if not model.sequences])
+@pytest.mark.parametrize("model", [name for name, model in MODELS.items() if model.task == "node"])
 def test_every_model_takes_the_settings_of_every_graph(model: str, name: str) -> None:
     cfg = composed(f"model={model}", f"dataset={name}")
     train.read_settings(cfg)
@@ -117,7 +129,7 @@ def test_settings_of_sequences(name: str) -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns(name: str) -> None:
     cfg = composed("dataset=listops", "model=transformer", f"pattern={name}")
-    assert train.make_pattern(cfg, 96).num_rows == 96
+    assert make_pattern(train.read_settings(cfg).groups["pattern"], 96).num_rows == 96
     assert set(train.options_of(cfg.pattern)) == set(inspect.signature(PATTERNS[name]).parameters) - {
         "length",
         "keys",
@@ -152,7 +164,9 @@ def test_the_command_line_wins_over_tuned_settings() -> None:
 def test_settings_of_data_sets(name: str) -> None:
     cfg = composed(f"dataset={name}")
     assert cfg.dataset.name == name
-    assert set(cfg.dataset) == {"name", "root", "split", "seed", "scale"}
+    written = (CONFIGS / "dataset" / f"{name}.yaml").exists()
+    common = {"name", "root", "split", "seed", "scale"}
+    assert set(cfg.dataset) == (common if written else {"name", *CATALOG[name].options})
     train.check_quickly(cfg)
     train.read_settings(cfg)
 

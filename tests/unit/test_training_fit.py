@@ -47,7 +47,7 @@ def train(
     module = classifier(task, epochs)
     settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
     return fit(
-        module, prepared(task), settings, folder=folder, resume=resume, facts={"task": task.name}
+        module, prepared(task), settings, folder=folder, resume=resume, identity={"task": task.name}
     ), module
 
 

@@ -17,21 +17,28 @@ import torch
 
 import gnnsparse
 from gnnsparse import CacheWarning, Plan, Precision
-from gnnsparse.ops import cuda, tuning
+from gnnsparse.kernel_cache import Product
+from gnnsparse.ops import tuning
 from gnnsparse.plan import Device, Problem, candidates, choose_plan
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.testing import assert_accurate, random_graph
 from gnnsparse.timing import Timing
-from tests.fake_cuda import Recorded
+from tests.gpu_paths import RecordingPath
+from tests.helpers import panel_counts
 
 HOPPER = Device("cuda", (9, 0), 132)
 
 
-def problem(**facts: Any) -> Problem:
+def problem(**changes: Any) -> Problem:
     counts = {"rows": 8000, "cols": 8000, "nnz": 10**6, "width": 128, "format": "window", "slots": 500_000}
-    base = {"op": "spmm", "device": HOPPER, "precision": Precision.FP16, "panel_slots": (400_000, 300_000)}
-    return Problem(**{**base, **counts, **facts})  # type: ignore[arg-type]
+    base = {
+        "op": "spmm",
+        "device": HOPPER,
+        "precision": Precision.FP16,
+        "panels": panel_counts(400_000, 300_000),
+    }
+    return Problem(**{**base, **counts, **changes})  # type: ignore[arg-type]
 
 
 class Timer:
@@ -39,15 +46,17 @@ class Timer:
 
     def __init__(self, patch: pytest.MonkeyPatch, rule: Callable[[Plan], float]) -> None:
         self.rule, self.plans, self.now = rule, [], None  # type: list[Plan], Any
-        for op in ("spmm", "sddmm"):
-            patch.setattr(cuda, op, self._watch(getattr(cuda, op)))
+        self._runner = tuning.runner
+        patch.setattr(tuning, "runner", self._watch)
         patch.setattr(tuning, "measure", self._measure)
         patch.setattr(tuning, "device_name", lambda device: "NVIDIA H200")
 
-    def _watch(self, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def watched(*arguments: Any) -> torch.Tensor:
-            self.now = arguments[-1]
-            return run(*arguments)
+    def _watch(self, *arguments: Any) -> Callable[[Plan], object]:
+        run = self._runner(*arguments)
+
+        def watched(plan: Plan) -> object:
+            self.now = plan
+            return run(plan)
 
         return watched
 
@@ -73,15 +82,15 @@ def prepared(**options: Any) -> gnnsparse.SparseOperand:
 def test_candidates_are_distinct_and_begin_with_the_model() -> None:
     cases: list[dict[str, Any]] = [
         {},
-        {"op": "sddmm", "panel_slots": (400_000, 0)},
+        {"op": "sddmm", "panels": panel_counts(400_000)},
         {"weighted": True},
-        {"edge_values": True, "panel_slots": (0, 0)},
+        {"edge_values": True, "panels": ()},
         {"format": "", "precision": Precision.FP32},
-        {"format": "me-bcrs", "panel_slots": (0, 0)},
+        {"format": "me-bcrs", "panels": ()},
         {"width": 1},
     ]
-    for facts in cases:
-        case = problem(**facts)
+    for changes in cases:
+        case = problem(**changes)
         plans = candidates(case)
         assert plans[0] == choose_plan(case)
         bare = [replace(plan, reasons=()) for plan in plans]
@@ -96,15 +105,15 @@ def test_candidates_of_spmm() -> None:
         assert {plan.prescale for plan in plans if plan.label == label} == {True, False}
     panels = [plan for plan in plans if plan.label == "panel 16"]
     assert {plan.slices for plan in panels} == {1, 2}
-    assert len({plan.step_limit for plan in panels}) == 2
+    assert len({plan.tile_limit for plan in panels}) == 2
     for precision, packed in ((Precision.FP16, True), (Precision.BF16, True), (Precision.TF32, False)):
         labels = {plan.label for plan in candidates(problem(weighted=True, precision=precision))}
         assert ("panel 32" in labels) == packed
-    assert not [p for p in candidates(problem(edge_values=True, panel_slots=(0, 0))) if p.kernel == "panel"]
+    assert not [p for p in candidates(problem(edge_values=True, panels=())) if p.kernel == "panel"]
 
 
 def test_candidates_of_sddmm_and_of_a_cpu() -> None:
-    labels = {plan.label for plan in candidates(problem(op="sddmm", panel_slots=(400_000, 0)))}
+    labels = {plan.label for plan in candidates(problem(op="sddmm", panels=panel_counts(400_000)))}
     assert labels == {"csr", "window", "panel 16"}
     assert "panel 16" not in {p.label for p in candidates(problem(op="sddmm", width=8))}
     assert candidates(problem(device=Device("cpu"))) == (choose_plan(problem(device=Device("cpu"))),)
@@ -115,7 +124,7 @@ def test_candidates_of_sddmm_and_of_a_cpu() -> None:
 
 @pytest.mark.parametrize("kernel", ["csr", "window", "panel 16", "panel 32"])
 def test_the_fastest_is_used_and_says_so(
-    kernel: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+    kernel: str, recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timer = Timer(monkeypatch, fast(kernel))
     a = prepared(cache=False)
@@ -126,7 +135,7 @@ def test_the_fastest_is_used_and_says_so(
     assert a.plan(64) == plan
     assert "autotuned on" in str(plan)
     measured = {replace(p, reasons=()) for p in timer.plans}
-    assert measured == {replace(p, reasons=()) for p in candidates(a.side.problem("spmm", 64, False))}
+    assert measured == {replace(p, reasons=()) for p in candidates(a.kernels.problem(Product("spmm", 64)))}
     recorded.calls.clear()
     before = len(timer.plans)
     _ = a @ torch.randn(200, 64).half()
@@ -134,8 +143,8 @@ def test_the_fastest_is_used_and_says_so(
     assert len(timer.plans) == before
 
 
-def test_noise_does_not_move_the_model(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = choose_plan(prepared(autotune=False, cache=False).side.problem("spmm", 64, False))
+def test_noise_does_not_move_the_model(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = choose_plan(prepared(autotune=False, cache=False).kernels.problem(Product("spmm", 64)))
     other = "csr" if model.label != "csr" else "window"
     Timer(monkeypatch, lambda plan: 0.1 if plan.label == other else 0.101)
     assert prepared(cache=False).plan(64).label == model.label
@@ -143,7 +152,7 @@ def test_noise_does_not_move_the_model(recorded: Recorded, monkeypatch: pytest.M
     assert prepared(cache=False).plan(64).label == other
 
 
-def test_a_candidate_that_fails_is_left_out(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_fails_is_left_out(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
     def rule(plan: Plan) -> float:
         if plan.kernel != "csr":
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -161,7 +170,7 @@ def test_a_candidate_that_fails_is_left_out(recorded: Recorded, monkeypatch: pyt
     assert "no candidate could run" in plan.reasons[-1]
 
 
-def test_products_tune_themselves_once(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_tune_themselves_once(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = Timer(monkeypatch, fast("window"))
     a, x = prepared(cache=False), torch.randn(200, 64).half()
     _ = a @ x
@@ -178,16 +187,18 @@ def test_products_tune_themselves_once(recorded: Recorded, monkeypatch: pytest.M
     assert len(timer.plans) > third
 
 
-def test_formats_of_the_losers_are_given_back(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_of_the_losers_are_given_back(
+    recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Timer(monkeypatch, fast("csr"))
     a = prepared(cache=False)
     a.tune(64)
-    assert a.side.panel_bytes == 0
+    assert a.kernels.panel_bytes == 0
     _ = a @ torch.randn(200, 64).half()
-    assert a.side.panel_bytes == 0
+    assert a.kernels.panel_bytes == 0
 
 
-def test_tuning_after_use_takes_effect(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_after_use_takes_effect(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
     a, x = prepared(cache=False, autotune=False), torch.randn(200, 64).half()
     _ = a @ x
     before = recorded.names()[-1]
@@ -198,7 +209,7 @@ def test_tuning_after_use_takes_effect(recorded: Recorded, monkeypatch: pytest.M
     assert recorded.names()[-1] == f"cuda_spmm_{other}"
 
 
-def test_the_random_state_of_the_user_stays(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_random_state_of_the_user_stays(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
     Timer(monkeypatch, fast("csr"))
     before = torch.get_rng_state()
     prepared(cache=False).tune(64)
@@ -208,7 +219,9 @@ def test_the_random_state_of_the_user_stays(recorded: Recorded, monkeypatch: pyt
 # The cache
 
 
-def test_the_choice_is_kept_for_the_next_process(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_kept_for_the_next_process(
+    recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timer = Timer(monkeypatch, fast("panel 16"))
     plan = prepared().plan(64)
     first = len(timer.plans)
@@ -228,7 +241,7 @@ def test_the_choice_is_kept_for_the_next_process(recorded: Recorded, monkeypatch
     assert len(timer.plans) > before
 
 
-def test_another_version_measures_anew(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_measures_anew(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = Timer(monkeypatch, fast("csr"))
     prepared().plan(64)
     first = len(timer.plans)
@@ -238,12 +251,12 @@ def test_another_version_measures_anew(recorded: Recorded, monkeypatch: pytest.M
 
 
 def plan_file(folder: Path) -> Path:
-    (found,) = (e.path for e in GraphCache(folder).entries() if e.facts and "plan" in e.facts)
+    (found,) = (e.path for e in GraphCache(folder).entries() if e.metadata and "plan" in e.metadata)
     return found
 
 
 def test_a_damaged_file_is_told_and_measured_anew(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+    recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
     timer = Timer(monkeypatch, fast("csr"))
     prepared().plan(64)
@@ -265,7 +278,7 @@ def test_a_damaged_file_is_told_and_measured_anew(
     ],
 )  # fmt: skip
 def test_a_foreign_plan_is_told_and_measured_anew(
-    change: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+    change: Any, recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
     timer = Timer(monkeypatch, fast("csr"))
     prepared().plan(64)
@@ -281,7 +294,7 @@ def test_a_foreign_plan_is_told_and_measured_anew(
 
 
 def test_ls_names_plans(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gnnsparse.cli import main
 
@@ -293,7 +306,7 @@ def test_ls_names_plans(
     assert main(["cache", "verify"]) == 0
 
 
-def test_operands_keep_their_tuner(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_keep_their_tuner(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = Timer(monkeypatch, fast("csr"))
     a = prepared(cache=False)
     other = pickle.loads(pickle.dumps(a))
@@ -314,7 +327,7 @@ def test_a_cpu_has_nothing_to_measure(monkeypatch: pytest.MonkeyPatch, own_cache
     for plan in (a.plan(8), a.tune(8), a.T.tune(8, "sddmm")):
         assert plan.kernel == "csr"
         assert "there is one candidate" in str(plan)
-    assert not [e for e in GraphCache(own_cache).entries() if e.facts and "plan" in e.facts]
+    assert not [e for e in GraphCache(own_cache).entries() if e.metadata and "plan" in e.metadata]
 
 
 def test_bad_arguments() -> None:

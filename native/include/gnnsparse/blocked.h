@@ -1,5 +1,5 @@
 // The one blocked format. Rows are grouped into panels, the columns that are empty in a panel are
-// dropped, and the rest is cut into blocks. gnnsparse/formats.py says which parameters give which
+// dropped, and the rest is cut into blocks. gnnsparse/formats says which parameters give which
 // published format.
 #pragma once
 

@@ -1,0 +1,1 @@
+"""`gnnsparse bench fit`: measures a GPU and writes its record (gnnsparse.gpus)."""

@@ -1,0 +1,96 @@
+"""Rates of a GPU's memory: copies, passes over X, and random rows out of L2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+
+from gnnsparse.csr import address
+from gnnsparse.cuda_path import describe_device, path
+from gnnsparse.gpus.record import MemoryRates
+from gnnsparse.ops.dense import cuda_loader
+from gnnsparse.precision import Precision, dense_view
+from gnnsparse.tiles import GATHER_FLOOR_WORDS, SLICE_BYTES
+from gnnsparse.timing import measure
+
+__all__ = ["measure_memory"]
+
+#: Bytes of X that rows are gathered out of.
+_SIZES = (4e6, 15e6, 30e6, 45e6, 60e6, 90e6, 120e6, 240e6, 640e6)
+#: Rows that are gathered, and bytes of the large copy and of the two passes.
+_GATHERED, _COPY, _PASSES = 2**24, 2**30, (2**20, 2**28)
+#: A slice of X counts as resident in L2 while its rows come at this share of the rate of a small one.
+_RESIDENT = 0.92
+#: Features of a slice of 16-bit rows.
+_FEATURES = SLICE_BYTES // 2
+_REPEATS = 10
+
+
+def _seconds(call: Callable[[], object], device: torch.device) -> float:
+    return measure(call, device, repeats=_REPEATS, graph=True).median / 1e3
+
+
+def _copy_rate(device: torch.device) -> float:
+    """TB/s of a large copy, bytes read and written."""
+    source = torch.randint(2**31 - 1, (_COPY // 4,), dtype=torch.int32, device=device)
+    target = torch.empty_like(source)
+    return 2 * _COPY / _seconds(lambda: target.copy_(source), device) / 1e12
+
+
+def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -> float:
+    """TB/s of random rows out of an X of `size` bytes."""
+    x = torch.randn(int(size) // (2 * features), features, device=device).half()
+    columns = torch.randint(x.shape[0], (_GATHERED,), dtype=torch.int32, device=device)
+    processors = describe_device(device).multiprocessors
+    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=device)
+    gpu, view = path(), dense_view(x)
+
+    def call() -> None:
+        gpu.native.cuda_gather_floor(
+            address(columns), _GATHERED, view, features, address(out), gpu.stream(device)
+        )
+
+    return 2 * features * _GATHERED / _seconds(call, device) / 1e12
+
+
+def _pass_costs(device: torch.device) -> tuple[float, float]:
+    """A pass over X that weighs its rows: microseconds of its start, and TB/s."""
+    times = []
+    for size in _PASSES:
+        x = torch.randn(size // SLICE_BYTES, _FEATURES, device=device).half()
+        load = cuda_loader(Precision.FP16, _FEATURES, torch.ones(x.shape[0], device=device))
+        times.append(_seconds(lambda load=load, x=x: load(x), device))  # type: ignore[misc]
+    rate = 2 * (_PASSES[1] - _PASSES[0]) / (times[1] - times[0]) / 1e12
+    start = max(times[0] - 2 * _PASSES[0] / rate / 1e12, 0.0)
+    return 1e6 * start, rate
+
+
+def _resident_bytes(rates: list[tuple[float, float]]) -> int:
+    """The largest X whose rows come nearly as fast as those of a small one, between the sizes measured."""
+    least = _RESIDENT * rates[0][1]
+    for (small, fast), (large, slow) in pairwise(rates):
+        if slow < least:
+            return int(small + (large - small) * (fast - least) / max(fast - slow, 1e-9))
+    return int(rates[-1][0])
+
+
+def measure_memory(device: torch.device) -> MemoryRates:
+    """The rates of a GPU's memory; takes a few seconds and 3 GB.
+
+    Raises:
+        RuntimeError: there is no memory for it.
+    """
+    rates = [(size, _gather_rate(size, device)) for size in _SIZES]
+    start, rate = _pass_costs(device)
+    # A larger X is never faster: what looks like it is noise.
+    falling = [(size, min(r for _, r in rates[: i + 1])) for i, (size, r) in enumerate(rates)]
+    return MemoryRates(
+        l2=((0.0, falling[0][1]), *falling[1:]),
+        resident_bytes=_resident_bytes(falling),
+        pass_start_us=start,
+        pass_tbs=rate,
+        dram_tbs=_copy_rate(device),
+        gather_tbs=_gather_rate(45e6, device, 2 * _FEATURES),
+    )

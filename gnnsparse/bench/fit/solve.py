@@ -1,0 +1,320 @@
+"""From measurements to a record: the numbers whose model makes the best choices.
+
+Least squares of the times alone give a model that is nearer to them and chooses worse, so what is minimised
+is first of all what the model's choices cost: for each case the time of the plan that it would take, by the
+time of the best one, on a logarithmic scale. The choice is softened (a plan takes part by how near its
+modelled time is to the best), so that the cost has a gradient, and so that choices which hang on a hair count
+as half lost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from gnnsparse.bench.fit.cases import Case
+from gnnsparse.gpus.model import CsrLoad, PanelLoad, csr_us, panel_us
+from gnnsparse.gpus.record import GpuRecord, PanelRow, PanelVariant
+from gnnsparse.plain import from_plain, to_plain
+from gnnsparse.plan import CsrPlan, PanelPlan, WindowPlan
+from gnnsparse.plan.csr import CSR
+from gnnsparse.plan.panel import PANELS
+
+__all__ = ["Fit", "Quality", "Table", "fit_record", "quality_of"]
+
+_Group = tuple[Any, ...]
+#: Weights in what is minimised: squared error of the times, and squared distance from the start.
+_ERROR, _DISTANCE = 0.02, 2e-4
+#: Softness of the choice, as a relative difference of times, from stage to stage.
+_SOFTNESS = (0.1, 0.03, 0.01)
+#: How far a number may go from where it starts: a factor.
+_REACH = 8.0
+#: A choice is lost where it is slower than this share of the best.
+LOST = 0.97
+_STEPS, _TRIES = 60, 1500
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a record's choices are on measured cases.
+
+    Attributes:
+        cases: how many there are.
+        lost: how many choices are slower than 0.97 of the best.
+        worst: the speed of the worst choice, by that of the best plan.
+        mean: geometric mean of these speeds.
+        error: mean relative error of modelled times.
+    """
+
+    cases: int
+    lost: int
+    worst: float
+    mean: float
+    error: float
+
+
+class Table:
+    """Measured plans as arrays: loads by group, which one function models at a time.
+
+    Args:
+        cases: measured SpMM and SDDMM problems.
+    """
+
+    def __init__(self, cases: list[Case]) -> None:
+        rows: dict[_Group, list[tuple[int, Any]]] = defaultdict(list)
+        log_times: list[float] = []
+        of_case: list[int] = []
+        for number, case in enumerate(cases):
+            for plan, ms in case.times.items():
+                if (found := _load(case, plan)) is None:
+                    continue
+                group, load = found
+                rows[group].append((len(log_times), load))
+                log_times.append(float(np.log(1e3 * ms)))
+                of_case.append(number)
+        self.log_times, self.case = np.array(log_times), np.array(of_case)
+        self.cases = len(cases)
+        self._groups = {
+            group: (np.array([at for at, _ in found]), _stacked([load for _, load in found]))
+            for group, found in rows.items()
+        }
+        best = np.full(self.cases, np.inf)
+        np.minimum.at(best, self.case, self.log_times)
+        self.regret = self.log_times - best[self.case]
+
+    def model(self, record: Any) -> np.ndarray:
+        """Logarithms of the microseconds of each plan, as a record models them."""
+        modelled = np.empty_like(self.log_times)
+        for group, (at, load) in self._groups.items():
+            modelled[at] = np.log(_modelled(record, group, load))
+        return modelled
+
+    def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
+        """What the softened choice of each case costs, on a logarithmic scale."""
+        least = np.full(self.cases, np.inf)
+        np.minimum.at(least, self.case, modelled)
+        share = np.exp(-(modelled - least[self.case]) / softness)
+        total = np.bincount(self.case, share, self.cases)
+        return np.bincount(self.case, share * self.regret, self.cases) / np.maximum(total, 1e-300)
+
+    def chosen_regret(self, modelled: np.ndarray) -> np.ndarray:
+        """What the choice of each case costs, on a logarithmic scale."""
+        order = np.lexsort((modelled, self.case))
+        first = np.concatenate([[True], self.case[order][1:] != self.case[order][:-1]])
+        return self.regret[order][first]
+
+
+def _load(case: Case, plan: Any) -> tuple[_Group, Any] | None:
+    """The group of a measured plan, and its load; None where it has no model of its own."""
+    problem = case.problem
+    if isinstance(plan, CsrPlan):
+        return ("csr", problem.arithmetic, plan.group > 0, problem.op), CSR.load(problem, plan)
+    if isinstance(plan, PanelPlan):
+        kernel = PANELS[plan.height]
+        return ("panel", plan.height, kernel.variant(problem, plan)), kernel.load(problem, plan)
+    return None
+
+
+def _stacked(loads: list[Any]) -> Any:
+    kind = type(loads[0])
+    return kind(*(np.array([getattr(load, field.name) for load in loads], float) for field in fields(kind)))
+
+
+def _modelled(record: Any, group: _Group, load: Any) -> np.ndarray:
+    if isinstance(load, CsrLoad):
+        _, arithmetic, grouped, op = group
+        us = csr_us(load, record.memory, record.csr, arithmetic, grouped, op)
+    else:
+        assert isinstance(load, PanelLoad)
+        _, height, variant = group
+        row = record.panel.heights[height]
+        us = panel_us(load, record.memory, record.panel, row, row.variants[variant])
+    return np.asarray(us)
+
+
+def quality_of(record: GpuRecord, table: Table) -> Quality:
+    """How good a record's choices are on what was measured."""
+    modelled = table.model(record)
+    regret = table.chosen_regret(modelled)
+    return Quality(
+        table.cases, int((regret > -np.log(LOST)).sum()), float(np.exp(-regret.max())),
+        float(np.exp(-regret.mean())), float(np.abs(np.expm1(modelled - table.log_times)).mean()),
+    )  # fmt: skip
+
+
+class _Numbers:
+    """The numbers of a record that are fitted, as a vector of logarithms relative to where they start."""
+
+    def __init__(self, start: GpuRecord) -> None:
+        self._plain = to_plain(start)
+        self.paths = [path for path in _paths(start) if self._at(path) > 0]
+        self._start = np.array([self._at(path) for path in self.paths])
+        # What models read attributes of: checking a record anew for each vector would take most of the time.
+        self._tree = _tree(start)
+        self._owners = [_owner(self._tree, path) for path in self.paths]
+
+    def _at(self, path: tuple[str, ...]) -> float:
+        value: Any = self._plain
+        for key in path:
+            value = value[key]
+        return float(value)
+
+    def quick(self, theta: np.ndarray) -> Any:
+        """What reads as the record of a vector, until the next call."""
+        for (owner, name), value in zip(self._owners, self._start * np.exp(theta), strict=True):
+            owner[name] = float(value)
+        return self._tree
+
+    def record(self, theta: np.ndarray) -> GpuRecord:
+        """The record of a vector."""
+        changes = {path: self._at(path) * float(np.exp(x)) for path, x in zip(self.paths, theta, strict=True)}
+        made: GpuRecord = from_plain(GpuRecord, _changed(self._plain, changes, ()), "fit")
+        return made
+
+
+class _Tree(dict[Any, Any]):
+    """A dictionary whose entries are attributes as well."""
+
+    __getattr__ = dict.__getitem__
+
+
+def _tree(value: Any) -> Any:
+    if is_dataclass(value):
+        return _Tree({field.name: _tree(getattr(value, field.name)) for field in fields(value)})
+    if isinstance(value, Mapping):
+        return _Tree({key: _tree(item) for key, item in value.items()})
+    return value
+
+
+def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
+    """What holds the number at a path, and its name there."""
+    for key in path[:-1]:
+        tree = tree[int(key) if key.isdecimal() else key]
+    return tree, path[-1]
+
+
+def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
+    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "sddmm")
+    found: list[tuple[str, ...]] = [("csr", name) for name in csr]
+    found += [("csr", of, name) for of in ("row_gather", "group_gather") for name in ("half", "tf32", "fp32")]
+    found += [("panel", name) for name in ("power", "slice_in_use", "add_us", "add_part_us")]
+    costs = [field.name for field in fields(PanelRow) if field.name != "variants"]
+    for height, row in start.panel.heights.items():
+        at = ("panel", "heights", str(height))
+        found += [(*at, name) for name in costs]
+        for variant in row.variants:
+            names = [field.name for field in fields(PanelVariant)]
+            # The busy terms of the plain kernel are the unit of the others.
+            found += [
+                (*at, "variants", variant, name) for name in names if (variant, name) != ("half", "busy")
+            ]
+    return found
+
+
+def _changed(plain: Any, changes: dict[tuple[str, ...], float], at: tuple[str, ...]) -> Any:
+    if isinstance(plain, dict):
+        return {key: _changed(value, changes, (*at, key)) for key, value in plain.items()}
+    return changes.get(at, plain)
+
+
+def _objective(table: Table, numbers: _Numbers, softness: float) -> Callable[[np.ndarray], float]:
+    def cost(theta: np.ndarray) -> float:
+        modelled = table.model(numbers.quick(theta))
+        regret = table.soft_regret(modelled, softness)
+        lost = np.maximum(regret + np.log(LOST) + 0.01, 0.0)  # counted from 2 % on
+        error = np.minimum(np.abs(modelled - table.log_times), 1.0)
+        return float(
+            regret.mean() + 10 * lost.mean() + _ERROR * (error**2).mean() + _DISTANCE * (theta**2).mean()
+        )
+
+    return cost
+
+
+def _gradient(cost: Callable[[np.ndarray], float], step: float) -> Callable[[np.ndarray], np.ndarray]:
+    def of(theta: np.ndarray) -> np.ndarray:
+        found, here = np.empty_like(theta), cost(theta)
+        for i in range(theta.size):
+            moved = theta.copy()
+            moved[i] += step
+            found[i] = (cost(moved) - here) / step
+        return found
+
+    return of
+
+
+def _polished(cost: Callable[[np.ndarray], float], theta: np.ndarray, tries: int, reach: float) -> np.ndarray:
+    """Random changes of a few numbers at a time that make the cost less."""
+    generator = np.random.default_rng(0)
+    best, least = theta, cost(theta)
+    for attempt in range(tries):
+        size = 0.2 * (1 - attempt / tries) + 0.01
+        chosen = generator.random(theta.size) < 3 / theta.size
+        trial = np.clip(best + size * chosen * generator.standard_normal(theta.size), -reach, reach)
+        if (value := cost(trial)) < least:
+            best, least = trial, value
+    return best
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted record.
+
+    Attributes:
+        record: the numbers.
+        before, after: how good the choices of the record are that the fit started from, and its own.
+    """
+
+    record: GpuRecord
+    before: Quality
+    after: Quality
+
+
+def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
+    """The record with the window kernel's costs beside the csr kernel's, as measured."""
+    ratios: dict[str, list[float]] = {"spmm": [], "sddmm": []}
+    for case in cases:
+        windows = [ms for plan, ms in case.times.items() if isinstance(plan, WindowPlan)]
+        csr = [ms for plan, ms in case.times.items() if isinstance(plan, CsrPlan)]
+        if windows and csr:
+            by_row = (
+                max(case.problem.slots, 1) / max(case.problem.nnz, 1) if case.problem.op == "spmm" else 1.0
+            )
+            ratios[case.problem.op].append(windows[0] / csr[0] / by_row)
+    found = {op: float(np.median(values)) for op, values in ratios.items() if values}
+    return replace(record, window=replace(record.window, **found))
+
+
+def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, tries: int = _TRIES) -> Fit:
+    """Fits the costs of the csr, window and panel kernels.
+
+    Args:
+        start: the numbers to start from, with the memory rates of the GPU; of the same GPU or of one like it.
+        cases: what was measured.
+        steps: of the minimisation, for each softness.
+        tries: random changes at the end.
+
+    Returns:
+        The record with the fewest lost choices of those that were come by, `start` included.
+    """
+    table, numbers = Table(cases), _Numbers(start)
+    reach = float(np.log(_REACH))
+    theta = np.zeros(len(numbers.paths))
+    tried = [theta]
+    for softness in _SOFTNESS:
+        cost = _objective(table, numbers, softness)
+        found = minimize(
+            cost, theta, jac=_gradient(cost, 1e-3), method="L-BFGS-B", bounds=[(-reach, reach)] * theta.size,
+            options={"maxiter": steps},
+        )  # fmt: skip
+        theta = found.x
+        tried.append(theta)
+    final = _objective(table, numbers, _SOFTNESS[-1])
+    tried += [_polished(final, of, tries, reach) for of in (tried[0], tried[-1])]
+    best = numbers.record(min(tried, key=final))
+    before = quality_of(start, table)
+    return Fit(_with_window(best, cases), before, quality_of(best, table))

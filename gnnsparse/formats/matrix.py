@@ -1,0 +1,225 @@
+"""A sparse matrix in the blocked format: its arrays, their size, and how they are read back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr, address
+from gnnsparse.errors import bad_type
+from gnnsparse.formats.spec import ENCODINGS, FormatSpec
+
+__all__ = ["BlockedMatrix"]
+
+_ARRAYS = (
+    "panel_rows", "panel_ptr", "columns", "bitmap", "brick_ptr", "brick_rows", "value_ptr", "values",
+    "zero_ptr", "zero_cols", "residual_rows", "residual_ptr", "residual_cols", "residual_values",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class BlockedMatrix:
+    """A sparse matrix in the blocked format. An array that the format does not have is None.
+
+    Attributes:
+        spec: the parameters.
+        rows, cols, nnz: size of the matrix.
+        panel_rows: int32 [panels], first row of each panel, where it is not p * spec.panel.
+        panel_ptr: int64 [panels + 1], first column slot of each panel.
+        columns: int32 [slots]; a padded slot repeats the last column of its panel, in lane order -1.
+        bitmap: uint8 [bricks * window * brick / 8], row-major bits in a brick, or in lane order.
+        brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
+        brick_rows: int32 [bricks], which window of its panel a brick is in.
+        value_ptr: int64 [slots / block + 1], first packed value of each block.
+        values: dense or packed, in the storage dtype of the precision. Entries are pairs of 16 bits, the
+            second of which is the byte of the value in its block's operand (native packed_entries.h).
+        zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
+        residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the
+            windows, as a small CSR matrix.
+    """
+
+    spec: FormatSpec
+    rows: int
+    cols: int
+    nnz: int
+    panel_ptr: torch.Tensor
+    columns: torch.Tensor
+    panel_rows: torch.Tensor | None = None
+    bitmap: torch.Tensor | None = None
+    brick_ptr: torch.Tensor | None = None
+    brick_rows: torch.Tensor | None = None
+    value_ptr: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    zero_ptr: torch.Tensor | None = None
+    zero_cols: torch.Tensor | None = None
+    residual_rows: torch.Tensor | None = None
+    residual_ptr: torch.Tensor | None = None
+    residual_cols: torch.Tensor | None = None
+    residual_values: torch.Tensor | None = None
+
+    @property
+    def panels(self) -> int:
+        """Number of panels."""
+        return self.panel_ptr.numel() - 1
+
+    @property
+    def slots(self) -> int:
+        """Stored columns of all panels, padding included."""
+        return self.columns.numel()
+
+    @cached_property
+    def arrays(self) -> dict[str, torch.Tensor]:
+        """The arrays this format has, by name."""
+        found = {name: getattr(self, name) for name in _ARRAYS}
+        return {name: array for name, array in found.items() if array is not None}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @cached_property
+    def residual(self) -> Csr | None:
+        """The rows kept out of the windows; row i of it is row residual_rows[i] of the matrix."""
+        if self.residual_ptr is None or self.residual_cols is None:
+            return None
+        return Csr(self.residual_ptr, self.residual_cols, self.cols)
+
+    def to(self, device: torch.device) -> BlockedMatrix:
+        """The matrix on `device`."""
+        moved = {name: array.to(device) for name, array in self.arrays.items()}
+        return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
+
+    def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
+        """A native handle; `slot_scale` [slots] weighs the columns of a bitmap without values."""
+        spec = self.spec
+        view = _native.Blocked(
+            spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
+            ENCODINGS.index(spec.encoding), self.rows, self.cols, self.panels,
+        )  # fmt: skip
+        view.attach(
+            address(self.panel_rows), address(self.panel_ptr), address(self.columns),
+            address(self.bitmap), address(self.brick_ptr), address(self.brick_rows),
+            address(self.value_ptr), address(self.values), address(slot_scale),
+        )  # fmt: skip
+        return view
+
+    def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:
+        """Bytes by the formula of the format's paper, with offsets of 8 bytes instead of 4.
+
+        Args:
+            zeros: stored zeros, padding apart (tiled-csr).
+            residual_nnz: nonzeros kept out of the windows (rs-tile).
+        """
+        spec, slots, value = self.spec, self.slots, 0 if self.values is None else self.values.itemsize
+        total = 8 * (self.panels + 1) + 4 * slots
+        if spec.encoding == "dense":
+            total += value * spec.window * slots
+        if spec.encoding == "bitmap":
+            bricks = slots // spec.brick * (spec.panel // spec.window)
+            if self.brick_rows is not None:
+                bricks = self.brick_rows.numel()
+                total += 4 * bricks + 8 * (slots // spec.brick + 1)
+            total += bricks * spec.window * spec.brick // 8
+        if spec.packed:
+            total += 8 * (slots // spec.block + 1) + value * (self.nnz - residual_nnz)
+        if spec.encoding == "entries" and self.values is not None:
+            total += 8 * (slots // spec.block + 1) + self.values.nbytes  # padded in each block
+        if spec.zero_index:
+            total += 8 * (self.rows + 1) + 4 * zeros
+        if self.residual_rows is not None:
+            kept_out = self.residual_rows.numel()
+            total += 4 * self.panels + 4 * kept_out + 8 * (kept_out + 1) + (4 + value) * residual_nnz
+        return total
+
+    def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The (row, column, value) of every stored nonzero, read back from the arrays.
+
+        The readable specification of the layout; slow. Dense formats give every stored value that
+        is not zero. Values are None where the format does not store them.
+        """
+        host = self.to(torch.device("cpu"))
+        kinds = {"dense": host._decode_dense, "bitmap": host._decode_bits, "entries": host._decode_entries}
+        row, col, values = kinds[self.spec.encoding]()
+        if host.residual is not None and host.residual_rows is not None:
+            row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
+            col = torch.cat([col, host.residual.indices.long()])
+            if values is not None and host.residual_values is not None:
+                values = torch.cat([values, host.residual_values])
+        return row, col, values
+
+    def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """For each column slot its panel, its position in the panel and the column slots of the panel."""
+        counts = self.panel_ptr.diff()
+        panel = torch.repeat_interleave(torch.arange(self.panels), counts)
+        return panel, torch.arange(self.slots) - self.panel_ptr[panel], counts[panel]
+
+    def _first_row(self, panel: torch.Tensor) -> torch.Tensor:
+        return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
+
+    def _lane_places(self) -> torch.Tensor:
+        """Where element (row, column) of a brick lies, int64 [window, 32]."""
+        height, bits = self.spec.window, self.spec.encoding == "bitmap"
+        row, col = torch.meshgrid(torch.arange(height), torch.arange(32), indexing="ij")
+        lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
+        if bits:
+            return lane * height + 4 * group + j // 2 + j % 2 * (height // 2)
+        return (group * 32 + lane) * 8 + j
+
+    def _decode_dense(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.values is None:
+            bad_type("values", None, "a dense format with values")
+        spec = self.spec
+        if spec.lane_order:
+            values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
+            brick, r, c = values.reshape(-1, spec.window, 32).nonzero(as_tuple=True)
+            slot = brick * 32 + c
+            panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+            row = self._first_row(panel) + r
+            return row, self.columns.long()[slot], values.reshape(-1, spec.window, 32)[brick, r, c]
+        panel, position, count = self._slot_positions()
+        begin = position // spec.block * spec.block
+        width = torch.minimum(count - begin, torch.tensor(spec.block))
+        in_window = torch.arange(spec.window)
+        at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
+        at = at[:, None] + in_window * width[:, None]
+        values = self.values[at]
+        slot, r = values.nonzero(as_tuple=True)
+        row = self._first_row(panel[slot]) + r
+        return row, self.columns.long()[slot], values[slot, r]
+
+    def _decode_entries(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.values is None or self.value_ptr is None:
+            bad_type("values", None, "a format of entries with values")
+        place = self.values.view(torch.int32).long() >> 16
+        block = torch.repeat_interleave(torch.arange(self.value_ptr.numel() - 1), self.value_ptr.diff())
+        real = place < 2 * 32 * 32
+        values, place, block = self.values[::2][real], place[real] // 2, block[real]
+        # Bits from the top: tile of 16 rows, half of a lane's slots, lane, its register and half of it.
+        tile, lane, inside = place // 256, place // 8 % 32, place % 8
+        r = 16 * (tile // 2) + 8 * (inside // 2 % 2) + lane // 4
+        slot = 32 * block + 8 * (lane % 4) + 4 * (tile % 2) + 2 * (inside // 4) + inside % 2
+        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+        return self._first_row(panel) + r, self.columns.long()[slot], values
+
+    def _decode_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        spec, windows = self.spec, self.spec.panel // self.spec.window
+        if self.bitmap is None:
+            bad_type("bitmap", None, "a bitmap format")
+        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        if spec.lane_order:
+            bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
+        # A packed value's place is its nonzero's place in this order: brick, row, column.
+        brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
+        if self.brick_ptr is None or self.brick_rows is None:
+            column, window = brick // windows, brick % windows
+        else:
+            column = torch.searchsorted(self.brick_ptr, brick, right=True) - 1
+            window = self.brick_rows.long()[brick]
+        slot = column * spec.brick + c
+        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+        row = self._first_row(panel) + window * spec.window + r
+        return row, self.columns.long()[slot], self.values if spec.packed else None

@@ -1,0 +1,90 @@
+"""The published formats and our own, as presets of the blocked format."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gnnsparse.formats.registry import register_preset
+from gnnsparse.formats.spec import FormatSpec
+from gnnsparse.precision import Precision
+
+__all__: list[str] = []
+
+# For the window kernel: bits alone; rank-1 weights go with the columns, edge values stay in row order.
+register_preset(
+    FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16), source="ours"
+)
+
+
+def _blocks_of_32_bits(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
+    """Blocks of 8 columns at 16 bits and of 4 at 32 (FlashSparse, section 3.3)."""
+    return replace(spec, block=4, brick=4) if precision.storage.itemsize == 4 else spec
+
+
+# No padding: the last block is narrower.
+register_preset(
+    FormatSpec("me-bcrs", window=8, panel=8, block=8, brick=8, encoding="dense"),
+    source="FlashSparse, section 3.5",
+    adapt=_blocks_of_32_bits,
+)
+
+
+def _taller_vectors(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
+    """Vectors of 16 rows from a density of 0.1 on (SSpMM, section V-B)."""
+    return replace(spec, window=16, panel=16) if density >= 0.1 else spec
+
+
+# The values of each vector are contiguous.
+register_preset(
+    FormatSpec("cvse", window=8, panel=8, block=1, brick=1, encoding="dense", pad=16),
+    source="SSpMM, section V-A",
+    adapt=_taller_vectors,
+)
+
+register_preset(
+    FormatSpec("tiled-csr", window=8, panel=8, block=16, brick=16, encoding="dense", pad=16, zero_index=True),
+    source="Tiled-CSR, section III-A",
+)
+
+register_preset(
+    FormatSpec(
+        "hrpb", window=16, panel=16, block=16, brick=4, encoding="bitmap", packed=True, pad=16,
+        active_bricks=True,
+    ),
+    source="cuTeSpMM, section 3.2",
+    panels={16: 16, 32: 16},
+)  # fmt: skip
+
+register_preset(
+    FormatSpec(
+        "rs-tile", window=8, panel=8, block=8, brick=8, encoding="bitmap", packed=True, pad=8,
+        split_short_rows=True,
+    ),
+    source="RSH-SpMM, section 3.2",
+)  # fmt: skip
+
+# For the panel kernel, made from CSR when a plan wants them. Bits, with rank-1 weights beside the columns:
+register_preset(
+    FormatSpec("panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True),
+    source="ours",
+    panels={16: 16, 32: 32, 64: 16},
+    public=False,
+)
+
+
+def _entries_of_16_bits(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
+    """Panels of 32 rows store in 16 bits the nonzeros alone, each with its place."""
+    few = spec.panel == 32 and precision.storage.itemsize == 2
+    return replace(spec, encoding="entries") if few else spec
+
+
+# Every value, or entries:
+register_preset(
+    FormatSpec(
+        "panel-values", window=32, panel=32, block=32, brick=32, encoding="dense", pad=32, lane_order=True
+    ),
+    source="ours",
+    panels={16: 16, 32: 32},
+    adapt=_entries_of_16_bits,
+    public=False,
+)

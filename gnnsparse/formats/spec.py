@@ -1,0 +1,67 @@
+"""The parameters of the blocked format. docs/format.md draws it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnnsparse.errors import bad_value
+
+__all__ = ["ENCODINGS", "FormatSpec"]
+
+#: How the nonzeros of a block are stored (native Encoding).
+ENCODINGS = ("dense", "bitmap", "entries")
+
+
+@dataclass(frozen=True)
+class FormatSpec:
+    """Parameters of the blocked format.
+
+    Attributes:
+        name: of the preset.
+        window: rows of a brick.
+        panel: rows that share a column list, a multiple of `window`.
+        block: columns of a block.
+        brick: columns of a brick, a divisor of `block`.
+        encoding: "dense" (every value of a block is stored), "bitmap" (one bit an element) or "entries"
+            (nonzeros alone, each with its place in its block).
+        packed: bitmap only: nonzero values follow in the order of the bricks. False: values, if
+            any, stay in row order outside the format.
+        pad: the column slots of a panel are rounded up to a multiple of this; 1 leaves them as they are.
+        active_bricks: bitmap only: bricks without a nonzero are left out.
+        zero_index: dense only: the columns of the stored zeros of each row are listed.
+        split_short_rows: rows that would thin out a window go to a list of their own.
+        lane_order: the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
+            lanes that use them (native/include/gnnsparse/panel_tile.h), and padded column slots are -1.
+    """
+
+    name: str
+    window: int
+    panel: int
+    block: int
+    brick: int
+    encoding: str
+    packed: bool = False
+    pad: int = 1
+    active_bricks: bool = False
+    zero_index: bool = False
+    split_short_rows: bool = False
+    lane_order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.panel % self.window or self.block % self.brick:
+            bad_value("format", "panel must be a multiple of window, block a multiple of brick")
+        if self.encoding not in ENCODINGS:
+            bad_value("format", f"encoding is {self.encoding!r}; accepted: {', '.join(ENCODINGS)}")
+        if self.encoding == "bitmap" and self.pad % self.block:
+            bad_value("format", "bitmaps need panels padded to whole blocks")
+        if self.encoding == "dense" and self.panel != self.window:
+            bad_value("format", "dense values need panel = window")
+        if self.encoding == "entries" and not (self.lane_order and self.panel == self.window == 32):
+            bad_value("format", "entries need panels of 32 rows in lane order")
+        if self.packed and self.window * self.brick != 64:
+            bad_value("format", "packed values need bricks of 64 elements")
+
+    @property
+    def stores_values(self) -> bool:
+        """Whether the value of each nonzero is in the format's own arrays."""
+        return self.encoding != "bitmap" or self.packed

@@ -1,0 +1,382 @@
+"""What kernels keep of one orientation of an operand: weights, formats, work lists, plans, bound calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.cuda_path import describe_device
+from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.gpus.record import GpuRecord, record_for
+from gnnsparse.kept import Kept, Key
+from gnnsparse.oriented import Oriented
+from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
+from gnnsparse.plan.panel import HEIGHTS, takes
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows
+from gnnsparse.preprocess.convert import convert, count_slots
+from gnnsparse.preprocess.normalize import explicit_values
+from gnnsparse.tiles import PANEL_K_TILE
+
+__all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
+
+#: A product that is ready to run: (x, edge values or None) -> y, and (q, k) -> scores.
+SpmmCall = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Product(Key[Plan]):
+    """The plan of an operation.
+
+    Attributes:
+        op: "spmm", "sddmm", "attention" or "attention_grad".
+        width: columns of X, features of SDDMM, or of attention's q and k.
+        edge_values: whether values come with the call.
+        value_width, heads, has_score_terms: of attention, as in AttentionProblem.
+    """
+
+    op: str
+    width: int
+    edge_values: bool = False
+    value_width: int = 0
+    heads: int = 1
+    has_score_terms: bool = False
+
+
+@dataclass(frozen=True)
+class _Array(Key[Any]):
+    name: str
+
+
+@dataclass(frozen=True)
+class _RowWork(Key[WorkList]):
+    limit: int
+    residual: bool = False
+
+
+@dataclass(frozen=True)
+class _RowGroups(Key[torch.Tensor]):
+    size: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class _WindowWork(Key[WorkList]):
+    limit: int
+
+
+@dataclass(frozen=True)
+class _Panels(Key[BlockedMatrix]):
+    preset: str
+    height: int
+
+
+@dataclass(frozen=True)
+class _Counts(Key[PanelCounts]):
+    height: int
+
+
+@dataclass(frozen=True)
+class _PanelWork(Key[WorkList]):
+    height: int
+    limit: int
+    longest_first: bool
+    concurrent_panels: int = 0
+    for_scores: bool = False
+
+
+@dataclass(frozen=True)
+class _SlotScale(Key["torch.Tensor | None"]):
+    preset: str
+    height: int
+
+
+@dataclass(frozen=True)
+class _View(Key[Any]):
+    preset: str
+    height: int
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class BoundCall(Key[Any]):
+    """A product that is ready to run.
+
+    Attributes:
+        product: which one.
+        dtype: of the dense operands.
+        plan: the one that was given, or None.
+    """
+
+    product: Product
+    dtype: torch.dtype
+    plan: Plan | None
+
+
+@dataclass(eq=False)
+class KernelCache:
+    """What kernels keep of A, or of its transpose, at a precision.
+
+    It may be used from several threads and CUDA streams at a time.
+
+    Attributes:
+        matrix: structure and weights.
+        precision: of the products.
+        allows_panels: whether a plan may convert to panels: not where another format was asked for.
+        kept: what was made so far.
+        tuner: measures plans; None: plans are those of the model.
+        accepted: forms of arguments that a product has accepted, and what ran it.
+    """
+
+    matrix: Oriented
+    precision: Precision
+    allows_panels: bool
+    kept: Kept
+    tuner: Callable[[KernelCache, Product], Plan] | None = None
+    accepted: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def csr(self) -> Csr:
+        """The structure, rows in stored order."""
+        return self.matrix.csr
+
+    @property
+    def row_ids(self) -> torch.Tensor | None:
+        """The matrix row of each stored row, int32 [rows], or None."""
+        return self.matrix.row_ids
+
+    @property
+    def blocked(self) -> BlockedMatrix | None:
+        """The format that the operand was prepared in, or None."""
+        return self.matrix.blocked
+
+    # Weights, at the precision.
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        """The matrix's own values, [nnz] in the storage dtype; None where it is rank-1."""
+
+        def make() -> torch.Tensor | None:
+            values = self.matrix.own_values()
+            return None if values is None else round_operand(values, self.precision)
+
+        return self.kept.get(_Array("values"), make)
+
+    @property
+    def values32(self) -> torch.Tensor | None:
+        """The values as float32, for the CPU kernels."""
+        values = self.values
+        return None if values is None else self.kept.get(_Array("values32"), values.float)
+
+    @property
+    def row_scale(self) -> torch.Tensor | None:
+        """float32 [rows] by stored row, or None."""
+        return self.kept.get(_Array("row_scale"), self.matrix.stored_row_scale)
+
+    @property
+    def col_scale(self) -> torch.Tensor | None:
+        """float32 [cols], rounded to the precision, or None."""
+
+        def make() -> torch.Tensor | None:
+            scale = self.matrix.col_scale
+            return None if scale is None else round_operand(scale, self.precision).float()
+
+        return self.kept.get(_Array("col_scale"), make)
+
+    @property
+    def explicit_values(self) -> torch.Tensor:
+        """The value of every nonzero in the storage dtype, also where the matrix is rank-1."""
+        if (values := self.values) is not None:
+            return values
+        scales = self.row_scale, self.col_scale
+        return self.kept.get(
+            _Array("explicit"), lambda: explicit_values(self.csr, None, None, scales, self.precision)
+        )
+
+    # Rows.
+
+    def row_work(self, limit: int) -> WorkList:
+        """Parts of the rows with more than `limit` nonzeros."""
+        return self.kept.get(_RowWork(limit), lambda: cut_rows(self.csr, limit))
+
+    def row_groups(self, size: int, limit: int) -> torch.Tensor:
+        """Groups of neighbouring short rows of about `size` nonzeros."""
+        return self.kept.get(_RowGroups(size, limit), lambda: group_rows(self.csr, size, limit))
+
+    # The format that the operand was prepared in.
+
+    def require_blocked(self) -> BlockedMatrix:
+        """The prepared format; raises RuntimeError where there is none."""
+        if self.blocked is None:
+            raise RuntimeError("the operand has no blocked format")
+        return self.blocked
+
+    def window_work(self, limit: int) -> WorkList:
+        """Every window, cut into parts of at most `limit` K tiles."""
+        blocked = self.require_blocked()
+        return self.kept.get(_WindowWork(limit), lambda: cut_windows(blocked, self.csr, limit))
+
+    def blocked_view(self, weighted: bool = True) -> Any:
+        """Native handle of the prepared format, with or without its column weights."""
+        blocked = self.require_blocked()
+        scale = self._slot_scale(blocked) if weighted else None
+        return self.kept.get(_View(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
+
+    def residual_work(self, limit: int) -> WorkList:
+        """Parts of the long rows among those that the format keeps out of its windows."""
+        residual = self.require_blocked().residual
+        if residual is None:
+            raise RuntimeError("the format keeps no rows out")
+        return self.kept.get(_RowWork(limit, residual=True), lambda: cut_rows(residual, limit))
+
+    def residual_row_ids(self) -> torch.Tensor:
+        """Output row of each row that the format keeps out of its windows."""
+        rows = self.require_blocked().residual_rows
+        if rows is None:
+            raise RuntimeError("the format keeps no rows out")
+        ids = self.row_ids
+        return rows if ids is None else self.kept.get(_Array("residual_ids"), lambda: ids[rows.long()])
+
+    # Panels.
+
+    def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
+        """The matrix in panels of so many rows; converted when it is first asked for.
+
+        With the matrix's values, if it has any (32 rows in 16 bits: as entries); with `bits` as bits alone.
+        """
+        values = None if bits else self.values
+        preset = "panel" if values is None else "panel-values"
+        spec = format_spec(preset, self.precision, panel=height)
+        return self.kept.get(_Panels(preset, height), lambda: convert(self.csr, spec, values))
+
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of the panels made so far."""
+        return sum(made.nbytes for made in self.kept.values_of(BlockedMatrix))
+
+    def panel_counts(self, height: int) -> PanelCounts:
+        """Column slots and lengths of panels, without converting; long ones are rounded up by a sixteenth."""
+
+        def count() -> PanelCounts:
+            slots = count_slots(self.csr, format_spec("panel", self.precision, panel=height))
+            tiles = slots // PANEL_K_TILE
+            grain = 2 ** (tiles.clamp(min=1).double().log2().floor().long() - 4).clamp(min=0)
+            lengths, panels = torch.unique((tiles + grain - 1) // grain * grain, return_counts=True)
+            pairs = tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
+            return PanelCounts(height, int(slots.sum()), pairs)
+
+        return self.kept.get(_Counts(height), count)
+
+    def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
+        """Every panel, cut into parts of at most `limit` K tiles."""
+        panel = self.panel(height)
+        key = _PanelWork(height, limit, longest_first, concurrent_panels)
+        ahead = self._prefetch("panel")
+        return self.kept.get(
+            key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead)
+        )
+
+    def panel_view(self, height: int, weighted: bool) -> Any:
+        """Native handle of the panels, with or without their column weights."""
+        panel = self.panel(height)
+        scale = self._slot_scale(panel) if weighted else None
+        return self.kept.get(_View("panel", height, weighted), lambda: panel.view(scale))
+
+    def score_panels(
+        self, limit: int, longest_first: bool, height: int, kernel: str
+    ) -> tuple[BlockedMatrix, Any, WorkList]:
+        """Panels of bits for SDDMM or attention, their native handle, and their work list with row offsets.
+
+        Args:
+            limit, longest_first, height: of the plan.
+            kernel: "panel" or "attention", whose prefetch distances differ.
+        """
+        panel, ahead = self.panel(height, bits=True), self._prefetch(kernel)
+        view = self.kept.get(_View("panel bits", height, False), panel.view)
+        key = _PanelWork(height, limit, longest_first, for_scores=True)
+        make = lambda: cut_panels(panel, limit, self.csr, longest_first, 0, ahead)  # noqa: E731
+        return panel, view, self.kept.get(key, make)
+
+    @property
+    def _record(self) -> GpuRecord:
+        return record_for(describe_device(self.csr.device))
+
+    def _prefetch(self, kernel: str) -> int:
+        """How many panels ahead a warp asks L2 for on this GPU."""
+        rates = self._record.attention if kernel == "attention" else self._record.panel
+        return rates.prefetch * describe_device(self.csr.device).multiprocessors
+
+    def _slot_scale(self, blocked: BlockedMatrix) -> torch.Tensor | None:
+        """Weight of each column slot in the storage dtype, where weights are rank-1."""
+        scale = self.col_scale
+        if scale is None or blocked.spec.stores_values:
+            return None
+        # Padded slots may be -1; their weight plays no part.
+        return self.kept.get(
+            _SlotScale(blocked.spec.name, blocked.spec.panel),
+            lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage),
+        )
+
+    # Plans.
+
+    def plan(self, op: str, width: int, edge_values: bool = False) -> Plan:
+        """The plan of a product."""
+        return self.plan_of(Product(op, width, edge_values))
+
+    def plan_of(self, product: Product, transpose: KernelCache | None = None) -> Plan:
+        """The plan of an operation; `transpose` is asked for gradients of attention."""
+
+        def make() -> Plan:
+            if self.tuner is not None and product.op in ("spmm", "sddmm"):
+                return self.tuner(self, product)
+            return choose_plan(self.problem(product, transpose))
+
+        return self.kept.get(product, make)
+
+    def use_plan(self, product: Product, plan: Plan) -> None:
+        """Makes a plan the one of an operation, in place of what was used before."""
+        with self.kept.lock:
+            self.kept.put(product, plan)
+            self.kept.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
+            self.accepted = {}
+
+    def scratch(self) -> KernelCache:
+        """A cache for measuring: what is made for it goes when it does."""
+        return replace(self, tuner=None, accepted={}, kept=self.kept.copy())
+
+    def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
+        """The counts that the plan is made from; `transpose` is asked for gradients of attention."""
+        op, device = product.op, describe_device(self.csr.device)
+        panels: tuple[PanelCounts, ...] = ()
+        if self.allows_panels and not product.edge_values and takes(device, self.precision):
+            panels = self._panels_of(op)
+        csr, blocked = self.csr, self.blocked
+        name, slots = (blocked.spec.name, blocked.slots) if blocked is not None else ("", 0)
+        common = (op, device, self.precision, csr.rows, csr.cols, csr.nnz, product.width, name, slots)
+        weighted = self.matrix.values is not None
+        if op in ("spmm", "sddmm"):
+            return Problem(*common, product.edge_values, weighted, panels)
+        back = transpose._panels_of(op) if transpose is not None and panels else ()
+        return AttentionProblem(
+            *common, False, weighted, panels, product.value_width, product.heads, product.has_score_terms,
+            self.allows_panels, back,
+        )  # fmt: skip
+
+    def _panels_of(self, op: str) -> tuple[PanelCounts, ...]:
+        """Counts of the heights that an operation has kernels for; tall panels only where they may pay."""
+        kind = "attention" if op.startswith("attention") else op
+        found = []
+        for height, kernels in HEIGHTS.items():
+            may_pay = height == 16 or kind != "attention" or self._is_full()
+            if kind in kernels.ops and may_pay:
+                found.append(self.panel_counts(height))
+        return tuple(found)
+
+    def _is_full(self) -> bool:
+        """Whether panels of 16 rows hold so many nonzeros that taller ones are worth counting."""
+        return self.csr.nnz >= self._record.attention.tall_nnz * self.panel_counts(16).slots

@@ -1,0 +1,141 @@
+"""What an operand and its transpose share, and putting a prepared graph on a device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from gnnsparse.cuda_path import describe_device
+from gnnsparse.formats import format_spec
+from gnnsparse.kept import Kept, Key
+from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.oriented import Oriented
+from gnnsparse.plan import Plan
+from gnnsparse.plan.window import takes
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.preprocess.plans import PlanStore
+from gnnsparse.preprocess.prepare import Prepared, inverse
+
+__all__ = ["OperandCore", "bind_tuner", "move", "tune", "with_auto_format"]
+
+#: What measures plans: gnnsparse.ops.tuning puts it here.
+_tune: Callable[[KernelCache, Product, PlanStore, str], Plan]
+
+
+def bind_tuner(function: Callable[[KernelCache, Product, PlanStore, str], Plan]) -> None:
+    """Makes `tune` and operands that were prepared with autotune=True call `function`."""
+    global _tune
+    _tune = function
+
+
+def tune(kernels: KernelCache, product: Product, plans: PlanStore, direction: str) -> Plan:
+    """The fastest plan for a product of "A" or its transpose "T", measured unless `plans` knows it."""
+    return _tune(kernels, product, plans, direction)
+
+
+def _tuner_of(plans: PlanStore, direction: str) -> Callable[[KernelCache, Product], Plan]:
+    return lambda kernels, product: _tune(kernels, product, plans, direction)
+
+
+@dataclass(frozen=True)
+class _Map(Key[torch.Tensor]):
+    """An array of nonzero indices that is kept on the operand's device, for A (0) or its transpose (1)."""
+
+    name: str
+    which: int
+
+
+class OperandCore:
+    """What an operand and its transpose share. Index 0 is A, index 1 its transpose."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        precision: Precision,
+        auto_format: bool,
+        cache_hit: bool,
+        plans: PlanStore | None = None,
+    ) -> None:
+        self.prepared = prepared
+        self.precision = precision
+        self.auto_format = auto_format
+        self.cache_hit = cache_hit
+        self.plans = plans
+        self.device = prepared.forward.csr.device
+        self.lock = threading.RLock()  # one for both orientations, which ask each other
+        self._maps = Kept(self.lock, self.device)
+        self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
+
+    def _cache(self, matrix: Oriented, which: int) -> KernelCache:
+        panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
+        cache = KernelCache(matrix, self.precision, panels, Kept(self.lock, self.device))
+        if self.plans is not None:
+            cache.tuner = _tuner_of(self.plans, self.direction(which))
+        return cache
+
+    def direction(self, which: int) -> str:
+        """ "A", or "T" for a transpose that is stored apart."""
+        shared = self.prepared.backward.shares_structure(self.prepared.forward)
+        return "A" if which == 0 or shared else "T"
+
+    def transpose_map(self, which: int) -> torch.Tensor:
+        """For each nonzero of the other orientation the index of the nonzero in this one."""
+
+        def make() -> torch.Tensor:
+            forward = self.prepared.transpose_map
+            return (forward if which == 0 else inverse(forward)).to(self.device)
+
+        return self._maps.get(_Map("transpose", which), make)
+
+    def edge_map(self, which: int) -> torch.Tensor | None:
+        """For each edge given the index of its nonzero in this orientation; None: edge e is nonzero e."""
+        edges = self.prepared.edge_map
+        if edges is None:
+            return None if which == 0 else self.transpose_map(1)
+        if which == 0:
+            return self._maps.get(_Map("edges", 0), lambda: edges.to(self.device))
+        own = self.edge_map(0)
+        assert own is not None
+        return self._maps.get(_Map("edges", 1), lambda: self.transpose_map(1).index_select(0, own))
+
+
+def _move_oriented(matrix: Oriented, device: torch.device) -> Oriented:
+    """Moves what every call needs; `value_index` follows when a call needs it."""
+    ids, values, row, col = (
+        None if t is None else t.to(device)
+        for t in (matrix.row_ids, matrix.values, matrix.row_scale, matrix.col_scale)
+    )
+    blocked = None if matrix.blocked is None else matrix.blocked.to(device)
+    return Oriented(matrix.csr.to(device), ids, blocked, values, matrix.value_index, row, col)
+
+
+def move(p: Prepared, device: torch.device) -> Prepared:
+    """The prepared graph on a device; the maps follow when a call needs them."""
+    forward = _move_oriented(p.forward, device)
+    if p.backward.shares_structure(p.forward):
+        backward = replace(p.backward, csr=forward.csr, row_ids=forward.row_ids, blocked=forward.blocked)
+        backward = replace(
+            backward, values=forward.values, row_scale=forward.col_scale, col_scale=forward.row_scale
+        )
+    else:
+        backward = _move_oriented(p.backward, device)
+        backward = replace(backward, values=forward.values)
+    return replace(p, forward=forward, backward=backward)
+
+
+def with_auto_format(p: Prepared, precision: Precision) -> Prepared:
+    """Adds the window format on a GPU whose Tensor Cores take the precision, drops it elsewhere."""
+    device = describe_device(p.forward.csr.device)
+    spec = format_spec("window", precision) if takes(device, precision) else None
+    shared = p.backward.shares_structure(p.forward)
+
+    def with_format(matrix: Oriented) -> Oriented:
+        return matrix.with_blocked(None if spec is None else convert(matrix.csr, spec, None))
+
+    forward = with_format(p.forward)
+    backward = p.backward.with_blocked(forward.blocked) if shared else with_format(p.backward)
+    return replace(p, forward=forward, backward=backward)

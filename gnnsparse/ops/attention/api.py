@@ -1,0 +1,194 @@
+"""attention: checks and dispatch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_share, check_tensor
+from gnnsparse.kept import Key
+from gnnsparse.kernel_cache import Product
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.attention import reference
+from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.ops.attention.chain import chain
+from gnnsparse.ops.attention.layout import to_edges, to_heads
+from gnnsparse.ops.attention.philox import draw_seed
+from gnnsparse.ops.attention.schema import run_forward, with_grad
+from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, resolve_impl
+from gnnsparse.plan import ChainPlan, Plan
+from gnnsparse.plan.choose import kernel_of
+
+__all__ = ["attention", "reference"]
+
+
+def _check_heads(
+    a: SparseOperand, q: Any, k: Any, v: Any, dtypes: tuple[torch.dtype, ...]
+) -> tuple[int, ...]:
+    """The leading sizes that q, k and v are broadcast to; raises where they or their shapes don't fit."""
+    rows, cols = a.shape
+    for name, x, size in (("q", q, rows), ("k", k, cols), ("v", v, cols)):
+        check_tensor(name, x, dtypes=dtypes, device=a.device)
+        if x.dim() < 2 or x.shape[-2] != size:
+            bad_value(name, f"has shape {tuple(x.shape)}; accepted: (.., {size}, any) for this A")
+    if k.shape[-1] != q.shape[-1]:
+        bad_value("k", f"has {k.shape[-1]} features; accepted: {q.shape[-1]}, as q")
+    lead = tuple(q.shape[:-2])
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[:-2] == lead:
+            continue
+        try:
+            lead = tuple(torch.broadcast_shapes(lead, x.shape[:-2]))
+        except RuntimeError:
+            bad_value(name, f"has leading sizes {tuple(x.shape[:-2])}; accepted: {lead}, or 1 in places")
+    return lead
+
+
+def _check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    check_tensor("bias", bias, dtypes=dtypes, device=a.device)
+    sizes = tuple(bias.shape[:-1])
+    fits = bias.dim() >= 1 and len(sizes) <= len(lead) and bias.shape[-1] == a.nnz
+    if not fits or any(
+        size not in (1, full) for size, full in zip(sizes, lead[len(lead) - len(sizes) :], strict=True)
+    ):
+        wanted = ", ".join(map(str, (*lead, a.nnz)))
+        bad_value(
+            "bias",
+            f"has shape {tuple(bias.shape)}; accepted: ({a.nnz},) or ({wanted}) with leading sizes of 1 "
+            "in places, one value for each edge of A",
+        )
+
+
+def _check_scale(scale: Any, width: int) -> float:
+    if scale is None:
+        return 1 / max(width, 1) ** 0.5
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        bad_type("scale", scale, "a number or None")
+    return float(scale)
+
+
+@dataclass(frozen=True)
+class _Checked(Key[bool]):
+    """That a plan which was given can run a product."""
+
+    product: Product
+    plan: Plan
+
+
+def _check_plan(call: AttentionCall, plan: Plan) -> None:
+    kernels, product = call.operand.kernels, call.product("attention")
+
+    def check() -> bool:
+        problem = kernels.problem(product)
+        kernel_of("attention", plan).check(problem, plan)
+        return True
+
+    kernels.kept.get(_Checked(product, plan), check)
+
+
+def _check_fused(call: AttentionCall, return_weights: bool) -> None:
+    """Raises where attention that has to be fused can't be."""
+    if return_weights:
+        bad_value(
+            "fused",
+            "got True with return_weights, which stores a weight for each edge; accepted: None, False",
+        )
+    plan = call.operand.kernels.plan_of(call.product("attention"))
+    if isinstance(plan, ChainPlan) and min(call.heads, call.operand.nnz, call.v.shape[3], call.q.shape[3]):
+        bad_value("fused", f"got True, but there is no fused kernel here ({'; '.join(plan.reasons)})")
+
+
+def attention(
+    A: SparseOperand,  # noqa: N803
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float | None = None,
+    bias: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_weights: bool = False,
+    fused: bool | None = None,
+    impl: str = "auto",
+    plan: Plan | None = None,
+) -> Any:
+    """Attention over the edges of A: softmax(scale * q k^T + bias at A's nonzeros) v. Differentiable.
+
+    One pass over the edges with nothing stored for each of them; the backward pass makes the weights
+    anew from the logarithm of each row's sum (Dao et al., "FlashAttention", NeurIPS 2022). Operands of
+    both products are rounded to A's precision; sums and the softmax are float32. The weights of A play
+    no part. A row without edges, or with none that counts, gives zeros.
+
+    Args:
+        A: from `gnnsparse.prepare`, of shape [L, S]: row i attends to the columns of its nonzeros.
+        q: [.., L, D], float32, float16 or bfloat16, any strides, on A's device. All leading dimensions
+            (batch, heads) share the pattern of A.
+        k: [.., S, D], of these dtypes; leading sizes of q, k and v are broadcast.
+        v: [.., S, Dv], of these dtypes.
+        scale: factor on the dot products; None: 1 / sqrt(D).
+        bias: [nnz] or [.., nnz], in A's own order (`A.from_coo_order`), added to the scaled scores;
+            leading sizes are those of q or 1. -inf masks an edge. It gets a gradient.
+        dropout_p: share of the weights that is set to 0, in [0, 1); the others are divided by
+            1 - dropout_p. The edges depend on one draw from torch's default generator of the device,
+            and on nothing else: not on layout, device, or the way it is computed.
+        is_causal: edges with column > row do not count.
+        return_weights: also give the weights, after dropout. This stores them for each edge and head,
+            and runs as with `fused=False`.
+        fused: None lets the plan choose (`A.plan(op="attention", width=D, heads=H)` tells, and why);
+            False runs `sddmm`, `edge_softmax` and `spmm` for each head; True raises where no fused
+            kernel can run.
+        impl: "auto" (where A is), "cpu", "cuda", or "reference" (the chain of products in plain torch;
+            takes float64 too).
+        plan: how to run; None lets A choose. Calls under torch.compile choose in any case.
+
+    Returns:
+        [.., L, Dv] in the dtype of q; with `return_weights` also the weights [.., nnz] in A's own
+        order, in that dtype.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, dropout_p is out of range, or impl, the plan
+            or fused=True can't run there.
+    """
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
+    lead = _check_heads(A, q, k, v, dtypes)
+    if bias is not None:
+        _check_bias(A, bias, lead, dtypes)
+        bias = to_edges(bias, lead)
+    for name, flag in (("is_causal", is_causal), ("return_weights", return_weights)):
+        check_flag(name, flag)
+    if fused is not None:
+        check_flag("fused", fused)
+    factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
+    seed = draw_seed(A.device) if p > 0 else None
+    shape = (*lead, A.shape[0], v.shape[-1])
+    plain = is_plain(q, k, v, bias)
+    follows = plain and needs_grad(q, k, v, bias)
+    same = len(lead) < 2 and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    as_chain = return_weights or fused is False or kind == "reference"
+    if follows and same and not as_chain and fused is None and plan is None:
+        return with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal, None)[0]
+    call = AttentionCall(
+        A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
+    )
+    if fused:
+        _check_fused(call, return_weights)
+    if plan is not None:
+        _check_plan(call, plan)
+    if as_chain:
+        out, weights = chain(call, impl)
+        out = out.reshape(shape)
+        return (out, weights.reshape(*lead, A.nnz)) if return_weights else out
+    if not plain:
+        options = seed, A.handle, factor, p, is_causal
+        out, _ = torch.ops.gnnsparse.attention(call.q, call.k, call.v, bias, *options)
+    elif follows:
+        out, _ = with_grad(call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal, plan)
+    else:
+        out, _ = run_forward(call, plan)
+    return out if out.shape == shape else out.reshape(shape)

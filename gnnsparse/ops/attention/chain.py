@@ -1,0 +1,184 @@
+"""Attention as a chain of products, head by head: sddmm, edge_softmax, spmm.
+
+`chain` is differentiable by autograd and stores a weight for each edge and head. `forward` and `backward` are
+the chain behind the interface of the fused kernels: they keep what one head needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
+from gnnsparse.ops.attention.layout import empty_grads, empty_heads
+from gnnsparse.ops.attention.philox import keeps
+from gnnsparse.ops.sddmm.api import sddmm
+from gnnsparse.ops.softmax.api import edge_softmax
+from gnnsparse.ops.softmax.schema import backend as softmax_backend
+from gnnsparse.ops.spmm.api import spmm
+
+__all__ = ["backward", "chain", "forward"]
+
+
+def _exact(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+@dataclass(frozen=True, eq=False)
+class _Head:
+    """One head of one batch: q is [L, D], k [S, D], v [S, Dv], bias [nnz] or None.
+
+    Attributes:
+        at: (batch, head).
+        number: of the head among those of all batches.
+    """
+
+    at: tuple[int, int]
+    number: int
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    bias: torch.Tensor | None
+
+
+def _shared(x: torch.Tensor, b: int, h: int) -> tuple[int, int]:
+    """Where the edge values of a head lie in [B or 1, H or 1, nnz]."""
+    return b if x.shape[0] > 1 else 0, h if x.shape[1] > 1 else 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Chain:
+    """The steps of one head, and what all heads share.
+
+    Attributes:
+        call: the arguments.
+        impl: of the products.
+        index: (row, column) of each nonzero, int64 [2, nnz], where dropout or the mask asks for it.
+        masked: edges above the diagonal, bool [nnz], with a causal mask.
+    """
+
+    call: AttentionCall
+    impl: str
+    index: torch.Tensor | None
+    masked: torch.Tensor | None
+
+    @classmethod
+    def of(cls, call: AttentionCall, impl: str = "auto") -> _Chain:
+        """The chain of a call. Not by cached properties, which torch.compile can't trace."""
+        if not call.is_causal and call.seed is None:
+            return cls(call, impl, None, None)
+        index = call.operand.indices()
+        return cls(call, impl, index, index[1] > index[0] if call.is_causal else None)
+
+    def heads(self) -> Iterator[_Head]:
+        """All heads, one after another."""
+        call, bias = self.call, self.call.bias
+        batches, heads = call.q.shape[:2]
+        for b in range(batches):
+            for h in range(heads):
+                own = (
+                    None
+                    if bias is None
+                    else bias[b if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0]
+                )
+                yield _Head((b, h), b * heads + h, call.q[b, h], call.k[b, h], call.v[b, h], own)
+
+    def scores(self, head: _Head) -> torch.Tensor:
+        """Scores, float32 [nnz]."""
+        a, q, k = self.call.operand, _exact(head.q), _exact(head.k)
+        scores = sddmm(a, q, k, impl=self.impl) * self.call.scale
+        if head.bias is not None:
+            scores = scores + head.bias.to(scores.dtype)
+        return scores if self.masked is None else scores.masked_fill(self.masked, float("-inf"))
+
+    def factors(self, head: _Head, dtype: torch.dtype) -> torch.Tensor | None:
+        """What dropout multiplies the weights with, [nnz]: 0 or 1 / (1 - p)."""
+        seed, p = self.call.seed, self.call.dropout_p
+        if seed is None or self.index is None:
+            return None
+        return keeps(seed, self.index, head.number, p).to(dtype) / (1 - p)
+
+
+def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention by the differentiable products.
+
+    Returns:
+        [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
+    """
+    a, q, steps = call.operand, call.q, _Chain.of(call, impl)
+    batches, heads = q.shape[:2]
+    outs, weights = [], []
+    for head in steps.heads():
+        p = edge_softmax(a, steps.scores(head), impl=impl)
+        factors = steps.factors(head, p.dtype)
+        p = p if factors is None else p * factors
+        outs.append(spmm(a, _exact(head.v), p, impl=impl).to(q.dtype))
+        weights.append(p.to(q.dtype))
+    if not outs:
+        empty = q.new_zeros(batches, heads, a.shape[0], call.v.shape[-1])
+        return empty, q.new_zeros(batches, heads, a.nnz)
+    return (
+        torch.stack(outs).view(batches, heads, a.shape[0], call.v.shape[-1]),
+        torch.stack(weights).view(batches, heads, a.nnz),
+    )
+
+
+def _logsumexp(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The logarithm of each row's sum of exp(score), float32 [rows].
+
+    From the largest score, whose weight can't be 0: there are no sums, so two runs give the same bits.
+    """
+
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        low = float("-inf")  # where a row has no edges
+        return torch.segment_reduce(x, "max", offsets=kernels.csr.indptr, initial=low, unsafe=True)
+
+    top = largest(scores)
+    lse = torch.where(top == float("-inf"), top, top - largest(weights).log())
+    ids = kernels.row_ids
+    return lse if ids is None else torch.empty_like(lse).index_copy(0, ids.long(), lse)
+
+
+@torch.no_grad()
+def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """See gnnsparse.ops.attention.cpu.forward."""
+    a, q, steps = call.operand, call.q, _Chain.of(call)
+    out = empty_heads(q, call.v.shape[-1])
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    for head in steps.heads():
+        scores = steps.scores(head)
+        p = edge_softmax(a, scores)
+        lse[head.at] = _logsumexp(a.kernels, scores, p)
+        factors = steps.factors(head, p.dtype)
+        out[head.at] = spmm(a, head.v.float(), p if factors is None else p * factors)
+    return out, lse
+
+
+@torch.no_grad()
+def backward(
+    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs
+) -> Grads:
+    """See gnnsparse.ops.attention.cpu.backward. Makes the softmax anew instead of reading lse."""
+    a, bias, steps = call.operand, call.bias, _Chain.of(call)
+    dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
+    dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
+    softmax_grad = softmax_backend(call.q.device).edge_softmax_grad
+    for head in steps.heads():
+        p = edge_softmax(a, steps.scores(head))
+        factors = steps.factors(head, p.dtype)
+        grad = grad_out[head.at].float()
+        if dv is not None:
+            dropped = p if factors is None else p * factors
+            dv[head.at] = spmm(a.T, grad, a.transpose_values(dropped))
+        dp = sddmm(a, grad, head.v.float())
+        ds = softmax_grad(a.kernels, p, dp if factors is None else dp * factors)
+        if dq is not None:
+            dq[head.at] = spmm(a, head.k.float(), ds) * call.scale
+        if dk is not None:
+            dk[head.at] = spmm(a.T, head.q.float(), a.transpose_values(ds)) * call.scale
+        if dbias is not None:
+            dbias[_shared(dbias, *head.at)] += ds
+    return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

@@ -1,0 +1,180 @@
+"""Attention on NVIDIA GPUs: the fused kernels over panels, or the chain where the plan says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import address
+from gnnsparse.cuda_path import path
+from gnnsparse.ops.attention import chain
+from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
+from gnnsparse.ops.attention.layout import empty_grads, empty_heads
+from gnnsparse.ops.attention.views import contiguous_edges, edge_view, heads_view, problem_of
+from gnnsparse.ops.attention.work import dkv_places, panel_pass, workspace
+from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, Plan
+from gnnsparse.plan.attention import dkv_partial_bytes
+from gnnsparse.tiles import VECTOR_BYTES
+
+__all__ = ["backward", "forward"]
+
+#: Statistics of a query row that the pass over rows hands to the pass over columns.
+_ROW_STATS = 4
+
+
+def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`x` [B, H, n, d] in `dtype`, every row contiguous from an address that is a multiple of a vector.
+
+    Rows are padded with zeros to whole vectors.
+    """
+    steps = [x.stride(i) for i in range(3) if x.shape[i] > 1]
+    width, aligned = x.shape[3], VECTOR_BYTES // dtype.itemsize
+    if (
+        x.dtype == dtype
+        and width % aligned == 0
+        and x.stride(3) == 1
+        and x.data_ptr() % VECTOR_BYTES == 0
+        and all(step % aligned == 0 for step in steps)
+    ):
+        return x
+    packed = x.new_empty(*x.shape[:3], -(-width // aligned) * aligned, dtype=dtype)
+    if width % aligned:
+        packed[..., width:] = 0
+    packed[..., :width] = x
+    return packed[..., :width]
+
+
+def _readable(call: AttentionCall) -> AttentionCall:
+    """The call with operands as the kernels read them. Hold it while they run."""
+    storage = call.operand.precision.storage
+    q, k, v = (_vectorized(x, storage) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
+
+
+def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """See gnnsparse.ops.attention.cpu.forward; by a plan, or the operand's own."""
+    kernels = call.operand.kernels
+    plan = plan or kernels.plan_of(call.product("attention"))
+    if not isinstance(plan, AttentionPlan):
+        return chain.forward(call)
+    heads, width, device = call.heads, call.v.shape[3], call.q.device
+    out = empty_heads(call.q, width)
+    lse = torch.empty(call.q.shape[:3], dtype=torch.float32, device=device)
+    gpu = path()
+    with gpu.current(device):
+        call = _readable(call)
+        rows = panel_pass(kernels, plan)
+        partial = workspace(rows, heads, (width,), device)
+        gpu.native.cuda_attention_panel(
+            problem_of(call), *rows.head, address(partial), heads_view(out), address(lse), gpu.stream(device)
+        )
+    return out, lse
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """What the passes of one backward share.
+
+    Attributes:
+        call: as the kernels read it.
+        plan: how the gradients are computed.
+        problem, grad, stream: native handles.
+        given: the output and its rows' logarithms of sums.
+        row_stats: address of the statistics of the queries: rows() writes them, columns() reads them.
+    """
+
+    call: AttentionCall
+    plan: AttentionGradPlan
+    problem: _native.Attention
+    grad: _native.Heads
+    given: tuple[_native.Heads, int]
+    row_stats: int
+    stream: int
+
+    @property
+    def _widths(self) -> tuple[int, int]:
+        return self.call.q.shape[3], self.call.v.shape[3]
+
+    def rows(self, dq: torch.Tensor | None, dbias: torch.Tensor | None) -> None:
+        """The gradients of q and the bias, and the statistics that columns() needs."""
+        operand = self.call.operand
+        of = panel_pass(operand.kernels, self.plan.rows)
+        partial = workspace(of, self.call.heads, self._widths[:1], operand.device)
+        path().native.cuda_attention_panel_rows(
+            self.problem, *of.head, address(partial), self.grad, *self.given, self.row_stats,
+            heads_view(dq), edge_view(dbias), self.stream,
+        )  # fmt: skip
+
+    def columns(self, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
+        """The gradients of k and v, after rows()."""
+        operand = self.call.operand
+        index = operand.transpose_map if self.call.bias is not None else None
+        wide = index is not None and index.dtype == torch.int64
+        of = panel_pass(operand.T.kernels, self.plan.columns)
+        partial = workspace(of, self.call.heads, self._widths, operand.device)
+        path().native.cuda_attention_panel_columns(
+            self.problem, *of.head, address(partial), address(index), wide, self.grad, self.row_stats,
+            heads_view(dk), heads_view(dv), self.stream,
+        )  # fmt: skip
+
+    def fused(
+        self, dq: torch.Tensor | None, dk: torch.Tensor | None, dv: torch.Tensor | None,
+        dbias: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        """All of them in one pass over rows, `plan.fused_heads` heads at a time."""
+        operand, heads = self.call.operand, self.plan.fused_heads
+        of = panel_pass(operand.kernels, self.plan.rows)
+        partial = workspace(of, self.call.heads, self._widths[:1], operand.device)
+        dkv = dkv_places(operand.kernels)
+        size = heads * dkv.size * dkv_partial_bytes(*self._widths)
+        room = torch.empty(size, dtype=torch.uint8, device=operand.device)
+        path().native.cuda_attention_panel_once(
+            self.problem, *of.head, address(partial), self.grad, *self.given, self.row_stats,
+            heads_view(dq), edge_view(dbias), address(room), heads, dkv.size, address(dkv.places),
+            address(dkv.starts), heads_view(dk), heads_view(dv), self.stream,
+        )  # fmt: skip
+
+
+def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
+    """How gradients are computed, beside a forward pass by `plan`, which may be None."""
+    if isinstance(plan, ChainPlan):
+        return plan
+    if isinstance(plan, AttentionPlan) and plan.backward is not None:
+        return plan.backward
+    operand = call.operand
+    return operand.kernels.plan_of(call.product("attention_grad"), operand.T.kernels)
+
+
+def backward(
+    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs,
+    plan: Plan | None = None,
+) -> Grads:  # fmt: skip
+    """See gnnsparse.ops.attention.cpu.backward. Here `out` is read: its rows times grad_out's give delta.
+
+    Args:
+        plan: that of the forward pass, where one was given.
+    """
+    plan = _grad_plan(call, plan)
+    if not isinstance(plan, AttentionGradPlan):
+        return chain.backward(call, out, lse, grad_out, needs)
+    bias, device, gpu = call.bias, call.q.device, path()
+    dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
+    dbias = torch.zeros(bias.shape, device=device) if bias is not None and needs[3] else None
+    with gpu.current(device):
+        call, grad = _readable(call), _vectorized(grad_out, call.operand.precision.storage)
+        lse = lse.contiguous()
+        row_stats = torch.empty(call.heads * call.q.shape[2], _ROW_STATS, dtype=torch.float32, device=device)
+        passes = _Backward(
+            call, plan, problem_of(call), heads_view(grad), (heads_view(out), address(lse)),
+            address(row_stats), gpu.stream(device),
+        )  # fmt: skip
+        of_columns = dk is not None or dv is not None
+        if of_columns and plan.fused_heads > 0:
+            passes.fused(dq, dk, dv, dbias)
+        else:
+            passes.rows(dq, dbias)
+            if of_columns:
+                passes.columns(dk, dv)
+    return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

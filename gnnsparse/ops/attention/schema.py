@@ -1,0 +1,175 @@
+"""Attention as an operator: its schema, fake and gradient, and the backend that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from gnnsparse.cuda_path import path
+from gnnsparse.operand import operand_of
+from gnnsparse.ops.attention import chain, cpu, cuda
+from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
+from gnnsparse.ops.attention.layout import as_given, empty_heads, four_dimensions
+from gnnsparse.ops.common import direct, needs_grad
+from gnnsparse.ops.library import register
+from gnnsparse.plan import ChainPlan, Plan
+
+__all__ = ["run_backward", "run_forward", "with_grad"]
+
+_Backward = Callable[[AttentionCall, torch.Tensor, torch.Tensor, torch.Tensor, Needs], Grads]
+
+
+def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and each row's logarithm of the sum of exp(score), where the operand is."""
+    if path().takes(call.operand.device):
+        return cuda.forward(call, plan)
+    return chain.forward(call) if isinstance(plan, ChainPlan) else cpu.forward(call)
+
+
+def run_backward(
+    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs,
+    plan: Plan | None = None,
+) -> Grads:  # fmt: skip
+    """The gradients, where the operand is."""
+    if path().takes(call.operand.device):
+        return cuda.backward(call, out, lse, grad, needs, plan)
+    run = chain.backward if isinstance(plan, ChainPlan) else cpu.backward
+    return run(call, out, lse, grad, needs)
+
+
+def _call(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
+    operand: int, scale: float, dropout_p: float, is_causal: bool,
+) -> AttentionCall:  # fmt: skip
+    operands = four_dimensions(q), four_dimensions(k), four_dimensions(v)
+    return AttentionCall(operand_of(operand), *operands, bias, seed, scale, dropout_p, is_causal)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Saves what the gradient needs: nothing of the size of the edges but the bias."""
+    q, k, v, bias, seed, handle, *ctx.options = inputs
+    ctx.operand = operand_of(handle)
+    ctx.save_for_backward(q, k, v, bias, seed, *output)
+
+
+def _saved_call(ctx: Any) -> AttentionCall:
+    q, k, v, bias, seed = ctx.saved_tensors[:5]
+    return _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
+
+
+def _grads(ctx: Any, grad: torch.Tensor, run: _Backward) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of q, k, v and the bias, with the dimensions that were given."""
+    q, _, _, _, _, out, lse = ctx.saved_tensors
+    needs: Any = tuple(ctx.needs_input_grad[:4])
+    *grads, dbias = run(_saved_call(ctx), four_dimensions(out), lse, four_dimensions(grad), needs)
+    return *(None if x is None else as_given(x, q.dim()) for x in grads), dbias
+
+
+# The registered operators. Gradients that are not needed come back empty.
+
+
+def _run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
+    operand: int, scale: float, dropout_p: float, is_causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return run_forward(_call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal))
+
+
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return empty_heads(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _run_grad(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
+    lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
+    dropout_p: float, is_causal: bool, needs: list[bool],
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    call = _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
+    wanted: Any = tuple(needs)
+    return tuple(q.new_empty(0) if g is None else g for g in run_backward(call, out, lse, grad, wanted))
+
+
+def _fake_grad(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, *rest: Any
+) -> tuple[torch.Tensor, ...]:
+    needs = rest[-1]
+    grads = [empty_heads(x, x.shape[-1]) if need else None for x, need in zip((q, k, v), needs, strict=False)]
+    grads.append(bias.new_empty(bias.shape) if bias is not None and needs[3] else None)
+    return tuple(q.new_empty(0) if g is None else g for g in grads)
+
+
+def _registered_backward(
+    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs
+) -> Any:
+    grads = torch.ops.gnnsparse.attention_grad(
+        call.q, call.k, call.v, call.bias, out, lse, grad, call.seed, call.operand.handle, call.scale,
+        call.dropout_p, call.is_causal, list(needs),
+    )  # fmt: skip
+    return tuple(g if need else None for g, need in zip(grads, needs, strict=True))
+
+
+def _registered_grads(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+    return *_grads(ctx, grad, _registered_backward), None, None, None, None, None
+
+
+register(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? seed, int operand, float scale, "
+    "float dropout_p, bool is_causal) -> (Tensor, Tensor)",
+    _run,
+    _fake,
+    _setup,
+    _registered_grads,
+)
+register(
+    "attention_grad(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, Tensor lse, Tensor grad, "
+    "Tensor? seed, int operand, float scale, float dropout_p, bool is_causal, bool[4] needs) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    _run_grad,
+    _fake_grad,
+)
+
+
+# Eager calls.
+
+
+def _grads_with_graph(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients that can be differentiated again: those of the chain."""
+    saved, needs = ctx.saved_tensors[:4], ctx.needs_input_grad[:4]
+    out, _ = chain.chain(_saved_call(ctx), "auto")
+    wanted = [x for x, need in zip(saved, needs, strict=True) if need and x is not None]
+    found = iter(torch.autograd.grad(out, wanted, four_dimensions(grad), create_graph=True))
+    return tuple(next(found) if need else None for need in needs)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention of operands with the dimensions that they were given with: views would be nodes, too."""
+
+    @staticmethod
+    def forward(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        seed: torch.Tensor | None, handle: int, scale: float, dropout_p: float, is_causal: bool,
+        plan: Plan | None,
+    ) -> Any:  # fmt: skip
+        out, lse = run_forward(_call(q, k, v, bias, seed, handle, scale, dropout_p, is_causal), plan)
+        return as_given(out, q.dim()), lse
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _setup(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+        q, k, v, bias = ctx.saved_tensors[:4]
+        if needs_grad(grad, q, k, v, bias):
+            grads = _grads_with_graph(ctx, grad)
+        else:
+            grads = _grads(ctx, grad, partial(run_backward, plan=ctx.options[3]))
+        return *grads, None, None, None, None, None, None
+
+
+#: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, lse), with a gradient.
+with_grad = direct(_Attention)

@@ -1,0 +1,49 @@
+"""Native handles of attention's arguments."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import address
+from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.precision import DTYPE_CODES
+
+__all__ = ["contiguous_edges", "edge_view", "heads_view", "problem_of"]
+
+_NO_HEADS = _native.Heads(0, 0, 0, 0, 0)
+_NO_EDGES = _native.Slots(0, 0, 0, 0)
+
+
+def contiguous_edges(bias: torch.Tensor | None) -> torch.Tensor | None:
+    """`bias` with contiguous edges."""
+    return bias if bias is None or bias.stride(2) == 1 else bias.contiguous()
+
+
+def heads_view(x: torch.Tensor | None) -> _native.Heads:
+    """A native handle of [B, H, n, d] with contiguous rows; None has no address."""
+    if x is None:
+        return _NO_HEADS
+    return _native.Heads(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2), DTYPE_CODES[x.dtype])
+
+
+def edge_view(x: torch.Tensor | None) -> _native.Slots:
+    """A native handle of edge values with contiguous edges; those of one batch or head serve all."""
+    if x is None:
+        return _NO_EDGES
+    batch, head = (0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))
+    return _native.Slots(x.data_ptr(), batch, head, DTYPE_CODES[x.dtype])
+
+
+def problem_of(call: AttentionCall) -> _native.Attention:
+    """What every kernel of attention is told. It holds addresses: keep the tensors.
+
+    Args:
+        call: with q, k and v in the storage dtype and contiguous rows, and contiguous edges of the bias.
+    """
+    q, v = call.q, call.v
+    return _native.Attention(
+        heads_view(q), heads_view(call.k), heads_view(v), edge_view(call.bias), q.shape[0], q.shape[1],
+        q.shape[3], v.shape[3], call.scale, call.is_causal, call.dropout_p, address(call.seed),
+        call.operand.precision.code,
+    )  # fmt: skip

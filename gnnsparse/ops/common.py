@@ -1,0 +1,119 @@
+"""Checks that all operations share, and what decides how a call is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision, round_operand
+
+__all__ = [
+    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_operand", "direct", "exact_rounded",
+    "form_of", "is_plain", "needs_grad", "require_kernels", "resolve_impl",
+]  # fmt: skip
+
+#: Names that `impl=` accepts.
+IMPLS = ("auto", "cuda", "cpu", "reference")
+#: Dtypes of dense arguments. float64 is for impl="reference" alone.
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def require_kernels(kind: str) -> None:
+    """Raises RuntimeError where the native module has no kernels for this type of device."""
+    if kind == "cuda" and not _native.has_cuda:
+        raise RuntimeError(
+            "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on, or "
+            "use impl='reference'"
+        )
+
+
+def resolve_impl(impl: Any, operand: SparseOperand) -> str:
+    """ "reference", or the type of the operand's device.
+
+    Raises:
+        ValueError: the implementation can't run where the operand is.
+        RuntimeError: the native module was built without CUDA.
+    """
+    check_choice("impl", impl, IMPLS)
+    kind = operand.device.type
+    if impl == "reference":
+        return impl
+    if impl != "auto" and impl != kind:
+        bad_value("impl", f"{impl!r} can't run: the operand is on {operand.device}")
+    require_kernels(kind)
+    if kind not in ("cpu", "cuda"):
+        bad_value("operand", f"is on {operand.device}; accepted: cpu, cuda, or impl='reference'")
+    return kind
+
+
+def check_operand(operand: Any) -> SparseOperand:
+    """Return `operand` if it is one, else raise."""
+    if not isinstance(operand, SparseOperand):
+        bad_type("A", operand, "a SparseOperand, from gnnsparse.prepare")
+    return operand
+
+
+def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
+    return (*FLOATS, torch.float64) if impl == "reference" else FLOATS
+
+
+def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
+    """Return `x` if it is a [rows, any] matrix that goes with the operand, else raise."""
+    return check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
+
+
+def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
+    """Return `values` if there is one for each nonzero of the operand, else raise."""
+    return check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
+
+
+def is_plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether the tensors have memory that a native kernel can read right now."""
+    if torch.compiler.is_compiling():
+        return False
+    return all(t is None or type(t) in _PLAIN for t in tensors)
+
+
+def needs_grad(*tensors: torch.Tensor | None) -> bool:
+    """Whether autograd follows an operation on the tensors."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
+    """What the checks of a plain, strided tensor look at; None for any other."""
+    if type(t) in _PLAIN and t.layout is torch.strided:
+        return t.dtype, t.shape, t.device
+    return None
+
+
+def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without its look at the signature of `forward`.
+
+    That is new in each call and takes longer than all the rest. Only transforms of torch.func need it,
+    and these can't reach a native kernel.
+    """
+    quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return quick
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Rounds to the precision; the gradient passes unchanged, as through a cast."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, precision: Precision) -> torch.Tensor:
+        return round_operand(x, precision).float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad, None
+
+
+def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """An operand of the reference: rounded to the precision in float32; float64 as it is. Differentiable."""
+    return x if x.dtype == torch.float64 else _StraightThrough.apply(x.float(), precision)

@@ -1,0 +1,1 @@
+"""SDDMM: dot products of rows of two dense matrices at the nonzeros of a sparse one."""

@@ -1,0 +1,74 @@
+"""sddmm: checks and dispatch."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse.errors import bad_value
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.common import (
+    check_dense,
+    check_operand,
+    exact_rounded,
+    form_of,
+    is_plain,
+    needs_grad,
+    resolve_impl,
+)
+from gnnsparse.ops.sddmm import reference
+from gnnsparse.ops.sddmm.schema import backend, with_grad
+from gnnsparse.plan import Plan
+from gnnsparse.plan.choose import kernel_of
+
+__all__ = ["sddmm"]
+
+
+def sddmm(
+    A: SparseOperand,  # noqa: N803
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    impl: str = "auto",
+    plan: Plan | None = None,
+) -> torch.Tensor:
+    """Sampled dense-dense product: dot(q[i], k[j]) at every nonzero (i, j) of A. Differentiable.
+
+    The weights of A play no part. Operands are rounded to A's precision, sums are float32.
+
+    Args:
+        A: from `gnnsparse.prepare`, of shape [m, n].
+        q: [m, d], float32, float16 or bfloat16, any strides, on A's device.
+        k: [n, d], of these dtypes, any strides, on A's device.
+        impl: "auto" (where A is), "cpu", "cuda", or "reference" (plain torch; takes float64 too).
+        plan: how to run on a GPU; None lets A choose.
+
+    Returns:
+        [nnz] in A's own order and the dtype of q: what `spmm` takes as values.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, or impl or the plan can't run there.
+    """
+    known = None
+    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+        # Arguments like these have passed all checks before, and what runs them is made.
+        known = "sddmm", form_of(q), form_of(k)
+        if (run := A.kernels.accepted.get(known)) is not None:
+            return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    if plan is not None:
+        kernel_of("sddmm", plan)
+    q = check_dense("q", q, A, A.shape[0], kind)
+    k = check_dense("k", k, A, A.shape[1], kind)
+    if q.shape[1] != k.shape[1]:
+        bad_value("k", f"has {k.shape[1]} columns; accepted: {q.shape[1]}, as q")
+    if kind == "reference":
+        rounded = exact_rounded(q, A.precision), exact_rounded(k, A.precision)
+        return reference.sddmm(A.indices(), *rounded).to(q.dtype)
+    if not is_plain(q, k):
+        return torch.ops.gnnsparse.sddmm(q, k, A.handle)
+    run = backend(q.device).bind(A.kernels, q.shape[1], q.dtype, plan)
+    if known is not None:
+        A.kernels.accepted[known] = run
+    return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)

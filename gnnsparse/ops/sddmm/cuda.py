@@ -1,0 +1,86 @@
+"""SDDMM on NVIDIA GPUs. Work is queued on the caller's current stream; nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from gnnsparse.csr import address
+from gnnsparse.cuda_path import path
+from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
+from gnnsparse.ops.dense import cuda_loader, holding, on_its_device
+from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
+from gnnsparse.plan.choose import kernel_of
+from gnnsparse.precision import DTYPE_CODES
+
+__all__ = ["bind"]
+
+
+class _Launch(NamedTuple):
+    """A kernel's name, its arguments before Q, K and the result, and what these hold by address."""
+
+    name: str
+    head: tuple[Any, ...]
+    held: tuple[Any, ...]
+
+
+def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None = None) -> SddmmCall:
+    """How SDDMM runs for Q of a width and a dtype: all that does not depend on where Q and K are.
+
+    Raises:
+        ValueError, RuntimeError: a plan that was given can't run here.
+    """
+    product = Product("sddmm", width)
+
+    def make() -> SddmmCall:
+        if plan is not None:
+            kernel_of("sddmm", plan)
+        nnz = kernels.csr.nnz
+        if width == 0 or nnz == 0:
+            return lambda q, k: q.new_zeros(nnz)
+        chosen = plan or kernels.plan_of(product)
+        name, head, held = _LAUNCHES[type(chosen)](kernels, chosen)
+        tail = (DTYPE_CODES[dtype], width, kernels.precision.code)
+        load = cuda_loader(kernels.precision, width)
+
+        def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            out = q.new_empty(nnz)
+            loaded_q, q_view = load(q)
+            loaded_k, k_view = load(k)
+            gpu = path()
+            launch = getattr(gpu.native, name)
+            launch(*head, q_view, k_view, out.data_ptr(), *tail, gpu.stream(out.device))
+            del loaded_q, loaded_k  # the views hold their addresses
+            return out
+
+        return on_its_device(kernels.csr.device, holding(run, kernels.matrix, *held))
+
+    return kernels.kept.get(BoundCall(product, dtype, plan), make)
+
+
+def _rows(kernels: KernelCache) -> tuple[int, int]:
+    return address(kernels.csr.indptr), address(kernels.row_ids)
+
+
+def _csr(kernels: KernelCache, plan: CsrPlan) -> _Launch:
+    work = kernels.row_work(plan.row_limit)
+    lanes = (plan.row_limit, plan.lanes, plan.row_lanes)
+    head = (kernels.csr.view, address(kernels.row_ids), work.view, *lanes)
+    return _Launch("cuda_sddmm_csr", head, (work,))
+
+
+def _panel(kernels: KernelCache, plan: PanelPlan) -> _Launch:
+    panel, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "panel")
+    return _Launch("cuda_sddmm_panel", (view, work.view, *_rows(kernels)), (panel, work))
+
+
+def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
+    work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=False)
+    return _Launch("cuda_sddmm_window", (view, work.view, *_rows(kernels)), (work,))
+
+
+_LAUNCHES: dict[type[Plan], Callable[[KernelCache, Any], _Launch]] = {
+    CsrPlan: _csr, PanelPlan: _panel, WindowPlan: _window,
+}  # fmt: skip

@@ -1,0 +1,21 @@
+"""The readable specification of SDDMM, in plain torch: slow, differentiable by autograd, on any device."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["sddmm"]
+
+
+def sddmm(index: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """out[e] = dot(q[i], k[j]) for nonzero e = (i, j). Sums are in the dtype of the arguments.
+
+    Args:
+        index: (row, column) of each nonzero, int64 [2, nnz].
+        q: [rows, d].
+        k: [cols, d].
+
+    Returns:
+        [nnz] in the dtype of q.
+    """
+    return (q.index_select(0, index[0]) * k.index_select(0, index[1])).sum(1)

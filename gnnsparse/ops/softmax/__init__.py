@@ -1,0 +1,1 @@
+"""Softmax over the nonzeros of each row."""

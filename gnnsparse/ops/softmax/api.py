@@ -1,0 +1,46 @@
+"""edge_softmax: checks and dispatch."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.common import check_edges, check_operand, is_plain, needs_grad, resolve_impl
+from gnnsparse.ops.softmax import reference
+from gnnsparse.ops.softmax.schema import backend, with_grad
+
+__all__ = ["edge_softmax"]
+
+
+def edge_softmax(
+    A: SparseOperand,  # noqa: N803
+    scores: torch.Tensor,
+    *,
+    impl: str = "auto",
+) -> torch.Tensor:
+    """Softmax over the nonzeros of each row of A, in float32. Differentiable.
+
+    Args:
+        A: from `gnnsparse.prepare`.
+        scores: [nnz] in A's own order, float32, float16 or bfloat16. -inf masks an edge.
+        impl: "auto" (where A is), "cpu", "cuda", or "reference" (plain torch; takes float64 too).
+
+    Returns:
+        [nnz] in the order and dtype of scores. A row of only -inf gives zeros.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, or impl can't run there.
+    """
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    scores = check_edges("scores", scores, A, kind)
+    if kind == "reference":
+        exact = scores if scores.dtype == torch.float64 else scores.float()
+        return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
+    if not is_plain(scores):
+        return torch.ops.gnnsparse.edge_softmax(scores, A.handle)
+    if needs_grad(scores):
+        return with_grad(scores, A.handle)
+    result: torch.Tensor = backend(scores.device).edge_softmax(A.kernels, scores)
+    return result

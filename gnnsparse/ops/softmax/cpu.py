@@ -1,0 +1,29 @@
+"""The softmax over edges on the CPU, through the native kernels."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import address
+from gnnsparse.kernel_cache import KernelCache
+
+__all__ = ["edge_softmax", "edge_softmax_grad"]
+
+
+def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
+    """See gnnsparse.edge_softmax. Every argument has been checked."""
+    scores32 = scores.float().contiguous()
+    out = torch.empty_like(scores32)
+    _native.cpu_softmax(kernels.csr.view, address(scores32), address(out), torch.get_num_threads())
+    return out.to(scores.dtype)
+
+
+def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Gradient of the scores, [nnz], from the softmax [nnz] and its gradient."""
+    weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
+    out = torch.empty_like(grad32)
+    _native.cpu_softmax_grad(
+        kernels.csr.view, address(weights32), address(grad32), address(out), torch.get_num_threads()
+    )
+    return out.to(weights.dtype)

@@ -1,0 +1,27 @@
+"""The readable specification of the softmax over edges, in plain torch."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["edge_softmax"]
+
+
+def edge_softmax(index: torch.Tensor, scores: torch.Tensor, rows: int) -> torch.Tensor:
+    """Softmax over the nonzeros of each row, in the dtype of the scores. A row of only -inf gives zeros.
+
+    Args:
+        index: (row, column) of each nonzero, int64 [2, nnz].
+        scores: [nnz].
+        rows: of the matrix.
+
+    Returns:
+        [nnz] in the dtype of scores.
+    """
+    top = scores.new_full((rows,), float("-inf"))
+    top = top.scatter_reduce(0, index[0], scores.detach(), "amax")
+    top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
+    weights = (scores - top[index[0]]).exp()
+    total = scores.new_zeros(rows).index_add(0, index[0], weights)
+    total = torch.where(total == 0, torch.ones_like(total), total)
+    return weights / total[index[0]]

@@ -1,0 +1,1 @@
+"""SpMM: sparse times dense."""

@@ -1,0 +1,94 @@
+"""spmm: checks and dispatch."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse.operand import SparseOperand, bind_matmul
+from gnnsparse.ops.common import (
+    check_dense,
+    check_edges,
+    check_operand,
+    exact_rounded,
+    form_of,
+    is_plain,
+    needs_grad,
+    resolve_impl,
+)
+from gnnsparse.ops.spmm import reference
+from gnnsparse.ops.spmm.schema import backend, with_grad
+from gnnsparse.plan import Plan
+from gnnsparse.plan.choose import kernel_of
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.normalize import explicit_values
+
+__all__ = ["spmm"]
+
+
+def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    kernels = a.kernels
+    if values is None:
+        own = kernels.values
+        own = None if own is None else own.float()
+        scales = kernels.row_scale, kernels.col_scale
+        own = explicit_values(kernels.csr, None, own, scales, Precision.FP32)
+        weights = own.to(x.dtype if x.dtype == torch.float64 else torch.float32)
+    else:
+        weights = exact_rounded(values, a.precision)
+    dense = exact_rounded(x, a.precision)
+    return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0]).to(x.dtype)
+
+
+def spmm(
+    A: SparseOperand,  # noqa: N803
+    x: torch.Tensor,
+    values: torch.Tensor | None = None,
+    *,
+    impl: str = "auto",
+    plan: Plan | None = None,
+) -> torch.Tensor:
+    """Sparse times dense: y = A x. Also written `A @ x`. Differentiable in x and values.
+
+    Operands are rounded to the precision of A, sums are float32, and the result is the same bit for
+    bit in every run.
+
+    Args:
+        A: from `gnnsparse.prepare`, of shape [m, k].
+        x: [k, n] (or [k]), float32, float16 or bfloat16, any strides, on A's device.
+        values: [nnz], one for each nonzero in A's own order, in place of A's weights; same dtypes.
+        impl: "auto" (where A is), "cpu", "cuda", or "reference" (plain torch; takes float64 too).
+        plan: how to run on a GPU; None lets A choose.
+
+    Returns:
+        [m, n] (or [m]) in the dtype of x.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, or impl or the plan can't run there.
+    """
+    known = None
+    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+        # Arguments like these have passed all checks before, and what runs them is made.
+        known = "spmm", form_of(x), None if values is None else form_of(values) or False
+        if (run := A.kernels.accepted.get(known)) is not None:
+            return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    if plan is not None:
+        kernel_of("spmm", plan)
+    if isinstance(x, torch.Tensor) and x.dim() == 1:
+        return spmm(A, x[:, None], values, impl=impl, plan=plan)[:, 0].contiguous()
+    x = check_dense("x", x, A, A.shape[1], kind)
+    if values is not None:
+        values = check_edges("values", values, A, kind)
+    if kind == "reference":
+        return _reference(A, x, values)
+    if not is_plain(x, values):
+        return torch.ops.gnnsparse.spmm(x, values, A.handle)
+    run = backend(x.device).bind(A.kernels, x.shape[1], x.dtype, values is not None, plan)
+    if known is not None:
+        A.kernels.accepted[known] = run
+    return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
+
+
+bind_matmul(spmm)

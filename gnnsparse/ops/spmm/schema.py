@@ -1,0 +1,79 @@
+"""SpMM as an operator: its schema, fake and gradient, and the backend that runs it."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gnnsparse.cuda_path import path
+from gnnsparse.kernel_cache import SpmmCall
+from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops.common import direct
+from gnnsparse.ops.library import REGISTERED, Products, eager, register
+from gnnsparse.ops.spmm import cpu, cuda
+
+__all__ = ["backend", "with_grad"]
+
+
+def backend(device: torch.device) -> ModuleType:
+    """The module whose `bind` gives what runs on a device."""
+    return cuda if path().takes(device) else cpu
+
+
+def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
+    call = backend(x.device).bind(operand_of(operand).kernels, x.shape[1], x.dtype, values is not None)
+    result: torch.Tensor = call(x, values)
+    return result
+
+
+def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
+    return x.new_empty(operand_of(operand).shape[0], x.shape[1])
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, values, handle = inputs[:3]
+    ctx.operand = operand_of(handle)
+    ctx.x_dtype = x.dtype
+    needs_x = values is not None and values.requires_grad
+    ctx.save_for_backward(x if needs_x else None, values)
+
+
+def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
+    """dX = A^T dY; dvalues = (dY X^T) at the nonzeros."""
+    x, values = ctx.saved_tensors
+    operand: SparseOperand = ctx.operand
+    grad = grad.contiguous()  # autograd hands over expanded tensors
+    grad_x = grad_values = None
+    if ctx.needs_input_grad[0]:
+        values_t = None if values is None else use.transpose_values(operand, values)
+        grad_x = use.spmm(operand.T, grad, values_t).to(ctx.x_dtype)
+    if values is not None and ctx.needs_input_grad[1]:
+        grad_values = use.sddmm(operand, grad, x).to(values.dtype)
+    return grad_x, grad_values, None
+
+
+register(
+    "spmm(Tensor x, Tensor? values, int operand) -> Tensor",
+    _run,
+    _fake,
+    _setup,
+    lambda ctx, grad: _grad(ctx, grad, REGISTERED),
+)
+
+
+class _Spmm(torch.autograd.Function):
+    @staticmethod
+    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, run: SpmmCall) -> Any:
+        return run(x, values)
+
+    setup_context = staticmethod(_setup)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return *_grad(ctx, grad, eager()), None
+
+
+#: (x, values, the operand's handle, what runs the product) -> y, with a gradient.
+with_grad = direct(_Spmm)

@@ -1,0 +1,119 @@
+"""Dataclasses as the plain values of a JSON file, and back, with every entry checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["PlainError", "from_plain", "to_plain"]
+
+
+class PlainError(ValueError):
+    """Plain values are not those of the type that was asked for; the message names the entry."""
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses, mappings and tuples as the objects and lists of JSON."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def from_plain(kind: Any, content: Any, where: str) -> Any:
+    """A value of a type from what `to_plain` made of one.
+
+    Args:
+        kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, or
+            Mapping[str or int, a type].
+        content: of a JSON file.
+        where: what errors call it.
+
+    Raises:
+        PlainError: `content` is not of that type, a number is negative or not finite, or a key is missing or
+            unknown.
+    """
+    if kind is Any:
+        return content
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _member(kind, content, where)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, content, where)
+    if kind in (int, float):
+        return _number(kind, content, where)
+    if kind in (str, bool):
+        names = {str: "a text", bool: "true or false"}
+        return (
+            content
+            if isinstance(content, kind)
+            else _reject(where, f"got {content!r}; accepted: {names[kind]}")
+        )
+    return (
+        _tuple(kind, content, where) if typing.get_origin(kind) is tuple else _mapping(kind, content, where)
+    )
+
+
+def _reject(where: str, problem: str) -> typing.NoReturn:
+    raise PlainError(f"{where}: {problem}")
+
+
+def _member(kind: type[enum.Enum], content: Any, where: str) -> enum.Enum:
+    try:
+        return kind(content)
+    except ValueError:
+        accepted = ", ".join(str(member.value) for member in kind)
+        _reject(where, f"got {content!r}; accepted: {accepted}")
+
+
+def _number(kind: type, content: Any, where: str) -> Any:
+    if isinstance(content, bool) or not isinstance(content, int if kind is int else (int, float)):
+        _reject(where, f"got {content!r}; accepted: {'an integer' if kind is int else 'a number'}")
+    if not math.isfinite(content) or content < 0:
+        _reject(where, f"got {content}; accepted: a finite number, 0 or more")
+    return kind(content)
+
+
+def _tuple(kind: Any, content: Any, where: str) -> Any:
+    arguments = typing.get_args(kind)
+    if not isinstance(content, list):
+        _reject(where, f"got {type(content).__name__}; accepted: a list")
+    if arguments[-1] is Ellipsis:
+        return tuple(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(content))
+    if len(content) != len(arguments):
+        _reject(where, f"has {len(content)} entries; accepted: {len(arguments)}")
+    pairs = zip(arguments, content, strict=True)
+    return tuple(from_plain(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(pairs))
+
+
+def _mapping(kind: Any, content: Any, where: str) -> Any:
+    if not isinstance(content, dict):
+        _reject(where, f"got {type(content).__name__}; accepted: an object")
+    of_key, of_value = typing.get_args(kind)
+    found = {}
+    for key, value in content.items():
+        if of_key is int and not re.fullmatch(r"[1-9]\d*", key):
+            _reject(where, f"has the entry {key!r}; accepted: a positive integer")
+        found[of_key(key)] = from_plain(of_value, value, f"{where}.{key}")
+    return types.MappingProxyType(found)
+
+
+def _dataclass(kind: Any, content: Any, where: str) -> Any:
+    if not isinstance(content, dict):
+        _reject(where, f"got {type(content).__name__}; accepted: an object")
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    for key in (*names, *content):
+        if key not in content:
+            _reject(where, f"has no {key}; accepted: {', '.join(names)}")
+        if key not in names:
+            _reject(where, f"has the entry {key!r}; accepted: {', '.join(names)}")
+    return kind(**{name: from_plain(hints[name], content[name], f"{where}.{name}") for name in names})

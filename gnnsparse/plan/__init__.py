@@ -1,0 +1,49 @@
+"""Plans: which kernel runs a problem, and how.
+
+A `Problem` holds counts, a `Plan` says what runs. Both are plain, hashable data, so a plan can be printed,
+compared, stored, and replaced in a call. Each kernel has a module here; `choose` picks among them, by their
+modelled times or by rules where a kernel has no model.
+"""
+
+from gnnsparse.cuda_path import Device, describe_device
+from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, RowsPlan
+from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.choose import (
+    KERNELS,
+    candidates,
+    choose_plan,
+    forced_plan,
+    has_panels,
+    kernel_of,
+    plan_from_plain,
+)
+from gnnsparse.plan.csr import CsrPlan
+from gnnsparse.plan.panel import HEIGHTS, PanelPlan
+from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
+from gnnsparse.plan.window import WindowPlan
+
+__all__ = [
+    "HEIGHTS",
+    "KERNELS",
+    "AttentionGradPlan",
+    "AttentionPlan",
+    "AttentionProblem",
+    "CanRun",
+    "ChainPlan",
+    "CsrPlan",
+    "Device",
+    "Kernel",
+    "PanelCounts",
+    "PanelPlan",
+    "Plan",
+    "Problem",
+    "RowsPlan",
+    "WindowPlan",
+    "candidates",
+    "choose_plan",
+    "describe_device",
+    "forced_plan",
+    "has_panels",
+    "kernel_of",
+    "plan_from_plain",
+]

@@ -1,0 +1,136 @@
+"""The choice among the kernels of an operation, by their modelled times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.plain import from_plain
+from gnnsparse.plan.attention import CHAIN, FUSED, FUSED_GRAD, ROWS
+from gnnsparse.plan.base import Kernel, Plan, plan_types
+from gnnsparse.plan.csr import CSR
+from gnnsparse.plan.panel import HEIGHTS, PANELS
+from gnnsparse.plan.problem import Problem
+from gnnsparse.plan.window import WINDOW
+
+__all__ = [
+    "KERNELS", "candidates", "choose_plan", "forced_plan", "has_panels", "kernel_of",
+    "plan_from_plain",
+]  # fmt: skip
+
+
+def _product_kernels(op: str) -> tuple[Kernel, ...]:
+    return (CSR, WINDOW, *(kernel for kernel in PANELS.values() if op in HEIGHTS[kernel.height].ops))
+
+
+#: The kernels of each operation. Among those without a model the first one that can run is taken.
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "spmm": _product_kernels("spmm"),
+    "sddmm": _product_kernels("sddmm"),
+    "attention": (FUSED, ROWS, CHAIN),
+    "attention_grad": (FUSED_GRAD, ROWS, CHAIN),
+}
+
+
+def kernel_of(op: str, plan: Any) -> Kernel:
+    """The kernel that a plan of an operation is of.
+
+    Raises:
+        TypeError: `plan` is no plan.
+        ValueError: the operation has no such kernel.
+    """
+    if not isinstance(plan, Plan):
+        bad_type("plan", plan, "a gnnsparse.Plan or None")
+    kernels = [kernel for kernel in KERNELS[op] if isinstance(plan, kernel.plan_type)]
+    height = getattr(plan, "height", None)
+    of_height = [kernel for kernel in kernels if getattr(kernel, "height", height) == height]
+    if not of_height:
+        accepted = ", ".join(kernel.name for kernel in KERNELS[op])
+        bad_value("plan", f"got {plan.label} for {op}; accepted: {accepted}")
+    return of_height[0]
+
+
+def forced_plan(problem: Problem, name: str) -> Plan | None:
+    """The default plan of the kernel of that name, None where it can't run the problem."""
+    named = [kernel for kernel in KERNELS[problem.op] if kernel.name == name and kernel.can_run(problem)]
+    return named[0].default(problem) if named else None
+
+
+def has_panels(problem: Problem, height: int) -> bool:
+    """Whether the panel kernel can run a problem with panels of `height` rows."""
+    return height in PANELS and bool(PANELS[height].can_run(problem))
+
+
+def _record_reason(problem: Problem) -> tuple[str, ...]:
+    """That the costs are those of another GPU, where they are."""
+    record, name = problem.record, problem.device.name
+    if problem.device.type != "cuda" or record.name == name or not name:
+        return ()
+    return (f"no record of {name}: by that of {record.name}, which it resembles most",)
+
+
+def choose_plan(problem: Problem) -> Plan:
+    """The plan with the least modelled time.
+
+    The kernels of products are bound by the rows of X that they bring from L2 to the multiprocessors: the csr
+    kernel one for each nonzero, the others one for each distinct column of a window or panel
+    (docs/performance.md has the measurements behind the model).
+    """
+    kernels = [kernel for kernel in KERNELS[problem.op] if problem.device.type in kernel.devices]
+    answers = {kernel: kernel.can_run(problem) for kernel in kernels}
+    able = [kernel for kernel in kernels if answers[kernel]]
+    for kernel in able:
+        if why := kernel.is_asked_for(problem):
+            return replace(kernel.default(problem), reasons=(why, *_record_reason(problem)))
+    families = {kernel.plan_type.kernel for kernel in able}
+    rivals = [kernel for kernel in able if not families & set(kernel.yields_to)]
+    plans = {kernel: kernel.default(problem) for kernel in rivals}
+    times = {plan: kernel.time_us(problem, plan) for kernel, plan in plans.items()} if len(rivals) > 1 else {}
+    modelled = {plan: us for plan, us in times.items() if us is not None}
+    refused = tuple(
+        f"no {kernel.name}: {answers[kernel].problem}" for kernel in kernels if not answers[kernel]
+    )
+    if modelled:
+        chosen = min(modelled, key=lambda plan: modelled[plan])
+        by_time = ", ".join(f"{plan.label} {us:.0f} us" for plan, us in modelled.items())
+        reasons: tuple[str, ...] = (_counts(problem), f"by the model: {by_time}")
+    else:
+        chosen = plans[rivals[0]]
+        reasons = chosen.reasons
+    return replace(chosen, reasons=(*reasons, *refused, *_record_reason(problem)))
+
+
+def _counts(problem: Problem) -> str:
+    """ "1000 nonzeros, 700 columns of 16-row panels, 600 of 32-row panels"."""
+    found = [f"{problem.nnz} nonzeros"]
+    if problem.panels:
+        found += [f"{counts.slots} columns of {counts.height}-row panels" for counts in problem.panels]
+    elif problem.slots:
+        found.append(f"{problem.slots} columns of 8-row windows")
+    return ", ".join(found)
+
+
+def candidates(problem: Problem) -> tuple[Plan, ...]:
+    """Plans to measure, each of which can run; the model's choice comes first."""
+    plans = [choose_plan(problem)]
+    if problem.device.type != "cpu":
+        for kernel in KERNELS[problem.op]:
+            if "cuda" in kernel.devices and kernel.can_run(problem):
+                plans += kernel.variants(problem)
+    found: dict[Plan, Plan] = {}
+    for plan in plans:
+        found.setdefault(replace(plan, reasons=()), plan)
+    return tuple(found.values())
+
+
+def plan_from_plain(content: Any) -> Plan | None:
+    """The plan that `gnnsparse.plain.to_plain` made plain values of, None where they are not those of one."""
+    if not isinstance(content, dict) or content.get("kernel") not in plan_types():
+        return None
+    kind = plan_types()[content["kernel"]]
+    try:
+        plan: Plan = from_plain(kind, {k: v for k, v in content.items() if k != "kernel"}, "plan")
+    except ValueError:
+        return None
+    return plan

@@ -1,0 +1,23 @@
+"""The undirected structure that some orders are found on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr
+
+__all__ = ["symmetrized"]
+
+
+def symmetrized(csr: Csr) -> Any:
+    """The structure of A + A^T without its diagonal, as a scipy CSR array, for a square A."""
+    import scipy.sparse
+
+    ones = torch.ones(csr.nnz, dtype=torch.int8).numpy()
+    a = scipy.sparse.csr_array((ones, csr.indices.numpy(), csr.indptr.numpy()), shape=(csr.rows,) * 2)
+    a = (a + a.T).tocsr()
+    a.setdiag(0)
+    a.eliminate_zeros()
+    return a

@@ -1,0 +1,154 @@
+"""Registries: what the library offers by name, each entry registered in the file that defines it.
+
+A registry is a mapping from names to entries that only grows. The names that an option accepts, that an
+error lists and that `--help` shows are read from it when they are needed, so that none of them is written
+down a second time. The files that register entries are found in their folder (`discover`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Generic, TypeVar, overload
+
+from gnnsparse.errors import bad_type, bad_value, check_choice
+
+__all__ = ["Names", "Registry", "discover", "temporary_registrations"]
+
+Entry = TypeVar("Entry")
+
+_REGISTRIES: list[Registry[Any]] = []
+
+
+class Registry(Mapping[str, Entry], Generic[Entry]):
+    """Entries by name, in the order of their registration.
+
+    Args:
+        argument: what users call a name of this registry, as in "reorder"; begins the errors.
+        package: a package whose modules register one entry each, under the module's own name, and are
+            imported when that entry is first asked for: their names are known before, at no cost. Names
+            that begin with an underscore are skipped. None: entries are registered by files that are
+            imported anyway.
+    """
+
+    def __init__(self, argument: str, package: str | None = None) -> None:
+        self._argument, self._package = argument, package
+        self._entries: dict[str, Entry] = {}
+        _REGISTRIES.append(self)
+
+    def register(self, name: str, entry: Entry) -> None:
+        """Adds an entry.
+
+        Raises:
+            TypeError: the name is no string.
+            ValueError: the name is empty or taken.
+        """
+        if not isinstance(name, str):
+            bad_type(self._argument, name, "a name")
+        if not name or name in self._entries:
+            bad_value(self._argument, f"got {name!r} to register; accepted: a name that is not taken")
+        self._entries[name] = entry
+
+    def check(self, name: Any) -> str:
+        """Return `name` if there is such an entry, else raise a TypeError or a ValueError that lists all."""
+        return check_choice(self._argument, name, tuple(self))
+
+    def _modules(self) -> list[str]:
+        return [] if self._package is None else _module_names(importlib.import_module(self._package))
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._entries and name in self._modules():
+            importlib.import_module(f"{self._package}.{name}")
+            if name not in self._entries:
+                raise ImportError(f"{self._package}.{name} registers nothing as {name!r}")
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries or name in self._modules()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._modules(), *self._entries]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return f"Registry({self._argument}: {', '.join(self)})"
+
+
+class Names(Sequence[str]):
+    """The names of a registry as a sequence. What is registered later is in it, too.
+
+    Args:
+        registry: where the names come from.
+        first: names that stand for something else than an entry, such as "none"; they come first.
+        where: which entries count; None: all, and none of them is looked up.
+    """
+
+    def __init__(
+        self,
+        registry: Mapping[str, Entry],
+        *first: str,
+        where: Callable[[Entry], bool] | None = None,
+    ) -> None:
+        self._registry, self._first, self._where = registry, first, where
+
+    def _now(self) -> tuple[str, ...]:
+        where = self._where
+        if where is None:
+            return (*self._first, *self._registry)
+        return (*self._first, *(name for name, entry in self._registry.items() if where(entry)))
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
+        return self._now()[at]
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Names, tuple)) and self._now() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._now())
+
+
+def _module_names(package: ModuleType) -> list[str]:
+    found = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def discover(package: str) -> list[ModuleType]:
+    """Imports every module of a package, so that what they define is registered.
+
+    Modules whose names begin with an underscore are left out.
+
+    Args:
+        package: the full name of an imported package.
+
+    Returns:
+        The modules, in the order of their names.
+    """
+    folder = importlib.import_module(package)
+    return [importlib.import_module(f"{package}.{name}") for name in _module_names(folder)]
+
+
+@contextlib.contextmanager
+def temporary_registrations() -> Iterator[None]:
+    """Takes what is registered inside the `with` block out of every registry again, for tests."""
+    before = [(registry, set(registry._entries)) for registry in _REGISTRIES]
+    try:
+        yield
+    finally:
+        for registry, names in before:
+            # A module that was imported meanwhile will not be imported, and so registered, a second time.
+            names |= set(registry._modules())
+            registry._entries = {n: entry for n, entry in registry._entries.items() if n in names}

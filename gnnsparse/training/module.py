@@ -1,0 +1,66 @@
+"""The Lightning module that every task builds on: a model and how it learns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from gnnsparse.errors import bad_value
+from gnnsparse.training.config import OptimizerConfig
+
+__all__ = ["TaskModule"]
+
+
+class TaskModule(pl.LightningModule):
+    """A model and how it learns. A task adds what a step does.
+
+    `training_step` returns the loss, `validation_step` the loss and the scores of the validation part by name
+    as scalars on the device, and `test_step` logs "part/score" for the parts "train", "val" and "test".
+
+    Args:
+        model: the model; with `optimizer.decay="first"` it has an attribute `first_layer`, a module.
+        optimizer: learning rate, weight decay, schedule.
+        max_steps: where a schedule ends.
+
+    Attributes:
+        score_name: the score that chooses the best epoch.
+
+    Raises:
+        ValueError: the model has no `first_layer`.
+    """
+
+    score_name: str
+
+    def __init__(self, model: torch.nn.Module, optimizer: OptimizerConfig, max_steps: int) -> None:
+        super().__init__()
+        self.model = model
+        self._optimizer, self._max_steps = optimizer, max_steps
+        if optimizer.decay == "first" and not hasattr(model, "first_layer"):
+            bad_value("optimizer.decay", f"'first' needs a model with first_layer; {type(model)} has none")
+
+    def configure_optimizers(self) -> Any:
+        """Adam in one kernel a step, and a schedule that counts steps."""
+        config = self._optimizer
+        decayed = list(self.model.parameters())
+        rest: list[torch.nn.Parameter] = []
+        if config.decay == "first":
+            decayed = list(self.model.first_layer.parameters())  # type: ignore[union-attr]
+            ids = {id(parameter) for parameter in decayed}
+            rest = [p for p in self.model.parameters() if id(p) not in ids]
+        groups = [
+            {"params": decayed, "weight_decay": config.weight_decay},
+            {"params": rest, "weight_decay": 0.0},
+        ]
+        # Fused, the step of a GradScaler needs no answer from the GPU either.
+        optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=config.lr, fused=True)
+        if config.schedule == "none":
+            return optimizer
+        # A function of the step, and not CosineAnnealingLR: a checkpoint would bring its own end.
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._cosine)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _cosine(self, step: int) -> float:
+        return 0.5 * (1 + math.cos(math.pi * min(step / self._max_steps, 1.0)))

@@ -1,0 +1,114 @@
+"""Stand-ins for the way to a GPU (gnnsparse.cuda_path): operands on the CPU take the GPU's path."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.cuda_path import CudaPath, Device
+
+#: What plans are made for.
+H200 = Device("cuda", (9, 0), 132, 140 * 2**30, "NVIDIA H200", 60 * 2**20)
+
+
+class StandInPath(CudaPath):
+    """Takes CPU tensors for those of an H200.
+
+    Args:
+        native: whose functions are called in place of the native module's.
+        stream: the handle of the current stream.
+        device: what it says the GPU is.
+    """
+
+    def __init__(self, native: Any, stream: int = 0, device: Device = H200) -> None:
+        super().__init__()
+        self.native, self._stream, self._device = native, stream, device
+
+    def takes(self, device: torch.device) -> bool:
+        return True
+
+    def describe(self, device: torch.device) -> Device:
+        return self._device
+
+    def stream(self, device: torch.device) -> int:
+        return self._stream
+
+    def current(self, device: torch.device) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def finish(self, device: torch.device) -> None:
+        pass
+
+
+class View:
+    """A native dense view that can be looked into."""
+
+    def __init__(self, data: int, stride: int, dtype: int, rounded: bool = False) -> None:
+        self.data, self.stride, self.dtype, self.rounded = data, stride, dtype, rounded
+
+
+class _RecordingNative:
+    """The native module; functions named cuda_* note how they are called, and do nothing."""
+
+    Dense = View
+
+    def __init__(self, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cuda_"):
+            return getattr(_native, name)
+        return lambda *arguments: self._calls.append((name, arguments))
+
+
+class RecordingPath(StandInPath):
+    """Notes the native calls, and which devices are made the current one.
+
+    Attributes:
+        calls: (name, arguments) of each.
+        current_index: the device that is current; None: the one asked for.
+        switched: devices that were made current.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.current_index: int | None = None
+        self.switched: list[Any] = []
+        super().__init__(_RecordingNative(self.calls), stream=77)
+
+    def current(self, device: torch.device) -> AbstractContextManager[None]:
+        if self.current_index != device.index:
+            self.switched.append(device)
+        return contextlib.nullcontext()
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+    def views(self) -> list[View]:
+        return [a for _, arguments in self.calls for a in arguments if isinstance(a, View)]
+
+
+class RunningPath(StandInPath):
+    """Runs emulated kernels where there are some, and notes which were called.
+
+    Args:
+        emulated: a module with functions of the native module's names.
+        device: what it says the GPU is.
+    """
+
+    def __init__(self, emulated: Any, device: Device = H200) -> None:
+        super().__init__(self, device=device)
+        self.emulated, self.called = emulated, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(self.emulated, name):
+            return getattr(_native, name)
+        self.called.add(name)
+        return getattr(self.emulated, name)

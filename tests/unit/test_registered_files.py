@@ -1,0 +1,273 @@
+"""One file of each kind in its folder: it is found, offered and used, without a change to another file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import gnnsparse
+import gnnsparse.nn
+import train
+from gnnsparse.data import CATALOG, GENERATED_GRAPHS
+from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.registry import discover
+from gnnsparse.tasks import TASKS
+from models import MODELS
+from tests.configs import composed
+
+pytestmark = pytest.mark.usefixtures("registrations")
+
+ROOT = Path(train.__file__).resolve().parent
+PACKAGES = ("formats", "preprocess.reorder", "data", "nn", "tasks")
+
+FILES = {
+    "formats/tall.py": """
+        from gnnsparse.formats.registry import register_preset
+        from gnnsparse.formats.spec import FormatSpec
+
+        register_preset(
+            FormatSpec("tall", window=16, panel=16, block=4, brick=4, encoding="dense"), source="a test"
+        )
+        """,
+    "preprocess.reorder/backwards.py": """
+        import torch
+
+        from gnnsparse.preprocess.reorder.registry import register_reordering
+
+
+        @register_reordering("backwards")
+        def backwards(csr):
+            return torch.arange(csr.rows - 1, -1, -1)
+        """,
+    "data/circle.py": """
+        import torch
+
+        from gnnsparse import SparseGraph
+        from gnnsparse.data.dataset import NodeDataset
+        from gnnsparse.data.registry import register_dataset
+
+
+        @register_dataset("circle", task="angle")
+        def load_circle(nodes: int = 40, split: int = 0):
+            ids = torch.arange(nodes)
+            graph = SparseGraph.from_edge_index(torch.stack([ids, (ids + 1) % nodes]), nodes)
+            angle = ids * (2 * torch.pi / nodes)
+            x, part = torch.stack([angle.cos(), angle.sin()], 1), (ids + split) % 3
+            masks = [part == k for k in range(3)]
+            return NodeDataset("circle", graph, x, torch.zeros_like(ids), *masks, num_classes=2)
+        """,
+    "nn/next_conv.py": """
+        import torch
+
+        __all__ = ["NextConv", "HELP"]
+        HELP = "no layer"
+
+
+        class NextConv(torch.nn.Module):
+            def __init__(self, in_channels, out_channels):
+                super().__init__()
+                self.lin = torch.nn.Linear(in_channels, out_channels)
+
+            def forward(self, x, adj):
+                return adj @ self.lin(x)
+        """,
+    "models/follower.py": """
+        import torch
+
+        from gnnsparse.nn.next_conv import NextConv
+        from models.registry import register_model
+
+
+        @register_model("follower", task="angle")
+        class Follower(torch.nn.Module):
+            def __init__(self, in_channels, out_channels, layers: int = 1):
+                super().__init__()
+                assert layers == 1
+                self.conv = NextConv(in_channels, out_channels)
+
+            @property
+            def first_layer(self):
+                return self.conv
+
+            def forward(self, x, adj):
+                return self.conv(x, adj)
+        """,
+    "tasks/angle.py": """
+        import torch
+
+        from gnnsparse.tasks import Task, register_task
+        from gnnsparse.training import PreparedData, RepeatedBatch, TaskModule
+
+
+        class AngleData(PreparedData):
+            def __init__(self, dataset, run):
+                super().__init__(dataset.graph, run.values, run.precision, run.device, run.preprocess)
+                self.dataset = dataset
+
+            def train_dataloader(self):
+                return RepeatedBatch(self, endless=True)
+
+            def val_dataloader(self):
+                return RepeatedBatch(self, endless=False)
+
+            test_dataloader = val_dataloader
+
+
+        class AngleModule(TaskModule):
+            score_name = "closeness"
+
+            def loss(self, data, mask):
+                x = data.dataset.x
+                return (self.model(x, data.adj) - x.roll(2, 0))[mask].square().mean()
+
+            def training_step(self, data):
+                return self.loss(data, data.dataset.train_mask)
+
+            def validation_step(self, data):
+                loss = self.loss(data, data.dataset.val_mask)
+                return {"loss": loss, "closeness": 1 - loss}
+
+            def test_step(self, data):
+                for part in ("train", "val", "test"):
+                    loss = self.loss(data, getattr(data.dataset, part + "_mask"))
+                    self.log(part + "/closeness", 1 - loss, logger=False, batch_size=1)
+
+
+        class AngleTask(Task):
+            name = "angle"
+            steps_per_epoch = 1
+
+            def model_sizes(self, dataset):
+                return 2, 2
+
+            def make_data(self, dataset, run):
+                return AngleData(dataset, run)
+
+            def make_module(self, model, data, run):
+                return AngleModule(model, run.optimizer, run.trainer.max_epochs)
+
+            def describe(self, data, run):
+                return {"angles": data.dataset.num_nodes}
+
+
+        register_task(AngleTask())
+        """,
+}
+
+#: Runs a script as a user does, with one more folder of files in each package.
+DRIVER = """
+import importlib, runpy, sys
+folder, script = sys.argv[1:3]
+from gnnsparse.registry import discover
+for name in {packages!r}:
+    package = importlib.import_module(name)
+    package.__path__.append(folder + "/" + name.removeprefix("gnnsparse."))
+    if name != "gnnsparse.tasks":
+        discover(name)
+sys.argv = sys.argv[2:]
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with one file of each kind."""
+    for name, text in FILES.items():
+        path = tmp_path / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def found(files: Path, monkeypatch: pytest.MonkeyPatch, registrations: None) -> Iterator[None]:
+    """The files lie in their packages."""
+    packages = [*(f"gnnsparse.{name}" for name in PACKAGES), "models"]
+    exported = list(gnnsparse.nn.__all__)
+    for name in packages:
+        package = importlib.import_module(name)
+        more = str(files / name.removeprefix("gnnsparse."))
+        monkeypatch.setattr(package, "__path__", [*package.__path__, more])
+        if name != "gnnsparse.tasks":
+            discover(name)
+    gnnsparse.nn.find_layers()
+    yield
+    gnnsparse.nn.__all__[:] = exported
+    for name in FILES:
+        full = f"gnnsparse.{name}".removesuffix(".py").replace("/", ".").replace("gnnsparse.models", "models")
+        parent, _, child = full.rpartition(".")
+        if sys.modules.pop(full, None) is not None:
+            delattr(sys.modules[parent], child)
+    vars(gnnsparse.nn).pop("NextConv", None)
+    TASKS._entries.pop("angle", None)
+
+
+@pytest.mark.usefixtures("found")
+def test_one_file_each_trains_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cfg = composed(
+        "model=follower", "dataset=circle", "dataset.nodes=30", "preprocess.reorder=backwards",
+        "preprocess.format=tall", "preprocess.cache=false", "trainer.max_epochs=300", "optimizer.lr=0.05",
+        "optimizer.weight_decay=0", "trainer.progress=false", "device=cpu",
+    )  # fmt: skip
+    score = train.run(cfg, tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["model"], result["dataset"], result["angles"]) == ("follower", "circle", 30)
+    assert result["metrics"]["test"]["closeness"] == score > 0.999
+    assert "follower on circle" in capsys.readouterr().out
+    refused = composed("model=gcn", "dataset=circle")
+    with pytest.raises(ValueError, match="model: got gcn for circle, a data set of angles; accepted: foll"):
+        train.read_settings(refused)
+
+
+@pytest.mark.usefixtures("found")
+def test_layers_are_found() -> None:
+    from gnnsparse.nn import NextConv  # type: ignore[attr-defined]
+
+    assert NextConv(2, 3)(torch.ones(4, 2), torch.eye(4)).shape == (4, 3)
+    assert "NextConv" in gnnsparse.nn.__all__
+    assert not hasattr(gnnsparse.nn, "HELP")
+
+
+def test_two_layers_of_one_name(
+    files: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    path = files / "nn" / "next_conv.py"
+    path.write_text(path.read_text().replace("NextConv", "GCNConv"))
+    (files / "models" / "follower.py").unlink()
+    with pytest.raises(ValueError, match=r"layer: got 'GCNConv' in gnnsparse.nn.next_conv; accepted: a name"):
+        request.getfixturevalue("found")
+    sys.modules.pop("gnnsparse.nn.next_conv")
+    for name in ("formats.tall", "preprocess.reorder.backwards", "data.circle"):
+        sys.modules.pop(f"gnnsparse.{name}")
+
+
+def offered(*command: str) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, check=True)
+    return " ".join(done.stdout.split())
+
+
+def test_help_shows_every_registry(files: Path) -> None:
+    """That of train.py, with what is in the tree and with one more file of each kind."""
+    packages = [*(f"gnnsparse.{name}" for name in PACKAGES), "models"]
+    shown = offered("-c", DRIVER.format(packages=packages), str(files), str(ROOT / "train.py"), "--help")
+    data, models = sorted({*CATALOG, "circle"}), sorted({*MODELS, "follower"})
+    assert f"dataset: {', '.join(data)} model: {', '.join(models)} optimizer:" in shown
+    assert f"preprocess.reorder: {', '.join(REORDERINGS)}, backwards preprocess.format:" in shown
+    assert f"preprocess.format: {', '.join(FORMAT_NAMES)}, tall Any value" in shown
+    for option, names in train.choices().items():
+        assert f"{option}: {', '.join(names)}" in shown
+
+
+def test_help_of_the_benchmark_shows_every_registry() -> None:
+    shown = offered("-m", "gnnsparse.cli", "bench", "kernels", "--help")
+    assert ", ".join(REORDERINGS) in shown
+    assert ", ".join(GENERATED_GRAPHS) in shown
