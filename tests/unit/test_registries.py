@@ -26,11 +26,11 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, Option, register_reordering, reorder
 from gnnsparse.registry import Names, Registry, temporary_registrations
 from gnnsparse.tasks import TASKS
-from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from gnnsparse.training import PreprocessConfig
 from models import MODELS
 from tests.configs import composed
-from tests.helpers import dense_matrix, plain_product
+from tests.helpers import dense_matrix
 from tests.tasks import toy_task
 
 pytestmark = pytest.mark.usefixtures("registrations")
@@ -145,10 +145,11 @@ def tall(name: str = "tall", **options: Any) -> FormatSpec:
 
 
 def assert_products(a: gnnsparse.SparseOperand, dense: torch.Tensor) -> None:
-    """Both products, forward and back."""
-    for operand, matrix in ((a, dense), (a.T, dense.T)):
-        x = torch.randn(matrix.shape[1], 9)
-        assert_accurate(operand @ x, plain_product(matrix, x, a.precision), matrix @ x.double())
+    """The product and its gradient, which is the product with the transpose."""
+    x = torch.randn(dense.shape[1], 9)
+    got = with_gradients(lambda x: a @ x, [x])
+    plain = with_gradients(lambda x: gnnsparse.spmm(a, x, impl="reference"), [x])
+    assert_all_accurate(got, plain, with_gradients(lambda x: dense @ x, [x.double()]))
 
 
 def test_a_preset() -> None:
