@@ -1,4 +1,7 @@
-"""Types of the native module. Addresses, sizes and streams are plain integers."""
+"""Types of the native module. Addresses, sizes and streams are plain integers; an address of 0 is no array.
+
+Objects hold addresses only: keep the tensors while they are used.
+"""
 
 has_cuda: bool
 cuda_architectures: str
@@ -25,16 +28,56 @@ class Blocked:
         cols: int,
         panels: int,
     ) -> None: ...
-    def attach(self, *addresses: int) -> None: ...
+    def attach(
+        self,
+        panel_rows: int,
+        panel_ptr: int,
+        columns: int,
+        bitmap: int,
+        brick_ptr: int,
+        brick_rows: int,
+        value_ptr: int,
+        values: int,
+        slot_scale: int,
+    ) -> None: ...
 
-class Segments:
-    def __init__(self, data: int, count: int, row_offsets: int) -> None: ...
+class WorkList:
+    def __init__(
+        self,
+        items: int,
+        item_count: int,
+        row_offsets: int,
+        cuts: int,
+        cut_count: int,
+        partials: int,
+        prefetch_distance: int,
+    ) -> None: ...
+
+class StoredRows:
+    def __init__(self, indptr: int, row_ids: int, row_scale: int = 0, values: int = 0) -> None: ...
+
+class CsrLanes:
+    def __init__(
+        self, lanes: int, row_lanes: int, row_limit: int, groups: int = 0, group_count: int = 0
+    ) -> None: ...
+
+class NnzIndices:
+    def __init__(self, data: int, wide: bool) -> None: ...
+
+class Edges:
+    def __init__(self, row: int, col: int, wide: bool, count: int) -> None: ...
 
 class Heads:
     def __init__(self, data: int, batch: int, head: int, row: int, dtype: int) -> None: ...
 
-class Slots:
+class EdgeValues:
     def __init__(self, data: int, batch: int, head: int, dtype: int) -> None: ...
+
+class AttentionSizes:
+    def __init__(self, batches: int, heads: int, d: int, dv: int) -> None: ...
+
+class Dropout:
+    def __init__(self, p: float, seed: int) -> None: ...
 
 class Attention:
     def __init__(
@@ -42,32 +85,45 @@ class Attention:
         q: Heads,
         k: Heads,
         v: Heads,
-        bias: Slots,
-        batches: int,
-        heads: int,
-        d: int,
-        dv: int,
+        bias: EdgeValues,
+        sizes: AttentionSizes,
         scale: float,
         is_causal: bool,
-        dropout_p: float,
-        seed: int,
+        dropout: Dropout,
         precision: int,
     ) -> None: ...
+
+class AttentionRows:
+    def __init__(self, out: Heads, lse: int, row_stats: int = 0) -> None: ...
+
+class AttentionGrads:
+    def __init__(self, out: Heads, dq: Heads, dk: Heads, dv: Heads, dbias: EdgeValues) -> None: ...
+
+class DkvPartials:
+    def __init__(self, data: int, heads: int, count: int, place_of_slot: int, column_starts: int) -> None: ...
 
 def first_out_of_range(data: int, wide: bool, count: int, limit: int, threads: int) -> int: ...
 def first_decreasing(data: int, wide: bool, count: int, threads: int) -> int: ...
 def is_canonical(indptr: int, indices: int, wide: bool, rows: int, nnz: int, threads: int) -> bool: ...
-def coo_to_csr(*arguments: int) -> int: ...
-def transpose(a: Csr, *arguments: int) -> None: ...
-def permute_rows(a: Csr, *arguments: int) -> None: ...
-def add_self_loops(a: Csr, *arguments: int) -> None: ...
+def coo_to_csr(
+    edges: Edges, rows: int, indptr: int, indices: int, nnz_index: NnzIndices, threads: int
+) -> int: ...
+def transpose(a: Csr, indptr: int, indices: int, source: NnzIndices, threads: int) -> None: ...
+def permute_rows(a: Csr, order: int, indptr: int, indices: int, source: NnzIndices, threads: int) -> None: ...
+def add_self_loops(
+    a: Csr, indptr: int, indices: int, source: NnzIndices, count: int, threads: int
+) -> None: ...
 def count_columns(a: Csr, order: int, height: int, counts: int, threads: int) -> None: ...
 def community_order(a: Csr, rounds: int, resolution: float, order: int, threads: int) -> None: ...
-def count_panels(a: Csr, format: Blocked, *arguments: int) -> None: ...
-def fill_blocked(a: Csr, format: Blocked, *arguments: int) -> None: ...
-def count_entries(banks: int, stages: int, counts: int) -> None: ...
-def fill_entries(a: Csr, format: Blocked, *arguments: int) -> None: ...
-def split_short_rows(a: Csr, *arguments: int) -> tuple[int, int]: ...
+def count_panels(a: Csr, format: Blocked, columns: int, bricks: int, values: int, threads: int) -> None: ...
+def fill_blocked(
+    a: Csr, format: Blocked, panel_bricks: int, panel_values: int, value_index: int, threads: int
+) -> None: ...
+def count_entries(banks: int, k_tiles: int, counts: int) -> None: ...
+def fill_entries(a: Csr, format: Blocked, banks: int, values: int, entries: int, threads: int) -> None: ...
+def split_short_rows(
+    a: Csr, window: int, short_nnz: int, short_columns: int, window_rows: int, residual: int
+) -> tuple[int, int]: ...
 def cpu_spmm(
     a: Csr,
     row_ids: int,
@@ -94,10 +150,8 @@ def cpu_attention_row_grads(
     one_batch: bool,
     one_head: bool,
     lse: int,
-    grad: Heads,
     delta: int,
-    dq: Heads,
-    dbias: Slots,
+    grads: AttentionGrads,
     threads: int,
 ) -> None: ...
 def cpu_attention_column_grads(
@@ -105,88 +159,42 @@ def cpu_attention_column_grads(
     a: Csr,
     row_ids: int,
     one_head: bool,
-    slot_map: int,
-    wide_map: bool,
+    nnz_index_map: NnzIndices,
     lse: int,
-    grad: Heads,
     delta: int,
-    dk: Heads,
-    dv: Heads,
+    grads: AttentionGrads,
     threads: int,
 ) -> None: ...
 def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]: ...
 def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...
-def fragment_map(shape: str, operand: str) -> list[tuple[int, int]]: ...
-def emulate_panel_attention(
-    problem: Attention, a: Blocked, items: Segments, row_ids: int, out: Heads, lse: int
-) -> None: ...
-def emulate_panel_attention_grad(
-    problem: Attention,
-    a: Blocked,
-    items: Segments,
-    row_ids: int,
-    grad: Heads,
-    facts: int,
-    dq: Heads,
-    dk: Heads,
-    dv: Heads,
-) -> None: ...
-def emulate_panel_sddmm(
-    a: Blocked,
-    items: Segments,
-    indptr: int,
-    row_ids: int,
-    q: Dense,
-    k: Dense,
-    out: int,
-    out_dtype: int,
-    d: int,
-    precision: int,
-) -> None: ...
-def emulate_panel_spmm(
-    a: Blocked,
-    segments: Segments,
-    row_ids: int,
-    row_scale: int,
-    x: Dense,
-    y: Dense,
-    n: int,
-    precision: int,
-) -> None: ...
-def emulate_window_spmm(
-    a: Blocked,
-    segments: Segments,
-    indptr: int,
-    edge_values: int,
-    row_ids: int,
-    row_scale: int,
-    x: Dense,
-    y: Dense,
-    n: int,
-    precision: int,
-) -> None: ...
-def emulate_window_sddmm(
-    a: Blocked,
-    segments: Segments,
-    indptr: int,
-    row_ids: int,
-    q: Dense,
-    k: Dense,
-    out: int,
-    out_dtype: int,
-    d: int,
-    precision: int,
-) -> None: ...
 
 # In builds with has_cuda alone. The preprocessing functions return the scratch bytes they need.
-def cuda_coo_to_csr(*arguments: int) -> int: ...
-def cuda_transpose(a: Csr, *arguments: int) -> int: ...
-def cuda_count_panels(a: Csr, *arguments: int) -> int: ...
-def cuda_fill_blocked(a: Csr, format: Blocked, *arguments: int) -> None: ...
-def cuda_count_entries(banks: int, stages: int, counts: int, stream: int) -> None: ...
-def cuda_fill_entries(a: Csr, format: Blocked, *arguments: int) -> None: ...
+def cuda_coo_to_csr(
+    edges: Edges,
+    rows: int,
+    cols: int,
+    indptr: int,
+    indices: int,
+    nnz_index: NnzIndices,
+    scratch: int,
+    bytes: int,
+    stream: int,
+) -> int: ...
+def cuda_transpose(
+    a: Csr, indptr: int, indices: int, source: NnzIndices, scratch: int, bytes: int, stream: int
+) -> int: ...
+def cuda_count_panels(
+    a: Csr, height: int, columns: int, position: int, scratch: int, bytes: int, stream: int
+) -> int: ...
+def cuda_fill_blocked(
+    a: Csr, format: Blocked, position: int, columns: int, bitmap: int, value_index: int, stream: int
+) -> None: ...
+def cuda_count_entries(banks: int, k_tiles: int, counts: int, stream: int) -> None: ...
+def cuda_fill_entries(
+    a: Csr, format: Blocked, position: int, banks: int, values: int, entries: int, stream: int
+) -> None: ...
 def cuda_pack(
     x: int,
     x_dtype: int,
@@ -200,17 +208,9 @@ def cuda_pack(
 ) -> None: ...
 def cuda_spmm_csr(
     a: Csr,
-    row_ids: int,
-    values: int,
-    row_scale: int,
-    segments: Segments,
-    cuts: int,
-    cut_count: int,
-    row_limit: int,
-    groups: int,
-    group_count: int,
-    lanes: int,
-    row_lanes: int,
+    rows: StoredRows,
+    work: WorkList,
+    lanes: CsrLanes,
     x: Dense,
     y: Dense,
     n: int,
@@ -218,41 +218,21 @@ def cuda_spmm_csr(
     precision: int,
     stream: int,
 ) -> None: ...
-def cuda_sddmm_csr(
-    a: Csr,
-    row_ids: int,
-    segments: Segments,
-    row_limit: int,
-    lanes: int,
-    row_lanes: int,
-    q: Dense,
-    k: Dense,
-    out: int,
-    out_dtype: int,
-    d: int,
-    precision: int,
-    stream: int,
-) -> None: ...
-def cuda_sddmm_panel(
+def cuda_spmm_window(
     a: Blocked,
-    items: Segments,
-    indptr: int,
-    row_ids: int,
-    q: Dense,
-    k: Dense,
-    out: int,
-    out_dtype: int,
-    d: int,
+    rows: StoredRows,
+    work: WorkList,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: int,
     precision: int,
     stream: int,
 ) -> None: ...
 def cuda_spmm_panel(
     a: Blocked,
-    segments: Segments,
-    cuts: int,
-    cut_count: int,
-    row_ids: int,
-    row_scale: int,
+    rows: StoredRows,
+    work: WorkList,
     x: Dense,
     y: Dense,
     n: int,
@@ -261,31 +241,36 @@ def cuda_spmm_panel(
     precision: int,
     stream: int,
 ) -> None: ...
-def cuda_spmm_window(
+def cuda_sddmm_csr(
+    a: Csr,
+    rows: StoredRows,
+    work: WorkList,
+    lanes: CsrLanes,
+    q: Dense,
+    k: Dense,
+    out: EdgeValues,
+    d: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_sddmm_panel(
     a: Blocked,
-    segments: Segments,
-    cuts: int,
-    cut_count: int,
-    indptr: int,
-    edge_values: int,
-    row_ids: int,
-    row_scale: int,
-    x: Dense,
-    y: Dense,
-    n: int,
-    partial: int,
+    rows: StoredRows,
+    work: WorkList,
+    q: Dense,
+    k: Dense,
+    out: EdgeValues,
+    d: int,
     precision: int,
     stream: int,
 ) -> None: ...
 def cuda_sddmm_window(
     a: Blocked,
-    segments: Segments,
-    indptr: int,
-    row_ids: int,
+    rows: StoredRows,
+    work: WorkList,
     q: Dense,
     k: Dense,
-    out: int,
-    out_dtype: int,
+    out: EdgeValues,
     d: int,
     precision: int,
     stream: int,
@@ -294,81 +279,45 @@ def cuda_gather_floor(columns: int, count: int, x: Dense, n: int, out: int, stre
 def cuda_attention_panel(
     problem: Attention,
     a: Blocked,
-    items: Segments,
-    indptr: int,
-    row_ids: int,
-    cuts: int,
-    cut_count: int,
-    partials: int,
+    rows: StoredRows,
+    work: WorkList,
     partial: int,
-    out: Heads,
-    lse: int,
+    given: AttentionRows,
     stream: int,
 ) -> None: ...
 def cuda_attention_panel_rows(
     problem: Attention,
     a: Blocked,
-    items: Segments,
-    indptr: int,
-    row_ids: int,
-    cuts: int,
-    cut_count: int,
-    partials: int,
+    rows: StoredRows,
+    work: WorkList,
     partial: int,
-    grad: Heads,
-    out: Heads,
-    lse: int,
-    facts: int,
-    dq: Heads,
-    dbias: Slots,
+    given: AttentionRows,
+    grads: AttentionGrads,
     stream: int,
 ) -> None: ...
 def cuda_attention_panel_columns(
     problem: Attention,
     a: Blocked,
-    items: Segments,
-    indptr: int,
-    row_ids: int,
-    cuts: int,
-    cut_count: int,
-    partials: int,
+    rows: StoredRows,
+    work: WorkList,
     partial: int,
-    slot_map: int,
-    wide_map: bool,
-    grad: Heads,
-    facts: int,
-    dk: Heads,
-    dv: Heads,
+    given: AttentionRows,
+    grads: AttentionGrads,
+    nnz_index_map: NnzIndices,
     stream: int,
 ) -> None: ...
-def cuda_attention_panel_once(
+def cuda_attention_panel_fused_backward(
     problem: Attention,
     a: Blocked,
-    items: Segments,
-    indptr: int,
-    row_ids: int,
-    cuts: int,
-    cut_count: int,
-    partials: int,
+    rows: StoredRows,
+    work: WorkList,
     partial: int,
-    grad: Heads,
-    out: Heads,
-    lse: int,
-    facts: int,
-    dq: Heads,
-    dbias: Slots,
-    addends: int,
-    heads: int,
-    count: int,
-    place_of_slot: int,
-    column_starts: int,
-    dk: Heads,
-    dv: Heads,
+    given: AttentionRows,
+    grads: AttentionGrads,
+    dkv_partials: DkvPartials,
     stream: int,
 ) -> None: ...
-def cuda_softmax(
-    a: Csr, long_rows: int, count: int, row_limit: int, scores: int, out: int, stream: int
-) -> None: ...
+def cuda_softmax(a: Csr, work: WorkList, row_limit: int, scores: int, out: int, stream: int) -> None: ...
 def cuda_softmax_grad(
-    a: Csr, long_rows: int, count: int, row_limit: int, weights: int, grad: int, out: int, stream: int
+    a: Csr, work: WorkList, row_limit: int, weights: int, grad: int, out: int, stream: int
 ) -> None: ...

@@ -31,6 +31,10 @@ def index_dtype(count: int) -> torch.dtype:
     return torch.int32 if count <= _MAX_INT32 else torch.int64
 
 
+def _indices(tensor: torch.Tensor) -> _native.NnzIndices:
+    return _native.NnzIndices(address(tensor), tensor.dtype == torch.int64)
+
+
 def _threads() -> int:
     return torch.get_num_threads()
 
@@ -104,8 +108,7 @@ class Csr:
         """The transpose, and for each of its nonzeros the index of the same one here."""
         self.check_scratch(bytes_per_column=24)
         indptr, indices, source = self._empty_like(self.cols, self.nnz)
-        wide = source.dtype == torch.int64
-        out = (address(indptr), address(indices), address(source), wide)
+        out = (address(indptr), address(indices), _indices(source))
         if self.device.type == "cpu":
             _native.transpose(self.view, *out, _threads())
         else:
@@ -117,15 +120,8 @@ class Csr:
         order = order.to(device=self.device, dtype=torch.int32)
         indptr, indices, source = self._empty_like(self.rows, self.nnz)
         if self.device.type == "cpu":
-            wide = source.dtype == torch.int64
             _native.permute_rows(
-                self.view,
-                address(order),
-                address(indptr),
-                address(indices),
-                address(source),
-                wide,
-                _threads(),
+                self.view, address(order), address(indptr), address(indices), _indices(source), _threads()
             )
             return Csr(indptr, indices, self.cols), source
         degrees = self.degrees[order.long()]
@@ -145,14 +141,13 @@ class Csr:
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64)
-        _native.add_self_loops(self.view, address(indptr), 0, 0, False, 0, _threads())
+        _native.add_self_loops(self.view, address(indptr), 0, _native.NnzIndices(0, False), 0, _threads())
         nnz = int(indptr[-1])
         indices = torch.empty(nnz, dtype=torch.int32)
         source = torch.empty(nnz, dtype=index_dtype(self.nnz))
         if nnz:
-            wide = source.dtype == torch.int64
             _native.add_self_loops(
-                self.view, address(indptr), address(indices), address(source), wide, nnz, _threads()
+                self.view, address(indptr), address(indices), _indices(source), nnz, _threads()
             )
         return Csr(indptr, indices, self.cols), source
 
@@ -218,15 +213,14 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
     indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
     indices = torch.empty(edges, dtype=torch.int32, device=device)
     nnz_index = torch.empty(edges, dtype=index_dtype(edges), device=device)
-    wide, wide_index = row.dtype == torch.int64, nnz_index.dtype == torch.int64
-    arrays = (address(row), address(col), wide, edges, rows)
-    out = (address(indptr), address(indices), address(nnz_index), wide_index)
+    pairs = _native.Edges(address(row), address(col), row.dtype == torch.int64, edges)
+    out, index = (address(indptr), address(indices)), _indices(nnz_index)
     if edges == 0:
         nnz = 0
     elif device.type == "cpu":
-        nnz = _native.coo_to_csr(*arrays, *out, _threads())
+        nnz = _native.coo_to_csr(pairs, rows, *out, index, _threads())
     else:
-        run_cuda(device, lambda *ws: _native.cuda_coo_to_csr(*arrays, cols, *out, *ws))
+        run_cuda(device, lambda *ws: _native.cuda_coo_to_csr(pairs, rows, cols, *out, index, *ws))
         nnz = int(indptr[-1])
     if nnz < edges:
         indices = indices[:nnz].clone()

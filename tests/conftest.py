@@ -37,7 +37,7 @@ def cuda_problem() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     problem = cuda_problem()
     for item in items:
-        if item.path.parent.name == "e2e" or item.path.name.startswith("test_emulated"):
+        if item.path.parent.name == "e2e" or "built" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
         if problem is not None and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=problem))

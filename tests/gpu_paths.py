@@ -54,10 +54,17 @@ class View:
         self.data, self.stride, self.dtype, self.rounded = data, stride, dtype, rounded
 
 
+class Handle:
+    """A native handle that can be looked into."""
+
+    def __init__(self, *fields: Any) -> None:
+        self.fields = fields
+
+
 class _RecordingNative:
     """The native module; functions named cuda_* note how they are called, and do nothing."""
 
-    Dense = View
+    Dense, StoredRows, EdgeValues = View, Handle, Handle
 
     def __init__(self, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
         self._calls = calls
@@ -90,6 +97,11 @@ class RecordingPath(StandInPath):
 
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]
+
+    def handed_over(self) -> list[Any]:
+        """The arguments of the last call, with the fields of its handles."""
+        _, arguments = self.calls[-1]
+        return [x for a in arguments for x in (a.fields if isinstance(a, Handle) else (a,))]
 
     def views(self) -> list[View]:
         return [a for _, arguments in self.calls for a in arguments if isinstance(a, View)]

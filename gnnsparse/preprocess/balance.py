@@ -6,7 +6,7 @@ so results do not depend on scheduling (no atomics).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -52,14 +52,15 @@ class WorkList:
     def to(self, device: torch.device) -> WorkList:
         """The list on `device`."""
         offsets = None if self.row_offsets is None else self.row_offsets.to(device)
-        return WorkList(
-            self.items.to(device), self.cuts.to(device), self.partials, offsets, self.prefetch_distance
-        )
+        return replace(self, items=self.items.to(device), cuts=self.cuts.to(device), row_offsets=offsets)
 
     @cached_property
-    def view(self) -> _native.Segments:
+    def view(self) -> _native.WorkList:
         """The native handle."""
-        return _native.Segments(address(self.items), self.count, address(self.row_offsets))
+        return _native.WorkList(
+            address(self.items), self.count, address(self.row_offsets), address(self.cuts),
+            self.cuts.shape[0], self.partials, self.prefetch_distance,
+        )  # fmt: skip
 
 
 def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -92,10 +92,8 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     columns = torch.empty(slots, dtype=torch.int32)
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
     _native.fill_blocked(
-        csr.view, target.view(), address(panel_bricks), address(panel_values), address(columns),
-        address(target.bitmap), address(target.brick_ptr), address(target.brick_rows),
-        address(target.value_ptr), address(value_index), threads,
-    )  # fmt: skip
+        csr.view, target.view(), address(panel_bricks), address(panel_values), address(value_index), threads
+    )
     if spec.encoding == "entries":
         return _with_entries(target, csr, values, None)
     total = 0 if panel_values is None else int(panel_values[-1])

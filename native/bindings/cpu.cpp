@@ -45,31 +45,35 @@ cpu::SoftmaxArgs softmax_args(const CsrView& a, Address scores, Address grad, Ad
 
 void bind_cpu(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("cpu_spmm", &spmm, nogil);
-  m.def("cpu_sddmm", &sddmm, nogil);
+  m.def("cpu_spmm", &spmm, nogil, py::arg("a"), py::arg("row_ids"), py::arg("values"),
+        py::arg("col_scale"), py::arg("row_scale"), py::arg("x"), py::arg("y"), py::arg("n"),
+        py::arg("threads"));
+  m.def("cpu_sddmm", &sddmm, nogil, py::arg("a"), py::arg("row_ids"), py::arg("q"), py::arg("k"),
+        py::arg("out"), py::arg("out_dtype"), py::arg("d"), py::arg("threads"));
   m.def(
       "cpu_softmax",
       [](const CsrView& a, Address scores, Address out, int threads) {
         cpu::softmax(softmax_args(a, scores, 0, out), require_threads(threads));
       },
-      nogil);
+      nogil, py::arg("a"), py::arg("scores"), py::arg("out"), py::arg("threads"));
   m.def(
       "cpu_softmax_grad",
       [](const CsrView& a, Address weights, Address grad, Address out, int threads) {
         array<const float>(grad, a.nnz, "grad");
         cpu::softmax_grad(softmax_args(a, weights, grad, out), require_threads(threads));
       },
-      nogil);
+      nogil, py::arg("a"), py::arg("weights"), py::arg("grad"), py::arg("out"), py::arg("threads"));
   m.def(
       "cpu_round_tf32",
-      [](Address in, Address out, int64_t count, int threads) {
-        cpu::round_to_tf32(array<const float>(in, count, "in"), array<float>(out, count, "out"),
-                           count, require_threads(threads));
+      [](Address source, Address out, int64_t count, int threads) {
+        cpu::round_to_tf32(array<const float>(source, count, "source"),
+                           array<float>(out, count, "out"), count, require_threads(threads));
       },
-      nogil);
+      nogil, py::arg("source"), py::arg("out"), py::arg("count"), py::arg("threads"));
   m.def("cpu_isa", [] { return cpu::kernels().name; }, "Name of the instruction set in use.");
   m.def("set_cpu_isa", &cpu::select_kernels,
-        "Uses the kernels of `name` (portable, avx2, avx512, auto); False if they can't run here.");
+        "Uses the kernels of `name` (portable, avx2, avx512, auto); False if they can't run here.",
+        py::arg("name"));
 }
 
 }  // namespace gnnsparse::bindings

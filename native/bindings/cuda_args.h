@@ -31,11 +31,4 @@ inline void require_vectors(const Dense& dense, int64_t rows, int64_t width, Pre
   vector_matrix(dense, rows, width, precision, name);
 }
 
-inline void require_lanes(int lanes, int row_lanes) {
-  const auto power = [](int v) { return v >= 1 && v <= 32 && (v & (v - 1)) == 0; };
-  if (!power(lanes) || !power(row_lanes) || row_lanes < lanes) {
-    reject("lanes", "must be powers of two with lanes <= row_lanes <= 32");
-  }
-}
-
 }  // namespace gnnsparse::bindings

@@ -1,5 +1,5 @@
 #include "cuda_args.h"
-#include "window_args.h"
+#include "problem_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -20,67 +20,61 @@ void pack(Address x, int x_dtype, int64_t row_stride, int64_t column_stride, Add
   cuda::pack(p, stream_of(stream));
 }
 
-void spmm_csr(const CsrView& a, Address row_ids, Address values, Address row_scale,
-              const Segments& segments, Address cuts, int64_t cut_count, int64_t row_limit,
-              Address groups, int64_t group_count, int lanes, int row_lanes, const Dense& x,
-              const Dense& y, int64_t n, Address partial, int precision_code, Address stream) {
+void spmm_csr(const CsrView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+              const CsrLanesHandle& lanes, const Dense& x, const Dense& y, int64_t n,
+              Address partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_lanes(lanes, row_lanes);
-  require_aligned(values, "values");
-  cuda::CsrSpmm p;
+  require_aligned(rows.values, "values");
+  CsrSpmm p;
   p.a = a;
-  p.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
-  p.values = optional_array<const uint16_t>(values, "values");
-  p.row_scale = optional_array<const float>(row_scale, "row_scale");
-  p.segments = array<const cuda::RowSegment>(segments.data, segments.count, "segments");
-  p.segment_count = segments.count;
-  p.cuts = array<const cuda::Cut>(cuts, cut_count, "cuts");
-  p.cut_count = cut_count;
-  p.row_limit = row_limit;
-  p.groups = group_count > 0 ? array<const int32_t>(groups, group_count + 1, "groups") : nullptr;
-  p.group_count = group_count;
-  p.lanes = lanes;
-  p.row_lanes = row_lanes;
+  p.stored = stored_rows(rows);
+  p.work = work_list<RowItem>(work, false);
+  p.lanes = csr_lanes(lanes);
   p.x = vector_matrix(x, a.cols, n, precision, "x");
   if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   p.y = matrix<MutableDenseView>(y, a.rows, n, "y");
   p.n = n;
-  p.partial = array<float>(partial, cut_count, "partial");
+  p.partial = array<float>(partial, p.work.partials, "partial");
   cuda::spmm_csr(p, precision, stream_of(stream));
 }
 
-void spmm_window(const BlockedView& a, const Segments& segments, Address cuts, int64_t cut_count,
-                 Address indptr, Address edge_values, Address row_ids, Address row_scale,
+void spmm_window(const BlockedView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
                  const Dense& x, const Dense& y, int64_t n, Address partial, int precision_code,
                  Address stream) {
   const Precision precision = precision_of(precision_code);
   require_window_shape(a);
   require_vectors(x, a.cols, n, precision, "x");
-  const WindowSpmm p = window_spmm(a, segments, indptr, edge_values, row_ids, row_scale, x, y, n,
-                                   partial, precision);
-  cuda::spmm_window(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
-                    stream_of(stream));
+  const WindowSpmm p = window_spmm(a, rows, work, x, y, n, partial, precision);
+  array<float>(partial, p.work.partials, "partial");
+  cuda::spmm_window(p, precision, stream_of(stream));
 }
 
-void spmm_panel(const BlockedView& a, const Segments& segments, Address cuts, int64_t cut_count,
-                Address row_ids, Address row_scale, const Dense& x, const Dense& y, int64_t n,
-                int slices, Address partial, int precision_code, Address stream) {
+void spmm_panel(const BlockedView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                const Dense& x, const Dense& y, int64_t n, int slices, Address partial,
+                int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   require_vectors(x, a.cols, n, precision, "x");
-  const PanelSpmm p =
-      panel_spmm(a, segments, row_ids, row_scale, x, y, n, slices, partial, precision);
-  cuda::spmm_panel(p, array<const cuda::Cut>(cuts, cut_count, "cuts"), cut_count, precision,
-                   stream_of(stream));
+  const PanelSpmm p = panel_spmm(a, rows, work, x, y, n, slices, partial, precision);
+  array<float>(partial, p.work.partials, "partial");
+  cuda::spmm_panel(p, precision, stream_of(stream));
 }
 
 }  // namespace
 
 void bind_cuda_spmm(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("cuda_pack", &pack, nogil);
-  m.def("cuda_spmm_csr", &spmm_csr, nogil);
-  m.def("cuda_spmm_window", &spmm_window, nogil);
-  m.def("cuda_spmm_panel", &spmm_panel, nogil);
+  m.def("cuda_pack", &pack, nogil, py::arg("x"), py::arg("x_dtype"), py::arg("row_stride"),
+        py::arg("column_stride"), py::arg("scale"), py::arg("rows"), py::arg("n"), py::arg("out"),
+        py::arg("stream"));
+  m.def("cuda_spmm_csr", &spmm_csr, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("lanes"), py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"),
+        py::arg("precision"), py::arg("stream"));
+  m.def("cuda_spmm_window", &spmm_window, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"), py::arg("precision"),
+        py::arg("stream"));
+  m.def("cuda_spmm_panel", &spmm_panel, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("x"), py::arg("y"), py::arg("n"), py::arg("slices"), py::arg("partial"),
+        py::arg("precision"), py::arg("stream"));
 }
 
 }  // namespace gnnsparse::bindings

@@ -12,7 +12,6 @@ PYBIND11_MODULE(_native, m) {
   gnnsparse::bindings::bind_preprocess(m);
   gnnsparse::bindings::bind_cpu(m);
   gnnsparse::bindings::bind_attention(m);
-  gnnsparse::bindings::bind_emulation(m);
 #ifdef GNNSPARSE_WITH_CUDA
   gnnsparse::bindings::bind_cuda(m);
 #endif

@@ -2,50 +2,39 @@
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr.h"
 #include "gnnsparse/reorder.h"
-#include "window_args.h"
+#include "handles.h"
+#include "problem_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
 
 cpu::IndexArray index_array(Address data, bool wide, int64_t count, const char* name) {
-  cpu::IndexArray result;
-  result.data = wide ? static_cast<const void*>(array<const int64_t>(data, count, name))
-                     : array<const int32_t>(data, count, name);
-  result.wide = wide;
-  result.count = count;
-  return result;
+  return {index_view(data, wide, count, name), count};
 }
 
-cpu::SlotArray slot_array(Address data, bool wide, int64_t count, const char* name) {
-  cpu::SlotArray result;
-  result.data = wide ? static_cast<void*>(array<int64_t>(data, count, name))
-                     : array<int32_t>(data, count, name);
-  result.wide = wide;
-  return result;
+int64_t coo_to_csr(const EdgesHandle& edges, int64_t rows, Address indptr, Address indices,
+                   const NnzIndicesHandle& nnz_index, int threads) {
+  return cpu::coo_to_csr(
+      {edges.rows(), edges.count}, {edges.cols(), edges.count}, rows,
+      array<int64_t>(indptr, rows + 1, "indptr"), array<int32_t>(indices, edges.count, "indices"),
+      mutable_index_view(nnz_index, edges.count, "nnz_index"), require_threads(threads));
 }
 
-int64_t coo_to_csr(Address row, Address col, bool wide, int64_t edges, int64_t rows, Address indptr,
-                   Address indices, Address slot, bool wide_slot, int threads) {
-  return cpu::coo_to_csr(index_array(row, wide, edges, "row"), index_array(col, wide, edges, "col"),
-                         rows, array<int64_t>(indptr, rows + 1, "indptr"),
-                         array<int32_t>(indices, edges, "indices"),
-                         slot_array(slot, wide_slot, edges, "slot"), require_threads(threads));
-}
-
+// Fills the arrays that `format` has addresses of, and `value_index`.
 void fill_blocked(const CsrView& a, const BlockedView& format, Address panel_bricks,
-                  Address panel_values, Address columns, Address bitmap, Address brick_ptr,
-                  Address brick_rows, Address value_ptr, Address value_slot, int threads) {
+                  Address panel_values, Address value_index, int threads) {
   cpu::BlockedOutput out;
-  out.columns = optional_array<int32_t>(columns, "columns");
-  out.bitmap = optional_array<uint8_t>(bitmap, "bitmap");
-  out.brick_ptr = optional_array<int64_t>(brick_ptr, "brick_ptr");
-  out.brick_rows = optional_array<int32_t>(brick_rows, "brick_rows");
-  out.value_ptr = optional_array<int64_t>(value_ptr, "value_ptr");
-  out.value_slot = optional_array<int64_t>(value_slot, "value_slot");
+  out.columns = const_cast<int32_t*>(format.columns);
+  out.bitmap = const_cast<uint8_t*>(format.bitmap);
+  out.brick_ptr = const_cast<int64_t*>(format.brick_ptr);
+  out.brick_rows = const_cast<int32_t*>(format.brick_rows);
+  out.value_ptr = const_cast<int64_t*>(format.value_ptr);
+  out.value_index = optional_array<int64_t>(value_index, "value_index");
   if (out.value_ptr != nullptr && format.shape.window * format.shape.brick != 64) {
     reject("brick", "values packed in block order need bricks of 64 elements");
   }
-  if (out.value_ptr != nullptr && bitmap % alignof(uint64_t) != 0) {
+  if (out.value_ptr != nullptr &&
+      reinterpret_cast<Address>(format.bitmap) % alignof(uint64_t) != 0) {
     reject("bitmap", "must be aligned to 8 bytes");
   }
   cpu::fill_blocked(a, format.shape, format.encoding, format.panel_rows, format.panels,
@@ -64,14 +53,16 @@ void bind_preprocess(py::module_& m) {
         return cpu::first_out_of_range(index_array(data, wide, count, "values"), limit,
                                        require_threads(threads));
       },
-      "First position whose value is outside [0, limit), or -1.", nogil);
+      "First position whose value is outside [0, limit), or -1.", nogil, py::arg("data"),
+      py::arg("wide"), py::arg("count"), py::arg("limit"), py::arg("threads"));
   m.def(
       "first_decreasing",
       [](Address data, bool wide, int64_t count, int threads) {
         return cpu::first_decreasing(index_array(data, wide, count, "indptr"),
                                      require_threads(threads));
       },
-      "First row of an indptr whose offsets decrease, or -1.", nogil);
+      "First row of an indptr whose offsets decrease, or -1.", nogil, py::arg("data"),
+      py::arg("wide"), py::arg("count"), py::arg("threads"));
   m.def(
       "is_canonical",
       [](Address indptr, Address indices, bool wide, int64_t rows, int64_t nnz, int threads) {
@@ -79,39 +70,46 @@ void bind_preprocess(py::module_& m) {
                                  index_array(indices, wide, nnz, "indices"), rows,
                                  require_threads(threads));
       },
-      "Whether the columns of every row ascend without repeats.", nogil);
-  m.def("coo_to_csr", &coo_to_csr, "Sorts and merges edges; returns the number of nonzeros.",
-        nogil);
+      "Whether the columns of every row ascend without repeats.", nogil, py::arg("indptr"),
+      py::arg("indices"), py::arg("wide"), py::arg("rows"), py::arg("nnz"), py::arg("threads"));
+  m.def("coo_to_csr", &coo_to_csr, "Sorts and merges edges; returns the number of nonzeros.", nogil,
+        py::arg("edges"), py::arg("rows"), py::arg("indptr"), py::arg("indices"),
+        py::arg("nnz_index"), py::arg("threads"));
   m.def(
       "transpose",
-      [](const CsrView& a, Address indptr, Address indices, Address source, bool wide,
+      [](const CsrView& a, Address indptr, Address indices, const NnzIndicesHandle& source,
          int threads) {
         cpu::transpose(a, array<int64_t>(indptr, a.cols + 1, "indptr"),
                        array<int32_t>(indices, a.nnz, "indices"),
-                       slot_array(source, wide, a.nnz, "source"), require_threads(threads));
+                       mutable_index_view(source, a.nnz, "source"), require_threads(threads));
       },
-      "Writes the transpose and the slot each of its nonzeros came from.", nogil);
+      "Writes the transpose and the index each of its nonzeros came from.", nogil, py::arg("a"),
+      py::arg("indptr"), py::arg("indices"), py::arg("source"), py::arg("threads"));
   m.def(
       "permute_rows",
-      [](const CsrView& a, Address order, Address indptr, Address indices, Address source,
-         bool wide, int threads) {
+      [](const CsrView& a, Address order, Address indptr, Address indices,
+         const NnzIndicesHandle& source, int threads) {
         cpu::permute_rows(a, array<const int32_t>(order, a.rows, "order"),
                           array<int64_t>(indptr, a.rows + 1, "indptr"),
                           array<int32_t>(indices, a.nnz, "indices"),
-                          slot_array(source, wide, a.nnz, "source"), require_threads(threads));
+                          mutable_index_view(source, a.nnz, "source"), require_threads(threads));
       },
-      "Writes the rows in the given order and the slot each nonzero came from.", nogil);
+      "Writes the rows in the given order and the index each nonzero came from.", nogil,
+      py::arg("a"), py::arg("order"), py::arg("indptr"), py::arg("indices"), py::arg("source"),
+      py::arg("threads"));
   m.def(
       "add_self_loops",
-      [](const CsrView& a, Address indptr, Address indices, Address source, bool wide,
+      [](const CsrView& a, Address indptr, Address indices, const NnzIndicesHandle& source,
          int64_t count, int threads) {
         if (a.rows != a.cols) reject("matrix", "must be square to have self-loops");
         cpu::add_self_loops(a, array<int64_t>(indptr, a.rows + 1, "indptr"),
                             indices == 0 ? nullptr : array<int32_t>(indices, count, "indices"),
-                            slot_array(source, wide, indices == 0 ? 0 : count, "source"),
+                            mutable_index_view(source, indices == 0 ? 0 : count, "source"),
                             require_threads(threads));
       },
-      "Adds the diagonal elements that a square matrix lacks.", nogil);
+      "Adds the diagonal elements that a square matrix lacks.", nogil, py::arg("a"),
+      py::arg("indptr"), py::arg("indices"), py::arg("source"), py::arg("count"),
+      py::arg("threads"));
   m.def(
       "count_columns",
       [](const CsrView& a, Address order, int64_t height, Address counts, int threads) {
@@ -120,7 +118,8 @@ void bind_preprocess(py::module_& m) {
                            array<int64_t>(counts, ceil_div(a.rows, height), "counts"),
                            require_threads(threads));
       },
-      "Distinct columns of every group of `height` rows of the order.", nogil);
+      "Distinct columns of every group of `height` rows of the order.", nogil, py::arg("a"),
+      py::arg("order"), py::arg("height"), py::arg("counts"), py::arg("threads"));
   m.def(
       "community_order",
       [](const CsrView& a, int rounds, double resolution, Address order, int threads) {
@@ -130,7 +129,8 @@ void bind_preprocess(py::module_& m) {
         cpu::community_order(a, {rounds, resolution}, array<int32_t>(order, a.rows, "order"),
                              require_threads(threads));
       },
-      "Writes the rows in the order of their communities.", nogil);
+      "Writes the rows in the order of their communities.", nogil, py::arg("a"), py::arg("rounds"),
+      py::arg("resolution"), py::arg("order"), py::arg("threads"));
   m.def(
       "count_panels",
       [](const CsrView& a, const BlockedView& format, Address columns, Address bricks,
@@ -141,15 +141,20 @@ void bind_preprocess(py::module_& m) {
         cpu::count_panels(a, format.shape, format.panel_rows, format.panels, counts,
                           require_threads(threads));
       },
-      "Distinct columns, bricks with a nonzero and nonzeros of every panel.", nogil);
-  m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil);
+      "Distinct columns, bricks with a nonzero and nonzeros of every panel.", nogil, py::arg("a"),
+      py::arg("format"), py::arg("columns"), py::arg("bricks"), py::arg("values"),
+      py::arg("threads"));
+  m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil, py::arg("a"),
+        py::arg("format"), py::arg("panel_bricks"), py::arg("panel_values"), py::arg("value_index"),
+        py::arg("threads"));
   m.def(
       "count_entries",
-      [](Address banks, int64_t stages, Address counts) {
-        cpu::count_entries(array<const uint32_t>(banks, stages, "banks"), stages,
-                           array<int64_t>(counts, stages, "counts"));
+      [](Address banks, int64_t k_tiles, Address counts) {
+        cpu::count_entries(array<const uint32_t>(banks, k_tiles, "banks"), k_tiles,
+                           array<int64_t>(counts, k_tiles, "counts"));
       },
-      "Nonzeros of every stage, from their bits by banks.", nogil);
+      "Nonzeros of every K tile, from their bits by banks.", nogil, py::arg("banks"),
+      py::arg("k_tiles"), py::arg("counts"));
   m.def(
       "fill_entries",
       [](const CsrView& a, const BlockedView& format, Address banks, Address values,
@@ -159,7 +164,9 @@ void bind_preprocess(py::module_& m) {
                           array<const uint16_t>(values, a.nnz, "values"),
                           array<uint32_t>(entries, a.nnz, "entries"), require_threads(threads));
       },
-      "Fills the entries of panels that store their nonzeros alone.", nogil);
+      "Fills the entries of panels that store their nonzeros alone.", nogil, py::arg("a"),
+      py::arg("format"), py::arg("banks"), py::arg("values"), py::arg("entries"),
+      py::arg("threads"));
   m.def(
       "split_short_rows",
       [](const CsrView& a, int64_t window, int64_t short_nnz, int64_t short_columns,
@@ -169,7 +176,9 @@ void bind_preprocess(py::module_& m) {
             array<int32_t>(residual, a.rows, "residual"));
         return std::make_pair(split.windows, split.residual);
       },
-      "RSH-SpMM's algorithm 1; returns (windows, residual rows).", nogil);
+      "RSH-SpMM's algorithm 1; returns (windows, residual rows).", nogil, py::arg("a"),
+      py::arg("window"), py::arg("short_nnz"), py::arg("short_columns"), py::arg("window_rows"),
+      py::arg("residual"));
 }
 
 }  // namespace gnnsparse::bindings

@@ -3,6 +3,7 @@
 #include "checks.h"
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/packed_entries.h"
+#include "handles.h"
 
 namespace gnnsparse::bindings {
 namespace {
@@ -45,6 +46,37 @@ Encoding make_encoding(int encoding, const BlockedShape& shape) {
     reject("encoding", "entries go with panels of 32 rows in lane order");
   }
   return result;
+}
+
+void bind_handles(py::module_& m) {
+  py::class_<WorkListHandle>(m, "WorkList")
+      .def(py::init([](Address items, int64_t item_count, Address row_offsets, Address cuts,
+                       int64_t cut_count, int64_t partials, int64_t prefetch_distance) {
+             return WorkListHandle{items,     item_count, row_offsets,      cuts,
+                                   cut_count, partials,   prefetch_distance};
+           }),
+           py::arg("items"), py::arg("item_count"), py::arg("row_offsets"), py::arg("cuts"),
+           py::arg("cut_count"), py::arg("partials"), py::arg("prefetch_distance"));
+  py::class_<StoredRowsHandle>(m, "StoredRows")
+      .def(py::init([](Address indptr, Address row_ids, Address row_scale, Address values) {
+             return StoredRowsHandle{indptr, row_ids, row_scale, values};
+           }),
+           py::arg("indptr"), py::arg("row_ids"), py::arg("row_scale") = 0, py::arg("values") = 0);
+  py::class_<CsrLanesHandle>(m, "CsrLanes")
+      .def(py::init([](int lanes, int row_lanes, int64_t row_limit, Address groups,
+                       int64_t group_count) {
+             return CsrLanesHandle{lanes, row_lanes, row_limit, groups, group_count};
+           }),
+           py::arg("lanes"), py::arg("row_lanes"), py::arg("row_limit"), py::arg("groups") = 0,
+           py::arg("group_count") = 0);
+  py::class_<NnzIndicesHandle>(m, "NnzIndices")
+      .def(py::init([](Address data, bool wide) { return NnzIndicesHandle{data, wide}; }),
+           py::arg("data"), py::arg("wide"));
+  py::class_<EdgesHandle>(m, "Edges")
+      .def(py::init([](Address row, Address col, bool wide, int64_t count) {
+             return EdgesHandle{row, col, wide, count};
+           }),
+           py::arg("row"), py::arg("col"), py::arg("wide"), py::arg("count"));
 }
 
 }  // namespace
@@ -96,6 +128,7 @@ void bind_views(py::module_& m) {
           py::arg("panel_rows"), py::arg("panel_ptr"), py::arg("columns"), py::arg("bitmap"),
           py::arg("brick_ptr"), py::arg("brick_rows"), py::arg("value_ptr"), py::arg("values"),
           py::arg("slot_scale"));
+  bind_handles(m);
 }
 
 }  // namespace gnnsparse::bindings

@@ -126,10 +126,8 @@ void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_head
   }
 }
 
-inline int64_t slot_of(const AttentionArgs& args, int64_t e) {
-  if (args.slot_map == nullptr) return e;
-  return args.wide_map ? static_cast<const int64_t*>(args.slot_map)[e]
-                       : static_cast<const int32_t*>(args.slot_map)[e];
+inline int64_t nnz_index_of(const AttentionArgs& args, int64_t e) {
+  return args.nnz_index_map.data == nullptr ? e : args.nnz_index_map[e];
 }
 
 // Dot products to scores; what pads the last vector is -inf.
@@ -137,14 +135,14 @@ void finish_scores(const AttentionArgs& args, const Item& item, float* s) {
   const int64_t n = item.count();
   for (int64_t e = 0; e < n; ++e) s[e] *= args.problem.scale;
   for (int64_t e = n; e < padded(n); ++e) s[e] = -kInfinity;
-  const SlotsView& bias = args.problem.bias;
+  const EdgeValuesView& bias = args.problem.bias;
   if (bias.data == nullptr) return;
   with_type(bias.dtype, [&](auto type) {
     const auto* values = static_cast<decltype(type)>(bias.data) + bias.offset(item.b, item.h);
-    if (args.slot_map == nullptr) {
+    if (args.nnz_index_map.data == nullptr) {
       for (int64_t e = 0; e < n; ++e) s[e] += to_float(values[item.begin + e]);
     } else {
-      for (int64_t e = 0; e < n; ++e) s[e] += to_float(values[slot_of(args, item.begin + e)]);
+      for (int64_t e = 0; e < n; ++e) s[e] += to_float(values[nnz_index_of(args, item.begin + e)]);
     }
   });
 }

@@ -121,7 +121,7 @@ struct Panel {
 void write_dense(const CsrView& a, BlockedShape shape, const Panel& panel, const ColumnSet& set,
                  const BlockedOutput& out) {
   for_each_nonzero(a, panel.rows, set, [&](int64_t row, int64_t position, int64_t e) {
-    out.value_slot[e] = dense_offset(shape, panel.first, panel.slots, row, position);
+    out.value_index[e] = dense_offset(shape, panel.first, panel.slots, row, position);
   });
 }
 
@@ -170,7 +170,7 @@ void write_packed_bitmap(const CsrView& a, BlockedShape shape, const Panel& pane
     }
   }
   for_each_nonzero(a, panel.rows, set, [&](int64_t row, int64_t position, int64_t e) {
-    out.value_slot[e] = first_value[grid.cell(row, position)] + grid.rank(row, position);
+    out.value_index[e] = first_value[grid.cell(row, position)] + grid.rank(row, position);
   });
 }
 
@@ -224,7 +224,7 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
                   const int32_t* panel_rows, int64_t panels, const int64_t* panel_ptr,
                   const int64_t* panel_bricks, const int64_t* panel_values,
                   const BlockedOutput& out, int threads) {
-  if (out.value_slot != nullptr) std::fill(out.value_slot, out.value_slot + a.nnz, int64_t{-1});
+  if (out.value_index != nullptr) std::fill(out.value_index, out.value_index + a.nnz, int64_t{-1});
   parallel_chunks(panels, scratch_chunk(panels, threads), threads, [&](int64_t begin, int64_t end) {
     ColumnSet set(a.cols);
     for (int64_t p = begin; p < end; ++p) {
@@ -252,10 +252,10 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
     out.brick_ptr[panel_ptr[panels] / shape.brick] = panel_bricks[panels];
 }
 
-void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts) {
-  for (int64_t stage = 0; stage < stages; ++stage) {
-    counts[stage] = 0;
-    for (int b = 0; b < kBanks; ++b) counts[stage] += popcount(banks[stage * kBanks + b]);
+void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts) {
+  for (int64_t k_tile = 0; k_tile < k_tiles; ++k_tile) {
+    counts[k_tile] = 0;
+    for (int b = 0; b < kBanks; ++b) counts[k_tile] += popcount(banks[k_tile * kBanks + b]);
   }
 }
 
@@ -269,10 +269,10 @@ void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* b
       collect(a, rows, p, set);
       set.sort();
       for_each_nonzero(a, rows, set, [&](int64_t row, int64_t position, int64_t e) {
-        const int64_t stage = (format.panel_ptr[p] + position) / 32;
+        const int64_t k_tile = (format.panel_ptr[p] + position) / 32;
         const int element = tile_element(static_cast<int>(row), static_cast<int>(position % 32));
-        const int rank = entry_rank(banks + stage * kBanks, element);
-        entries[format.value_ptr[stage] + rank] = entry_of(element, values[e]);
+        const int rank = entry_rank(banks + k_tile * kBanks, element);
+        entries[format.value_ptr[k_tile] + rank] = entry_of(element, values[e]);
       });
     }
   });

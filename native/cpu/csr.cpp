@@ -67,7 +67,7 @@ bool is_canonical(const int64_t* indptr, IndexArray indices, int64_t rows, int t
 }
 
 int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr, int32_t* indices,
-                   SlotArray slot, int threads) {
+                   MutableIndexView nnz_index, int threads) {
   const int64_t edges = row.count;
   if (edges > static_cast<int64_t>(std::numeric_limits<uint32_t>::max())) {
     throw std::invalid_argument("edges: 2^32 or more input edges are not supported");
@@ -107,13 +107,14 @@ int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr
       const auto column = static_cast<int32_t>(keys[k] >> 32);
       if (k == start[r] || column != static_cast<int32_t>(keys[k - 1] >> 32))
         indices[++out] = column;
-      slot.set(static_cast<int64_t>(keys[k] & 0xffffffffu), out);
+      nnz_index.set(static_cast<int64_t>(keys[k] & 0xffffffffu), out);
     }
   });
   return indptr[rows];
 }
 
-void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray source, int threads) {
+void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView source,
+               int threads) {
   // A stable counting sort: every chunk of rows counts its columns, and writes each column's
   // nonzeros behind those of the chunks before it.
   constexpr int64_t kCounterBytes = int64_t{1} << 30;
@@ -155,7 +156,7 @@ void transpose(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray so
 }
 
 void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32_t* indices,
-                  SlotArray source, int threads) {
+                  MutableIndexView source, int threads) {
   indptr[0] = 0;
   for (int64_t i = 0; i < a.rows; ++i) {
     indptr[i + 1] = indptr[i] + a.indptr[order[i] + 1] - a.indptr[order[i]];
@@ -169,7 +170,7 @@ void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32
   });
 }
 
-void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, SlotArray source,
+void add_self_loops(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView source,
                     int threads) {
   const auto diagonal = [&](int64_t r) {
     return std::lower_bound(a.indices + a.indptr[r], a.indices + a.indptr[r + 1],

@@ -74,7 +74,7 @@ Graph graph_of(const CsrView& a, int threads) {
   if (!has_symmetric_structure(a, threads)) {
     graph.ptr.resize(a.rows + 1);
     graph.to.resize(a.nnz);
-    transpose(a, graph.ptr.data(), graph.to.data(), SlotArray{}, threads);
+    transpose(a, graph.ptr.data(), graph.to.data(), MutableIndexView{}, threads);
     graph.links[1] = {graph.ptr.data(), graph.to.data(), nullptr};
   }
   graph.degree.resize(a.rows);

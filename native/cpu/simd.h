@@ -151,11 +151,12 @@ inline Vec fold(Vec a, Vec b) {
 
 // out[i] = the sum over v[i], for half the shuffles of four calls of `sum`.
 inline void sum_four(const Vec (&v)[4], float* out) {
-  constexpr int kStep = kWidth / 4;
-  Vec all = fold<kStep>(fold<2 * kStep>(v[0], v[2]), fold<2 * kStep>(v[1], v[3]));
-  if constexpr (kStep > 1) all = fold<kStep / 2>(all, all);
-  if constexpr (kStep > 2) all = fold<kStep / 4>(all, all);
-  for (int i = 0; i < 4; ++i) out[i] = all[i * kStep];
+  constexpr int kWindowKTile = kWidth / 4;
+  Vec all =
+      fold<kWindowKTile>(fold<2 * kWindowKTile>(v[0], v[2]), fold<2 * kWindowKTile>(v[1], v[3]));
+  if constexpr (kWindowKTile > 1) all = fold<kWindowKTile / 2>(all, all);
+  if constexpr (kWindowKTile > 2) all = fold<kWindowKTile / 4>(all, all);
+  for (int i = 0; i < 4; ++i) out[i] = all[i * kWindowKTile];
 }
 
 inline float maximum(Vec v) {

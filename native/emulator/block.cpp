@@ -1,107 +1,203 @@
 #include "block.h"
 
-#include <algorithm>
+#include <csignal>
 #include <cstring>
+#include <iterator>
+#include <mutex>
 #include <stdexcept>
-#include <utility>
 
 namespace gnnsparse::emulator {
 namespace {
 
-Block* running = nullptr;
-std::vector<char> stacks;  // of one block after the other
+// Not a power of two: stacks at such distances would share the lines of a cache.
+constexpr size_t kStack = (128 << 10) + 9 * 64;
+constexpr size_t kDynamicAlignment = 1024;
+constexpr int kPoison = 0xff;  // makes a NaN of every type
+// How far the next lane to go on is from the one that waits; odd, so that every lane has its turn.
+constexpr unsigned kSteps[] = {1, 31, 11, 7, 21};
+
 bool copies_late = false;
+uint64_t copy_count = 0;
+
+// While it lives, `handler` gets the signal of a bad address, on a stack of its own.
+class AddressSignal {
+ public:
+  explicit AddressSignal(void (*handler)(int)) {
+    static char stack[64 << 10];
+    stack_t own = {};
+    own.ss_sp = stack;
+    own.ss_size = sizeof stack;
+    sigaltstack(&own, &stack_before_);
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_ONSTACK | SA_NODEFER;  // the handler does not return
+    sigaction(SIGSEGV, &action, &action_before_);
+  }
+  ~AddressSignal() {
+    sigaction(SIGSEGV, &action_before_, nullptr);
+    sigaltstack(&stack_before_, nullptr);
+  }
+  AddressSignal(const AddressSignal&) = delete;
+  AddressSignal& operator=(const AddressSignal&) = delete;
+
+ private:
+  stack_t stack_before_ = {};
+  struct sigaction action_before_ = {};
+};
 
 }  // namespace
 
-Block& Block::current() { return *running; }
-
-void Block::run(unsigned x, unsigned y, int threads, const std::function<void()>& body) {
-  Block block(x, y, threads, body);
-  running = &block;
-  block.take_turns();
-  running = nullptr;
-  block.require_no_copies();
+void Block::run_grid(unsigned columns, unsigned rows, unsigned threads, uint32_t dynamic_bytes,
+                     const std::function<void()>& body) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  static Block block;  // its memory serves the next one as well
+  const AddressSignal guard(&Block::stop_thread);
+  block.body_ = &body;
+  for (unsigned y = 0; y < rows; ++y) {
+    for (unsigned x = 0; x < columns; ++x) block.run(x, y, threads, dynamic_bytes);
+  }
 }
 
-// A copy that nobody waits for may come when its place holds something else.
-void Block::require_no_copies() const {
+void Block::run(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes) {
+  start(x, y, threads, dynamic_bytes);
+  running_ = this;
+  Fiber::change(caller_, next());
+  running_ = nullptr;
+  finish();
+}
+
+// Leaves the handler as it leaves a thread. Outside of one the signal does what it does otherwise.
+void Block::stop_thread(int) {
+  if (running_ == nullptr) {
+    signal(SIGSEGV, SIG_DFL);
+    return;
+  }
+  running_->crashed_ = true;
+  Fiber::change(running_->threads_[running_->thread_].fiber, running_->caller_);
+}
+
+void Block::start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes) {
+  if (threads % kLanes != 0) throw std::logic_error("a block of parts of warps");
+  x_ = x;
+  y_ = y;
+  count_ = threads;
+  ended_ = at_barrier_ = 0;
+  failure_ = nullptr;
+  crashed_ = false;
+  shared_ = nullptr;
+  shared_bytes_ = 0;
+  dynamic_memory_.assign(dynamic_bytes + kDynamicAlignment, static_cast<char>(kPoison));
+  const auto start = reinterpret_cast<uintptr_t>(dynamic_memory_.data());
+  dynamic_ = dynamic_memory_.data() + (kDynamicAlignment - start % kDynamicAlignment);
+  dynamic_bytes_ = dynamic_bytes;
+  threads_.resize(threads);
+  warps_.resize(threads / kLanes);
+  if (stack_count_ < threads_.size()) {
+    stacks_.reset(new char[threads * kStack]);
+    stack_count_ = threads_.size();
+  }
+  for (unsigned i = 0; i < threads; ++i) {
+    threads_[i].fiber.prepare(stacks_.get() + i * kStack, kStack, &Block::enter);
+    threads_[i].copies.clear();
+    threads_[i].groups.clear();
+    threads_[i].arrived = threads_[i].groups_arrived = 0;
+  }
+  for (Warp& warp : warps_) {
+    warp.round = x;
+    release(warp);
+  }
+  thread_ = x % warps_.size() * kLanes;  // blocks begin with different warps
+}
+
+void Block::finish() {
+  if (failure_) std::rethrow_exception(failure_);
+  if (crashed_) throw std::logic_error("a thread read or wrote memory that is not there");
+  if (ended_ < count_) {
+    throw std::logic_error("threads wait for others that have ended or wait elsewhere");
+  }
+  // A copy that nobody waits for may come when its place holds something else.
   for (const Thread& thread : threads_) {
-    bool some = !thread.open.empty();
-    for (const auto& group : thread.groups) some |= !group.empty();
-    if (some) throw std::logic_error("a thread ended before its copies to shared memory");
-  }
-}
-
-Block::Block(unsigned x, unsigned y, int threads, const std::function<void()>& body)
-    : x_(x),
-      y_(y),
-      body_(body),
-      threads_(threads),
-      warps_((threads + 31) / 32),
-      published_(threads * kPublished) {
-  if (stacks.size() < threads * kStack) stacks.resize(threads * kStack);
-  for (int i = 0; i < threads; ++i) {
-    ucontext_t& context = threads_[i].context;
-    getcontext(&context);
-    context.uc_stack.ss_sp = stacks.data() + i * kStack;
-    context.uc_stack.ss_size = kStack;
-    context.uc_link = nullptr;  // no thread returns: see enter
-    makecontext(&context, &Block::enter, 0);
-  }
-}
-
-void Block::enter() {
-  running->body_();
-  running->threads_[running->thread_].done = true;
-  running->yield();
-}
-
-void Block::take_turns() {
-  const int count = static_cast<int>(threads_.size());
-  int left = count;
-  for (int first = 0; left > 0; first = (first + 7) % count) {
-    for (int i = 0; i < count; ++i) {
-      thread_ = (first + i) % count;
-      Thread& thread = threads_[thread_];
-      if (thread.done) continue;
-      swapcontext(&scheduler_, &thread.context);
-      if (thread.done) --left;
+    if (thread.arrived < thread.copies.size()) {
+      throw std::logic_error("a thread ended before its copies to shared memory");
     }
   }
 }
 
-void Block::yield() { swapcontext(&threads_[thread_].context, &scheduler_); }
-
-void Block::wait(Barrier& barrier, int count) {
-  const unsigned round = barrier.round;
-  if (++barrier.arrived == count) {
-    barrier.arrived = 0;
-    ++barrier.round;
-    return;
+void Block::enter() {
+  Block& block = *running_;
+  try {
+    (*block.body_)();
+  } catch (...) {
+    block.failure_ = std::current_exception();
   }
-  while (barrier.round == round) yield();
+  ++block.ended_;
+  Fiber& mine = block.threads_[block.thread_].fiber;
+  if (block.failure_) Fiber::change(mine, block.caller_);
+  block.warps_[block.thread_ / kLanes].ready &= ~(1u << block.lane());
+  Fiber::change(mine, block.next());
 }
 
-void Block::sync_warp() {
-  const int first = thread_ / 32 * 32;
-  wait(warps_[thread_ / 32], std::min(32, static_cast<int>(threads_.size()) - first));
+// Who goes on: a lane of the same warp as long as one can, then another warp.
+Fiber& Block::next() {
+  const auto warps = static_cast<unsigned>(warps_.size());
+  unsigned w = thread_ / kLanes;
+  for (unsigned i = 0; i < warps; ++i, w = w + 1 < warps ? w + 1 : 0) {
+    const Warp& warp = warps_[w];
+    if (warp.ready == 0) continue;
+    unsigned lane = this->lane();
+    do lane = (lane + warp.step) % kLanes;
+    while ((warp.ready >> lane & 1u) == 0);
+    thread_ = kLanes * w + lane;
+    return threads_[thread_].fiber;
+  }
+  return caller_;
+}
+
+void Block::wait() {
+  warps_[thread_ / kLanes].ready &= ~(1u << lane());
+  Fiber& mine = threads_[thread_].fiber;
+  Fiber::change(mine, next());
+}
+
+bool Block::is_last(Warp& warp, void (*function)()) {
+  if (warp.waiting == 0) warp.function = function;
+  if (warp.function != function) {
+    throw std::logic_error("lanes of a warp wait for one another in different functions");
+  }
+  warp.waiting |= 1u << lane();
+  return warp.waiting == ~0u;
+}
+
+void Block::release(Warp& warp) {
+  warp.waiting = 0;
+  warp.ready = ~0u;
+  warp.step = kSteps[++warp.round % std::size(kSteps)];
+}
+
+void Block::sync() {
+  if (++at_barrier_ < count_) return wait();
+  at_barrier_ = 0;
+  for (Warp& warp : warps_) release(warp);
 }
 
 void Block::set_late(bool late) { copies_late = late; }
+uint64_t Block::copies_started() { return copy_count; }
 
-void Block::make(const Copy& copy) {
-  if (copy.from != nullptr) {
-    std::memcpy(shared(copy.to), copy.from, 16);
-  } else {
-    std::memset(shared(copy.to), 0, 16);
-  }
+void Block::make(const Copy& copy) const {
+  char* to = shared(copy.to, 16);
+  if (copy.bytes > 0) std::memcpy(to, copy.from, copy.bytes);
+  std::memset(to + copy.bytes, 0, 16 - copy.bytes);
 }
 
-void Block::copy(uint32_t to, const void* from, bool real) {
-  const Copy copy = {to, real ? from : nullptr};
+void Block::copy(uint32_t to, const void* from, uint32_t bytes) {
+  if (bytes > 16) throw std::logic_error("a copy of more than 16 bytes");
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 && bytes > 0) bad_address();
+  ++copy_count;
+  const Copy copy = {to, bytes, from};
   if (copies_late) {
-    threads_[thread_].open.push_back(copy);
+    std::memset(shared(to, 16), kPoison, 16);
+    threads_[thread_].copies.push_back(copy);
   } else {
     make(copy);
   }
@@ -109,23 +205,28 @@ void Block::copy(uint32_t to, const void* from, bool real) {
 
 void Block::commit() {
   Thread& thread = threads_[thread_];
-  thread.groups.push_back(std::move(thread.open));
-  thread.open.clear();
+  thread.groups.push_back(thread.copies.size());
 }
 
 void Block::wait_for_all_but(size_t groups) {
-  auto& pending = threads_[thread_].groups;
-  for (; pending.size() > groups; pending.pop_front()) {
-    for (const Copy& copy : pending.front()) make(copy);
+  Thread& thread = threads_[thread_];
+  while (thread.groups.size() - thread.groups_arrived > groups) {
+    const size_t end = thread.groups[thread.groups_arrived++];
+    for (; thread.arrived < end; ++thread.arrived) make(thread.copies[thread.arrived]);
   }
 }
 
-void Block::publish(const void* data, size_t bytes) {
-  std::memcpy(published_.data() + thread_ * kPublished, data, bytes);
+void Block::use_shared(char* memory, size_t bytes) {
+  if (shared_ == nullptr) {
+    shared_ = memory;
+    shared_bytes_ = bytes;
+    std::memset(memory, kPoison, bytes);
+  }
+  if (shared_ != memory) throw std::logic_error("a block addresses two arrays of shared memory");
 }
 
-const char* Block::published(int lane) const {
-  return published_.data() + (thread_ / 32 * 32 + lane) * kPublished;
+void Block::bad_address() {
+  throw std::logic_error("an address beyond memory, or no multiple of what is read or written");
 }
 
 }  // namespace gnnsparse::emulator

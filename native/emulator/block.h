@@ -1,83 +1,135 @@
-// The threads of a block on the CPU. Each is a context with a stack of its own; they take turns
-// where they wait for one another, beginning with another one each time.
+// The threads of a block on the CPU. Each is a fiber; it runs until it waits for others, then
+// another one goes on. The order in which they do changes from one wait to the next, so that a
+// missing barrier shows.
 #pragma once
-
-#include <ucontext.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <exception>
 #include <functional>
+#include <memory>
+#include <type_traits>
 #include <vector>
 
+#include "fiber.h"
+
 namespace gnnsparse::emulator {
+
+inline constexpr unsigned kLanes = 32;
 
 class Block {
  public:
   // The block that runs now.
-  static Block& current();
+  static Block& current() { return *running_; }
 
-  // Runs `body` on `threads` threads.
-  static void run(unsigned x, unsigned y, int threads, const std::function<void()>& body);
+  // Runs `body` on `threads` threads, whole warps, of every block of a grid, one block after the
+  // other. Throws what a thread throws, and std::logic_error where threads wait for one another for
+  // ever, or one reads or writes memory that is not there.
+  static void run_grid(unsigned columns, unsigned rows, unsigned threads, uint32_t dynamic_bytes,
+                       const std::function<void()>& body);
 
-  int thread() const { return thread_; }
-  int lane() const { return thread_ % 32; }
+  unsigned thread() const { return thread_; }
+  unsigned lane() const { return thread_ % kLanes; }
   unsigned x() const { return x_; }
   unsigned y() const { return y_; }
 
-  void sync() { wait(whole_, static_cast<int>(threads_.size())); }
-  void sync_warp();
+  void sync();  // __syncthreads
 
-  // What a lane shows the others of its warp.
-  void publish(const void* data, size_t bytes);
-  const char* published(int lane) const;
+  // What the lanes of a warp do together: each brings an `In` and takes an `Out`, and the last one
+  // to come computes those of all. All lanes have to come, to the same function.
+  template <class In, class Out>
+  Out meet(const In& mine, void (*together)(const In (&)[kLanes], Out (&)[kLanes])) {
+    static_assert(sizeof(In) <= kRoom && sizeof(Out) <= kRoom, "a lane's room");
+    static_assert(std::is_trivially_copyable_v<In> && std::is_trivially_copyable_v<Out>);
+    Warp& warp = warps_[thread_ / kLanes];
+    auto& brought = reinterpret_cast<In(&)[kLanes]>(warp.brought);
+    auto& taken = reinterpret_cast<Out(&)[kLanes]>(warp.taken);
+    brought[lane()] = mine;
+    if (is_last(warp, reinterpret_cast<void (*)()>(together))) {
+      together(brought, taken);
+      release(warp);
+    } else {
+      wait();
+    }
+    return taken[lane()];
+  }
 
-  // Copies to shared memory: done at once, or, where `late` was set, when their thread waits for
-  // them.
+  // Asynchronous copies of 16 bytes to shared memory, of which `bytes` come from `from` and the
+  // others are zero. They are done at once, or, where `late` was set, when their thread waits for
+  // them; until then their place holds NaN.
   static void set_late(bool late);
-  void copy(uint32_t to, const void* from, bool real);
+  static uint64_t copies_started();
+  void copy(uint32_t to, const void* from, uint32_t bytes);
   void commit();
   void wait_for_all_but(size_t groups);
 
-  void use_shared(char* memory) { shared_ = memory; }
-  char* shared(uint32_t address) const { return shared_ + address; }
+  // The array that addresses of shared memory count from; the same one for all threads.
+  void use_shared(char* memory, size_t bytes);
+  char* dynamic_shared() { return dynamic_; }
+  size_t dynamic_bytes() const { return dynamic_bytes_; }
+  // `bytes` at an address, which has to be a multiple of their number.
+  char* shared(uint32_t address, uint32_t bytes) const {
+    if (address % bytes != 0 || size_t{address} + bytes > shared_bytes_) bad_address();
+    return shared_ + address;
+  }
 
  private:
   struct Copy {
     uint32_t to;
-    const void* from;  // null: zeros
+    uint32_t bytes;
+    const void* from;
   };
   struct Thread {
-    ucontext_t context;
-    bool done = false;
-    std::vector<Copy> open;                // not a group yet
-    std::deque<std::vector<Copy>> groups;  // on their way
+    Fiber fiber;
+    std::vector<Copy> copies;    // in the order of their start
+    std::vector<size_t> groups;  // where each group of them ends
+    size_t arrived = 0;          // copies that are done, and groups
+    size_t groups_arrived = 0;
   };
-  struct Barrier {
-    int arrived = 0;
-    unsigned round = 0;
+  static constexpr size_t kRoom = 48;  // bytes a lane brings or takes
+  struct Warp {
+    uint32_t ready = 0;    // a bit for each lane that can go on
+    uint32_t waiting = 0;  // for the other lanes, in `function`
+    unsigned round = 0;    // meetings so far
+    unsigned step = 1;     // from the lane that waits to the one that goes on
+    void (*function)() = nullptr;
+    alignas(16) char brought[kLanes * kRoom];
+    alignas(16) char taken[kLanes * kRoom];
   };
-  static constexpr size_t kStack = 256 << 10;
-  static constexpr size_t kPublished = 32;  // bytes of a lane
 
-  Block(unsigned x, unsigned y, int threads, const std::function<void()>& body);
+  void run(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes);
+  static void stop_thread(int);
+  void start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes);
+  void finish();
   static void enter();
-  void take_turns();
-  void yield();
-  void wait(Barrier& barrier, int count);
-  void make(const Copy& copy);
-  void require_no_copies() const;
+  bool is_last(Warp& warp, void (*function)());
+  static void release(Warp& warp);
+  void wait();
+  Fiber& next();
+  void make(const Copy& copy) const;
+  [[noreturn]] static void bad_address();
 
-  unsigned x_;
-  unsigned y_;
-  const std::function<void()>& body_;
+  static inline Block* running_ = nullptr;
+
+  unsigned x_ = 0;
+  unsigned y_ = 0;
+  unsigned thread_ = 0;
+  unsigned count_ = 0;
+  unsigned ended_ = 0;
+  unsigned at_barrier_ = 0;
+  const std::function<void()>* body_ = nullptr;
+  std::exception_ptr failure_;
+  bool crashed_ = false;
+  Fiber caller_;
   std::vector<Thread> threads_;
-  std::vector<Barrier> warps_;
-  std::vector<char> published_;
-  Barrier whole_;
-  ucontext_t scheduler_;
-  int thread_ = 0;
+  std::vector<Warp> warps_;
+  std::unique_ptr<char[]> stacks_;
+  size_t stack_count_ = 0;
   char* shared_ = nullptr;
+  size_t shared_bytes_ = 0;
+  std::vector<char> dynamic_memory_;
+  char* dynamic_ = nullptr;
+  size_t dynamic_bytes_ = 0;
 };
 
 }  // namespace gnnsparse::emulator

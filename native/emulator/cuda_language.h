@@ -1,8 +1,8 @@
-// The words of CUDA that attention and SpMM use, on the CPU. Their sources are compiled as C++
-// with this file in front and this folder's headers in place of those that reach the hardware, and
-// run by block.h: for tests on machines without a GPU. Copies to
-// shared memory are done at once, and what is overwritten too soon shows, or as late as they may
-// be, and what is read too soon shows.
+// The words of CUDA that the kernels use, on the CPU. Their sources are compiled as C++ with this
+// file in front and this folder's headers in place of those that reach the hardware, and run by
+// block.h: for tests on machines without a GPU. Copies to shared memory are done at once, and what
+// is overwritten too soon shows, or as late as they may be, and what is read too soon shows. No
+// part of the wheel: tests/emulator_build.py compiles it.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <stdexcept>
 #include <type_traits>
 
 #include "block.h"
@@ -54,7 +55,7 @@ namespace gnnsparse::emulator {
 
 struct ThreadIdx {
   struct {
-    operator unsigned() const { return static_cast<unsigned>(Block::current().thread()); }
+    operator unsigned() const { return Block::current().thread(); }
   } x;
 };
 struct BlockIdx {
@@ -80,40 +81,56 @@ To bits_as(From value) {
 static const gnnsparse::emulator::ThreadIdx threadIdx;
 static const gnnsparse::emulator::BlockIdx blockIdx;
 
-inline void __syncwarp() { gnnsparse::emulator::Block::current().sync_warp(); }
+namespace gnnsparse::emulator {
+
+struct Nothing {};
+inline void meet_without_exchange(const Nothing (&)[kLanes], Nothing (&)[kLanes]) {}
+
+template <class T>
+struct Shown {
+  T value;
+  int from;  // the lane whose value is wanted
+};
+template <class T>
+void exchange(const Shown<T> (&shown)[kLanes], T (&taken)[kLanes]) {
+  for (unsigned lane = 0; lane < kLanes; ++lane) taken[lane] = shown[shown[lane].from].value;
+}
+template <class T>
+T shuffle(T value, int from) {
+  return Block::current().meet(Shown<T>{value, from}, &exchange<T>);
+}
+
+inline void find_any(const bool (&predicates)[kLanes], bool (&taken)[kLanes]) {
+  bool any = false;
+  for (const bool predicate : predicates) any |= predicate;
+  for (bool& result : taken) result = any;
+}
+
+}  // namespace gnnsparse::emulator
+
+inline void __syncwarp() {
+  using namespace gnnsparse::emulator;
+  Block::current().meet(Nothing{}, &meet_without_exchange);
+}
 inline void __syncthreads() { gnnsparse::emulator::Block::current().sync(); }
 
 // Every lane of a warp calls these, as the kernels do.
-template <class T>
-T shuffle(T value, int from) {
-  auto& block = gnnsparse::emulator::Block::current();
-  block.publish(&value, sizeof value);
-  block.sync_warp();
-  T result;
-  std::memcpy(&result, block.published(from), sizeof result);
-  block.sync_warp();
-  return result;
-}
 inline int this_lane() { return gnnsparse::emulator::Block::current().lane(); }
 template <class T>
 T __shfl_xor_sync(uint32_t, T value, int mask) {
-  return shuffle(value, this_lane() ^ mask);
+  return gnnsparse::emulator::shuffle(value, this_lane() ^ mask);
 }
 template <class T>
-T __shfl_up_sync(uint32_t, T value, int delta, int width) {
+T __shfl_up_sync(uint32_t, T value, int delta, int width = 32) {
   const int lane = this_lane();
-  return shuffle(value, lane % width >= delta ? lane - delta : lane);
+  return gnnsparse::emulator::shuffle(value, lane % width >= delta ? lane - delta : lane);
 }
 template <class T>
 T __shfl_sync(uint32_t, T value, int from, int width = 32) {
-  return shuffle(value, this_lane() / width * width + from % width);
+  return gnnsparse::emulator::shuffle(value, this_lane() / width * width + from % width);
 }
 inline bool __any_sync(uint32_t, bool predicate) {
-  for (int step = 1; step < 32; step *= 2) {
-    const bool other = shuffle(predicate, this_lane() ^ step);
-    predicate = predicate || other;
-  }
-  return predicate;
+  return gnnsparse::emulator::Block::current().meet(predicate, &gnnsparse::emulator::find_any);
 }
 
 template <class T>
@@ -128,9 +145,16 @@ inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }
 inline uint32_t __float_as_uint(float x) { return gnnsparse::emulator::bits_as<uint32_t>(x); }
-// Shared memory is addressed from the kernel's one array.
-inline size_t __cvta_generic_to_shared(void* memory) {
-  gnnsparse::emulator::Block::current().use_shared(static_cast<char*>(memory));
+// Shared memory is addressed from the kernel's one array: a static one, or the dynamic one.
+template <class T, size_t kCount>
+size_t __cvta_generic_to_shared(T (&array)[kCount]) {
+  gnnsparse::emulator::Block::current().use_shared(reinterpret_cast<char*>(array), sizeof array);
+  return 0;
+}
+inline size_t __cvta_generic_to_shared(char*& memory) {
+  auto& block = gnnsparse::emulator::Block::current();
+  if (memory != block.dynamic_shared()) throw std::logic_error("an address inside shared memory");
+  block.use_shared(memory, block.dynamic_bytes());
   return 0;
 }
 

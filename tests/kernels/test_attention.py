@@ -38,13 +38,13 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def rounding_of(a: gnnsparse.SparseOperand, addends: bool = False) -> float:
+def rounding_of(a: gnnsparse.SparseOperand, dkv_partials: bool = False) -> float:
     """What the error of one element may be.
 
-    A score's gradient is rounded once more than in a plain run, and so are addends of dK and dV. In fp32
+    A score's gradient is rounded once more than in a plain run, and so are partial sums of dK and dV. In fp32
     Tensor Cores cut sums of two tf32 parts off where float32 rounds.
     """
-    return max((2 if addends else 1.5) * torch.finfo(a.precision.storage).eps, 2e-6)
+    return max((2 if dkv_partials else 1.5) * torch.finfo(a.precision.storage).eps, 2e-6)
 
 
 def floor_in_parts(a: gnnsparse.SparseOperand, *widths: int) -> float | None:

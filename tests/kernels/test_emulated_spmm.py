@@ -7,25 +7,27 @@ from types import ModuleType
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gnnsparse import SparseOperand
+import gnnsparse
+from gnnsparse import SparseOperand, _native
+from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import Plan
-from gnnsparse.testing import random_graph
+from gnnsparse.precision import Precision, dense_view, round_operand
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.helpers import PRECISIONS, dense_matrix, make
+from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
 from tests.kernels.test_spmm import check, check_infinity
 
 
-@pytest.fixture
-def native(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RunningPath:
-    return emulated.install(monkeypatch, module)
-
-
 def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...], plan: Plan) -> None:
-    """Results in whole 16 bytes, and those that are not."""
+    """Results in whole 16 bytes, and those that are not; X packed before, and with NaN behind its rows."""
     for width in widths:
-        for dtype in {torch.float32, a.precision.storage}:
+        check(a, dense, emulated.padded(torch.randn(dense.shape[1], width), a.precision), plan=plan)
+        for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
             check(a, dense, torch.randn(dense.shape[1], width).to(dtype), plan=plan)
 
 
@@ -46,38 +48,144 @@ def test_panels(
     a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
     once = slices == 1
     plan = Plan("panel", height=height, tile_limit=limit, slices=slices, longest_first=once, prescale=once)
-    for at_once in (0, 3):
-        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), replace(plan, concurrent_panels=at_once))
+    for concurrent in (0, 3):
+        of_both = replace(plan, concurrent_panels=concurrent)
+        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), of_both)
     assert "cuda_spmm_panel" in native.called
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_panels_of_narrow_and_odd_features(
+    native: RunningPath, precision: str, height: int, weighted: bool
+) -> None:
+    graph = random_graph(75, 130, 0.2, weighted=weighted, hubs=2, empty_rows=0.2)
+    a = make(graph, "cpu", precision=precision)
+    for limit in (1, 2, 3):
+        plan = Plan("panel", height=height, tile_limit=limit, longest_first=limit == 2)
+        check_dtypes(a, dense_matrix(graph, None), (1, 24, 70, 72), plan)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.02, 0), (0.02, 20)])
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+def test_entries(native: RunningPath, precision: str, density: float, hubs: int, limit: int) -> None:
+    """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
+    graph = random_graph(90, 200, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
+    a = make(graph, "cpu", precision=precision, reorder="degree")
+    plan = Plan("panel", height=32, tile_limit=limit)
+    check(a, dense_matrix(graph, None), emulated.padded(torch.randn(200, 72), precision), plan=plan)
+    assert a.kernels.panel(32).spec.encoding == "entries"
+
+
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize(("weights", "factor"), [("ones", 2), ("columns", 2), ("values", 5)])
+def test_fp32_is_right_to_float32(native: RunningPath, height: int, weights: str, factor: float) -> None:
+    """Two tf32 parts of each operand: a plain tf32 product would be 1000 times further off.
+
+    No roundings are allowed beyond the rule's factor. Values are more than twice as far off as a plain run:
+    three products an element cut off what their sums have no room for, where float32 would round.
+    """
+    graph = random_graph(60, 60, 0.3, weighted=weights == "values")
+    values = "gcn" if weights == "columns" else None
+    a, dense = make(graph, "cpu", precision="fp32", values=values), dense_matrix(graph, values)
+    x = torch.randn(60, 33)
+    plain, exact = plain_product(dense, x, "fp32"), dense @ x.double()
+    for prescale in (False, True):
+        y = gnnsparse.spmm(a, x, plan=Plan("panel", height=height, prescale=prescale))
+        assert_accurate(y, plain, exact, factor, floor=0.0)
+
+
+@pytest.mark.parametrize("height", [16, 32])
+def test_fp32_keeps_its_range(native: RunningPath, height: int) -> None:
+    a = make(random_graph(16, 16, 1.0, weighted=False), "cpu", precision="fp32")
+    x = torch.ones(16, 4)
+    large = 1.5 * 2.0**127  # nothing is left for the doubling that the other precisions do
+    x[5, 2] = large
+    y = gnnsparse.spmm(a, x, plan=Plan("panel", height=height))
+    assert torch.equal(y[:, 2], torch.full((16,), large))
+
+
+@given(
+    rows=st.integers(1, 70),
+    cols=st.integers(1, 100),
+    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    empty_rows=st.sampled_from([0.0, 0.5]),
+    weighted=st.booleans(),
+    height=st.sampled_from([16, 32]),
+    width=st.integers(1, 80),
+    limit=st.integers(1, 4),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 2**20),
+)
+def test_any_panels(
+    native: RunningPath, rows: int, cols: int, density: float, empty_rows: float, weighted: bool,
+    height: int, width: int, limit: int, precision: str, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed, empty_rows=empty_rows, weighted=weighted)
+    a = make(graph, "cpu", precision=precision)
+    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    plan = Plan("panel", height=height, tile_limit=limit, prescale=limit % 2 == 0, longest_first=limit > 2)
+    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
+
+
+def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> None:
+    graph = random_graph(20, 20, 0.2)
+    x, y = torch.zeros(20, 8), torch.zeros(20, 8)
+
+    def spmm(blocked: BlockedMatrix, precision: str, slices: int = 1) -> None:
+        storage = Precision.parse(precision).storage
+        built.cuda_spmm_panel(
+            blocked.view(), _native.StoredRows(0, 0), _native.WorkList(0, 0, 0, 0, 0, 0, 0),
+            dense_view(x.to(storage)), dense_view(y), 8, slices, 0, Precision.parse(precision).code, 0,
+        )  # fmt: skip
+
+    def converted(name: str, precision: str, panel: int | None = None) -> BlockedMatrix:
+        spec = format_spec(name, precision, panel=panel)
+        values = round_operand(graph.values, Precision.parse(precision)) if spec.stores_values else None
+        return convert(graph.csr, spec, values)
+
+    spmm(converted("panel", "fp16", 32), "fp16")
+    with pytest.raises(ValueError, match="takes panels in lane order"):
+        spmm(converted("window", "fp16"), "fp16")
+    with pytest.raises(ValueError, match="entries hold values of 16 bits"):
+        spmm(converted("panel-values", "fp16", 32), "fp32")
+    with pytest.raises(ValueError, match="16-bit values of panels of 32 rows are entries"):
+        spmm(converted("panel-values", "fp32", 32), "fp16")
+    with pytest.raises(ValueError, match="slices: must be at least 1"):
+        spmm(converted("panel", "fp16", 32), "fp16", slices=0)
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "random"])
 @pytest.mark.parametrize(("lanes", "group"), [(1, 0), (8, 0), (8, 20), (32, 1), (32, 10_000)])
-def test_csr(native: RunningPath, precision: str, weights: str | None, lanes: int, group: int) -> None:
+def test_csr(copyless: RunningPath, precision: str, weights: str | None, lanes: int, group: int) -> None:
     """Rows by themselves and in groups, long ones cut."""
     graph = random_graph(70, 70, 0.06, weighted=weights is not None, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, reorder="degree")
     for limit in (8, 10_000):
         plan = Plan("csr", lanes, 32 if group == 0 else lanes, row_limit=limit, group=group)
         check_dtypes(a, dense_matrix(graph, None), (7, 64), plan)
-    assert "cuda_spmm_csr" in native.called
+    assert "cuda_spmm_csr" in copyless.called
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_windows(native: RunningPath, precision: str, limit: int) -> None:
+def test_windows(copyless: RunningPath, precision: str, limit: int) -> None:
     graph = random_graph(50, 90, 0.08, hubs=1, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, format="window")
     plan = Plan("window", tile_limit=limit)
     check_dtypes(a, dense_matrix(graph, None), (7, 64), plan)
-    assert "cuda_spmm_window" in native.called
+    assert "cuda_spmm_window" in copyless.called
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("group", [0, 1, 20])
-def test_infinity_stays_in_its_rows(native: RunningPath, precision: str, group: int) -> None:
+def test_infinity_stays_in_its_rows(copyless: RunningPath, precision: str, group: int) -> None:
     check_infinity("cpu", precision, group)
-    assert "cuda_spmm_csr" in native.called
+    assert "cuda_spmm_csr" in copyless.called

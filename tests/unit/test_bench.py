@@ -47,12 +47,12 @@ def workload(op: str = "spmm", kind: str = "random", precision: str = "fp32", **
     return Workload(make_subject("random", graph, kind), op, Precision(precision), 12)
 
 
-def row(kernel: str, ms: float, **facts: Any) -> dict[str, Any]:
+def row(kernel: str, ms: float, **fields: Any) -> dict[str, Any]:
     base = {
         "graph": "g", "op": "spmm", "values": "gcn", "width": 64, "precision": "fp16", "ok": True,
         "ours": kernel in KERNELS,
     }  # fmt: skip
-    return {**base, "kernel": kernel, "ms": ms, **facts}
+    return {**base, "kernel": kernel, "ms": ms, **fields}
 
 
 # The command

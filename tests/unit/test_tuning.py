@@ -284,9 +284,9 @@ def test_a_foreign_plan_is_told_and_measured_anew(
     prepared().plan(64)
     first, cache = len(timer.plans), GraphCache(own_cache)
     key = plan_file(own_cache).stem
-    _, facts = cache.load(key) or ({}, {})
-    facts["plan"] = None if change is None else {**facts["plan"], **change}
-    cache.store(key, {}, facts)
+    _, metadata = cache.load(key) or ({}, {})
+    metadata["plan"] = None if change is None else {**metadata["plan"], **change}
+    cache.store(key, {}, metadata)
     with pytest.warns(CacheWarning, match="no plan that can run here"):
         assert prepared().plan(64).kernel == "csr"
     assert len(timer.plans) > first

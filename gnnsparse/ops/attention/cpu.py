@@ -10,7 +10,7 @@ from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
-from gnnsparse.ops.attention.views import contiguous_edges, edge_view, heads_view, problem_of
+from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_view, problem_of
 from gnnsparse.precision import Precision, round_operand
 
 __all__ = ["backward", "forward"]
@@ -73,18 +73,19 @@ def backward(
     lse = lse.contiguous()
     delta = torch.empty_like(lse)
     problem, kernels = problem_of(call), operand.kernels
+    grads = grads_view(grad, dq, dk, dv, dbias)
     # One thread adds up the gradient of a bias that several heads share.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
         problem, kernels.csr.view, address(kernels.row_ids), one_batch, one_head or _interleaved(call.k),
-        address(lse), heads_view(grad), address(delta), heads_view(dq), edge_view(dbias), threads,
+        address(lse), address(delta), grads, threads,
     )  # fmt: skip
     if dk is not None or dv is not None:
         index = operand.transpose_map
         back = operand.T.kernels
         _native.cpu_attention_column_grads(
-            problem, back.csr.view, address(back.row_ids), _interleaved(call.q), address(index),
-            index.dtype == torch.int64, address(lse), heads_view(grad), address(delta), heads_view(dk),
-            heads_view(dv), threads,
+            problem, back.csr.view, address(back.row_ids), _interleaved(call.q),
+            _native.NnzIndices(address(index), index.dtype == torch.int64), address(lse), address(delta),
+            grads, threads,
         )  # fmt: skip
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

@@ -12,7 +12,7 @@ from gnnsparse.cuda_path import path
 from gnnsparse.ops.attention import chain
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
-from gnnsparse.ops.attention.views import contiguous_edges, edge_view, heads_view, problem_of
+from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_view, problem_of
 from gnnsparse.ops.attention.work import dkv_places, panel_pass, workspace
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, Plan
 from gnnsparse.plan.attention import dkv_partial_bytes
@@ -67,8 +67,9 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
         call = _readable(call)
         rows = panel_pass(kernels, plan)
         partial = workspace(rows, heads, (width,), device)
+        result = _native.AttentionRows(heads_view(out), address(lse))
         gpu.native.cuda_attention_panel(
-            problem_of(call), *rows.head, address(partial), heads_view(out), address(lse), gpu.stream(device)
+            problem_of(call), *rows.head, address(partial), result, gpu.stream(device)
         )
     return out, lse
 
@@ -80,49 +81,44 @@ class _Backward:
     Attributes:
         call: as the kernels read it.
         plan: how the gradients are computed.
-        problem, grad, stream: native handles.
-        given: the output and its rows' logarithms of sums.
-        row_stats: address of the statistics of the queries: rows() writes them, columns() reads them.
+        problem, stream: native handles.
+        given: handle of the output, its rows' logarithms of sums, and room for the statistics of the
+            queries, which rows() writes and columns() reads.
+        grads: handle of the gradients, those that are given and those to be written.
     """
 
     call: AttentionCall
     plan: AttentionGradPlan
     problem: _native.Attention
-    grad: _native.Heads
-    given: tuple[_native.Heads, int]
-    row_stats: int
+    given: _native.AttentionRows
+    grads: _native.AttentionGrads
     stream: int
 
     @property
     def _widths(self) -> tuple[int, int]:
         return self.call.q.shape[3], self.call.v.shape[3]
 
-    def rows(self, dq: torch.Tensor | None, dbias: torch.Tensor | None) -> None:
+    def rows(self) -> None:
         """The gradients of q and the bias, and the statistics that columns() needs."""
         operand = self.call.operand
         of = panel_pass(operand.kernels, self.plan.rows)
         partial = workspace(of, self.call.heads, self._widths[:1], operand.device)
         path().native.cuda_attention_panel_rows(
-            self.problem, *of.head, address(partial), self.grad, *self.given, self.row_stats,
-            heads_view(dq), edge_view(dbias), self.stream,
-        )  # fmt: skip
+            self.problem, *of.head, address(partial), self.given, self.grads, self.stream
+        )
 
-    def columns(self, dk: torch.Tensor | None, dv: torch.Tensor | None) -> None:
+    def columns(self) -> None:
         """The gradients of k and v, after rows()."""
         operand = self.call.operand
         index = operand.transpose_map if self.call.bias is not None else None
-        wide = index is not None and index.dtype == torch.int64
+        nnz_index = _native.NnzIndices(address(index), index is not None and index.dtype == torch.int64)
         of = panel_pass(operand.T.kernels, self.plan.columns)
         partial = workspace(of, self.call.heads, self._widths, operand.device)
         path().native.cuda_attention_panel_columns(
-            self.problem, *of.head, address(partial), address(index), wide, self.grad, self.row_stats,
-            heads_view(dk), heads_view(dv), self.stream,
-        )  # fmt: skip
+            self.problem, *of.head, address(partial), self.given, self.grads, nnz_index, self.stream
+        )
 
-    def fused(
-        self, dq: torch.Tensor | None, dk: torch.Tensor | None, dv: torch.Tensor | None,
-        dbias: torch.Tensor | None,
-    ) -> None:  # fmt: skip
+    def fused(self) -> None:
         """All of them in one pass over rows, `plan.fused_heads` heads at a time."""
         operand, heads = self.call.operand, self.plan.fused_heads
         of = panel_pass(operand.kernels, self.plan.rows)
@@ -130,11 +126,12 @@ class _Backward:
         dkv = dkv_places(operand.kernels)
         size = heads * dkv.size * dkv_partial_bytes(*self._widths)
         room = torch.empty(size, dtype=torch.uint8, device=operand.device)
-        path().native.cuda_attention_panel_once(
-            self.problem, *of.head, address(partial), self.grad, *self.given, self.row_stats,
-            heads_view(dq), edge_view(dbias), address(room), heads, dkv.size, address(dkv.places),
-            address(dkv.starts), heads_view(dk), heads_view(dv), self.stream,
-        )  # fmt: skip
+        partials = _native.DkvPartials(
+            address(room), heads, dkv.size, address(dkv.places), address(dkv.starts)
+        )
+        path().native.cuda_attention_panel_fused_backward(
+            self.problem, *of.head, address(partial), self.given, self.grads, partials, self.stream
+        )
 
 
 def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
@@ -167,14 +164,15 @@ def backward(
         lse = lse.contiguous()
         row_stats = torch.empty(call.heads * call.q.shape[2], _ROW_STATS, dtype=torch.float32, device=device)
         passes = _Backward(
-            call, plan, problem_of(call), heads_view(grad), (heads_view(out), address(lse)),
-            address(row_stats), gpu.stream(device),
+            call, plan, problem_of(call),
+            _native.AttentionRows(heads_view(out), address(lse), address(row_stats)),
+            grads_view(grad, dq, dk, dv, dbias), gpu.stream(device),
         )  # fmt: skip
         of_columns = dk is not None or dv is not None
         if of_columns and plan.fused_heads > 0:
-            passes.fused(dq, dk, dv, dbias)
+            passes.fused()
         else:
-            passes.rows(dq, dbias)
+            passes.rows()
             if of_columns:
-                passes.columns(dk, dv)
+                passes.columns()
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

@@ -9,10 +9,10 @@ from gnnsparse.csr import address
 from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.precision import DTYPE_CODES
 
-__all__ = ["contiguous_edges", "edge_view", "heads_view", "problem_of"]
+__all__ = ["contiguous_edges", "edge_view", "grads_view", "heads_view", "problem_of"]
 
 _NO_HEADS = _native.Heads(0, 0, 0, 0, 0)
-_NO_EDGES = _native.Slots(0, 0, 0, 0)
+_NO_EDGES = _native.EdgeValues(0, 0, 0, 0)
 
 
 def contiguous_edges(bias: torch.Tensor | None) -> torch.Tensor | None:
@@ -27,12 +27,22 @@ def heads_view(x: torch.Tensor | None) -> _native.Heads:
     return _native.Heads(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2), DTYPE_CODES[x.dtype])
 
 
-def edge_view(x: torch.Tensor | None) -> _native.Slots:
+def edge_view(x: torch.Tensor | None) -> _native.EdgeValues:
     """A native handle of edge values with contiguous edges; those of one batch or head serve all."""
     if x is None:
         return _NO_EDGES
     batch, head = (0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))
-    return _native.Slots(x.data_ptr(), batch, head, DTYPE_CODES[x.dtype])
+    return _native.EdgeValues(x.data_ptr(), batch, head, DTYPE_CODES[x.dtype])
+
+
+def grads_view(
+    grad: torch.Tensor, dq: torch.Tensor | None, dk: torch.Tensor | None, dv: torch.Tensor | None,
+    dbias: torch.Tensor | None,
+) -> _native.AttentionGrads:  # fmt: skip
+    """A native handle of the gradient of the result and of where those of the arguments go, or None."""
+    return _native.AttentionGrads(
+        heads_view(grad), heads_view(dq), heads_view(dk), heads_view(dv), edge_view(dbias)
+    )
 
 
 def problem_of(call: AttentionCall) -> _native.Attention:
@@ -43,7 +53,7 @@ def problem_of(call: AttentionCall) -> _native.Attention:
     """
     q, v = call.q, call.v
     return _native.Attention(
-        heads_view(q), heads_view(call.k), heads_view(v), edge_view(call.bias), q.shape[0], q.shape[1],
-        q.shape[3], v.shape[3], call.scale, call.is_causal, call.dropout_p, address(call.seed),
-        call.operand.precision.code,
+        heads_view(q), heads_view(call.k), heads_view(v), edge_view(call.bias),
+        _native.AttentionSizes(q.shape[0], q.shape[1], q.shape[3], v.shape[3]), call.scale, call.is_causal,
+        _native.Dropout(call.dropout_p, address(call.seed)), call.operand.precision.code,
     )  # fmt: skip

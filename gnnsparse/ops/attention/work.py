@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.kept import Key
@@ -47,11 +48,8 @@ def panel_pass(kernels: KernelCache, plan: AttentionPlan) -> PanelPass:
         panel, view, work = kernels.score_panels(
             plan.tile_limit, plan.longest_first, plan.height, "attention"
         )
-        head = (
-            view, work.view, address(kernels.csr.indptr), address(kernels.row_ids), address(work.cuts),
-            work.cuts.shape[0], work.partials,
-        )  # fmt: skip
-        return PanelPass(panel, work, head)
+        rows = _native.StoredRows(address(kernels.csr.indptr), address(kernels.row_ids))
+        return PanelPass(panel, work, (view, rows, work.view))
 
     return kernels.kept.get(_PassKey(plan), make)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
@@ -42,7 +43,7 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
             return lambda q, k: q.new_zeros(nnz)
         chosen = plan or kernels.plan_of(product)
         name, head, held = _LAUNCHES[type(chosen)](kernels, chosen)
-        tail = (DTYPE_CODES[dtype], width, kernels.precision.code)
+        out_code, code = DTYPE_CODES[dtype], kernels.precision.code
         load = cuda_loader(kernels.precision, width)
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -50,8 +51,9 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
             loaded_q, q_view = load(q)
             loaded_k, k_view = load(k)
             gpu = path()
+            result = gpu.native.EdgeValues(out.data_ptr(), 0, 0, out_code)
             launch = getattr(gpu.native, name)
-            launch(*head, q_view, k_view, out.data_ptr(), *tail, gpu.stream(out.device))
+            launch(*head, q_view, k_view, result, width, code, gpu.stream(out.device))
             del loaded_q, loaded_k  # the views hold their addresses
             return out
 
@@ -60,25 +62,24 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
     return kernels.kept.get(BoundCall(product, dtype, plan), make)
 
 
-def _rows(kernels: KernelCache) -> tuple[int, int]:
-    return address(kernels.csr.indptr), address(kernels.row_ids)
+def _rows(kernels: KernelCache) -> _native.StoredRows:
+    return path().native.StoredRows(address(kernels.csr.indptr), address(kernels.row_ids))
 
 
 def _csr(kernels: KernelCache, plan: CsrPlan) -> _Launch:
     work = kernels.row_work(plan.row_limit)
-    lanes = (plan.row_limit, plan.lanes, plan.row_lanes)
-    head = (kernels.csr.view, address(kernels.row_ids), work.view, *lanes)
-    return _Launch("cuda_sddmm_csr", head, (work,))
+    lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit)
+    return _Launch("cuda_sddmm_csr", (kernels.csr.view, _rows(kernels), work.view, lanes), (work,))
 
 
 def _panel(kernels: KernelCache, plan: PanelPlan) -> _Launch:
     panel, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "panel")
-    return _Launch("cuda_sddmm_panel", (view, work.view, *_rows(kernels)), (panel, work))
+    return _Launch("cuda_sddmm_panel", (view, _rows(kernels), work.view), (panel, work))
 
 
 def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
     work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=False)
-    return _Launch("cuda_sddmm_window", (view, work.view, *_rows(kernels)), (work,))
+    return _Launch("cuda_sddmm_window", (view, _rows(kernels), work.view), (work,))
 
 
 _LAUNCHES: dict[type[Plan], Callable[[KernelCache, Any], _Launch]] = {

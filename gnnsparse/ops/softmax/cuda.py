@@ -21,8 +21,8 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
     work, gpu = kernels.row_work(_ROW_LIMIT), path()
     with gpu.current(scores.device):
         gpu.native.cuda_softmax(
-            kernels.csr.view, address(work.cuts), work.cuts.shape[0], _ROW_LIMIT, address(scores32),
-            address(out), gpu.stream(scores.device),
+            kernels.csr.view, work.view, _ROW_LIMIT, address(scores32), address(out),
+            gpu.stream(scores.device),
         )  # fmt: skip
     return out.to(scores.dtype)
 
@@ -34,7 +34,7 @@ def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.T
     work, gpu = kernels.row_work(_ROW_LIMIT), path()
     with gpu.current(grad.device):
         gpu.native.cuda_softmax_grad(
-            kernels.csr.view, address(work.cuts), work.cuts.shape[0], _ROW_LIMIT, address(weights32),
-            address(grad32), address(out), gpu.stream(grad.device),
+            kernels.csr.view, work.view, _ROW_LIMIT, address(weights32), address(grad32), address(out),
+            gpu.stream(grad.device),
         )  # fmt: skip
     return out.to(weights.dtype)

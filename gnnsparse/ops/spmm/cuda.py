@@ -51,16 +51,16 @@ def _csr_product(
     width: int, precision: Precision,
 ) -> Callable[[_native.Dense, _native.Dense, int, int, torch.device], None]:  # fmt: skip
     """The csr kernel: (x, y, address of values, address of row scales, device)."""
-    first_rows, group_count = address(groups), 0 if groups is None else groups.numel() - 1
-    view, ids, items, code = csr.view, address(row_ids), work.view, precision.code
-    cuts, cut_count, partials = address(work.cuts), work.cuts.shape[0], work.partials
+    group_count = 0 if groups is None else groups.numel() - 1
+    lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, address(groups), group_count)
+    view, ids, items, code, partials = csr.view, address(row_ids), work.view, precision.code, work.partials
 
     def run(x: _native.Dense, y: _native.Dense, values: int, row_scale: int, device: torch.device) -> None:
         partial, gpu = partial_sums(partials, 1, width, device), path()
+        rows = gpu.native.StoredRows(0, ids, row_scale, values)
         gpu.native.cuda_spmm_csr(
-            view, ids, values, row_scale, items, cuts, cut_count, plan.row_limit, first_rows, group_count,
-            plan.lanes, plan.row_lanes, x, y, width, address(partial), code, gpu.stream(device),
-        )  # fmt: skip
+            view, rows, items, lanes, x, y, width, address(partial), code, gpu.stream(device)
+        )
 
     return holding(run, csr, row_ids, work, groups)
 
@@ -98,9 +98,9 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: 
     height, slices, width = plan.height, plan.slices, product.width
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, not plan.prescale), work.view, work.partials
-    values, row_ids = kernels.values, kernels.row_ids
+    values = kernels.values
     scale = kernels.row_scale if values is None else None
-    cuts, cut_count, ids, row_scale = address(work.cuts), work.cuts.shape[0], address(row_ids), address(scale)
+    stored = path().native.StoredRows(0, address(kernels.row_ids), address(scale))
     rows, code, out_code = kernels.csr.rows, kernels.precision.code, DTYPE_CODES[dtype]
     # Stored values are rounded when they are stored, and their kernels round X.
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
@@ -111,9 +111,8 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: 
         y = x.new_empty(rows, width)
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_panel(
-            view, items, cuts, cut_count, ids, row_scale, x_view,
-            gpu.native.Dense(y.data_ptr(), width, out_code), width, slices, address(partial), code,
-            gpu.stream(y.device),
+            view, stored, items, x_view, gpu.native.Dense(y.data_ptr(), width, out_code), width, slices,
+            address(partial), code, gpu.stream(y.device),
         )  # fmt: skip
         del loaded  # the view holds its address
         return y
@@ -133,7 +132,6 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
     own_address, row_scale = address(own), address(scale)
     work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=not edge_values)
     items, partials, window = work.view, work.partials, blocked.spec.window
-    cuts, cut_count = address(work.cuts), work.cuts.shape[0]
     csr, rows, out_code = kernels.csr, kernels.csr.rows, DTYPE_CODES[dtype]
     indptr, row_ids = address(csr.indptr), address(kernels.row_ids)
     load, code = cuda_loader(precision, width), precision.code
@@ -148,10 +146,10 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
         given = None if values is None else aligned_values(values, precision)
         weights = own_address if given is None else given.data_ptr()
         partial = partial_sums(partials, window, width, y.device)
+        stored = gpu.native.StoredRows(indptr, row_ids, row_scale, weights)
         gpu.native.cuda_spmm_window(
-            view, items, cuts, cut_count, indptr, weights, row_ids, row_scale, x_view, y_view, width,
-            address(partial), code, gpu.stream(y.device),
-        )  # fmt: skip
+            view, stored, items, x_view, y_view, width, address(partial), code, gpu.stream(y.device)
+        )
         if residual is not None:
             residual(x_view, y_view, y.device)
         del loaded  # the view holds its address

@@ -8,7 +8,7 @@ namespace gnnsparse::cuda {
 
 // The same value, which the compiler keeps instead of making it anew from where it came from.
 template <class T>
-__device__ __forceinline__ T kept(T value) {
+__device__ __forceinline__ T pin_register(T value) {
   if constexpr (sizeof(T) == 8) {
     asm volatile("" : "+l"(value));
   } else {

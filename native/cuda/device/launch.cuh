@@ -72,6 +72,12 @@ void launch(const char* call, void (*kernel)(Parameters...), dim3 grid, int thre
   launch_shared(call, kernel, grid, threads, 0, stream, arguments...);
 }
 
+// What launch_shared was asked for, to the kernel.
+__device__ __forceinline__ char* dynamic_shared() {
+  extern __shared__ __align__(1024) char dynamic_memory[];
+  return dynamic_memory;
+}
+
 // Whether a kernel may start while the one before it on its stream still runs.
 inline bool starts_early() {
   int device = 0;

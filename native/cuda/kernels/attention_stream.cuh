@@ -8,10 +8,10 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kRowBytesOfSlice = 128;
+inline constexpr int kRowSliceBytes = 128;
 
 // How a block shares out a head. Rows of two arrays are gathered: Q or K, and V or the output's
-// gradient. A slice is 128 bytes of the rows of a stage.
+// gradient. A slice is 128 bytes of the rows of a K tile.
 //   kWarpCount: 16-row windows of a panel, one a warp, that share the gathered rows.
 //   kWidth: slices of a row; 0: rows of up to 32 features, in 16 bits, of both arrays share a
 //   slice.
@@ -24,7 +24,7 @@ struct AttentionTile {
   static constexpr int kRows = kQueryRows * kWarps;
   static constexpr bool kPaired = kWidth == 0;
   static constexpr int kSlices = kPaired ? 1 : kWidth;
-  static constexpr int kSteps = kPaired ? 1 : 2 * kWidth;            // slices of a stage
+  static constexpr int kTileSlices = kPaired ? 1 : 2 * kWidth;       // slices of a K tile
   static constexpr int kTiles = kPaired ? 4 : PanelTile<P>::kTiles;  // of an array in a slice
   // Of one array or the other in a slice: pairs of k-steps, and of tiles.
   static constexpr int kSecondKeys = kPaired ? 1 : 0;
@@ -42,7 +42,7 @@ struct AttentionTile {
 };
 
 // An array whose rows in every head are whole chunks, the last one padded with zeros. A panel may
-// have no more than one stage: what is alike for all warps is worked out before the launch.
+// have no more than one K tile: what is alike for all warps is worked out before the launch.
 struct ChunkedHeads {
   char* data = nullptr;
   uint32_t batch = 0;  // chunks
@@ -80,10 +80,10 @@ class LaneChunk {
   }
 
   // Its part of slice `step` of row `id` to shared memory; zeros where there is no such row.
-  template <int kStep>
+  template <int kSlice>
   __device__ __forceinline__ void copy(uint32_t to, int id) const {
-    constexpr int kArray = kStep / Tile::kSlices;
-    constexpr int kOffset = kRowBytesOfSlice * (kStep % Tile::kSlices);
+    constexpr int kArray = kSlice / Tile::kSlices;
+    constexpr int kOffset = kRowSliceBytes * (kSlice % Tile::kSlices);
     const char* from = rows_[kArray] + uint64_t{static_cast<uint32_t>(id)} * stride_[kArray];
     copy_async_or_zero(to, from + kOffset, id >= 0 && kOffset < left_[kArray]);
   }
@@ -97,7 +97,7 @@ class LaneChunk {
 
  private:
   __device__ void set(int array, const char* data, uint32_t stride, int bytes, int chunk) {
-    rows_[array] = kept(data + 16 * chunk);
+    rows_[array] = pin_register(data + 16 * chunk);
     stride_[array] = stride;
     left_[array] = bytes - 16 * chunk;
   }
@@ -108,164 +108,168 @@ class LaneChunk {
   int left_[kArrays];  // bytes of a row from the chunk on
 };
 
-// The rows that a panel's columns name, stage by stage, through a ring of kSlots slices: kAhead are
-// on their way while one is in hand, the kSlots - kAhead - 1 before it are still there. `facts` has
-// 16 bytes for each column, with kFacts.
-template <class Tile, int kSlots, int kAhead, bool kFacts = false>
+// The rows that a panel's columns name, K tile by K tile, through a ring of kPipelineStages slices:
+// kAhead are on their way while one is in hand, the kPipelineStages - kAhead - 1 before it are
+// still there. `row_stats` has 16 bytes for each column, with kRowStats.
+template <class Tile, int kPipelineStages, int kAhead, bool kRowStats = false>
 class RowStream {
  public:
-  static constexpr int kFactStages = 4;
-  static constexpr uint32_t kFactBytes = kFacts ? kFactStages * kFactStageBytes : 0;
-  static constexpr uint32_t kBytes = kSlots * kSliceBytes + kFactBytes;
-  static_assert(kAhead / Tile::kSteps + 1 <= kFactStages, "facts that are on their way");
+  static constexpr int kRowStatsTiles = 4;
+  static constexpr uint32_t kRowStatsBytes = kRowStats ? kRowStatsTiles * kRowStatsTileBytes : 0;
+  static constexpr uint32_t kBytes = kPipelineStages * kSliceBytes + kRowStatsBytes;
+  static_assert(kAhead / Tile::kTileSlices + 1 <= kRowStatsTiles,
+                "row_stats that are on their way");
 
   __device__ RowStream(const BlockedView& a, const PanelItem& item, const LaneChunk<Tile>& chunk,
-                       uint32_t ring, const float4* facts = nullptr)
-      : facts_(facts), chunk_(chunk), stages_(item.stages), ring_(ring) {
-    const int32_t* columns = a.columns + int64_t{item.stage} * kStage;
-    own_columns_ = kept(columns + copy_slot(lane(), kShare * warp()));
-    if (stages_ > 0) {
+                       uint32_t ring, const float4* row_stats = nullptr)
+      : row_stats_(row_stats), chunk_(chunk), k_tiles_(item.k_tiles), ring_(ring) {
+    const int32_t* columns = a.columns + int64_t{item.first_k_tile} * kPanelKTile;
+    own_columns_ = pin_register(columns + copy_slot(lane(), kShare * warp()));
+    if (k_tiles_ > 0) {
       load_ids(0, ids_);
       load_ids(1, following_ids_);
     }
-    copy_to_ = kept(ring + copy_address(copy_address(lane()), kShare * warp()));
+    copy_to_ = pin_register(ring + copy_address(copy_address(lane()), kShare * warp()));
   }
 
   // Starts the first copies, kAhead groups of them, and in the first one those of copy_own().
   template <class CopyOwn>
   __device__ __forceinline__ void start(const CopyOwn& copy_own) {
-    if (stages_ == 0) return;
+    if (k_tiles_ == 0) return;
     copy<0>(0);
     copy_own();
     commit<0>(0);
-    start_step<1>();
+    start_slice<1>();
   }
   static __device__ void wait_for_own() {
     wait_copies_but<kAhead - 1>();
     __syncwarp();
   }
 
-  // Slice kStep of stage `stage` in shared memory, once all its copies have arrived.
-  template <int kStep>
-  __device__ __forceinline__ uint32_t next(int stage) {
+  // Slice kSlice of K tile `K tile` in shared memory, once all its copies have arrived.
+  template <int kSlice>
+  __device__ __forceinline__ uint32_t next(int k_tile) {
     wait_copies_but<kAhead - 1>();
     Tile::sync();  // and all lanes are done with the slice that is overwritten now
-    copy_group<(kStep + kAhead) % Tile::kSteps>(stage + (kStep + kAhead) / Tile::kSteps);
+    copy_group<(kSlice + kAhead) % Tile::kTileSlices>(k_tile +
+                                                      (kSlice + kAhead) / Tile::kTileSlices);
     const uint32_t slice = ring_ + here_;
     here_ = after(here_);
     return slice;
   }
 
-  // Both slices of kCount stages at once: warps that wait for one another meet less often. Those
-  // past the last stage are zeros.
+  // Both slices of kCount K tiles at once: warps that wait for one another meet less often. Those
+  // past the last K tile are zeros.
   template <int kCount>
-  __device__ __forceinline__ void next_stages(int stage, uint32_t (&first)[kCount],
-                                              uint32_t (&second)[kCount]) {
-    static_assert(Tile::kSteps == 2 && kAhead % (2 * kCount) == 0 && kSlots == kAhead + 2 * kCount,
-                  "whole stages");
+  __device__ __forceinline__ void next_k_tiles(int k_tile, uint32_t (&first)[kCount],
+                                               uint32_t (&second)[kCount]) {
+    static_assert(Tile::kTileSlices == 2 && kAhead % (2 * kCount) == 0 &&
+                      kPipelineStages == kAhead + 2 * kCount,
+                  "whole k_tiles");
     wait_copies_but<kAhead - 2 * kCount>();
     Tile::sync();
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      copy_group<0>(stage + kAhead / 2 + i);
-      copy_group<1>(stage + kAhead / 2 + i);
+      copy_group<0>(k_tile + kAhead / 2 + i);
+      copy_group<1>(k_tile + kAhead / 2 + i);
       first[i] = ring_ + here_;
       second[i] = ring_ + after(here_);
       here_ = after(after(here_));
     }
   }
 
-  // After the last stage.
+  // After the last K tile.
   static __device__ void finish() {
     if constexpr (kZerosPastEnd) wait_copies_but<0>();
   }
 
-  // The facts of a stage that has arrived, at fact_address of each slot.
-  __device__ uint32_t facts(int stage) const {
-    return ring_ + kSlots * kSliceBytes + stage % kFactStages * kFactStageBytes;
+  // The row_stats of a K tile that has arrived, at row_stats_address of each slot.
+  __device__ uint32_t row_stats(int k_tile) const {
+    return ring_ + kPipelineStages * kSliceBytes + k_tile % kRowStatsTiles * kRowStatsTileBytes;
   }
 
  private:
   static constexpr int kShare = kLaneColumns / Tile::kWarps;  // columns that a lane copies
   // A lane of four warps copies so little that zeros are cheaper than the question.
-  static constexpr bool kZerosPastEnd = Tile::kWarps > 1 && !kFacts;
+  static constexpr bool kZerosPastEnd = Tile::kWarps > 1 && !kRowStats;
 
   static __device__ int lane() { return threadIdx.x % kWarp; }
   static __device__ int warp() { return Tile::kWarps == 1 ? 0 : threadIdx.x / kWarp; }
   static __device__ uint32_t after(uint32_t offset) {
-    if constexpr ((kSlots & (kSlots - 1)) == 0) {
-      return (offset + kSliceBytes) % (kSlots * kSliceBytes);
+    if constexpr ((kPipelineStages & (kPipelineStages - 1)) == 0) {
+      return (offset + kSliceBytes) % (kPipelineStages * kSliceBytes);
     } else {
-      return offset + kSliceBytes < kSlots * kSliceBytes ? offset + kSliceBytes : 0;
+      return offset + kSliceBytes < kPipelineStages * kSliceBytes ? offset + kSliceBytes : 0;
     }
   }
 
-  template <int kStep>
-  __device__ void start_step() {
-    if constexpr (kStep < kAhead) {
-      copy_group<kStep % Tile::kSteps>(kStep / Tile::kSteps);
-      start_step<kStep + 1>();
+  template <int kSlice>
+  __device__ void start_slice() {
+    if constexpr (kSlice < kAhead) {
+      copy_group<kSlice % Tile::kTileSlices>(kSlice / Tile::kTileSlices);
+      start_slice<kSlice + 1>();
     }
   }
 
-  // Past the end none, or, of one warp, those of the last stage: it does not copy them.
-  __device__ void load_ids(int stage, int (&ids)[kShare]) const {
+  // Past the end none, or, of one warp, those of the last K tile: it does not copy them.
+  __device__ void load_ids(int k_tile, int (&ids)[kShare]) const {
     if constexpr (Tile::kWarps == 1) {
-      const int32_t* from = own_columns_ + int64_t{min(stage, stages_ - 1)} * kStage;
+      const int32_t* from = own_columns_ + int64_t{min(k_tile, k_tiles_ - 1)} * kPanelKTile;
       load_words(from, reinterpret_cast<uint32_t (&)[kShare]>(ids));
     } else {
       static_assert(kShare == 2, "one or four warps");
       int2 two = {-1, -1};
-      if (stage < stages_) {
-        two = __ldg(reinterpret_cast<const int2*>(own_columns_ + int64_t{stage} * kStage));
+      if (k_tile < k_tiles_) {
+        two = __ldg(reinterpret_cast<const int2*>(own_columns_ + int64_t{k_tile} * kPanelKTile));
       }
       ids[0] = two.x;
       ids[1] = two.y;
     }
   }
 
-  template <int kStep>
-  __device__ __forceinline__ void copy_group(int stage) {
-    copy<kStep>(stage);
-    commit<kStep>(stage);
+  template <int kSlice>
+  __device__ __forceinline__ void copy_group(int k_tile) {
+    copy<kSlice>(k_tile);
+    commit<kSlice>(k_tile);
   }
 
-  template <int kStep>
-  __device__ __forceinline__ void copy(int stage) {
-    if (kZerosPastEnd || stage < stages_) {
+  template <int kSlice>
+  __device__ __forceinline__ void copy(int k_tile) {
+    if (kZerosPastEnd || k_tile < k_tiles_) {
       const uint32_t to = copy_to_ + to_;
 #pragma unroll
-      for (int j = 0; j < kShare; ++j) chunk_.template copy<kStep>(copy_address(to, j), ids_[j]);
-      if constexpr (kFacts && kStep == 0) copy_facts(stage);
+      for (int j = 0; j < kShare; ++j) chunk_.template copy<kSlice>(copy_address(to, j), ids_[j]);
+      if constexpr (kRowStats && kSlice == 0) copy_row_stats(k_tile);
       to_ = after(to_);
     }
   }
 
-  template <int kStep>
-  __device__ __forceinline__ void commit(int stage) {
+  template <int kSlice>
+  __device__ __forceinline__ void commit(int k_tile) {
     commit_copies();
-    if constexpr (kStep == Tile::kSteps - 1) {
+    if constexpr (kSlice == Tile::kTileSlices - 1) {
 #pragma unroll
       for (int j = 0; j < kShare; ++j) ids_[j] = following_ids_[j];
-      load_ids(stage + 2, following_ids_);
+      load_ids(k_tile + 2, following_ids_);
     }
   }
 
   // Eight lanes have the same ids; one of them copies each one's.
-  __device__ void copy_facts(int stage) const {
+  __device__ void copy_row_stats(int k_tile) const {
     const int mine = lane() % kRowChunks;
     int id = ids_[0];
 #pragma unroll
     for (int j = 1; j < kShare; ++j) id = mine == j ? ids_[j] : id;
     if (mine >= kShare) return;
-    const uint32_t to = facts(stage) + fact_address(copy_slot(lane(), kShare * warp() + mine));
-    copy_async_or_zero(to, facts_ + max(id, 0), id >= 0);
+    const uint32_t to =
+        row_stats(k_tile) + row_stats_address(copy_slot(lane(), kShare * warp() + mine));
+    copy_async_or_zero(to, row_stats_ + max(id, 0), id >= 0);
   }
 
   const int32_t* own_columns_;
-  const float4* facts_;
+  const float4* row_stats_;
   LaneChunk<Tile> chunk_;
-  int stages_;
+  int k_tiles_;
   uint32_t ring_;
   uint32_t copy_to_;
   uint32_t here_ = 0;

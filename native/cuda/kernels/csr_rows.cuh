@@ -58,7 +58,7 @@ struct Numbered {
   }
 };
 
-// The nonzeros of one item. Segments of long rows come first in the grid: they take longest.
+// The nonzeros of one item. WorkList of long rows come first in the grid: they take longest.
 struct RowWork : Numbered {
   int64_t row = -1;  // -1: nothing to do
   int partial = -1;
@@ -67,18 +67,18 @@ struct RowWork : Numbered {
   __device__ RowWork(const Problem& p, int64_t item) {
     int64_t begin;
     int64_t count;
-    if (item < p.segment_count) {
-      const RowSegment s = p.segments[item];
+    if (item < p.work.item_count) {
+      const RowItem s = p.work.items[item];
       row = s.row;
       begin = p.a.indptr[row] + s.first;
       count = s.count;
       partial = s.partial;
     } else {
-      const int64_t r = item - p.segment_count;
+      const int64_t r = item - p.work.item_count;
       if (r >= p.a.rows) return;
       begin = p.a.indptr[r];
       count = p.a.indptr[r + 1] - begin;
-      if (count > p.row_limit) return;  // its segments do it
+      if (count > p.lanes.row_limit) return;  // its items do it
       row = r;
     }
     number(begin, count, p.a.nnz);
@@ -91,13 +91,13 @@ struct GroupWork : Numbered {
   int64_t last_row = 0;
 
   __device__ GroupWork(const CsrSpmm& p, int64_t group) {
-    if (group >= p.group_count) return;
-    const int64_t first_row = p.groups[group];
-    last_row = p.groups[group + 1];
+    if (group >= p.lanes.group_count) return;
+    const int64_t first_row = p.lanes.groups[group];
+    last_row = p.lanes.groups[group + 1];
     const int64_t begin = p.a.indptr[first_row];
     const int64_t count = p.a.indptr[last_row] - begin;
     // A row that is cut is a group of its own.
-    if (count > p.row_limit && last_row - first_row == 1) return;
+    if (count > p.lanes.row_limit && last_row - first_row == 1) return;
     row = first_row;
     number(begin, count, p.a.nnz);
   }

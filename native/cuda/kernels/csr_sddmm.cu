@@ -23,13 +23,13 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
     csr_sddmm_kernel(const __grid_constant__ CsrSddmm p) {
   using Storage = typename VectorOf<P>::Storage;
   constexpr int kElements = VectorOf<P>::kElements;
-  const LaneMap lane(p.lanes, p.row_lanes);
+  const LaneMap lane(p.lanes.lanes, p.lanes.row_lanes);
   const RowWork work(p, lane.item);
   // Groups of a warp go round together: the shuffles below need every lane.
   int at = kBatch * lane.nonzero_lane;
   const int64_t row = work.row < 0 ? 0 : work.row;
   const auto* q = static_cast<const Storage*>(p.q.data) +
-                  (p.row_ids != nullptr ? p.row_ids[row] : row) * p.q.stride;
+                  (p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row) * p.q.stride;
   const int32_t* indices = p.a.indices + work.base;
   while (__any_sync(0xffffffffu, at < work.last)) {
     float sum[kBatch] = {};
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
       int32_t columns[kBatch];
       load_batch(indices, at, work.room, columns);
       for (int64_t f = int64_t{lane.feature_lane} * kElements; f < p.d;
-           f += int64_t{p.lanes} * kElements) {
+           f += int64_t{p.lanes.lanes} * kElements) {
         float part[kElements];
         to_floats<P>(load_masked<P>(q, f, p.d), part);
         Vec16 rows[kBatch];
@@ -50,13 +50,13 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
         for (int i = 0; i < kBatch; ++i) sum[i] += dot<P>(part, rows[i]);
       }
     }
-    for (int offset = p.lanes / 2; offset > 0; offset /= 2) {
+    for (int offset = p.lanes.lanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], offset);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (i % p.lanes == lane.feature_lane && work.has(at + i)) {
+      if (i % p.lanes.lanes == lane.feature_lane && work.has(at + i)) {
         store_scalar(p.out, p.out_dtype, work.base + at + i, sum[i]);
       }
     }
@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
 
 template <Precision P>
 void run(const CsrSddmm& p, Stream stream) {
-  const dim3 grid = grid_of(p.segment_count + p.a.rows, kCsrThreads / p.row_lanes, 1, "sddmm_csr");
+  const dim3 grid =
+      grid_of(p.work.item_count + p.a.rows, kCsrThreads / p.lanes.row_lanes, 1, "sddmm_csr");
   launch("sddmm_csr", csr_sddmm_kernel<P>, grid, kCsrThreads, stream, p);
 }
 

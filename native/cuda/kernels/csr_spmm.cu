@@ -26,7 +26,7 @@ struct CsrLaunch : CsrSpmm {
 template <Precision P>
 __device__ const char* row_of_x(const CsrLaunch& p, int64_t feature) {
   constexpr int kBytes = sizeof(typename VectorOf<P>::Storage);
-  return kept(static_cast<const char*>(p.x.data) + feature * kBytes);
+  return pin_register(static_cast<const char*>(p.x.data) + feature * kBytes);
 }
 
 // The values of a batch. They stay packed until they are used, which saves registers.
@@ -74,7 +74,7 @@ struct Batch {
   __device__ __forceinline__ Batch(const CsrLaunch& p, const Numbered& work, int at,
                                    const int32_t (&columns)[kBatch], uint32_t mask, int32_t safe,
                                    const char* x)
-      : weights(static_cast<const typename VectorOf<P>::Storage*>(p.values) + work.base, at,
+      : weights(static_cast<const typename VectorOf<P>::Storage*>(p.stored.values) + work.base, at,
                 work.room) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
@@ -143,7 +143,7 @@ class GroupRows {
         last_row_(static_cast<int>(work.last_row)) {
     if constexpr (kWhole) {
       constexpr int kBytes = sizeof(typename VectorOf<P>::Storage);
-      y_ = kept(p.chunks.data + feature * kBytes);
+      y_ = pin_register(p.chunks.data + feature * kBytes);
     }
     now_ = {base_ + work.first, -1, 0.0f};
     next_ = info();
@@ -183,8 +183,8 @@ class GroupRows {
     Info found = {base_ - 1, row_, 1.0f};
     if (row_ < last_row_) {
       found.end = static_cast<uint32_t>(__ldg(p_.a.indptr + row_ + 1));
-      if (p_.row_ids != nullptr) found.id = __ldg(p_.row_ids + row_);
-      if (p_.row_scale != nullptr) found.scale = __ldg(p_.row_scale + row_);
+      if (p_.stored.row_ids != nullptr) found.id = __ldg(p_.stored.row_ids + row_);
+      if (p_.stored.row_scale != nullptr) found.scale = __ldg(p_.stored.row_scale + row_);
     }
     return found;
   }
@@ -233,12 +233,12 @@ template <Precision P, bool kWeighted, bool kWhole>
 __global__ void __launch_bounds__(kCsrThreads, kGroupBlocks<P>)
     csr_spmm_group_kernel(const __grid_constant__ CsrLaunch p) {
   constexpr int kElements = VectorOf<P>::kElements;
-  const LaneMap lane(p.lanes, p.lanes);
-  const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
+  const LaneMap lane(p.lanes.lanes, p.lanes.lanes);
+  const int64_t feature = (int64_t{blockIdx.y} * p.lanes.lanes + lane.feature_lane) * kElements;
   if (feature >= p.n) return;
   const char* x = row_of_x<P>(p, feature);
-  if (lane.item >= p.segment_count) {
-    const GroupWork work(p, lane.item - p.segment_count);
+  if (lane.item >= p.work.item_count) {
+    const GroupWork work(p, lane.item - p.work.item_count);
     if (work.row >= 0) sum_group<P, kWeighted, kWhole>(p, work, feature, x);
   } else {
     const RowWork work(p, lane.item);
@@ -252,14 +252,14 @@ template <Precision P, bool kWeighted>
 __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
     csr_spmm_kernel(const __grid_constant__ CsrLaunch p) {
   constexpr int kElements = VectorOf<P>::kElements;
-  const LaneMap lane(p.lanes, p.row_lanes);
+  const LaneMap lane(p.lanes.lanes, p.lanes.row_lanes);
   const RowWork work(p, lane.item);
-  const int64_t feature = (int64_t{blockIdx.y} * p.lanes + lane.feature_lane) * kElements;
+  const int64_t feature = (int64_t{blockIdx.y} * p.lanes.lanes + lane.feature_lane) * kElements;
   float sum[kElements] = {};
   if (work.row >= 0 && feature < p.n) {
     sum_row<P, kWeighted>(p, work, lane, row_of_x<P>(p, feature), sum);
   }
-  for (int offset = p.lanes; offset < p.row_lanes; offset *= 2) {
+  for (int offset = p.lanes.lanes; offset < p.lanes.row_lanes; offset *= 2) {
 #pragma unroll
     for (int j = 0; j < kElements; ++j) sum[j] += __shfl_xor_sync(0xffffffffu, sum[j], offset);
   }
@@ -267,17 +267,18 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
   if (work.partial >= 0) {
     return store_partial<P>(p, work.partial, feature, sum);
   }
-  const float scale = p.row_scale != nullptr ? p.row_scale[work.row] : 1.0f;
+  const float scale = p.stored.row_scale != nullptr ? p.stored.row_scale[work.row] : 1.0f;
 #pragma unroll
   for (int j = 0; j < kElements; ++j) sum[j] *= scale;
-  store_row(p.y, p.row_ids != nullptr ? p.row_ids[work.row] : work.row, feature, p.n, sum);
+  store_row(p.y, p.stored.row_ids != nullptr ? p.stored.row_ids[work.row] : work.row, feature, p.n,
+            sum);
 }
 
 using CsrKernel = void (*)(CsrLaunch);
 
 template <Precision P, bool kWeighted>
 CsrKernel kernel_for(const CsrLaunch& p) {
-  if (p.groups == nullptr) return csr_spmm_kernel<P, kWeighted>;
+  if (p.lanes.groups == nullptr) return csr_spmm_kernel<P, kWeighted>;
   return p.chunks.data != nullptr ? csr_spmm_group_kernel<P, kWeighted, true>
                                   : csr_spmm_group_kernel<P, kWeighted, false>;
 }
@@ -285,21 +286,20 @@ CsrKernel kernel_for(const CsrLaunch& p) {
 template <Precision P>
 void run(const CsrSpmm& problem, Stream stream) {
   const CsrLaunch p(problem, storage_of(P));
-  const int64_t tile = int64_t{p.lanes} * VectorOf<P>::kElements;
-  const bool grouped = p.groups != nullptr;
-  const dim3 grid =
-      grid_of(p.segment_count + (grouped ? p.group_count : p.a.rows),
-              kCsrThreads / (grouped ? p.lanes : p.row_lanes), ceil_div(p.n, tile), "spmm_csr");
-  const CsrKernel kernel = p.values != nullptr ? kernel_for<P, true>(p) : kernel_for<P, false>(p);
+  const int64_t tile = int64_t{p.lanes.lanes} * VectorOf<P>::kElements;
+  const bool grouped = p.lanes.groups != nullptr;
+  const dim3 grid = grid_of(p.work.item_count + (grouped ? p.lanes.group_count : p.a.rows),
+                            kCsrThreads / (grouped ? p.lanes.lanes : p.lanes.row_lanes),
+                            ceil_div(p.n, tile), "spmm_csr");
+  const CsrKernel kernel =
+      p.stored.values != nullptr ? kernel_for<P, true>(p) : kernel_for<P, false>(p);
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
-  if (p.cut_count == 0) return;
+  if (p.work.cut_count == 0) return;
   Reduce reduce;
-  reduce.cuts = p.cuts;
-  reduce.cut_count = p.cut_count;
+  reduce.work = p.work;
   reduce.partial = p.partial;
   reduce.rows = p.a.rows;
-  reduce.row_ids = p.row_ids;
-  reduce.row_scale = p.row_scale;
+  reduce.stored = p.stored;
   reduce.y = p.y;
   reduce.n = p.n;
   reduce_partials(reduce, stream);

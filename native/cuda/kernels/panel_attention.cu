@@ -14,10 +14,10 @@ extern template void run_attention_column_grads<Precision::kFp16>(const PanelAtt
 extern template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kTf32>(const PanelAttention&, Stream);
 extern template void run_attention_column_grads<Precision::kFp32>(const PanelAttention&, Stream);
-extern template void run_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void run_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
-extern template void sum_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
-extern template void sum_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void run_attention_fused_backward<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void run_attention_fused_backward<Precision::kBf16>(const PanelAttention&, Stream);
+extern template void sum_attention_dkv_partials<Precision::kFp16>(const PanelAttention&, Stream);
+extern template void sum_attention_dkv_partials<Precision::kBf16>(const PanelAttention&, Stream);
 
 namespace {
 
@@ -36,7 +36,7 @@ class PartWeights {
  public:
   __device__ PartWeights(const Combine& c, const PartialShape& shape, int64_t part, int count,
                          int row)
-      : maxima_(c.partial + shape.facts(part, 0, row)), stride_(2 * shape.rows) {
+      : maxima_(c.partial + shape.row_stat(part, 0, row)), stride_(2 * shape.rows) {
     top_ = -std::numeric_limits<float>::infinity();
     for (int i = 0; i < count; ++i) top_ = fmaxf(top_, maxima_[stride_ * i]);
     for (int i = 0; i < count; ++i) {
@@ -61,18 +61,18 @@ template <bool kSoftmax>
 __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Combine c) {
   wait_for_previous();
   const PanelAttention& p = c.p;
-  const auto cut = reinterpret_cast<const Cut*>(p.cuts)[blockIdx.x];
+  const auto cut = p.work.cuts[blockIdx.x];
   const int64_t head = p.first_head + blockIdx.y;
   const PartialShape shape(p, c.width);
-  const int64_t first = int64_t{blockIdx.y} * p.partials + cut.first;
+  const int64_t first = int64_t{blockIdx.y} * p.work.partials + cut.first;
   const int quads = static_cast<int>(shape.stride / 4);
   const MutableDenseView to = c.to.mutable_of(head / p.problem.heads, head % p.problem.heads);
   for (int i = threadIdx.x; i < shape.rows * quads; i += kThreads) {
     const int in_panel = i / quads;
     const int64_t feature = i % quads * 4;
-    const int64_t row = int64_t{cut.item} * shape.rows + in_panel;
+    const int64_t row = int64_t{cut.index} * shape.rows + in_panel;
     if (row >= p.a.rows || feature >= c.width) continue;
-    const int64_t id = p.row_ids != nullptr ? p.row_ids[row] : row;
+    const int64_t id = p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row;
     float sum[4] = {};
     const float* part = c.partial + shape.at(first, in_panel) + feature;
     const auto add = [&](int j, float weight) {
@@ -109,7 +109,7 @@ PanelAttention heads_of(const PanelAttention& p, int64_t first, int64_t count) {
 // other, so that the gradient has one writer.
 template <class RunHeads>
 void by_bias_writer(const PanelAttention& p, const RunHeads& run_heads) {
-  const SlotsView& to = p.dbias;
+  const EdgeValuesView& to = p.dbias;
   const bool shared = to.data != nullptr && ((to.batch == 0 && p.problem.batches > 1) ||
                                              (to.head == 0 && p.problem.heads > 1));
   if (!shared) return run_heads(p);
@@ -121,15 +121,15 @@ void run_rows(const PanelAttention& p, Stream stream) {
   by_bias_writer(p, [&](const PanelAttention& some) { run_attention_row_grads<P>(some, stream); });
 }
 
-// As many heads at a time as the addends have room for.
+// As many heads at a time as the dkv_partials have room for.
 template <Precision P>
-void run_once(const PanelAttention& p, Stream stream) {
+void run_fused_backward(const PanelAttention& p, Stream stream) {
   by_bias_writer(p, [&](const PanelAttention& some) {
-    const int64_t at_once = p.addends.heads;
-    for (int64_t head = 0; head < some.head_count; head += at_once) {
-      const auto now = heads_of(some, head, std::min(at_once, some.head_count - head));
-      run_attention_addends<P>(now, stream);
-      sum_attention_addends<P>(now, stream);
+    const int64_t concurrent_heads = p.dkv_partials.heads;
+    for (int64_t head = 0; head < some.head_count; head += concurrent_heads) {
+      const auto now = heads_of(some, head, std::min(concurrent_heads, some.head_count - head));
+      run_attention_fused_backward<P>(now, stream);
+      sum_attention_dkv_partials<P>(now, stream);
     }
   });
 }
@@ -143,11 +143,11 @@ void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
       return run_rows<P>(p, stream);
     case AttentionPass::kColumns:
       return run_attention_column_grads<P>(p, stream);
-    case AttentionPass::kOnce:
+    case AttentionPass::kFused:
       if constexpr (kWords<P>) {
         throw std::invalid_argument("precision: the backward pass in one has 16 bits");
       } else {
-        return run_once<P>(p, stream);
+        return run_fused_backward<P>(p, stream);
       }
   }
 }
@@ -156,10 +156,10 @@ void run(const PanelAttention& p, AttentionPass pass, Stream stream) {
 
 void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t width, float scale,
                        const float* partial, bool softmax, Stream stream) {
-  if (p.cut_count == 0 || to.data == nullptr) return;
+  if (p.work.cut_count == 0 || to.data == nullptr) return;
   const Combine combine = {p, to, width, scale, partial};
   const auto kernel = softmax ? combine_kernel<true> : combine_kernel<false>;
-  const dim3 grid = grid_of(p.cut_count, 1, p.head_count, "attention_combine");
+  const dim3 grid = grid_of(p.work.cut_count, 1, p.head_count, "attention_combine");
   launch_early("attention_combine", kernel, grid, kThreads, stream, combine);
 }
 

@@ -21,12 +21,12 @@ struct PartialShape {
 
   __host__ __device__ PartialShape(const PanelAttention& p, int64_t width)
       : stride(partial_stride(width)),
-        parts(p.partials * p.head_count),
+        parts(p.work.partials * p.head_count),
         rows(static_cast<int>(p.a.shape.panel)) {}
   __host__ __device__ int64_t at(int64_t part, int row) const {
     return (part * rows + row) * stride;
   }
-  __host__ __device__ int64_t facts(int64_t part, int which, int row) const {
+  __host__ __device__ int64_t row_stat(int64_t part, int which, int row) const {
     return parts * rows * stride + (part * 2 + which) * rows + row;
   }
 };
@@ -73,8 +73,10 @@ struct AttentionWork {
   int warp;
 
   __device__ explicit AttentionWork(const AttentionLaunch& p)
-      : index(blockIdx.x), lane(kept(threadIdx.x % kWarp)), warp(kept(threadIdx.x / kWarp)) {
-    const auto words = __ldg(reinterpret_cast<const int4*>(p.items) + index);
+      : index(blockIdx.x),
+        lane(pin_register(threadIdx.x % kWarp)),
+        warp(pin_register(threadIdx.x / kWarp)) {
+    const auto words = __ldg(reinterpret_cast<const int4*>(p.work.items) + index);
     item = {words.x, words.y, words.z, words.w};
     head = static_cast<int>(p.first_head + blockIdx.y);
     // Exact for fewer than 2^22 heads; a division of whole numbers has five times the instructions.
@@ -83,12 +85,12 @@ struct AttentionWork {
     row_id_ = item.row + in_panel(lane % kQueryRows);
     if (row_id_ >= static_cast<int>(p.a.rows)) {
       row_id_ = -1;
-    } else if (p.row_ids != nullptr) {
-      row_id_ = __ldg(p.row_ids + row_id_);
+    } else if (p.stored.row_ids != nullptr) {
+      row_id_ = __ldg(p.stored.row_ids + row_id_);
     }
   }
   __device__ int64_t partial(const PanelAttention& p) const {
-    return (head - p.first_head) * p.partials + item.partial;
+    return (head - p.first_head) * p.work.partials + item.partial;
   }
   // Of the warp's rows, in the panel.
   __device__ int in_panel(int in_window) const { return kQueryRows * warp + in_window; }
@@ -108,22 +110,21 @@ template <class Tile>
 class LaterPanel {
  public:
   __device__ explicit LaterPanel(const PanelAttention& p) {
-    constexpr int kAhead = 1056;  // blocks: about half of those that run at a time
-    const int64_t later = int64_t{blockIdx.x} + kAhead;
-    if (Tile::kWarps == 1 && blockIdx.y == 0 && later < p.item_count) {
-      stage_ = __ldg(&p.items[later].stage);
+    const uint32_t later = p.work.prefetched(blockIdx.x);
+    if (Tile::kWarps == 1 && blockIdx.y == 0 && p.work.has(later)) {
+      k_tile_ = __ldg(&p.work.items[later].first_k_tile);
     }
   }
   __device__ void ask(const PanelAttention& p, const AttentionWork& work) const {
-    if (stage_ < 0 || work.lane > 2) return;
-    const int64_t slot = int64_t{stage_} * kStage;
-    const void* columns = p.a.columns + slot + work.lane * kStage;
+    if (k_tile_ < 0 || work.lane > 2) return;
+    const int64_t slot = int64_t{k_tile_} * kPanelKTile;
+    const void* columns = p.a.columns + slot + work.lane * kPanelKTile;
     const void* bits = reinterpret_cast<const uint16_t*>(p.a.bitmap) + slot;
     prefetch(work.lane == 2 ? bits : columns);
   }
 
  private:
-  int stage_ = -1;
+  int k_tile_ = -1;
 };
 
 // The first kSlices slices of the warp's own rows of a head, brought to `to` in shared memory.
@@ -137,25 +138,25 @@ __device__ void copy_own_rows(const AttentionLaunch& p, const AttentionWork& wor
   }
 }
 
-// What a lane knows of its 16 possible edges of a stage beside their scores: slot 2 j + odd of row
+// What a lane knows of its 16 possible edges of a K tile beside their scores: slot 2 j + odd of row
 // g + 8 upper is element [j][2 upper + odd] of the scores.
 template <bool kTransposed>
-class EdgeFacts {
+class EdgeExtras {
  public:
-  __device__ EdgeFacts(const PanelAttention& p, const AttentionWork& work) : p_(p), work_(work) {
+  __device__ EdgeExtras(const PanelAttention& p, const AttentionWork& work) : p_(p), work_(work) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       const int in_window = 8 * upper + (work.lane >> 2);
       const int in_panel = work.in_panel(in_window);
       const int64_t row = int64_t{work.item.row} + in_panel;
-      const int32_t* before = p.row_offsets + work.index * p.a.shape.panel;
-      next_[upper] = row < p.a.rows ? p.indptr[row] + before[in_panel] : 0;
+      const int32_t* before = p.work.row_offsets + work.index * p.a.shape.panel;
+      next_[upper] = row < p.a.rows ? p.stored.indptr[row] + before[in_panel] : 0;
       own_[upper] = work.row_id(in_window);
     }
   }
 
-  // Before the facts of a stage are asked for.
-  __device__ void enter(int stage, uint32_t bits) {
+  // Before the facts of a K tile are asked for.
+  __device__ void enter(int k_tile, uint32_t bits) {
     const int mine = __popc(bits & 0x000f000fu) | __popc(bits & 0x00f000f0u) << 16;
     int sum = mine;
 #pragma unroll
@@ -169,7 +170,7 @@ class EdgeFacts {
     at_[1] = next_[1] + (before >> 16);
     next_[0] += row_total & 0xffff;
     next_[1] += row_total >> 16;
-    load_words(p_.a.columns + (int64_t{work_.item.stage} + stage) * kStage +
+    load_words(p_.a.columns + (int64_t{work_.item.first_k_tile} + k_tile) * kPanelKTile +
                    kLaneColumns * (work_.lane & 3),
                reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids_));
   }
@@ -177,12 +178,11 @@ class EdgeFacts {
   // Of each edge in the order of the columns: its place in A.
   __device__ int64_t place(int upper) { return at_[upper]++; }
   __device__ int64_t forward_place(int64_t place) const {
-    if (!kTransposed || p_.slot_map == nullptr) return place;
-    return p_.wide_map ? static_cast<const int64_t*>(p_.slot_map)[place]
-                       : static_cast<const int32_t*>(p_.slot_map)[place];
+    if (!kTransposed || p_.nnz_index_map.data == nullptr) return place;
+    return p_.nnz_index_map[place];
   }
   __device__ float bias(int64_t place) const {
-    const SlotsView& view = p_.problem.bias;
+    const EdgeValuesView& view = p_.problem.bias;
     const int64_t at = view.offset(work_.b, work_.h) + forward_place(place);
     if (view.dtype == DType::kFloat32) return static_cast<const float*>(view.data)[at];
     const uint16_t bits = static_cast<const uint16_t*>(view.data)[at];
@@ -211,22 +211,23 @@ class EdgeFacts {
   int ids_[kLaneColumns];
 };
 
-// The lane's bits of a stage of the work as they are stored; 0 past its end. What is read ahead is
+// The lane's bits of a K tile of the work as they are stored; 0 past its end. What is read ahead is
 // taken apart (lane_bits) when it is used: any sooner, and the warp waits for it.
 template <class Tile>
-class StageBits {
+class KTileBits {
  public:
-  __device__ StageBits(const PanelAttention& p, const AttentionWork& work)
-      : stages_(work.item.stages) {
-    const int64_t window = int64_t{work.item.stage} * Tile::kWarps + work.warp;
-    from_ = kept(reinterpret_cast<const uint16_t*>(p.a.bitmap) + window * kWarp + work.lane);
+  __device__ KTileBits(const PanelAttention& p, const AttentionWork& work)
+      : k_tiles_(work.item.k_tiles) {
+    const int64_t window = int64_t{work.item.first_k_tile} * Tile::kWarps + work.warp;
+    from_ =
+        pin_register(reinterpret_cast<const uint16_t*>(p.a.bitmap) + window * kWarp + work.lane);
   }
-  __device__ __forceinline__ uint32_t of(int stage) const {
-    return stage < stages_ ? __ldg(from_ + int64_t{stage} * (kWarp * Tile::kWarps)) : 0;
+  __device__ __forceinline__ uint32_t of(int k_tile) const {
+    return k_tile < k_tiles_ ? __ldg(from_ + int64_t{k_tile} * (kWarp * Tile::kWarps)) : 0;
   }
 
  private:
-  int stages_;
+  int k_tiles_;
   const uint16_t* from_;
 };
 
@@ -244,7 +245,7 @@ __device__ __forceinline__ float round_to(float x) {
   }
 }
 
-// Scores of a stage as operand A of its mmas: they are where the lane needs them.
+// Scores of a K tile as operand A of its mmas: they are where the lane needs them.
 template <Precision P>
 struct WeightOperand {
   static constexpr int kMmas = PanelTile<P>::kMmas;
@@ -357,7 +358,7 @@ void launch_attention(const AttentionLaunch& p, const char* call, Stream stream)
   const auto kernel = attention_kernel<Warp>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);
-  const dim3 grid = grid_of(p.item_count, 1, p.head_count, call);
+  const dim3 grid = grid_of(p.work.item_count, 1, p.head_count, call);
   launch(call, kernel, grid, kWarp * Warp::Tile::kWarps, stream, p);
 }
 
@@ -406,10 +407,10 @@ template <Precision P>
 void run_attention_row_grads(const PanelAttention& p, Stream stream);
 template <Precision P>
 void run_attention_column_grads(const PanelAttention& p, Stream stream);
-// Both passes in one for heads whose addends fit their array, and the sums of those.
+// Both passes in one for heads whose dkv_partials fit their array, and the sums of those.
 template <Precision P>
-void run_attention_addends(const PanelAttention& p, Stream stream);
+void run_attention_fused_backward(const PanelAttention& p, Stream stream);
 template <Precision P>
-void sum_attention_addends(const PanelAttention& p, Stream stream);
+void sum_attention_dkv_partials(const PanelAttention& p, Stream stream);
 
 }  // namespace gnnsparse::cuda

@@ -1,5 +1,5 @@
 // Attention over panels, forward (FlashAttention's online softmax over the columns that exist): the
-// scores of a stage are where the next product needs them, nothing of the size of the edges is
+// scores of a K tile are where the next product needs them, nothing of the size of the edges is
 // kept.
 #pragma once
 
@@ -14,11 +14,12 @@ class AttentionWarp {
   using Tile = RowTile;
   static constexpr Precision P = Tile::P;
   static constexpr int kSlices = Tile::kSlices;
-  // More warps at a time are worth more than another slice; four that share rows take whole stages.
-  static constexpr int kStages = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
-  static constexpr int kSlots = Tile::kWarps > 1 ? 8 : kSlices == 1 ? 3 : 4;
-  static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kSlots - 1;
-  using Stream = RowStream<Tile, kSlots, kAhead>;
+  // More warps at a time are worth more than another slice; four that share rows take whole K
+  // tiles.
+  static constexpr int kTileBatch = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
+  static constexpr int kPipelineStages = Tile::kWarps > 1 ? 8 : kSlices == 1 ? 3 : 4;
+  static constexpr int kAhead = Tile::kWarps > 1 ? 4 : kPipelineStages - 1;
+  using Stream = RowStream<Tile, kPipelineStages, kAhead>;
   static constexpr uint32_t kOwnBytes = kSlices * kQueryBytes;
   // One warp's rows of Q, and those of its results, share the slice that is copied to last.
   static constexpr bool kShares = Tile::kWarps == 1;
@@ -36,20 +37,20 @@ class AttentionWarp {
   __device__ AttentionWarp(const AttentionLaunch& p, const AttentionWork& work, uint32_t shared)
       : p_(p),
         work_(work),
-        own_(shared +
-             (kShares ? (kSlots - 1) * kSliceBytes : Stream::kBytes + work.warp * kOwnBytes)),
+        own_(shared + (kShares ? (kPipelineStages - 1) * kSliceBytes
+                               : Stream::kBytes + work.warp * kOwnBytes)),
         stream_(p.a, work.item,
                 LaneChunk<Tile>(p.gathered[0].of(work.b, work.h), p.gathered[1].of(work.b, work.h),
                                 work.lane),
                 shared),
         bits_(p, work),
-        facts_(p, work) {}
+        extras_(p, work) {}
 
   __device__ void run() {
     const LaterPanel<Tile> later(p_);
     stream_.start([&] { copy_own_rows<Tile, kSlices>(p_, work_, own_); });
     later.ask(p_, work_);
-    uint32_t following[kStages];
+    uint32_t following[kTileBatch];
     load_bits_of(0, following);
     stream_.wait_for_own();
     set_scale();
@@ -58,16 +59,16 @@ class AttentionWarp {
     for (int s = 0; s < kSlices; ++s) {
       queries[s] = load_query_slice<P>(own_ + s * kQueryBytes, work_.lane);
     }
-    for (int i = 0; i < work_.item.stages; i += kStages) {
-      uint32_t bits[kStages];
+    for (int i = 0; i < work_.item.k_tiles; i += kTileBatch) {
+      uint32_t bits[kTileBatch];
 #pragma unroll
-      for (int j = 0; j < kStages; ++j) bits[j] = lane_bits(following[j], kQueryRows);
-      load_bits_of(i + kStages, following);
-      if constexpr (kExtras) facts_.enter(i, bits[0]);
+      for (int j = 0; j < kTileBatch; ++j) bits[j] = lane_bits(following[j], kQueryRows);
+      load_bits_of(i + kTileBatch, following);
+      if constexpr (kExtras) extras_.enter(i, bits[0]);
       if constexpr (Tile::kWarps > 1) {
-        shared_stages(i, bits, queries);
+        multiply_shared_k_tiles(i, bits, queries);
       } else {
-        stage(i, bits, queries);
+        multiply_k_tile(i, bits, queries);
       }
     }
     stream_.finish();
@@ -97,13 +98,13 @@ class AttentionWarp {
     __syncwarp();
   }
 
-  __device__ void load_bits_of(int stage, uint32_t (&bits)[kStages]) const {
+  __device__ void load_bits_of(int k_tile, uint32_t (&bits)[kTileBatch]) const {
 #pragma unroll
-    for (int j = 0; j < kStages; ++j) bits[j] = bits_.of(stage + j);
+    for (int j = 0; j < kTileBatch; ++j) bits[j] = bits_.of(k_tile + j);
   }
 
-  __device__ __forceinline__ void stage(int i, const uint32_t (&bits)[1],
-                                        const QuerySlice (&queries)[kSlices]) {
+  __device__ __forceinline__ void multiply_k_tile(int i, const uint32_t (&bits)[1],
+                                                  const QuerySlice (&queries)[kSlices]) {
     float all[1][4][4] = {};
     auto& scores = all[0];
     const uint32_t first = stream_.template next<0>(i);
@@ -124,19 +125,20 @@ class AttentionWarp {
     }
   }
 
-  // Of a panel whose warps share the rows. Two stages at a time have twice as much to do that does
+  // Of a panel whose warps share the rows. Two K tiles at a time have twice as much to do that does
   // not wait for one another; there is no branch, which would keep it apart.
-  __device__ __forceinline__ void shared_stages(int i, const uint32_t (&bits)[kStages],
-                                                const QuerySlice (&queries)[kSlices]) {
-    uint32_t keys[kStages];
-    uint32_t values[kStages];
-    stream_.next_stages(i, keys, values);
-    float scores[kStages][4][4] = {};
+  __device__ __forceinline__ void multiply_shared_k_tiles(int i, const uint32_t (&bits)[kTileBatch],
+                                                          const QuerySlice (&queries)[kSlices]) {
+    uint32_t keys[kTileBatch];
+    uint32_t values[kTileBatch];
+    stream_.next_k_tiles(i, keys, values);
+    float scores[kTileBatch][4][4] = {};
 #pragma unroll
-    for (int j = 0; j < kStages; ++j) multiply_keys<P>(keys[j], work_.lane, queries[0], scores[j]);
+    for (int j = 0; j < kTileBatch; ++j)
+      multiply_keys<P>(keys[j], work_.lane, queries[0], scores[j]);
     weigh(bits, scores);
 #pragma unroll
-    for (int j = 0; j < kStages; ++j) {
+    for (int j = 0; j < kTileBatch; ++j) {
       const WeightOperand<P> a(scores[j]);
       add_up(a);
       add_values<P>(values[j], work_.lane, a, sums_[0]);
@@ -144,11 +146,11 @@ class AttentionWarp {
   }
 
   // Scores to weights that are not divided by their sum yet.
-  __device__ __forceinline__ void weigh(const uint32_t (&bits)[kStages],
-                                        float (&scores)[kStages][4][4]) {
+  __device__ __forceinline__ void weigh(const uint32_t (&bits)[kTileBatch],
+                                        float (&scores)[kTileBatch][4][4]) {
     float top[2] = {kLow, kLow};
 #pragma unroll
-    for (int i = 0; i < 16 * kStages; ++i) {
+    for (int i = 0; i < 16 * kTileBatch; ++i) {
       // In the order of the bits seven of them go to predicates at once; where registers are short
       // that costs more than it saves.
       constexpr bool kByBits = Tile::kWarps > 1 || Tile::kPaired;
@@ -162,7 +164,7 @@ class AttentionWarp {
     raise(top[0] * scale_, top[1] * scale_);
     const float shift[2] = {shift_of(0), shift_of(1)};
 #pragma unroll
-    for (int i = 0; i < 16 * kStages; ++i) {
+    for (int i = 0; i < 16 * kTileBatch; ++i) {
       float& score = scores[i / 16][i / 4 % 4][i % 4];
       score = exp2_fast(fmaf(score, scale_, -shift[i % 4 / 2]));
       if constexpr (!kSumsByProduct) sum_[i % 4] += score;
@@ -189,9 +191,9 @@ class AttentionWarp {
         const bool edge = bits >> result_bit(upper, slot >> 1, slot & 1) & 1u;
         score = edge ? score * scale_ : kLow;
         if (edge && p_.problem.bias.data != nullptr) {
-          score += kLog2E * facts_.bias(facts_.place(upper));
+          score += kLog2E * extras_.bias(extras_.place(upper));
         }
-        if (!facts_.counts(upper, slot)) score = kLow;
+        if (!extras_.counts(upper, slot)) score = kLow;
         top[upper] = fmaxf(top[upper], score);
       }
     }
@@ -202,7 +204,7 @@ class AttentionWarp {
       float& score = scores[i / 4][i % 4];
       score = exp2_fast(score - shift[i % 4 / 2]);
       sum_[i % 4] += score;
-      if (score != 0.0f) score *= facts_.dropout(i % 4 / 2, 2 * (i / 4) + i % 2);
+      if (score != 0.0f) score *= extras_.dropout(i % 4 / 2, 2 * (i / 4) + i % 2);
     }
   }
 
@@ -210,7 +212,7 @@ class AttentionWarp {
   __device__ float shift_of(int upper) const { return max_[upper] == kLow ? 0.0f : max_[upper]; }
 
   // Weights are by powers of two of a maximum that lags behind by at most 8: rescaling the sums
-  // each time a row's maximum rises would cost more than all other work on some stages. It is a
+  // each time a row's maximum rises would cost more than all other work on some K tiles. It is a
   // whole number, so that a weight's rounding does not depend on it, and the backward passes repeat
   // it.
   __device__ __forceinline__ void raise(float lower_top, float upper_top) {
@@ -250,7 +252,7 @@ class AttentionWarp {
       }
       scale[upper] = sum[upper] > 0.0f ? reciprocal_fast(sum[upper]) : 0.0f;
     }
-    write_facts(sum);
+    write_row_stats(sum);
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
       store_results<P>(p_, work_, p_.results[0], Tile::kSliceFeatures * s, p_.partial, scale,
@@ -259,7 +261,7 @@ class AttentionWarp {
   }
 
   // Of the four lanes that know a pair of rows, two take one each.
-  __device__ void write_facts(const float (&sums)[2]) const {
+  __device__ void write_row_stats(const float (&sums)[2]) const {
     const bool upper = work_.lane & 1;
     const int in_window = 8 * upper + (work_.lane >> 2);
     const int row = work_.row_id(in_window);
@@ -269,8 +271,8 @@ class AttentionWarp {
     if (work_.item.partial >= 0) {
       const PartialShape shape(p_, p_.problem.dv);
       const int64_t part = work_.partial(p_);
-      p_.partial[shape.facts(part, 0, work_.in_panel(in_window))] = top;
-      p_.partial[shape.facts(part, 1, work_.in_panel(in_window))] = sum;
+      p_.partial[shape.row_stat(part, 0, work_.in_panel(in_window))] = top;
+      p_.partial[shape.row_stat(part, 1, work_.in_panel(in_window))] = sum;
     } else {
       p_.lse[work_.head * p_.queries + row] = (top + log2_fast(sum)) * kLn2;
     }
@@ -282,8 +284,8 @@ class AttentionWarp {
   float scale_;
   uint32_t own_;
   Stream stream_;
-  StageBits<Tile> bits_;
-  EdgeFacts<false> facts_;
+  KTileBits<Tile> bits_;
+  EdgeExtras<false> extras_;
   float max_[2] = {kLow, kLow};
   // Of the weights: of the lane's even and odd slots, of a row or, by a product, of both alike.
   static constexpr bool kSumsByProduct = !kExtras && !kWords<P>;

@@ -1,19 +1,19 @@
 // Gradients of attention over panels. The weights are made anew from the rows' logarithms of sums.
 // A pass over rows of A gives dQ, and facts of the queries, one over rows of A^T dK and dV: no sum
 // is shared between warps. Or the pass over rows gives all three, the last two in parts
-// (attention_addends.cuh).
+// (attention_dkv_partials.cuh).
 #pragma once
 
-#include "kernels/attention_addends.cuh"
-#include "kernels/attention_facts.cuh"
+#include "kernels/attention_dkv_partials.cuh"
+#include "kernels/attention_row_stats.cuh"
 
 namespace gnnsparse::cuda {
 
 // The pass over rows holds rows of Q and of the output's gradient and gathers K and V; that over
 // columns holds K and V and gathers the others. `first` is Q or K, `second` the gradient or V. The
 // pass over columns gives dK (kWhat & 1) and dV (kWhat & 2): both where their sums fit registers.
-// That over rows gives dQ (1) and, asked for, the addends of the others (kAddends).
-inline constexpr int kAddends = 4;
+// That over rows gives dQ (1) and, asked for, the dkv_partials of the others (kDkvPartials).
+inline constexpr int kDkvPartials = 4;
 template <class RowTile, bool kTransposed, int kWhat, bool kExtras>
 class AttentionGradWarp {
  public:
@@ -23,16 +23,16 @@ class AttentionGradWarp {
   static constexpr bool kFirst = kWhat & 1;
   static constexpr bool kSecond = kWhat & 2;
   static constexpr int kSecondSums = kFirst ? kSlices : 0;
-  static constexpr bool kAdds = kWhat & kAddends;
+  static constexpr bool kWritesDkv = kWhat & kDkvPartials;
   static constexpr bool kHeld = kSlices == 1;  // own rows in registers
-  // A stage stays while the next ones are on their way.
+  // A K tile stays while the next ones are on their way.
   static constexpr int kAhead = Tile::kWarps > 1 ? 4 : 2;
-  static constexpr int kSlots = Tile::kSteps + kAhead;
-  using Stream = RowStream<Tile, kSlots, kAhead, kTransposed>;
-  static constexpr uint32_t kOwnBytes = Tile::kSteps * kQueryBytes;
+  static constexpr int kPipelineStages = Tile::kTileSlices + kAhead;
+  using Stream = RowStream<Tile, kPipelineStages, kAhead, kTransposed>;
+  static constexpr uint32_t kOwnBytes = Tile::kTileSlices * kQueryBytes;
   // One warp's own rows on their way to registers, and its results, share slices that are copied
   // to after that.
-  static constexpr bool kShares = Tile::kWarps == 1 && kHeld && !kAdds;
+  static constexpr bool kShares = Tile::kWarps == 1 && kHeld && !kWritesDkv;
   static constexpr uint32_t kSharedBytes =
       Stream::kBytes + (kShares ? 0 : Tile::kWarps * kOwnBytes);
   // That must fit on a multiprocessor: registers are the limit, and shared memory.
@@ -50,14 +50,14 @@ class AttentionGradWarp {
         stream_(p.a, work.item,
                 LaneChunk<Tile>(p.gathered[0].of(work.b, work.h), p.gathered[1].of(work.b, work.h),
                                 work.lane),
-                shared, facts_of(p, work)),
+                shared, row_stats_of(p, work)),
         bits_(p, work),
-        facts_(p, work),
-        addends_(p, work, own_) {}
+        extras_(p, work),
+        dkv_partials_(p, work, own_) {}
 
   __device__ void run() {
     const LaterPanel<Tile> later(p_);
-    stream_.start([&] { copy_own_rows<Tile, Tile::kSteps>(p_, work_, own_); });
+    stream_.start([&] { copy_own_rows<Tile, Tile::kTileSlices>(p_, work_, own_); });
     later.ask(p_, work_);
     uint32_t following = bits_.of(0);
     wait_for_own();
@@ -65,19 +65,19 @@ class AttentionGradWarp {
       held_[0] = load_query_slice<P>(own_, work_.lane);
       if constexpr (!Tile::kPaired) held_[1] = load_query_slice<P>(own_ + kQueryBytes, work_.lane);
     }
-    if constexpr (kAdds) addends_.arrange(own_);
-    for (int i = 0; i < work_.item.stages; ++i) {
+    if constexpr (kWritesDkv) dkv_partials_.arrange(own_);
+    for (int i = 0; i < work_.item.k_tiles; ++i) {
       const uint32_t bits = lane_bits(following, kQueryRows);
       following = bits_.of(i + 1);
-      stage(i, bits);
+      multiply_k_tile(i, bits);
     }
     stream_.finish();
     finish();
   }
 
  private:
-  static __device__ const float4* facts_of(const PanelAttention& p, const AttentionWork& w) {
-    return reinterpret_cast<const float4*>(p.facts) + w.head * p.queries;
+  static __device__ const float4* row_stats_of(const PanelAttention& p, const AttentionWork& w) {
+    return reinterpret_cast<const float4*>(p.row_stats) + w.head * p.queries;
   }
 
   __device__ QuerySlice own_slice(int which, int slice) const {
@@ -92,19 +92,20 @@ class AttentionGradWarp {
     if constexpr (kTransposed) {
       stream_.wait_for_own();
     } else {
-      QueryFacts<Tile> facts(p_, work_);
+      RowStats<Tile> stats(p_, work_);
       stream_.wait_for_own();
-      if (work_.item.stages == 0) return;  // nothing has been copied
-      facts.make(p_, work_, own_ + (Tile::kPaired ? 0 : kSlices * kQueryBytes));
+      if (work_.item.k_tiles == 0) return;  // nothing has been copied
+      stats.make(p_, work_, own_ + (Tile::kPaired ? 0 : kSlices * kQueryBytes));
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) {
-        query_[upper] = facts.of(8 * upper + (work_.lane >> 2));
+        query_[upper] = stats.of(8 * upper + (work_.lane >> 2));
       }
     }
   }
-  __device__ float4 query_facts(int stage, int upper, int slot) const {
+  __device__ float4 query_row_stats(int k_tile, int upper, int slot) const {
     if constexpr (kTransposed) {
-      const uint32_t first = stream_.facts(stage) + fact_address(kLaneColumns * (work_.lane & 3));
+      const uint32_t first =
+          stream_.row_stats(k_tile) + row_stats_address(kLaneColumns * (work_.lane & 3));
       uint32_t words[4];
       load_shared(first + 16 * slot, words);
       return make_float4(__uint_as_float(words[0]), __uint_as_float(words[1]),
@@ -132,15 +133,15 @@ class AttentionGradWarp {
     if constexpr (kSlice + 1 < kSlices) gather_second<kSlice + 1>(i, second, gradients);
   }
 
-  __device__ __forceinline__ void stage(int i, uint32_t bits) {
-    if constexpr (kExtras) facts_.enter(i, bits);
-    if constexpr (kAdds) addends_.enter(i);
+  __device__ __forceinline__ void multiply_k_tile(int i, uint32_t bits) {
+    if constexpr (kExtras) extras_.enter(i, bits);
+    if constexpr (kWritesDkv) dkv_partials_.enter(i);
     uint32_t first[kSlices];
     uint32_t second[kSlices];
     float weights[4][4] = {};    // scores at first
     float gradients[4][4] = {};  // of the weights, then of the scores
     if constexpr (Tile::kWarps > 1) {
-      stream_.next_stages(i, first, second);
+      stream_.next_k_tiles(i, first, second);
       if (!__any_sync(0xffffffffu, bits != 0)) return;
       multiply_keys<P>(first[0], work_.lane, own_slice(0, 0), weights);
       multiply_keys<P>(second[0], work_.lane, own_slice(1, 0), gradients);
@@ -156,9 +157,9 @@ class AttentionGradWarp {
       for (int s = 0; s < kSlices; ++s) {
         add_values<P, 0, Tile::kFirstValuesEnd>(first[s], work_.lane, a, sums_[s]);
       }
-      if constexpr (kAdds) addends_.write_keys(a.reg);
+      if constexpr (kWritesDkv) dkv_partials_.write_keys(a.reg);
     }
-    if constexpr (kAdds) addends_.write_values(WeightOperand<P>(weights).reg);
+    if constexpr (kWritesDkv) dkv_partials_.write_values(WeightOperand<P>(weights).reg);
     if constexpr (kSecond) {
       const WeightOperand<P> a(weights);
 #pragma unroll
@@ -173,7 +174,7 @@ class AttentionGradWarp {
     for (int slot = 0; slot < kLaneColumns; ++slot) {
 #pragma unroll
       for (int upper = 0; upper < 2; ++upper) {
-        const float4 query = query_facts(i, upper, slot);
+        const float4 query = query_row_stats(i, upper, slot);
         const float shift = query.x;
         const float rest = query.y;
         const float delta = query.z;
@@ -185,10 +186,10 @@ class AttentionGradWarp {
         float factor = 1.0f;
         bool counts = edge;
         if constexpr (kExtras) {
-          if (edge) place = facts_.place(upper);
-          if (edge && p_.problem.bias.data != nullptr) score += kLog2E * facts_.bias(place);
-          counts = edge && facts_.counts(upper, slot);
-          if (counts) factor = facts_.dropout(upper, slot);
+          if (edge) place = extras_.place(upper);
+          if (edge && p_.problem.bias.data != nullptr) score += kLog2E * extras_.bias(place);
+          counts = edge && extras_.counts(upper, slot);
+          if (counts) factor = extras_.dropout(upper, slot);
         }
         // The rounded weight is the one that made the output, and so delta: with another the two
         // would not cancel where one edge has all the weight.
@@ -234,9 +235,9 @@ class AttentionGradWarp {
   float scale_;
   uint32_t own_;
   Stream stream_;
-  StageBits<Tile> bits_;
-  EdgeFacts<kTransposed> facts_;
-  std::conditional_t<kAdds, AddendWriter<P>, NoAddends> addends_;
+  KTileBits<Tile> bits_;
+  EdgeExtras<kTransposed> extras_;
+  std::conditional_t<kWritesDkv, DkvPartialWriter<P>, NoDkvPartials> dkv_partials_;
   QuerySlice held_[Tile::kPaired ? 1 : 2];
   float4 query_[2] = {};
   float sums_[(kFirst + kSecond) * kSlices][Tile::kTiles][4] = {};
@@ -285,9 +286,9 @@ struct GradLauncher {
   }
 };
 
-// The pass over rows that also writes addends: of rows of one slice.
+// The pass over rows that also writes dkv_partials: of rows of one slice.
 template <Precision P>
-struct AddendLauncher {
+struct FusedBackwardLauncher {
   const PanelAttention& p;
   Stream stream;
 
@@ -297,7 +298,7 @@ struct AddendLauncher {
       throw std::invalid_argument("a: the backward pass in one has panels of 16 rows, 64 features");
     }
     GradLauncher<false>{p, stream}
-        .template run_pass<AttentionTile<P, 1, 1>, 1 | kAddends, kExtras>();
+        .template run_pass<AttentionTile<P, 1, 1>, 1 | kDkvPartials, kExtras>();
   }
 };
 
@@ -312,8 +313,8 @@ void run_attention_column_grads(const PanelAttention& p, Stream stream) {
 }
 
 template <Precision P>
-void run_attention_addends(const PanelAttention& p, Stream stream) {
-  with_attention_tile<P>(p, AddendLauncher<P>{p, stream});
+void run_attention_fused_backward(const PanelAttention& p, Stream stream) {
+  with_attention_tile<P>(p, FusedBackwardLauncher<P>{p, stream});
 }
 
 }  // namespace gnnsparse::cuda

@@ -3,6 +3,6 @@
 namespace gnnsparse::cuda {
 template void run_attention_row_grads<Precision::kBf16>(const PanelAttention&, Stream);
 template void run_attention_column_grads<Precision::kBf16>(const PanelAttention&, Stream);
-template void run_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
-template void sum_attention_addends<Precision::kBf16>(const PanelAttention&, Stream);
+template void run_attention_fused_backward<Precision::kBf16>(const PanelAttention&, Stream);
+template void sum_attention_dkv_partials<Precision::kBf16>(const PanelAttention&, Stream);
 }  // namespace gnnsparse::cuda

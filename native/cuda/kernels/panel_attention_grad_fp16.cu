@@ -3,6 +3,6 @@
 namespace gnnsparse::cuda {
 template void run_attention_row_grads<Precision::kFp16>(const PanelAttention&, Stream);
 template void run_attention_column_grads<Precision::kFp16>(const PanelAttention&, Stream);
-template void run_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
-template void sum_attention_addends<Precision::kFp16>(const PanelAttention&, Stream);
+template void run_attention_fused_backward<Precision::kFp16>(const PanelAttention&, Stream);
+template void sum_attention_dkv_partials<Precision::kFp16>(const PanelAttention&, Stream);
 }  // namespace gnnsparse::cuda

@@ -1,4 +1,4 @@
-// Products of one warp with a slice of a stage in shared memory. panel_tile.h has the maps.
+// Products of one warp with a slice of a K tile in shared memory. panel_tile.h has the maps.
 #pragma once
 
 #include "device/async.cuh"
@@ -7,7 +7,7 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr uint32_t kSliceBytes = 16 * kStageChunks;
+inline constexpr uint32_t kSliceBytes = 16 * kKTileChunks;
 inline constexpr uint32_t kQueryBytes = 16 * kQueryChunks;
 
 // One slice of the panel's own 16 rows as a lane uses it: operand A of four k-steps in 16 bits; of
@@ -44,7 +44,7 @@ __device__ __forceinline__ QuerySlice load_query_slice(uint32_t queries, int lan
   }
 }
 
-// Sums of products of words. In fp32 what the small parts add is kept apart, and what a stage adds
+// Sums of products of words. In fp32 what the small parts add is kept apart, and what a K tile adds
 // from what was there: Tensor Cores cut off what a sum has no room for.
 template <Precision P>
 class WordSums {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void multiply_key_words(uint32_t keys, int lane,
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int slot = column_slot(lane >> 2, j);
-      load_shared(keys + 16 * stage_chunk(slot, word_pair_chunk(lane, half)), k[half]);
+      load_shared(keys + 16 * k_tile_chunk(slot, word_pair_chunk(lane, half)), k[half]);
     }
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void multiply_key_words(uint32_t keys, int lane,
 }
 
 // scores += queries keys^T over pairs of k-steps [kFrom, kTo), 32 features each: the panel's rows
-// times the rows of the stage's columns. Words: over the whole slice.
+// times the rows of the K tile's columns. Words: over the whole slice.
 template <Precision P, int kFrom = 0, int kTo = 2>
 __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const QuerySlice& queries,
                                               float (&scores)[4][4]) {
@@ -148,7 +148,8 @@ __device__ __forceinline__ void multiply_keys(uint32_t keys, int lane, const Que
   }
 }
 
-// sums += a values of words: operand A of the four mmas of the stage times the rows of its columns.
+// sums += a values of words: operand A of the four mmas of the K tile times the rows of its
+// columns.
 template <Precision P>
 __device__ __forceinline__ void multiply_value_words(uint32_t values, int lane,
                                                      const uint32_t (&a)[4][4], float (&to)[4][4]) {

@@ -1,10 +1,10 @@
-// Operand A of the panel kernel's stages, for one lane: from its source alone, or, of packed
-// values, put together by the warp in shared memory. Each stage passes through
-//   look_up   what memory must be asked for before the stage before it is multiplied,
+// Operand A of the panel kernel's K tiles, for one lane: from its source alone, or, of packed
+// values, put together by the warp in shared memory. Each K tile passes through
+//   look_up   what memory must be asked for before the K tile before it is multiplied,
 //   take      what was asked for is this lane's own,
-//   put       before the warp meets for the stage's rows of X,
-//   open      after it: registers() gives operand A. With those rows came the stage's bits and
-//             column weights, at `facts` in shared memory.
+//   put       before the warp meets for the K tile's rows of X,
+//   open      after it: registers() gives operand A. With those rows came the K tile's bits and
+//             column weights, at `metadata` in shared memory.
 #pragma once
 
 #include <type_traits>
@@ -25,15 +25,15 @@ class StagedOperand {
   __device__ void look_up(uint32_t) {}
   __device__ void take() {}
   __device__ void put() {}
-  __device__ void open(uint32_t facts) {
+  __device__ void open(uint32_t metadata) {
     if constexpr (Source::kRows == 32) {
-      here_.bits = load_shared_word(facts + 4 * lane_);
+      here_.bits = load_shared_word(metadata + 4 * lane_);
     } else {
-      here_.bits = load_shared_half(facts + 2 * lane_);
+      here_.bits = load_shared_half(metadata + 2 * lane_);
     }
     if constexpr (Source::kScaleBytes > 0) {
       constexpr int kOfLane = sizeof here_.scale;
-      load_shared_words(facts + Source::kBitBytes + kOfLane * (lane_ & 3), here_.scale);
+      load_shared_words(metadata + Source::kBitBytes + kOfLane * (lane_ & 3), here_.scale);
     }
   }
 
@@ -44,7 +44,7 @@ class StagedOperand {
 
  private:
   int lane_;
-  typename Source::Stage here_ = {};
+  typename Source::LaneKTile here_ = {};
 };
 
 // Stored values, of which a lane loads its own.
@@ -55,7 +55,7 @@ class LoadedOperand {
 
   __device__ LoadedOperand(const BlockedView& a, int lane, uint32_t) : a_(a), lane_(lane) {}
 
-  __device__ void look_up(uint32_t stage) { following_ = Source::load(a_, stage, lane_); }
+  __device__ void look_up(uint32_t k_tile) { following_ = Source::load(a_, k_tile, lane_); }
   __device__ void take() { waiting_ = following_; }
   __device__ void put() {}
   __device__ void open(uint32_t) { here_ = waiting_; }
@@ -68,12 +68,12 @@ class LoadedOperand {
  private:
   const BlockedView& a_;
   int lane_;
-  typename Source::Stage here_ = {};
-  typename Source::Stage waiting_ = {};
-  typename Source::Stage following_ = {};
+  typename Source::LaneKTile here_ = {};
+  typename Source::LaneKTile waiting_ = {};
+  typename Source::LaneKTile following_ = {};
 };
 
-// Packed values. The tile is zero between stages.
+// Packed values. The tile is zero between K tiles.
 class PackedOperand {
  public:
   static constexpr int kSharedChunks = kTileBytes / 16 + 1;  // and what is behind the tile
@@ -85,7 +85,7 @@ class PackedOperand {
 
   // The entries cannot be asked for before their place is known, which takes a trip to memory: it
   // passes while the warp waits for rows of X.
-  __device__ void look_up(uint32_t stage) { following_ = PackedPanel::range(a_, stage); }
+  __device__ void look_up(uint32_t k_tile) { following_ = PackedPanel::range(a_, k_tile); }
   __device__ void take() {
     range_ = following_;
 #pragma unroll
@@ -123,22 +123,22 @@ class PackedOperand {
   __device__ float weigh(int, float x) const { return x; }
 
  private:
-  // Vectors of entries that a lane asks for a stage ahead, as many as there are registers for.
+  // Vectors of entries that a lane asks for a K tile ahead, as many as there are registers for.
   // Longer lists wait for memory in put().
   static constexpr int kAhead = 2;
 
   __device__ int vector(int i) const { return kWarp * i + lane_; }
   __device__ uint32_t chunk(int m, int q) const { return tile_ + 16 * tile_chunk(lane_, m, q); }
 
-  __device__ void put(const PackedPanel::Stage& stage) const {
+  __device__ void put(const PackedPanel::LaneKTile& k_tile) const {
 #pragma unroll
-    for (const uint32_t entry : stage.entry) {
+    for (const uint32_t entry : k_tile.entry) {
       store_shared(tile_ + entry_byte(entry), static_cast<uint16_t>(entry));
     }
   }
-  __device__ void clear(const PackedPanel::Stage& stage) const {
+  __device__ void clear(const PackedPanel::LaneKTile& k_tile) const {
 #pragma unroll
-    for (const uint32_t entry : stage.entry) store_shared(tile_ + entry_byte(entry), uint16_t{0});
+    for (const uint32_t entry : k_tile.entry) store_shared(tile_ + entry_byte(entry), uint16_t{0});
   }
   // What this lane alone reads.
   __device__ void clear_chunks() const {
@@ -151,7 +151,7 @@ class PackedOperand {
   uint32_t tile_;
   PackedPanel::Range range_ = {};
   PackedPanel::Range following_ = {};
-  PackedPanel::Stage waiting_[kAhead] = {};
+  PackedPanel::LaneKTile waiting_[kAhead] = {};
   uint32_t operand_[4][4];
 };
 

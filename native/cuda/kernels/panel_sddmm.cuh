@@ -10,22 +10,23 @@
 
 namespace gnnsparse::cuda {
 
-// Slices of stages in shared memory. Two are on their way while one is multiplied: the writing of
+// Slices of K tiles in shared memory. Two are on their way while one is multiplied: the writing of
 // scores takes as long as a copy, which would leave memory idle.
-inline constexpr int kScoreRing = 3;
+inline constexpr int kScorePipelineStages = 3;
 
 // A score on its way to `at`, counted from the panel's first nonzero.
 struct Score {
   uint32_t at;
   float value;
 };
-static_assert(kQueryRows * kStage * sizeof(Score) <= kSliceBytes, "a full stage fits its slice");
+static_assert(kQueryRows * kPanelKTile * sizeof(Score) <= kSliceBytes,
+              "a full k_tile fits its slice");
 
-// Where the scores of a lane go: rows g and g + 8 of the panel, in row order. Most stages have few:
-// they are put side by side in shared memory first, so that a store writes 32 of them.
+// Where the scores of a lane go: rows g and g + 8 of the panel, in row order. Most K tiles have
+// few: they are put side by side in shared memory first, so that a store writes 32 of them.
 class ScoreOutput {
  public:
-  // Of one stage: the first place of each of the lane's rows, and the lane's part of the list.
+  // Of one K tile: the first place of each of the lane's rows, and the lane's part of the list.
   struct Places {
     uint32_t bits;
     int64_t at[2];
@@ -34,17 +35,18 @@ class ScoreOutput {
   };
 
   __device__ ScoreOutput(const PanelSddmm& p, const PanelItem& item, int64_t index, int lane)
-      : p_(p), lane_(lane), base_(p.indptr[item.row]) {
+      : p_(p), lane_(lane), base_(p.stored.indptr[item.row]) {
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       const int in_panel = 8 * upper + (lane >> 2);
       const int row = item.row + in_panel;
-      next_[upper] =
-          row < p.a.rows ? p.indptr[row] + p.row_offsets[index * kQueryRows + in_panel] : base_;
+      next_[upper] = row < p.a.rows
+                         ? p.stored.indptr[row] + p.work.row_offsets[index * kQueryRows + in_panel]
+                         : base_;
     }
   }
 
-  // Needs the bits alone, so that its shuffles can run while the stage's rows are on their way.
+  // Needs the bits alone, so that its shuffles can run while the K tile's rows are on their way.
   __device__ Places places(uint32_t bits) {
     Places found;
     found.bits = bits;
@@ -75,7 +77,7 @@ class ScoreOutput {
     return found;
   }
 
-  // Writes the scores of a stage. `list` is free for all lanes, and is free again for the caller
+  // Writes the scores of a K tile. `list` is free for all lanes, and is free again for the caller
   // after the next __syncwarp.
   __device__ void store(const Places& places, const float (&scores)[4][4], Score* list) const {
     if (p_.a.cols >= kWide) return write_each(places, scores);
@@ -130,14 +132,15 @@ class ScoreWarp {
   // Q on its way to registers shares the ring's last slice, which is copied to after that.
   __host__ __device__ static constexpr uint32_t shared_bytes(int slices) {
     const uint32_t queries = slices * kQueryBytes;
-    if (kHeld == 0) return kScoreRing * kSliceBytes + queries;
-    return (kScoreRing - 1) * kSliceBytes + (queries > kSliceBytes ? queries : kSliceBytes);
+    if (kHeld == 0) return kScorePipelineStages * kSliceBytes + queries;
+    return (kScorePipelineStages - 1) * kSliceBytes +
+           (queries > kSliceBytes ? queries : kSliceBytes);
   }
 
   __device__ ScoreWarp(const PanelSddmm& p, const PanelItem& item, int lane, char* shared)
       : p_(p), item_(item), lane_(lane), shared_(shared) {
     ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-    queries_ = ring_ + (kHeld == 0 ? kScoreRing : kScoreRing - 1) * kSliceBytes;
+    queries_ = ring_ + (kHeld == 0 ? kScorePipelineStages : kScorePipelineStages - 1) * kSliceBytes;
     slices_ = kHeld > 0 ? kHeld : static_cast<int>(ceil_div<int64_t>(p.d, Tile::kFeatures));
     k_ = static_cast<const char*>(p.k.data) + 16 * copy_chunk(lane);
     stride_ = static_cast<uint32_t>(p.k.stride * kSize);
@@ -150,19 +153,19 @@ class ScoreWarp {
     load_ids(0, ids_);
     load_ids(1, following_ids_);
 #pragma unroll
-    for (int i = 0; i < kScoreRing - 1; ++i) copy();
+    for (int i = 0; i < kScorePipelineStages - 1; ++i) copy();
     QuerySlice held[kHeld > 0 ? kHeld : 1];
     if constexpr (kHeld > 0) {
-      wait_copies_but<kScoreRing - 1>();
+      wait_copies_but<kScorePipelineStages - 1>();
       __syncwarp();
 #pragma unroll
       for (int slice = 0; slice < kHeld; ++slice) held[slice] = load_queries(slice);
     }
-    uint32_t bits = load_bits<kQueryRows>(p_.a, item_.stage, lane_);
-    for (int i = 0; i < item_.stages; ++i) {
+    uint32_t bits = load_bits<kQueryRows>(p_.a, item_.first_k_tile, lane_);
+    for (int i = 0; i < item_.k_tiles; ++i) {
       const auto places = out.places(lane_bits(bits, kQueryRows));
-      if (i + 1 < item_.stages) {
-        bits = load_bits<kQueryRows>(p_.a, int64_t{item_.stage} + i + 1, lane_);
+      if (i + 1 < item_.k_tiles) {
+        bits = load_bits<kQueryRows>(p_.a, int64_t{item_.first_k_tile} + i + 1, lane_);
       }
       float scores[4][4] = {};
       if constexpr (kHeld > 0) {
@@ -195,7 +198,7 @@ class ScoreWarp {
       const int in_panel = 4 * i + lane_ / kRowChunks;
       const int64_t row = int64_t{item_.row} + in_panel;
       const bool inside = row < p_.a.rows;
-      const int64_t id = !inside ? 0 : p_.row_ids != nullptr ? p_.row_ids[row] : row;
+      const int64_t id = !inside ? 0 : p_.stored.row_ids != nullptr ? p_.stored.row_ids[row] : row;
       const char* from =
           static_cast<const char*>(p_.q.data) + id * p_.q.stride * kSize + 16 * chunk;
       for (int slice = 0; slice < slices_; ++slice) {
@@ -211,26 +214,26 @@ class ScoreWarp {
   }
 
   __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
-    if (i >= item_.stages) return;
-    load_words(p_.a.columns + (int64_t{item_.stage} + i) * kStage + copy_slot(lane_, 0),
+    if (i >= item_.k_tiles) return;
+    load_words(p_.a.columns + (int64_t{item_.first_k_tile} + i) * kPanelKTile + copy_slot(lane_, 0),
                reinterpret_cast<uint32_t (&)[kLaneColumns]>(ids));
   }
 
   // Waits for the next slice and starts the copy that is two ahead of it.
   __device__ uint32_t next_slice() {
-    wait_copies_but<kScoreRing - 2>();
+    wait_copies_but<kScorePipelineStages - 2>();
     // Now every lane's copies of this slice are there, and all are done with the one before it.
     __syncwarp();
     copy();
     keys_ = ring_ + here_;
-    here_ = here_ + kSliceBytes < kScoreRing * kSliceBytes ? here_ + kSliceBytes : 0;
+    here_ = here_ + kSliceBytes < kScorePipelineStages * kSliceBytes ? here_ + kSliceBytes : 0;
     return keys_;
   }
 
-  // Copies the next slice of the stage's rows, or the first one of the next stage's. Counts as one
-  // copy where nothing is left as well.
+  // Copies the next slice of the K tile's rows, or the first one of the next K tile's. Counts as
+  // one copy where nothing is left as well.
   __device__ void copy() {
-    if (copied_ < item_.stages) {
+    if (copied_ < item_.k_tiles) {
       copy_slice();
       if (++copied_slice_ == slices_) {
         copied_slice_ = 0;
@@ -249,10 +252,10 @@ class ScoreWarp {
     for (int j = 0; j < kLaneColumns; ++j) {
       const bool real = bytes > 0 && ids_[j] >= 0;
       const char* from = k_ + uint64_t{static_cast<uint32_t>(real ? ids_[j] : 0)} * stride_;
-      const uint32_t to = ring_ + to_ + 16 * stage_chunk(copy_slot(lane_, j), copy_chunk(lane_));
+      const uint32_t to = ring_ + to_ + 16 * k_tile_chunk(copy_slot(lane_, j), copy_chunk(lane_));
       copy_async(to, real ? from + 128 * copied_slice_ : p_.k.data, real ? bytes : 0);
     }
-    to_ = to_ + kSliceBytes < kScoreRing * kSliceBytes ? to_ + kSliceBytes : 0;
+    to_ = to_ + kSliceBytes < kScorePipelineStages * kSliceBytes ? to_ + kSliceBytes : 0;
   }
 
   const PanelSddmm& p_;
@@ -280,11 +283,10 @@ inline constexpr int kScoreBlocks = kWords<P> ? 12 : 16;
 template <Precision P, int kHeld>
 __global__ void __launch_bounds__(kWarp, kScoreBlocks<P>)
     panel_sddmm_kernel(const __grid_constant__ PanelSddmm p) {
-  extern __shared__ __align__(1024) char score_memory[];
-  const int4 words = __ldg(reinterpret_cast<const int4*>(p.items) + blockIdx.x);
+  const int4 words = __ldg(reinterpret_cast<const int4*>(p.work.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
-  if (item.stages == 0) return;
-  ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, score_memory);
+  if (item.k_tiles == 0) return;
+  ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, dynamic_shared());
   warp.run(blockIdx.x);
 }
 
@@ -296,7 +298,7 @@ void launch_panel_sddmm(const PanelSddmm& p, int slices, Stream stream) {
   const auto kernel = panel_sddmm_kernel<P, kHeld>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, kMost, prepared);
-  const dim3 grid = grid_of(p.item_count, 1, 1, "sddmm_panel");
+  const dim3 grid = grid_of(p.work.item_count, 1, 1, "sddmm_panel");
   launch_shared("sddmm_panel", kernel, grid, kWarp, bytes, stream, p);
 }
 

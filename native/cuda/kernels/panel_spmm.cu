@@ -3,8 +3,7 @@
 
 namespace gnnsparse::cuda {
 
-void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
-                Stream stream) {
+void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream) {
   switch (precision) {
     case Precision::kFp16:
       run_panel_spmm<Precision::kFp16>(problem, stream);
@@ -19,7 +18,7 @@ void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Pr
       run_panel_spmm<Precision::kFp32>(problem, stream);
       break;
   }
-  reduce_windows(problem, cuts, cut_count, stream);
+  reduce_windows(problem, stream);
 }
 
 }  // namespace gnnsparse::cuda

@@ -1,7 +1,7 @@
 // SpMM on Tensor Cores over panels of 16 or 32 rows. One warp takes a segment of a panel and 128
-// bytes of every row of X; the rows that the panel needs go once through a ring of two stages in
-// shared memory, and every row of the panel uses them. With a stage's rows come its bits and column
-// weights, and the columns of the stage after it. panel_tile.h has the maps.
+// bytes of every row of X; the rows that the panel needs go once through a ring of two K tiles in
+// shared memory, and every row of the panel uses them. With a K tile's rows come its bits and
+// column weights, and the columns of the K tile after it. panel_tile.h has the maps.
 //
 // One warp is a block: nothing ever waits for another warp. The second grid dimension runs over
 // slices of X, so that the rows in use at a time are a slice that stays in L2; where panels are
@@ -20,10 +20,9 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kRing = 2;           // stages in shared memory
-inline constexpr int kStartAhead = 1584;  // blocks: half of those that run at a time
-inline constexpr uint32_t kStageBytes = 16 * kStageChunks;
-inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kStage;
+inline constexpr int kPipelineStages = 2;  // K tiles in shared memory
+inline constexpr uint32_t kTileSliceBytes = 16 * kKTileChunks;
+inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 
 // Blocks that must fit on a multiprocessor; registers are the limit.
 template <Precision P, class Source>
@@ -57,8 +56,9 @@ class PanelRows {
     if (row_ >= static_cast<int>(p.a.rows)) {
       row_ = -1;
     } else {
-      if (p.row_scale != nullptr && item.partial < 0) scale_ *= __ldg(p.row_scale + row_);
-      if (p.row_ids != nullptr) row_ = __ldg(p.row_ids + row_);
+      if (p.stored.row_scale != nullptr && item.partial < 0)
+        scale_ *= __ldg(p.stored.row_scale + row_);
+      if (p.stored.row_ids != nullptr) row_ = __ldg(p.stored.row_ids + row_);
     }
   }
   // In y; -1: past the end.
@@ -114,22 +114,22 @@ class PanelWarp {
  public:
   using Tile = PanelTile<P>;
   static constexpr int kRowTiles = Source::kRows / 16;
-  // What comes with a stage's rows, 16 bytes a lane: columns, bits, column weights.
-  static constexpr uint32_t kFactBytes = kColumnBytes + Source::kBitBytes + Source::kScaleBytes;
+  // What comes with a K tile's rows, 16 bytes a lane: columns, bits, column weights.
+  static constexpr uint32_t kMetadataBytes = kColumnBytes + Source::kBitBytes + Source::kScaleBytes;
   static constexpr int kColumnLanes = kColumnBytes / kChunkBytes;
   static constexpr int kBitLanes = Source::kBitBytes / kChunkBytes;
-  static constexpr int kFactLanes = kFactBytes / kChunkBytes;
-  // From stage to stage in the ring. Addresses in a stage are exclusive ors of their last bits.
-  static constexpr uint32_t kPitch = (kStageBytes + kFactBytes + 127) / 128 * 128;
+  static constexpr int kMetadataLanes = kMetadataBytes / kChunkBytes;
+  // From K tile to K tile in the ring. Addresses in a K tile are exclusive ors of their last bits.
+  static constexpr uint32_t kPitch = (kTileSliceBytes + kMetadataBytes + 127) / 128 * 128;
 
   __device__ PanelWarp(const SpmmLaunch& p, const PanelItem& item, int lane, int slice,
                        uint32_t ring)
       : p_(p),
         a_(p.a),
         item_(item),
-        stages_(item.stages),
-        end_(item.stage + item.stages),
-        next_(item.stage + item.first()),
+        k_tiles_(item.k_tiles),
+        end_(item.first_k_tile + item.k_tiles),
+        next_(item.first_k_tile + item.rotation()),
         lane_(lane),
         slice_(slice),
         ring_(ring),
@@ -139,36 +139,36 @@ class PanelWarp {
     x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
     copy_to_ = ring + copy_address(lane);
-    if constexpr (kBitLanes > 0) find_facts();
+    if constexpr (kBitLanes > 0) find_metadata();
   }
 
-  // All stages for each of `slices` slices of X. The ring runs on from one slice to the next.
+  // All K tiles for each of `slices` slices of X. The ring runs on from one slice to the next.
   __device__ void run(int slices) {
-    PanelOperand<Source> operand(a_, lane_, ring_ + kRing * kPitch);
-    uint32_t here = 0;                 // half of the ring that is multiplied
-    int remaining = stages_ * slices;  // stages to copy
+    PanelOperand<Source> operand(a_, lane_, ring_ + kPipelineStages * kPitch);
+    uint32_t here = 0;                  // half of the ring that is multiplied
+    int remaining = k_tiles_ * slices;  // K tiles to copy
     if (remaining > 0) {
       operand.look_up(next_);
       uint32_t ids[kLaneColumns];
-      load_words(a_.columns + uint64_t{next_} * kStage + copy_slot(lane_, 0), ids);
+      load_words(a_.columns + uint64_t{next_} * kPanelKTile + copy_slot(lane_, 0), ids);
       copy(remaining, ids, 0);
       operand.take();
     }
     prefetch_start();
     for (int slice = 0; slice < slices; ++slice) {
-      for (int i = stages_; i > 0; --i) {
+      for (int i = k_tiles_; i > 0; --i) {
         operand.look_up(next_);
         operand.put();
         wait_copies();
-        // Now every lane's copies of this stage are there, and all have read the one before it.
+        // Now every lane's copies of this K tile are there, and all have read the one before it.
         __syncwarp();
         if (remaining > 0) {
           uint32_t ids[kLaneColumns];
-          load_shared_words(ring_ + here + kStageBytes + copy_slot(lane_, 0) * sizeof(int32_t),
+          load_shared_words(ring_ + here + kTileSliceBytes + copy_slot(lane_, 0) * sizeof(int32_t),
                             ids);
           copy(remaining, ids, kPitch - here);
         }
-        operand.open(ring_ + here + kStageBytes + kColumnBytes);
+        operand.open(ring_ + here + kTileSliceBytes + kColumnBytes);
         operand.take();
         multiply(ring_ + here, operand);
         here = kPitch - here;
@@ -180,50 +180,50 @@ class PanelWarp {
  private:
   // Asks for what a later block reads first, so that it starts with hits in L2.
   __device__ void prefetch_start() const {
-    const int64_t later = int64_t{blockIdx.x} + kStartAhead;
-    if (later >= p_.item_count || lane_ > 3) return;
-    const PanelItem item = load_item(p_.items + later);
-    const int64_t slot = int64_t{item.stage + item.first()} * kStage;
-    const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kStage);
+    const uint32_t later = p_.work.prefetched(blockIdx.x);
+    if (!p_.work.has(later) || lane_ > 3) return;
+    const PanelItem item = load_item(p_.work.items + later);
+    const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
+    const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kPanelKTile);
     if (lane_ == 2 && a_.bitmap != nullptr) {
       at = reinterpret_cast<const char*>(a_.bitmap) + slot * Source::kRows / 8;
     } else if (lane_ == 3 && a_.slot_scale != nullptr) {
       at = static_cast<const char*>(a_.slot_scale) + slot * sizeof(typename Tile::Storage);
     }
     if constexpr (std::is_same_v<Source, PackedPanel>) {
-      if (lane_ == 2) at = reinterpret_cast<const char*>(a_.value_ptr + slot / kStage);
+      if (lane_ == 2) at = reinterpret_cast<const char*>(a_.value_ptr + slot / kPanelKTile);
     }
     prefetch(at);
   }
 
-  __device__ void find_facts() {
+  __device__ void find_metadata() {
     if (lane_ < kColumnLanes) {
       from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane_;
-      from_step_ = kColumnBytes;
+      from_pitch_ = kColumnBytes;
     } else if (lane_ < kColumnLanes + kBitLanes) {
       from_ = reinterpret_cast<const char*>(a_.bitmap) + kChunkBytes * (lane_ - kColumnLanes);
-      from_step_ = Source::kBitBytes;
+      from_pitch_ = Source::kBitBytes;
     } else {
       const int chunk = lane_ - kColumnLanes - kBitLanes;
       from_ = static_cast<const char*>(a_.slot_scale) + kChunkBytes * chunk;
-      from_step_ = Source::kScaleBytes;
+      from_pitch_ = Source::kScaleBytes;
     }
-    // Otherwise they are chosen anew, in 64 bits, for every stage.
-    from_ = kept(from_);
-    from_step_ = kept(from_step_);
+    // Otherwise they are chosen anew, in 64 bits, for every K tile.
+    from_ = pin_register(from_);
+    from_pitch_ = pin_register(from_pitch_);
   }
 
-  // What this lane brings of a stage, or of its columns.
-  __device__ const char* fact(uint32_t stage) const {
-    if constexpr (kBitLanes > 0) return from_ + uint64_t{stage} * from_step_;
-    return reinterpret_cast<const char*>(a_.columns) + uint64_t{stage} * kColumnBytes +
+  // What this lane brings of a K tile, or of its columns.
+  __device__ const char* metadata(uint32_t k_tile) const {
+    if constexpr (kBitLanes > 0) return from_ + uint64_t{k_tile} * from_pitch_;
+    return reinterpret_cast<const char*>(a_.columns) + uint64_t{k_tile} * kColumnBytes +
            kChunkBytes * lane_;
   }
 
-  // Copies the next stage to `offset` in the ring, its bits and weights, and the columns of the one
-  // after it, which would otherwise take registers until then.
+  // Copies the next K tile to `offset` in the ring, its bits and weights, and the columns of the
+  // one after it, which would otherwise take registers until then.
   __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
-    // One way for all stages, though the last alone has slots without a column: the condition is
+    // One way for all K tiles, though the last alone has slots without a column: the condition is
     // part of the copy.
 #pragma unroll
     for (int j = 0; j < kLaneColumns; ++j) {
@@ -231,15 +231,15 @@ class PanelWarp {
       const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
       copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
     }
-    const uint32_t stage = next_;
-    if (++next_ == end_) next_ -= stages_;
+    const uint32_t k_tile = next_;
+    if (++next_ == end_) next_ -= k_tiles_;
     --remaining;
     const bool columns = lane_ < kColumnLanes;
-    if (lane_ < kFactLanes && (!columns || remaining > 0)) {
-      copy_async_or_zero(ring_ + offset + kStageBytes + kChunkBytes * lane_,
-                         fact(columns ? next_ : stage), true);
+    if (lane_ < kMetadataLanes && (!columns || remaining > 0)) {
+      copy_async_or_zero(ring_ + offset + kTileSliceBytes + kChunkBytes * lane_,
+                         metadata(columns ? next_ : k_tile), true);
     }
-    if (++copied_ == stages_) {
+    if (++copied_ == k_tiles_) {
       copied_ = 0;
       x_ += kRowChunks * kChunkBytes;
       left_ -= Tile::kFeatures;
@@ -282,23 +282,23 @@ class PanelWarp {
     }
   }
 
-  __device__ void multiply(uint32_t stage, const PanelOperand<Source>& operand) {
+  __device__ void multiply(uint32_t k_tile, const PanelOperand<Source>& operand) {
     if constexpr (Tile::kSplit) {
       float fresh[kRowTiles][Tile::kTiles][4] = {};
-      multiply_into(stage, operand, fresh);
+      multiply_into(k_tile, operand, fresh);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
         for (int i = 0; i < 4 * Tile::kTiles; ++i) sums_[m][i / 4][i % 4] += fresh[m][i / 4][i % 4];
       }
     } else {
-      multiply_into(stage, operand, sums_);
+      multiply_into(k_tile, operand, sums_);
     }
   }
 
   using Sums = float[kRowTiles][Tile::kTiles][4];
 
-  __device__ void multiply_into(uint32_t stage, const PanelOperand<Source>& operand,
+  __device__ void multiply_into(uint32_t k_tile, const PanelOperand<Source>& operand,
                                 Sums& sums) const {
 #pragma unroll
     for (int q = 0; q < Tile::kMmas; ++q) {
@@ -306,21 +306,21 @@ class PanelWarp {
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) operand.registers(m, q, a[m]);
       if constexpr (Tile::kSplit) {
-        multiply_split(stage, q, operand, a, sums);
+        multiply_split(k_tile, q, operand, a, sums);
       } else if constexpr (kWords<P>) {
-        multiply_words(stage, q, a, sums);
+        multiply_words(k_tile, q, a, sums);
       } else {
-        multiply_matrices(stage, q, a, sums);
+        multiply_matrices(k_tile, q, a, sums);
       }
     }
   }
 
-  __device__ void multiply_matrices(uint32_t stage, int q, const uint32_t (&a)[kRowTiles][4],
+  __device__ void multiply_matrices(uint32_t k_tile, int q, const uint32_t (&a)[kRowTiles][4],
                                     Sums& sums) const {
 #pragma unroll
     for (int pair = 0; pair < Tile::kTiles / 2; ++pair) {
       uint32_t x[4];
-      load_matrices(matrix_address(stage + matrix_address(lane_), q, pair), x);
+      load_matrices(matrix_address(k_tile + matrix_address(lane_), q, pair), x);
       const uint32_t low[2] = {x[0], x[1]};
       const uint32_t high[2] = {x[2], x[3]};
 #pragma unroll
@@ -331,12 +331,12 @@ class PanelWarp {
     }
   }
 
-  __device__ void multiply_words(uint32_t stage, int q, const uint32_t (&a)[kRowTiles][4],
+  __device__ void multiply_words(uint32_t k_tile, int q, const uint32_t (&a)[kRowTiles][4],
                                  Sums& sums) const {
     uint32_t x[2][4];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      load_shared(word_address(stage + word_address(lane_), q, upper), x[upper]);
+      load_shared(word_address(k_tile + word_address(lane_), q, upper), x[upper]);
     }
 #pragma unroll
     for (int tile = 0; tile < Tile::kTiles; ++tile) {
@@ -355,13 +355,13 @@ class PanelWarp {
   }
 
   // fp32: what the small parts add comes first, so that it is not lost in the sum of the large.
-  __device__ void multiply_split(uint32_t stage, int q, const PanelOperand<Source>& operand,
+  __device__ void multiply_split(uint32_t k_tile, int q, const PanelOperand<Source>& operand,
                                  const uint32_t (&a)[kRowTiles][4], Sums& sums) const {
     Split x[Tile::kTiles][2];
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
       uint32_t words[4];
-      load_shared(word_address(stage + word_address(lane_), q, upper), words);
+      load_shared(word_address(k_tile + word_address(lane_), q, upper), words);
 #pragma unroll
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
         x[tile][upper] = split(operand.weigh(2 * q + upper, bits_float(words[tile])));
@@ -391,9 +391,9 @@ class PanelWarp {
   const SpmmLaunch& p_;
   const BlockedView& a_;
   const PanelItem& item_;
-  int stages_;
-  uint32_t end_;   // after the last stage
-  uint32_t next_;  // the stage that is copied next
+  int k_tiles_;
+  uint32_t end_;   // after the last K tile
+  uint32_t next_;  // the K tile that is copied next
   int lane_;
   int slice_;
   uint32_t ring_;
@@ -402,10 +402,10 @@ class PanelWarp {
   const char* x_;
   uint32_t stride_;
   uint32_t copy_to_;
-  const char* from_;                               // the lane's part of what comes with stage 0
-  uint32_t from_step_;                             // bytes from stage to stage
-  int copied_ = 0;                                 // stages of this slice
-  float nothing_ = bits_float(kept(0x80000000u));  // -0, which the compiler does not know
+  const char* from_;     // the lane's part of what comes with K tile 0
+  uint32_t from_pitch_;  // bytes from K tile to K tile
+  int copied_ = 0;       // K tiles of this slice
+  float nothing_ = bits_float(pin_register(0x80000000u));  // -0, which the compiler does not know
   float sums_[kRowTiles][Tile::kTiles][4] = {};
 };
 
@@ -413,11 +413,11 @@ template <Precision P, class Source>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
   using Tile = PanelTile<P>;
-  constexpr int kChunks =
-      kRing * PanelWarp<P, Source>::kPitch / sizeof(uint4) + PanelOperand<Source>::kSharedChunks;
+  constexpr int kChunks = kPipelineStages * PanelWarp<P, Source>::kPitch / sizeof(uint4) +
+                          PanelOperand<Source>::kSharedChunks;
   __shared__ __align__(1024) uint4 ring[kChunks];
   const int lane = threadIdx.x;
-  const PanelItem item = load_item(p.items + blockIdx.x);
+  const PanelItem item = load_item(p.work.items + blockIdx.x);
   const int first = blockIdx.y * p.slices;
   const int slices =
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
@@ -429,7 +429,8 @@ __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
 template <Precision P, class Source>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
-  const dim3 grid = grid_of(p.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
+  const dim3 grid =
+      grid_of(p.work.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(panel_spmm_kernel<P, Source>, 0, prepared);
   launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream,

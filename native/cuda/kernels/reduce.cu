@@ -12,13 +12,13 @@ constexpr int kAhead = 8;  // parts a thread has in flight
 // Four features of one row a thread; parts are added in their order along the row. The kernel may
 // start before the one that writes the parts has ended.
 __global__ void __launch_bounds__(kThreads) reduce_kernel(const Reduce p) {
-  const Cut cut = p.cuts[blockIdx.x];
+  const Cut cut = p.work.cuts[blockIdx.x];
   const int64_t stride = partial_stride(p.n);
   const int64_t item = int64_t{blockIdx.y} * kThreads + threadIdx.x;
   const int64_t column = item % (stride / 4) * 4;
   const int64_t in_window = item / (stride / 4);
   const int64_t first =
-      p.first_rows != nullptr ? p.first_rows[cut.item] : int64_t{cut.item} * p.window;
+      p.first_rows != nullptr ? p.first_rows[cut.index] : int64_t{cut.index} * p.window;
   const int64_t row = first + in_window;
   if (in_window >= p.window || row >= p.rows || column >= p.n) return;
   float sum[4] = {};
@@ -39,17 +39,18 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const Reduce p) {
       sum[3] += v[j].w;
     }
   }
-  const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
+  const float scale = p.stored.row_scale != nullptr ? p.stored.row_scale[row] : 1.0f;
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum[i] *= scale;
-  store_row(p.y, p.row_ids != nullptr ? p.row_ids[row] : row, column, p.n, sum);
+  store_row(p.y, p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row, column, p.n, sum);
 }
 
 }  // namespace
 
 void reduce_partials(const Reduce& problem, Stream stream) {
   const int64_t items = problem.window * partial_stride(problem.n) / 4;
-  const dim3 grid = grid_of(problem.cut_count, 1, ceil_div<int64_t>(items, kThreads), "reduce");
+  const dim3 grid =
+      grid_of(problem.work.cut_count, 1, ceil_div<int64_t>(items, kThreads), "reduce");
   launch_early("reduce", reduce_kernel, grid, kThreads, stream, problem);
 }
 

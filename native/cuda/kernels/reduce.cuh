@@ -6,14 +6,12 @@
 namespace gnnsparse::cuda {
 
 struct Reduce {
-  const Cut* cuts = nullptr;
-  int64_t cut_count = 0;
+  CutList work;
   const float* partial = nullptr;       // [partial sums][window][partial_stride(n)]
   int window = 1;                       // rows of a partial sum
   const int32_t* first_rows = nullptr;  // first row of each item; null: item * window
   int64_t rows = 0;
-  const int32_t* row_ids = nullptr;
-  const float* row_scale = nullptr;
+  StoredRows stored;
   MutableDenseView y;
   int64_t n = 0;
 };
@@ -22,17 +20,15 @@ void reduce_partials(const Reduce& problem, Stream stream);
 
 // The partial sums of a window or panel kernel's cut windows, if there are any.
 template <class Problem>
-void reduce_windows(const Problem& problem, const Cut* cuts, int64_t cut_count, Stream stream) {
-  if (cut_count == 0) return;
+void reduce_windows(const Problem& problem, Stream stream) {
+  if (problem.work.cut_count == 0) return;
   Reduce reduce;
-  reduce.cuts = cuts;
-  reduce.cut_count = cut_count;
+  reduce.work = problem.work;
   reduce.partial = problem.partial;
   reduce.window = problem.a.shape.window;
   reduce.first_rows = problem.a.panel_rows;
   reduce.rows = problem.a.rows;
-  reduce.row_ids = problem.row_ids;
-  reduce.row_scale = problem.row_scale;
+  reduce.stored = problem.stored;
   reduce.y = problem.y;
   reduce.n = problem.n;
   reduce_partials(reduce, stream);

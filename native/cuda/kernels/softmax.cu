@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <bool kBackward>
 __global__ void __launch_bounds__(kThreads) long_rows_kernel(const __grid_constant__ Softmax p) {
-  const int64_t r = p.long_rows[blockIdx.x].item;
+  const int64_t r = p.work.cuts[blockIdx.x].index;
   row<kBackward>(p, BlockGroup{}, p.a.indptr[r], p.a.indptr[r + 1]);
 }
 
@@ -113,7 +113,7 @@ void run(const Softmax& p, Stream stream) {
   const char* call = kBackward ? "softmax_grad" : "softmax";
   int lanes = 4;
   while (lanes < kWarpSize && lanes * p.a.rows < p.a.nnz) lanes *= 2;
-  launch(call, long_rows_kernel<kBackward>, grid_of(p.long_row_count, 1, 1, call), kThreads, stream,
+  launch(call, long_rows_kernel<kBackward>, grid_of(p.work.cut_count, 1, 1, call), kThreads, stream,
          p);
   launch(call, rows_kernel<kBackward>, grid_of(p.a.rows, kThreads / lanes, 1, call), kThreads,
          stream, p, lanes);

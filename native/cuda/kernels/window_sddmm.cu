@@ -13,7 +13,7 @@ namespace {
 constexpr int kSddmmWarps = 4;
 
 // A chunk is what the four lanes of a row load at once. Up to kResident chunks of Q stay in
-// registers; with kResident = 0 they are read again for every step.
+// registers; with kResident = 0 they are read again for every K tile.
 template <Precision P, int kResident>
 class SddmmWarp {
  public:
@@ -25,7 +25,7 @@ class SddmmWarp {
       : p_(p), range_(range), lane_(lane), feature_(Tile::kLaneFeatures * (lane & 3)) {
     const int64_t row = min(range.row + lane_row(lane), p.a.rows - 1);
     q_row_ = static_cast<const Storage*>(p.q.data) +
-             (p.row_ids != nullptr ? p.row_ids[row] : row) * p.q.stride;
+             (p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row) * p.q.stride;
 #pragma unroll
     for (int c = 0; c < kResident; ++c) q_[c] = load_masked<P>(q_row_, feature_ + c * kChunk, p.d);
   }
@@ -37,13 +37,13 @@ class SddmmWarp {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = result_row(lane_, i);
-      next[i] = range_.row + r < p_.a.rows
-                    ? p_.indptr[range_.row + r] + p_.row_offsets[range_.segment * kTileRows + r]
-                    : 0;
+      next[i] = range_.row + r < p_.a.rows ? p_.stored.indptr[range_.row + r] +
+                                                 p_.work.row_offsets[range_.item * kTileRows + r]
+                                           : 0;
     }
-    int position = kStep * range_.first_step + sddmm_slot(lane_, 0);
+    int position = kWindowKTile * range_.first_k_tile + sddmm_slot(lane_, 0);
     const int32_t* columns = p_.a.columns + range_.first;
-    for (int step = 0; step < range_.steps; ++step, position += kStep) {
+    for (int k_tile = 0; k_tile < range_.k_tiles; ++k_tile, position += kWindowKTile) {
       float c[4] = {};
       multiply(__ldg(columns + position), __ldg(columns + position + 8), c);
 #pragma unroll
@@ -107,15 +107,15 @@ class SddmmWarp {
 template <Precision P, int kResident>
 __global__ void __launch_bounds__(kSddmmWarps* kWarp)
     window_sddmm_kernel(const __grid_constant__ WindowSddmm p) {
-  const int64_t segment = int64_t{blockIdx.x} * kSddmmWarps + threadIdx.x / kWarp;
-  if (segment >= p.segment_count) return;
-  const WindowRange range = window_range(p.a, p.segments, segment);
+  const int64_t item = int64_t{blockIdx.x} * kSddmmWarps + threadIdx.x / kWarp;
+  if (item >= p.work.item_count) return;
+  const WindowRange range = window_range(p.a, p.work.items, item);
   SddmmWarp<P, kResident>(p, range, threadIdx.x % kWarp).run();
 }
 
 template <Precision P, int kResident>
 void launch_sddmm(const WindowSddmm& p, Stream stream) {
-  const dim3 grid = grid_of(p.segment_count, kSddmmWarps, 1, "sddmm_window");
+  const dim3 grid = grid_of(p.work.item_count, kSddmmWarps, 1, "sddmm_window");
   launch("sddmm_window", window_sddmm_kernel<P, kResident>, grid, kSddmmWarps * kWarp, stream, p);
 }
 

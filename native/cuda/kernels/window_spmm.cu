@@ -2,8 +2,7 @@
 
 namespace gnnsparse::cuda {
 
-void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
-                 Stream stream) {
+void spmm_window(const WindowSpmm& problem, Precision precision, Stream stream) {
   switch (precision) {
     case Precision::kFp16:
       run_window_spmm<Precision::kFp16>(problem, stream);
@@ -17,7 +16,7 @@ void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, 
     default:
       throw std::invalid_argument("precision: the window kernel has no fp32");
   }
-  reduce_windows(problem, cuts, cut_count, stream);
+  reduce_windows(problem, stream);
 }
 
 }  // namespace gnnsparse::cuda

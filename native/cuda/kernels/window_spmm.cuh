@@ -1,5 +1,5 @@
 // SpMM on Tensor Cores over windows of 8 or 16 rows (FlashSparse, section 3.3; SSpMM, algorithm 2),
-// for every way the blocked format stores values. One warp takes a segment of a window and a tile
+// for every way the blocked format stores values. One warp takes a item of a window and a tile
 // of features; nothing passes through shared memory. window_tile.h has the register maps.
 #pragma once
 
@@ -33,15 +33,15 @@ class WindowWarp {
   __device__ WindowWarp(const WindowSpmm& p, const WindowRange& range, int lane, int64_t feature)
       : p_(p),
         range_(range),
-        source_(p.a, p.edges, range, lane),
+        source_(p.a, p.row_values(), range, lane),
         x_(static_cast<const typename Tile::Storage*>(p.x.data) + feature),
-        position_(kStep * range.first_step + lane_slot(lane)),
+        position_(kWindowKTile * range.first_k_tile + lane_slot(lane)),
         active_(feature < p.n) {}
 
   __device__ void run() {
     SlotColumns columns = {};
-    if (range_.steps > 0) columns = slot_columns(p_.a, range_, position_);
-    for (int step = 0; step < range_.steps; ++step) {
+    if (range_.k_tiles > 0) columns = slot_columns(p_.a, range_, position_);
+    for (int k_tile = 0; k_tile < range_.k_tiles; ++k_tile) {
       Vec16 rows[kLaneSlots];
 #pragma unroll
       for (int i = 0; i < kLaneSlots; ++i) {
@@ -49,8 +49,8 @@ class WindowWarp {
       }
       typename Tile::Values values[kRowTiles];
       source_.next(values);
-      position_ += kStep;
-      if (step + 1 < range_.steps) columns = slot_columns(p_.a, range_, position_);
+      position_ += kWindowKTile;
+      if (k_tile + 1 < range_.k_tiles) columns = slot_columns(p_.a, range_, position_);
       __syncwarp();  // sources branch by lane, an mma takes the whole warp
       multiply(rows, values);
     }
@@ -94,15 +94,15 @@ __global__ void __launch_bounds__(kWindowWarps* kWarp, kWindowBlocks<Source>)
     window_spmm_kernel(const __grid_constant__ WindowSpmm p) {
   using Tile = typename TileOf<P>::Type;
   const int lane = threadIdx.x % kWarp;
-  const int64_t segment = int64_t{blockIdx.x} * kWindowWarps + threadIdx.x / kWarp;
-  if (segment >= p.segment_count) return;
-  const WindowRange range = window_range(p.a, p.segments, segment);
+  const int64_t item = int64_t{blockIdx.x} * kWindowWarps + threadIdx.x / kWarp;
+  if (item >= p.work.item_count) return;
+  const WindowRange range = window_range(p.a, p.work.items, item);
   const int64_t feature = int64_t{blockIdx.y} * Tile::kFeatures + Tile::lane_feature(lane);
   WindowWarp<P, Source> warp(p, range, lane, feature);
   warp.run();
   if (feature >= p.n) return;
 
-  const int partial = p.segments[segment].partial;
+  const int partial = p.work.items[item].partial;
 #pragma unroll
   for (int r = 0; r < 2 * Source::kRowTiles; ++r) {
     const int in_window = kTileRows * (r / 2) + result_row(lane, r % 2);
@@ -120,18 +120,18 @@ __global__ void __launch_bounds__(kWindowWarps* kWarp, kWindowBlocks<Source>)
     }
     const int64_t row = range.row + in_window;
     if (row >= p.a.rows) continue;
-    const float scale = p.row_scale != nullptr ? p.row_scale[row] : 1.0f;
+    const float scale = p.stored.row_scale != nullptr ? p.stored.row_scale[row] : 1.0f;
 #pragma unroll
     for (int i = 0; i < Tile::kLaneFeatures; ++i) out[i] *= scale;
-    store_row(p.y, p.row_ids != nullptr ? p.row_ids[row] : row, feature, p.n, out);
+    store_row(p.y, p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row, feature, p.n, out);
   }
 }
 
 template <Precision P, class Source>
 void launch_window_spmm(const WindowSpmm& p, Stream stream) {
   using Tile = typename TileOf<P>::Type;
-  const dim3 grid = grid_of(p.segment_count, kWindowWarps, ceil_div<int64_t>(p.n, Tile::kFeatures),
-                            "spmm_window");
+  const dim3 grid = grid_of(p.work.item_count, kWindowWarps,
+                            ceil_div<int64_t>(p.n, Tile::kFeatures), "spmm_window");
   launch("spmm_window", window_spmm_kernel<P, Source>, grid, kWindowWarps * kWarp, stream, p);
 }
 
@@ -148,8 +148,8 @@ void run_window_spmm(const WindowSpmm& p, Stream stream) {
     return wide ? launch_window_spmm<P, PackedSource<Tile, 2>>(p, stream)
                 : launch_window_spmm<P, PackedSource<Tile, 1>>(p, stream);
   }
-  return p.edges.values != nullptr ? launch_window_spmm<P, RowValueSource<Tile>>(p, stream)
-                                   : launch_window_spmm<P, BitSource<Tile, kOne<P>>>(p, stream);
+  return p.stored.values != nullptr ? launch_window_spmm<P, RowValueSource<Tile>>(p, stream)
+                                    : launch_window_spmm<P, BitSource<Tile, kOne<P>>>(p, stream);
 }
 
 extern template void run_window_spmm<Precision::kFp16>(const WindowSpmm&, Stream);

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kSortThreads)
 // A warp a row. Several rows write the same column to a slot, and set bits of the same word.
 __global__ void __launch_bounds__(kSortThreads)
     fill_kernel(const CsrView a, const BlockedView format, const int32_t* position,
-                int32_t* columns, uint32_t* bitmap, int64_t* value_slot) {
+                int32_t* columns, uint32_t* bitmap, int64_t* value_index) {
   const int64_t row = int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
   if (row >= a.rows) return;
   const BlockedShape shape = format.shape;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int64_t e = a.indptr[row] + threadIdx.x % kRowLanes; e < a.indptr[row + 1]; e += kRowLanes) {
     const int64_t at = position[e];
     columns[first + at] = a.indices[e];
-    if (value_slot != nullptr) value_slot[e] = dense_offset(shape, first, slots, in_panel, at);
+    if (value_index != nullptr) value_index[e] = dense_offset(shape, first, slots, in_panel, at);
     if (bitmap != nullptr) {
       const int64_t bit = format.encoding == Encoding::kEntries
                               ? bank_bit(first, in_panel, at)
@@ -82,16 +82,16 @@ __global__ void __launch_bounds__(kSortThreads)
   for (int64_t i = last + 1; i < end; ++i) columns[i] = columns[last];
 }
 
-// A warp a stage.
+// A warp a K tile.
 __global__ void __launch_bounds__(kSortThreads)
-    count_entries_kernel(const uint32_t* banks, int64_t stages, int64_t* counts) {
-  const int64_t stage = int64_t{blockIdx.x} * (kSortThreads / kBanks) + threadIdx.x / kBanks;
-  if (stage >= stages) return;
-  int count = popcount(banks[stage * kBanks + threadIdx.x % kBanks]);
+    count_entries_kernel(const uint32_t* banks, int64_t k_tiles, int64_t* counts) {
+  const int64_t k_tile = int64_t{blockIdx.x} * (kSortThreads / kBanks) + threadIdx.x / kBanks;
+  if (k_tile >= k_tiles) return;
+  int count = popcount(banks[k_tile * kBanks + threadIdx.x % kBanks]);
   for (int step = kBanks / 2; step > 0; step /= 2) {
     count += __shfl_xor_sync(0xffffffffu, count, step);
   }
-  if (threadIdx.x % kBanks == 0) counts[stage] = count;
+  if (threadIdx.x % kBanks == 0) counts[k_tile] = count;
 }
 
 // A warp a row.
@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kSortThreads)
   const int64_t first = format.panel_ptr[row / format.shape.panel];
   const auto in_panel = static_cast<int>(row % format.shape.panel);
   for (int64_t e = a.indptr[row] + threadIdx.x % kRowLanes; e < a.indptr[row + 1]; e += kRowLanes) {
-    const int64_t stage = (first + position[e]) / 32;
+    const int64_t k_tile = (first + position[e]) / 32;
     const int element = tile_element(in_panel, position[e] % 32);
-    const int rank = entry_rank(banks + stage * kBanks, element);
-    entries[format.value_ptr[stage] + rank] = entry_of(element, values[e]);
+    const int rank = entry_rank(banks + k_tile * kBanks, element);
+    entries[format.value_ptr[k_tile] + rank] = entry_of(element, values[e]);
   }
 }
 
@@ -140,19 +140,19 @@ size_t count_panels(const CsrView& a, int64_t height, int64_t* columns, int32_t*
 }
 
 void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* position,
-                  int32_t* columns, uint8_t* bitmap, int64_t* value_slot, Stream stream) {
+                  int32_t* columns, uint8_t* bitmap, int64_t* value_index, Stream stream) {
   launch("fill_blocked", fill_kernel, grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_blocked"),
          kSortThreads, stream, a, format, position, columns, reinterpret_cast<uint32_t*>(bitmap),
-         value_slot);
+         value_index);
   if (format.shape.lane_order) return;  // padding stays -1
   launch("fill_blocked", pad_kernel, grid_of(format.panels, kSortThreads, 1, "fill_blocked"),
          kSortThreads, stream, format, columns);
 }
 
-void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts, Stream stream) {
+void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts, Stream stream) {
   launch("count_entries", count_entries_kernel,
-         grid_of(stages, kSortThreads / kBanks, 1, "count_entries"), kSortThreads, stream, banks,
-         stages, counts);
+         grid_of(k_tiles, kSortThreads / kBanks, 1, "count_entries"), kSortThreads, stream, banks,
+         k_tiles, counts);
 }
 
 void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,

@@ -4,11 +4,11 @@ namespace gnnsparse::cuda {
 namespace {
 
 __global__ void __launch_bounds__(kSortThreads)
-    edge_keys_kernel(Indices row, Indices col, int64_t edges, int64_t cols, uint64_t* keys,
+    edge_keys_kernel(IndexView row, IndexView col, int64_t edges, int64_t cols, uint64_t* keys,
                      uint32_t* ordinals) {
   const int64_t e = int64_t{blockIdx.x} * kSortThreads + threadIdx.x;
   if (e >= edges) return;
-  keys[e] = static_cast<uint64_t>(read(row, e)) * cols + read(col, e);
+  keys[e] = static_cast<uint64_t>(row[e]) * cols + col[e];
   ordinals[e] = static_cast<uint32_t>(e);
 }
 
@@ -16,12 +16,12 @@ __global__ void __launch_bounds__(kSortThreads)
 __global__ void __launch_bounds__(kSortThreads)
     write_csr_kernel(const uint64_t* keys, const uint32_t* ordinals, const int64_t* number,
                      int64_t edges, int64_t rows, int64_t cols, int64_t* indptr, int32_t* indices,
-                     Slots slot) {
+                     MutableIndexView nnz_index) {
   const int64_t i = int64_t{blockIdx.x} * kSortThreads + threadIdx.x;
   if (i >= edges) return;
   const int64_t out = number[i] - 1;
   const auto row = static_cast<int64_t>(keys[i] / cols);
-  write(slot, ordinals[i], out);
+  nnz_index.set(ordinals[i], out);
   if (i == 0 || keys[i] != keys[i - 1]) {
     indices[out] = static_cast<int32_t>(keys[i] % cols);
     write_starts(indptr, i == 0 ? -1 : static_cast<int64_t>(keys[i - 1] / cols), row, out);
@@ -54,11 +54,11 @@ __device__ int64_t row_of(const CsrView& a, int64_t e) {
 
 __global__ void __launch_bounds__(kSortThreads)
     write_transpose_kernel(const CsrView a, const uint32_t* keys, const uint32_t* ordinals,
-                           int64_t* indptr, int32_t* indices, Slots source) {
+                           int64_t* indptr, int32_t* indices, MutableIndexView source) {
   const int64_t i = int64_t{blockIdx.x} * kSortThreads + threadIdx.x;
   if (i >= a.nnz) return;
   const auto column = static_cast<int64_t>(keys[i]);
-  write(source, i, ordinals[i]);
+  source.set(i, ordinals[i]);
   indices[i] = static_cast<int32_t>(row_of(a, ordinals[i]));
   if (i == 0 || keys[i] != keys[i - 1]) {
     write_starts(indptr, i == 0 ? -1 : static_cast<int64_t>(keys[i - 1]), column, i);
@@ -74,8 +74,9 @@ void require_ordinals(int64_t count, const char* name) {
 
 }  // namespace
 
-size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t cols,
-                  int64_t* indptr, int32_t* indices, Slots slot, Scratch scratch, Stream stream) {
+size_t coo_to_csr(IndexView row, IndexView col, int64_t edges, int64_t rows, int64_t cols,
+                  int64_t* indptr, int32_t* indices, MutableIndexView nnz_index, Scratch scratch,
+                  Stream stream) {
   require_ordinals(edges, "edges");
   Carver carver(scratch);
   auto arrays = take_keys<uint64_t>(carver, edges);
@@ -88,12 +89,12 @@ size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t
   auto* number = reinterpret_cast<int64_t*>(arrays.keys);  // the unsorted keys are done with
   number_distinct(arrays, edges, number, stream);
   launch("coo_to_csr", write_csr_kernel, grid, kSortThreads, stream, arrays.sorted_keys,
-         arrays.sorted_ordinals, number, edges, rows, cols, indptr, indices, slot);
+         arrays.sorted_ordinals, number, edges, rows, cols, indptr, indices, nnz_index);
   return carver.used();
 }
 
-size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source, Scratch scratch,
-                 Stream stream) {
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView source,
+                 Scratch scratch, Stream stream) {
   require_ordinals(a.nnz, "nnz");
   Carver carver(scratch);
   auto arrays = take_keys<uint32_t>(carver, a.nnz);

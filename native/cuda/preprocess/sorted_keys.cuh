@@ -21,19 +21,6 @@ inline int bits_of(uint64_t values) {
   return bits < 1 ? 1 : bits;
 }
 
-// Element `i` of an array of 32 or 64 bits.
-__device__ __forceinline__ int64_t read(Indices array, int64_t i) {
-  return array.wide ? static_cast<const int64_t*>(array.data)[i]
-                    : static_cast<const int32_t*>(array.data)[i];
-}
-__device__ __forceinline__ void write(Slots array, int64_t i, int64_t value) {
-  if (array.wide) {
-    static_cast<int64_t*>(array.data)[i] = value;
-  } else {
-    static_cast<int32_t*>(array.data)[i] = static_cast<int32_t>(value);
-  }
-}
-
 // Keys and the ordinals they had before sorting.
 template <class Key>
 struct KeyArrays {

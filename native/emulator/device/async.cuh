@@ -5,14 +5,20 @@
 
 namespace gnnsparse::cuda {
 
-inline char* shared_memory(uint32_t address) { return emulator::Block::current().shared(address); }
+// `bytes` of shared memory.
+inline char* shared_memory(uint32_t address, uint32_t bytes) {
+  return emulator::Block::current().shared(address, bytes);
+}
 
 template <class T>
-T kept(T value) {
+T pin_register(T value) {
   return value;
 }
+inline void copy_async(uint32_t shared, const void* global, int bytes = 16) {
+  emulator::Block::current().copy(shared, global, static_cast<uint32_t>(bytes));
+}
 inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
-  emulator::Block::current().copy(shared, global, real);
+  copy_async(shared, global, real ? 16 : 0);
 }
 inline void commit_copies() { emulator::Block::current().commit(); }
 template <int kGroups>
@@ -27,53 +33,57 @@ inline void wait_copies() {
 
 // Four 8 x 8 matrices of 16-bit elements: lane 8 i + r names row r of matrix i. A lane gets two
 // neighbours of a row, or, transposed, of a column.
-inline void load_four(uint32_t shared, uint32_t (&m)[4], bool transposed) {
-  auto& block = emulator::Block::current();
-  block.publish(&shared, sizeof shared);
-  block.sync_warp();
-  const int slow = block.lane() / 4;
-  const int fast = 2 * (block.lane() % 4);
+struct FourWords {
+  uint32_t word[4];
+};
+template <bool kTransposed>
+void load_four(const uint32_t (&rows)[emulator::kLanes], FourWords (&taken)[emulator::kLanes]) {
   for (int i = 0; i < 4; ++i) {
-    uint16_t pair[2];
-    for (int half = 0; half < 2; ++half) {
-      const int row = transposed ? fast + half : slow;
-      const int column = transposed ? slow : fast + half;
-      uint32_t address;
-      std::memcpy(&address, block.published(8 * i + row), sizeof address);
-      std::memcpy(&pair[half], shared_memory(address) + 2 * column, sizeof pair[half]);
+    uint16_t matrix[8][8];
+    for (int row = 0; row < 8; ++row) {
+      std::memcpy(matrix[row], shared_memory(rows[8 * i + row], 16), sizeof matrix[row]);
     }
-    std::memcpy(&m[i], pair, sizeof m[i]);
+    for (unsigned lane = 0; lane < emulator::kLanes; ++lane) {
+      const int slow = lane / 4;
+      const int fast = 2 * (lane % 4);
+      const uint16_t low = kTransposed ? matrix[fast][slow] : matrix[slow][fast];
+      const uint16_t high = kTransposed ? matrix[fast + 1][slow] : matrix[slow][fast + 1];
+      taken[lane].word[i] = low | static_cast<uint32_t>(high) << 16;
+    }
   }
-  block.sync_warp();
 }
-inline void load_matrices_plain(uint32_t shared, uint32_t (&m)[4]) { load_four(shared, m, false); }
-inline void load_matrices(uint32_t shared, uint32_t (&m)[4]) { load_four(shared, m, true); }
+template <bool kTransposed>
+void load_matrices_of(uint32_t shared, uint32_t (&m)[4]) {
+  const auto words = emulator::Block::current().meet(shared, &load_four<kTransposed>);
+  std::memcpy(m, words.word, sizeof m);
+}
+inline void load_matrices_plain(uint32_t shared, uint32_t (&m)[4]) {
+  load_matrices_of<false>(shared, m);
+}
+inline void load_matrices(uint32_t shared, uint32_t (&m)[4]) { load_matrices_of<true>(shared, m); }
 
 inline uint32_t load_shared_word(uint32_t shared) {
   uint32_t word;
-  std::memcpy(&word, shared_memory(shared), sizeof word);
+  std::memcpy(&word, shared_memory(shared, sizeof word), sizeof word);
   return word;
 }
 inline uint32_t load_shared_half(uint32_t shared) {
   uint16_t half;
-  std::memcpy(&half, shared_memory(shared), sizeof half);
+  std::memcpy(&half, shared_memory(shared, sizeof half), sizeof half);
   return half;
 }
 inline void load_shared(uint32_t shared, uint32_t (&words)[4]) {
-  std::memcpy(words, shared_memory(shared), sizeof words);
+  std::memcpy(words, shared_memory(shared, sizeof words), sizeof words);
 }
 template <int kWords>
 void load_shared_words(uint32_t shared, uint32_t (&words)[kWords]) {
-  std::memcpy(words, shared_memory(shared), sizeof words);
+  for (int i = 0; i < kWords; i += 4) {
+    std::memcpy(words + i, shared_memory(shared + 4 * i, 16), 16);
+  }
 }
-inline void store_shared(uint32_t shared, uint32_t word) {
-  std::memcpy(shared_memory(shared), &word, sizeof word);
-}
-inline void store_shared(uint32_t shared, uint16_t value) {
-  std::memcpy(shared_memory(shared), &value, sizeof value);
-}
-inline void store_shared(uint32_t shared, uint4 words) {
-  std::memcpy(shared_memory(shared), &words, sizeof words);
+template <class T>
+void store_shared(uint32_t shared, T value) {
+  std::memcpy(shared_memory(shared, sizeof value), &value, sizeof value);
 }
 
 inline void prefetch(const void*) {}

@@ -13,14 +13,18 @@ constexpr int resident_blocks(int wanted) { return wanted; }
 template <class Kernel>
 void prefer_shared_memory(Kernel, int, std::atomic<uint64_t>&) {}
 
+inline char* dynamic_shared() { return emulator::Block::current().dynamic_shared(); }
+
 template <class... Parameters, class... Arguments>
-void launch(const char*, void (*kernel)(Parameters...), dim3 grid, int threads, Stream,
+void launch_shared(const char*, void (*kernel)(Parameters...), dim3 grid, int threads,
+                   uint32_t bytes, Stream, const Arguments&... arguments) {
+  emulator::Block::run_grid(grid.x, grid.y, threads, bytes, [&] { kernel(arguments...); });
+}
+
+template <class... Parameters, class... Arguments>
+void launch(const char* call, void (*kernel)(Parameters...), dim3 grid, int threads, Stream stream,
             const Arguments&... arguments) {
-  for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
-      emulator::Block::run(x, y, threads, [&] { kernel(arguments...); });
-    }
-  }
+  launch_shared(call, kernel, grid, threads, 0, stream, arguments...);
 }
 
 template <class... Parameters, class... Arguments>

@@ -30,7 +30,7 @@ struct HeadsView {
 
 // Edge values [batches, heads, nnz] in row order, contiguous along the edges; a stride of 0 shares
 // them.
-struct SlotsView {
+struct EdgeValuesView {
   const void* data = nullptr;
   int64_t batch = 0;
   int64_t head = 0;
@@ -41,10 +41,10 @@ struct SlotsView {
 
 // out = softmax(scale * q k^T + bias, at the nonzeros of a) v, in every head of every batch.
 struct AttentionProblem {
-  HeadsView q;     // [.., L, d]
-  HeadsView k;     // [.., S, d]
-  HeadsView v;     // [.., S, dv]
-  SlotsView bias;  // null: none
+  HeadsView q;          // [.., L, d]
+  HeadsView k;          // [.., S, d]
+  HeadsView v;          // [.., S, dv]
+  EdgeValuesView bias;  // null: none
   int64_t batches = 0;
   int64_t heads = 0;
   int64_t d = 0;

@@ -31,7 +31,7 @@ GNNSPARSE_HD constexpr int64_t lane_of(int64_t row, int64_t position) {
   return 4 * (row % 8) + position % 32 / 8;
 }
 
-// A column slot is one stored column of a panel. Slots of a panel lie at
+// A column slot is one stored column of a panel. NnzIndices of a panel lie at
 // [panel_ptr[p], panel_ptr[p + 1]); a padded slot holds zeros and repeats the panel's last column,
 // or in lane order is -1.
 struct BlockedView {
@@ -62,26 +62,26 @@ struct BlockedView {
 GNNSPARSE_HD constexpr int64_t dense_offset(BlockedShape shape, int64_t first, int64_t slots,
                                             int64_t row, int64_t position) {
   if (shape.lane_order) {
-    const int64_t stage = (first + position) / 32 * 32 * shape.window;
-    return stage + (row / 8 * 32 + lane_of(row, position)) * 8 + position % 8;
+    const int64_t k_tile = (first + position) / 32 * 32 * shape.window;
+    return k_tile + (row / 8 * 32 + lane_of(row, position)) * 8 + position % 8;
   }
   const int64_t begin = position / shape.block * shape.block;
   const int64_t width = slots - begin < shape.block ? slots - begin : shape.block;
   return (first + begin) * shape.window + row * width + (position - begin);
 }
 
-// The bit of element (row, position) of a plain bitmap: in lane order the bricks of a stage's
+// The bit of element (row, position) of a plain bitmap: in lane order the bricks of a K tile's
 // windows follow one another, otherwise bricks are as high as the panel.
 GNNSPARSE_HD constexpr int64_t bit_offset(BlockedShape shape, int64_t first, int64_t row,
                                           int64_t position) {
   const int64_t height = shape.window;
-  const int64_t stage = (first + position) / shape.brick;
+  const int64_t k_tile = (first + position) / shape.brick;
   if (shape.lane_order) {
-    const int64_t brick = stage * (shape.panel / height) + row / height;
+    const int64_t brick = k_tile * (shape.panel / height) + row / height;
     const int64_t in_lane = row % height / 8 * 4 + position % 8 / 2 + position % 2 * (height / 2);
     return (brick * 32 + lane_of(row, position)) * height + in_lane;
   }
-  const int64_t brick = stage * (height * shape.brick);
+  const int64_t brick = k_tile * (height * shape.brick);
   return brick + row * shape.brick + position % shape.brick;
 }
 
@@ -106,8 +106,8 @@ struct BlockedOutput {
   uint8_t* bitmap = nullptr;     // zeroed by the caller; of entries their bits by banks
   int64_t* brick_ptr = nullptr;  // written where only bricks with a nonzero are stored
   int32_t* brick_rows = nullptr;
-  int64_t* value_ptr = nullptr;   // written where values are packed in block order
-  int64_t* value_slot = nullptr;  // [nnz] where the value of each nonzero goes; -1: nowhere
+  int64_t* value_ptr = nullptr;    // written where values are packed in block order
+  int64_t* value_index = nullptr;  // [nnz] where the value of each nonzero goes; -1: nowhere
 };
 
 // panel_ptr, panel_bricks and panel_values are running sums of count_panels' results (panel_ptr of
@@ -118,8 +118,8 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
                   const BlockedOutput& out, int threads);
 
 // Entries (packed_entries.h), from the bits by banks that fill_blocked wrote: how many each of
-// `stages` blocks has, and the entries themselves at `format.value_ptr`, with `values` [nnz].
-void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts);
+// `K tiles` blocks has, and the entries themselves at `format.value_ptr`, with `values` [nnz].
+void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts);
 void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
                   const uint16_t* values, uint32_t* entries, int threads);
 

@@ -60,12 +60,11 @@ struct AttentionArgs {
   // [batches, heads, L] sum over a row of its weights times their gradients: the pass over rows
   // writes it, the pass over columns reads it.
   float* delta = nullptr;
-  HeadsView dq;                    // null: not needed. Pass over rows
-  HeadsView dk;                    // Pass over columns
-  HeadsView dv;                    // Pass over columns
-  SlotsView dbias;                 // null: not needed. Zeros that the pass over rows adds to
-  const void* slot_map = nullptr;  // transposed: the slot of each nonzero in row order
-  bool wide_map = false;
+  HeadsView dq;             // null: not needed. Pass over rows
+  HeadsView dk;             // Pass over columns
+  HeadsView dv;             // Pass over columns
+  EdgeValuesView dbias;     // null: not needed. Zeros that the pass over rows adds to
+  IndexView nnz_index_map;  // transposed: index in A of each nonzero of A^T
 
   int64_t groups() const { return batch_groups * head_groups; }
 };

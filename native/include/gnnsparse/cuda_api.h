@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gnnsparse/blocked.h"
+#include "gnnsparse/csr_problem.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/types.h"
@@ -22,22 +23,6 @@ using Stream = CUstream_st*;
 class CudaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-};
-
-// Rows or windows whose work was cut: item, place of the first partial sum, number of them.
-struct Cut {
-  int32_t item;
-  int32_t first;
-  int32_t count;
-  int32_t unused;
-};
-
-// Part of a long row: `first` and `count` in nonzeros from the start of the row.
-struct RowSegment {
-  int32_t row;
-  int32_t first;
-  int32_t count;
-  int32_t partial;
 };
 
 // Width of a row of partial sums.
@@ -56,65 +41,16 @@ struct Pack {
   MutableDenseView out;
 };
 
-// y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: values[e] * x[indices[e]]. Rows of x
-// are 16-byte aligned.
-struct CsrSpmm {
-  CsrView a;
-  const int32_t* row_ids = nullptr;
-  const void* values = nullptr;  // [nnz], storage type, 16-byte aligned; null: 1
-  const float* row_scale = nullptr;
-  const RowSegment* segments = nullptr;  // parts of the rows with more than row_limit nonzeros
-  int64_t segment_count = 0;
-  const Cut* cuts = nullptr;
-  int64_t cut_count = 0;
-  int64_t row_limit = 0;
-  const int32_t* groups = nullptr;  // [group_count + 1] first rows; null: every row is its own
-  int64_t group_count = 0;
-  int lanes = 32;      // along the features, a power of two from 1 to 32
-  int row_lanes = 32;  // of one row, a multiple of lanes up to 32; a group has just `lanes`
-  DenseView x;
-  MutableDenseView y;
-  int64_t n = 0;
-  float* partial = nullptr;  // [partial sums][partial_stride(n)]
-};
-
-// out[e] = dot(q[row_ids[i]], k[indices[e]])
-struct CsrSddmm {
-  CsrView a;
-  const int32_t* row_ids = nullptr;
-  const RowSegment* segments = nullptr;
-  int64_t segment_count = 0;
-  int64_t row_limit = 0;
-  int lanes = 32;
-  int row_lanes = 32;
-  DenseView q;
-  DenseView k;
-  void* out = nullptr;
-  DType out_dtype = DType::kFloat32;
-  int64_t d = 0;
-};
-
-struct Softmax {
-  CsrView a;
-  const Cut* long_rows = nullptr;  // rows with more than row_limit nonzeros
-  int64_t long_row_count = 0;
-  int64_t row_limit = 0;
-  const float* scores = nullptr;  // backward: the softmax
-  const float* grad = nullptr;    // backward only
-  float* out = nullptr;
-};
-
 void pack(const Pack& problem, Stream stream);
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
-void spmm_window(const WindowSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
-                 Stream stream);
-void spmm_panel(const PanelSpmm& problem, const Cut* cuts, int64_t cut_count, Precision precision,
-                Stream stream);
+void spmm_window(const WindowSpmm& problem, Precision precision, Stream stream);
+void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
-// Backward kRows, whose facts of the queries kColumns needs, and kColumns, or both in one, kOnce.
-enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kOnce = 3 };
+// The backward pass is kRows, which gives dQ and the row statistics, and then kColumns, which reads
+// the row statistics and gives dK and dV; or kFused, which does the work of both.
+enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
@@ -135,33 +71,24 @@ struct Scratch {
   size_t bytes = 0;
 };
 
-// An index array of 32 or 64 bits, a slot array likewise.
-struct Indices {
-  const void* data = nullptr;
-  bool wide = false;
-};
-struct Slots {
-  void* data = nullptr;
-  bool wide = false;
-};
-
 // As the functions of the same names in gnnsparse/csr.h.
-size_t coo_to_csr(Indices row, Indices col, int64_t edges, int64_t rows, int64_t cols,
-                  int64_t* indptr, int32_t* indices, Slots slot, Scratch scratch, Stream stream);
-size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, Slots source, Scratch scratch,
-                 Stream stream);
+size_t coo_to_csr(IndexView row, IndexView col, int64_t edges, int64_t rows, int64_t cols,
+                  int64_t* indptr, int32_t* indices, MutableIndexView nnz_index, Scratch scratch,
+                  Stream stream);
+size_t transpose(const CsrView& a, int64_t* indptr, int32_t* indices, MutableIndexView source,
+                 Scratch scratch, Stream stream);
 
 // Distinct columns of each panel of `height` rows, and the place of each nonzero's column among
 // those of its panel.
 size_t count_panels(const CsrView& a, int64_t height, int64_t* columns, int32_t* position,
                     Scratch scratch, Stream stream);
 
-// Fills columns (-1 in every slot before), bitmap (zeroed before) or value_slot, from `position`.
+// Fills columns (-1 in every slot before), bitmap (zeroed before) or value_index, from `position`.
 void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* position,
-                  int32_t* columns, uint8_t* bitmap, int64_t* value_slot, Stream stream);
+                  int32_t* columns, uint8_t* bitmap, int64_t* value_index, Stream stream);
 
 // As the functions of the same names in gnnsparse/blocked.h.
-void count_entries(const uint32_t* banks, int64_t stages, int64_t* counts, Stream stream);
+void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts, Stream stream);
 void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,
                   const uint32_t* banks, const uint16_t* values, uint32_t* entries, Stream stream);
 

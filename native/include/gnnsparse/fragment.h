@@ -1,7 +1,7 @@
 // Which matrix element each register of each lane holds in a warp-wide mma, from the PTX ISA,
 // "Matrix Fragments for mma.m16n8k16 with floating point type" and "... mma.m16n8k8" (.tf32).
-// The CPU emulation multiplies by these maps, so a kernel that fills its registers by another
-// layout gives wrong numbers without a GPU.
+// native/emulator multiplies by these maps, so a kernel that fills its registers by another layout
+// gives wrong numbers without a GPU; a test compares them with the formulas of the PTX ISA.
 #pragma once
 
 #include "gnnsparse/types.h"

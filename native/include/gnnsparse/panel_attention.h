@@ -9,11 +9,11 @@ namespace gnnsparse {
 // What every column slot of a panel of 16 rows adds to dK and dV, in the storage type: rows of dV
 // and of dK, each padded to whole 16 bytes, those of a column one after another. Written by the
 // backward pass in one, then summed.
-struct Addends {
+struct DkvPartials {
   void* data = nullptr;  // [heads at a time][count][row_bytes]
   int64_t heads = 0;     // at a time
   int64_t count = 0;     // of one head
-  // [stages][8][4]: place of column slot `column_slot(n, j)` of a stage; -1: none
+  // [K tiles][8][4]: place of column slot `column_slot(n, j)` of a K tile; -1: none
   const int32_t* place_of_slot = nullptr;
   const int32_t* column_starts = nullptr;  // [S + 1] first place of each column
 
@@ -29,16 +29,10 @@ struct Addends {
 // and padded with zeros to whole 16 bytes. Heads are counted over the whole batch.
 struct PanelAttention {
   AttentionProblem problem;
-  BlockedView a;                     // bits of panels in lane order, of A or of A^T: 16 rows,
-                                     // or 64 in windows of 16
-  const int64_t* indptr = nullptr;   // of a
-  const PanelItem* items = nullptr;  // parts of cut panels have a place for partial sums
-  int64_t item_count = 0;
-  const int32_t* row_offsets = nullptr;  // [items][panel] nonzeros of a row before the item
-  const int32_t* row_ids = nullptr;      // null: i
-  const int32_t* cuts = nullptr;         // [cut_count][4]: panel, first partial, count, unused
-  int64_t cut_count = 0;
-  int64_t partials = 0;      // of one head
+  BlockedView a;             // bits of panels in lane order, of A or of A^T: 16 rows,
+                             // or 64 in windows of 16
+  StoredRows stored;         // of a
+  WorkList<PanelItem> work;  // with row_offsets; of one head, as are its partial sums
   float* partial = nullptr;  // [heads][partials][panel][width rounded up to 64], twice in the pass
                              // over columns, then [heads][partials][2][panel]
   int64_t first_head = 0;    // heads [first_head, first_head + head_count) are done
@@ -53,24 +47,13 @@ struct PanelAttention {
   // pass; what is left to divide its weights by; what their gradients are lowered by, the sum of
   // grad * out over the row; unused. The pass over rows writes those of queries with an edge, that
   // over columns reads them.
-  float* facts = nullptr;
-  HeadsView dq;     // pass over rows; null: not wanted
-  SlotsView dbias;  // float32, added to; null: not wanted
-  HeadsView dk;     // pass over columns, or both passes in one
+  float* row_stats = nullptr;
+  HeadsView dq;          // pass over rows; null: not wanted
+  EdgeValuesView dbias;  // float32, added to; null: not wanted
+  HeadsView dk;          // pass over columns, or both passes in one
   HeadsView dv;
-  const void* slot_map = nullptr;  // pass over columns with a bias: place of each nonzero in A
-  bool wide_map = false;           // of 64 bits
-  Addends addends;                 // both passes in one
+  IndexView nnz_index_map;   // pass over columns with a bias: index in A of each nonzero of A^T
+  DkvPartials dkv_partials;  // both passes in one
 };
 
-namespace cpu {
-
-// The forward kernel of one head without bias, dropout and mask, executed on the CPU lane by lane.
-// For tests: slow. Parts of a cut panel go on from one another, in the order of the list.
-void emulate_attention(const PanelAttention& problem);
-// In the same way the pass over rows, or, where `dq` is null, over columns (`a` is A^T then); both
-// read the facts.
-void emulate_attention_grad(const PanelAttention& problem);
-
-}  // namespace cpu
 }  // namespace gnnsparse

@@ -1,9 +1,9 @@
 // Where a panel kernel finds operand A: one source for each way a panel stores its values. A source
-// belongs to one lane. load() fetches what the lane needs of a stage, registers() makes operand A
+// belongs to one lane. load() fetches what the lane needs of a K tile, registers() makes operand A
 // of one mma from it, which is done by the warp together for PackedPanel. Bits and column weights,
-// kBitBytes and kScaleBytes of a stage, SpMM brings to shared memory with the rows of X. In fp32
+// kBitBytes and kScaleBytes of a K tile, SpMM brings to shared memory with the rows of X. In fp32
 // operand A is split too, unless it is kExact, and weigh() gives the row of X in one of the lane's
-// slots its column's weight. The host emulation uses the same code.
+// slots its column's weight.
 #pragma once
 
 #include "gnnsparse/packed_entries.h"
@@ -12,16 +12,18 @@
 
 namespace gnnsparse {
 
-// A run of stages of one panel. Long panels are cut into several, whose partial sums are added in
-// order afterwards; `partial` is the place of this one's. Where it is the only one `partial` is
-// -1 - first(): SpMM starts with that stage of the run, and takes those before it last.
+// A run of consecutive K tiles of one panel: what one block works on. A long panel is cut into
+// several items, whose partial sums are added in order afterwards; `partial` is then the index of
+// this item's partial sum. A panel that is not cut has one item, whose `partial` is
+// -1 - rotation(): SpMM starts with K tile `rotation()` of the run and takes the K tiles before it
+// last.
 struct PanelItem {
-  int32_t row;    // first row of the panel
-  int32_t stage;  // first stage of the run, counted over all panels
-  int32_t stages;
+  int32_t row;           // first row of the panel
+  int32_t first_k_tile;  // first K tile of the run, counted over all panels
+  int32_t k_tiles;       // K tiles of the run
   int32_t partial;
 
-  GNNSPARSE_HD int first() const { return partial < 0 ? -1 - partial : 0; }
+  GNNSPARSE_HD int rotation() const { return partial < 0 ? -1 - partial : 0; }
 };
 
 template <int kWords>
@@ -41,17 +43,17 @@ GNNSPARSE_HD inline void load_words(const void* from, uint32_t (&to)[kWords]) {
 }
 
 template <int kRows>
-GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t stage, int lane) {
+GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t k_tile, int lane) {
   if constexpr (kRows == 32) {
-    return load_const(reinterpret_cast<const uint32_t*>(a.bitmap) + stage * kWarp + lane);
+    return load_const(reinterpret_cast<const uint32_t*>(a.bitmap) + k_tile * kWarp + lane);
   } else {
-    return load_const(reinterpret_cast<const uint16_t*>(a.bitmap) + stage * kWarp + lane);
+    return load_const(reinterpret_cast<const uint16_t*>(a.bitmap) + k_tile * kWarp + lane);
   }
 }
 
-// Of a stage: 16 or 32 bits a lane.
+// Of a K tile: 16 or 32 bits a lane.
 template <int kRows>
-inline constexpr int kStageBitBytes = kWarp * kRows / 8;
+inline constexpr int kKTileBitBytes = kWarp * kRows / 8;
 
 // Ones.
 template <Precision P, int kHeight>
@@ -59,20 +61,20 @@ struct UnitPanel {
   static constexpr int kRows = kHeight;
   static constexpr float kScale = kUnitScale<P>;
   static constexpr bool kExact = true;
-  static constexpr int kBitBytes = kStageBitBytes<kRows>;
+  static constexpr int kBitBytes = kKTileBitBytes<kRows>;
   static constexpr int kScaleBytes = 0;
-  struct Stage {
+  struct LaneKTile {
     uint32_t bits;
   };
 
-  GNNSPARSE_HD static Stage load(const BlockedView& a, int64_t stage, int lane) {
-    return {load_bits<kRows>(a, stage, lane)};
+  GNNSPARSE_HD static LaneKTile load(const BlockedView& a, int64_t k_tile, int lane) {
+    return {load_bits<kRows>(a, k_tile, lane)};
   }
-  GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
-    const uint32_t bits = lane_bits(stage.bits, kRows);
+  GNNSPARSE_HD static void registers(const LaneKTile& k_tile, int m, int q, uint32_t (&a)[4]) {
+    const uint32_t bits = lane_bits(k_tile.bits, kRows);
     for (int r = 0; r < 4; ++r) a[r] = units<P>(bits, operand_bit<P>(m, q, r));
   }
-  GNNSPARSE_HD static float weigh(const Stage&, int, float x) { return x; }
+  GNNSPARSE_HD static float weigh(const LaneKTile&, int, float x) { return x; }
 };
 
 // Ones, where X is rounded to tf32 already.
@@ -90,35 +92,35 @@ struct ScaledPanel {
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = true;
-  static constexpr int kBitBytes = kStageBitBytes<kRows>;
-  static constexpr int kScaleBytes = kStage * sizeof(typename Tile::Storage);
-  struct Stage {
+  static constexpr int kBitBytes = kKTileBitBytes<kRows>;
+  static constexpr int kScaleBytes = kPanelKTile * sizeof(typename Tile::Storage);
+  struct LaneKTile {
     uint32_t bits;
     uint32_t scale[Tile::kOperandWords];
   };
 
-  GNNSPARSE_HD static Stage load(const BlockedView& a, int64_t stage, int lane) {
-    Stage loaded;
-    loaded.bits = load_bits<kRows>(a, stage, lane);
-    load_words(static_cast<const typename Tile::Storage*>(a.slot_scale) + stage * kStage +
+  GNNSPARSE_HD static LaneKTile load(const BlockedView& a, int64_t k_tile, int lane) {
+    LaneKTile loaded;
+    loaded.bits = load_bits<kRows>(a, k_tile, lane);
+    load_words(static_cast<const typename Tile::Storage*>(a.slot_scale) + k_tile * kPanelKTile +
                    kLaneColumns * (lane & 3),
                loaded.scale);
     return loaded;
   }
-  GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
-    const uint32_t bits = kWords<P> ? lane_bits(stage.bits, kRows) : pair_bits(stage.bits, kRows);
+  GNNSPARSE_HD static void registers(const LaneKTile& k_tile, int m, int q, uint32_t (&a)[4]) {
+    const uint32_t bits = kWords<P> ? lane_bits(k_tile.bits, kRows) : pair_bits(k_tile.bits, kRows);
     for (int r = 0; r < 4; ++r) {
       const int bit = operand_bit<P>(m, q, r);
       if constexpr (Tile::kSplit) {
         a[r] = units<P>(bits, bit);
       } else {
         const uint32_t mask = kWords<P> ? word_mask(bits, bit) : pair_mask<kRows>(bits, bit);
-        a[r] = stage.scale[operand_pair(q, r)] & mask;
+        a[r] = k_tile.scale[operand_pair(q, r)] & mask;
       }
     }
   }
-  GNNSPARSE_HD static float weigh(const Stage& stage, int i, float x) {
-    return bits_float(stage.scale[i]) * x;
+  GNNSPARSE_HD static float weigh(const LaneKTile& k_tile, int i, float x) {
+    return bits_float(k_tile.scale[i]) * x;
   }
 };
 
@@ -131,23 +133,23 @@ struct ValuePanel {
   static constexpr bool kExact = false;
   static constexpr int kBitBytes = 0;
   static constexpr int kScaleBytes = 0;
-  struct Stage {
+  struct LaneKTile {
     uint32_t value[kRows / 8][Tile::kOperandWords];
   };
 
-  GNNSPARSE_HD static Stage load(const BlockedView& a, int64_t stage, int lane) {
-    Stage loaded;
+  GNNSPARSE_HD static LaneKTile load(const BlockedView& a, int64_t k_tile, int lane) {
+    LaneKTile loaded;
     const auto* values = static_cast<const typename Tile::Storage*>(a.values);
     for (int group = 0; group < kRows / 8; ++group) {
-      const int64_t at = stage * kStage * kRows + (group * kWarp + lane) * kLaneColumns;
+      const int64_t at = k_tile * kPanelKTile * kRows + (group * kWarp + lane) * kLaneColumns;
       load_words(values + at, loaded.value[group]);
     }
     return loaded;
   }
-  GNNSPARSE_HD static void registers(const Stage& stage, int m, int q, uint32_t (&a)[4]) {
-    for (int r = 0; r < 4; ++r) a[r] = stage.value[operand_group(m, r)][operand_pair(q, r)];
+  GNNSPARSE_HD static void registers(const LaneKTile& k_tile, int m, int q, uint32_t (&a)[4]) {
+    for (int r = 0; r < 4; ++r) a[r] = k_tile.value[operand_group(m, r)][operand_pair(q, r)];
   }
-  GNNSPARSE_HD static float weigh(const Stage&, int, float x) { return x; }
+  GNNSPARSE_HD static float weigh(const LaneKTile&, int, float x) { return x; }
 };
 
 // The nonzeros alone, in 16 bits: the warp puts operand A together in shared memory. load() is one
@@ -159,22 +161,22 @@ struct PackedPanel {
   static constexpr int kBitBytes = 0;
   static constexpr int kScaleBytes = 0;
 
-  // A stage's entries, in vectors of kEntriesOfLane.
+  // A K tile's entries, in vectors of kEntriesOfLane.
   struct Range {
     int64_t first;
     int count;
   };
-  struct Stage {
+  struct LaneKTile {
     uint32_t entry[kEntriesOfLane];
   };
 
-  GNNSPARSE_HD static Range range(const BlockedView& a, int64_t stage) {
-    const int64_t begin = load_const(a.value_ptr + stage);
-    const int64_t end = load_const(a.value_ptr + stage + 1);
+  GNNSPARSE_HD static Range range(const BlockedView& a, int64_t k_tile) {
+    const int64_t begin = load_const(a.value_ptr + k_tile);
+    const int64_t end = load_const(a.value_ptr + k_tile + 1);
     return {begin / kEntriesOfLane, static_cast<int>(end - begin) / kEntriesOfLane};
   }
-  GNNSPARSE_HD static Stage load(const BlockedView& a, const Range& range, int vector) {
-    Stage loaded;
+  GNNSPARSE_HD static LaneKTile load(const BlockedView& a, const Range& range, int vector) {
+    LaneKTile loaded;
     const auto* entries = static_cast<const uint32_t*>(a.values);
     load_words(entries + (range.first + vector) * kEntriesOfLane, loaded.entry);
     return loaded;

@@ -1,12 +1,12 @@
 // Maps of the panel kernels. A warp takes a panel of 16 or 32 rows of A and 128 bytes of every row
-// of X that the panel needs, 32 column slots a stage: it copies their rows into shared memory once
+// of X that the panel needs, 32 column slots a K tile: it copies their rows into shared memory once
 // and multiplies them with all rows of the panel. A is the mma's operand A here (rows of A along
 // the 16 of m16n8k*), and comes from registers; X is operand B, and comes from shared memory.
 //
-// The order of the column slots inside a stage is free, so it is chosen for A: a lane holds the
+// The order of the column slots inside a K tile is free, so it is chosen for A: a lane holds the
 // slots 8t .. 8t + 7 of the rows g, g + 8, ... (g = lane / 4, t = lane % 4), in every precision.
 // Its bits are one word, its column weights 8 neighbours, its stored values 8 neighbours a row.
-// All functions run on the host too: emulate_panel.cpp executes them lane by lane.
+// All functions compile for the host too: native/emulator runs the kernels with them there.
 #pragma once
 
 #include <cmath>
@@ -17,17 +17,17 @@
 
 namespace gnnsparse {
 
-inline constexpr int kStage = 32;       // column slots of a stage
+inline constexpr int kPanelKTile = 32;  // column slots of a K tile
 inline constexpr int kLaneColumns = 8;  // of them, those of one lane
 inline constexpr int kChunkBytes = 16;
-inline constexpr int kRowChunks = 8;  // of a row of X in a stage
-inline constexpr int kStageChunks = kStage * kRowChunks;
+inline constexpr int kRowChunks = 8;  // of a row of X in a K tile
+inline constexpr int kKTileChunks = kPanelKTile * kRowChunks;
 
-// Chunk `chunk` of slot `slot` in the stage's shared memory. Rows that one instruction reads
+// Chunk `chunk` of slot `slot` in the K tile's shared memory. Rows that one instruction reads
 // differ in the key, so that they lie in different banks.
-GNNSPARSE_HD constexpr int stage_key(int slot) { return 2 * (slot >> 3) | (slot & 1); }
-GNNSPARSE_HD constexpr int stage_chunk(int slot, int chunk) {
-  return kRowChunks * slot + (chunk ^ stage_key(slot));
+GNNSPARSE_HD constexpr int k_tile_key(int slot) { return 2 * (slot >> 3) | (slot & 1); }
+GNNSPARSE_HD constexpr int k_tile_chunk(int slot, int chunk) {
+  return kRowChunks * slot + (chunk ^ k_tile_key(slot));
 }
 
 // A lane copies chunk `lane % 8` of eight neighbouring slots.
@@ -36,7 +36,7 @@ GNNSPARSE_HD constexpr int copy_slot(int lane, int i) {
   return kLaneColumns * (lane / kRowChunks) + i;
 }
 
-// 16-bit operands: 16 slots make an mma, q = 0, 1 of a stage. ldmatrix.trans takes the address of
+// 16-bit operands: 16 slots make an mma, q = 0, 1 of a K tile. ldmatrix.trans takes the address of
 // row `lane % 8` of matrix `lane / 8`: matrices 0, 1 are slots k < 8 and k >= 8 of features
 // 16 pair .. 16 pair + 7, matrices 2, 3 those of the 8 features behind.
 GNNSPARSE_HD constexpr int matrix_slot(int lane, int q) {
@@ -134,7 +134,7 @@ GNNSPARSE_HD constexpr int operand_bit(int m, int q, int r) {
                    : 4 * operand_group(m, r) + operand_pair(q, r);
 }
 
-// SDDMM multiplies 16 rows of Q (operand A, from shared memory) by the stage's rows of K (operand
+// SDDMM multiplies 16 rows of Q (operand A, from shared memory) by the K tile's rows of K (operand
 // B, as columns): mma j has the slots 8t + 2j and 8t + 2j + 1 of a lane in its result, so that the
 // lane that has a row's bits has its results too. Column n of mma j is this slot:
 GNNSPARSE_HD constexpr int column_slot(int n, int j) {
@@ -154,10 +154,12 @@ GNNSPARSE_HD constexpr Element2D weight_element(int q, int r, int half) {
 // In words: register r of mma q.
 GNNSPARSE_HD constexpr Element2D weight_word(int q, int r) { return {q, 2 * (r & 1) + (r >> 1)}; }
 
-// Attention's facts of a stage's slots, 16 bytes each: the four lanes of a row read slots that are
+// Attention's facts of a K tile's slots, 16 bytes each: the four lanes of a row read slots that are
 // 8 apart, from different banks.
-GNNSPARSE_HD constexpr uint32_t fact_address(int slot) { return 16 * (slot + slot / kLaneColumns); }
-inline constexpr uint32_t kFactStageBytes = 16 * (kStage + kStage / kLaneColumns);
+GNNSPARSE_HD constexpr uint32_t row_stats_address(int slot) {
+  return 16 * (slot + slot / kLaneColumns);
+}
+inline constexpr uint32_t kRowStatsTileBytes = 16 * (kPanelKTile + kPanelKTile / kLaneColumns);
 
 // A slice of Q in shared memory: 16 rows x 8 chunks.
 inline constexpr int kQueryRows = 16;
@@ -177,25 +179,25 @@ GNNSPARSE_HD constexpr int word_pair_chunk(int lane, int upper) { return 2 * (la
 // that starts at a multiple of 128, those of the others. A warp computes one address and changes it
 // by constants.
 GNNSPARSE_HD constexpr uint32_t key_address(int lane) {
-  return 16 * stage_chunk(column_slot(lane & 7, 0), key_step_chunk(lane, 0));
+  return 16 * k_tile_chunk(column_slot(lane & 7, 0), key_step_chunk(lane, 0));
 }
 GNNSPARSE_HD constexpr uint32_t key_address(uint32_t first, int pair, int j) {
   return (first ^ 64u * pair) + 256 * j;
 }
 GNNSPARSE_HD constexpr uint32_t matrix_address(int lane) {
-  return 16 * stage_chunk(matrix_slot(lane, 0), matrix_chunk(lane, 0));
+  return 16 * k_tile_chunk(matrix_slot(lane, 0), matrix_chunk(lane, 0));
 }
 GNNSPARSE_HD constexpr uint32_t matrix_address(uint32_t first, int q, int pair) {
   return (first ^ 32u * pair) + 512 * q;
 }
 GNNSPARSE_HD constexpr uint32_t word_address(int lane) {
-  return 16 * stage_chunk(word_slot(lane, 0, 0), word_chunk(lane));
+  return 16 * k_tile_chunk(word_slot(lane, 0, 0), word_chunk(lane));
 }
 GNNSPARSE_HD constexpr uint32_t word_address(uint32_t first, int q, int upper) {
   return (first ^ 16u * upper) + 128 * (2 * q + upper);
 }
 GNNSPARSE_HD constexpr uint32_t copy_address(int lane) {
-  return 16 * stage_chunk(copy_slot(lane, 0), copy_chunk(lane));
+  return 16 * k_tile_chunk(copy_slot(lane, 0), copy_chunk(lane));
 }
 GNNSPARSE_HD constexpr uint32_t copy_address(uint32_t first, int j) {
   return (first ^ 16u * (j & 1)) + 128 * j;
@@ -222,10 +224,10 @@ constexpr bool addresses_agree() {
               own_address(own_address(lane), i) == 16u * own;
     }
     for (int i = 0; i < 8; ++i) {
-      const int key = stage_chunk(column_slot(lane & 7, i & 3), key_step_chunk(lane, i >> 2));
-      const int matrix = stage_chunk(matrix_slot(lane, i >> 2), matrix_chunk(lane, i & 3));
-      const int word = stage_chunk(word_slot(lane, i >> 1, i & 1), word_chunk(lane));
-      const int copy = stage_chunk(copy_slot(lane, i), copy_chunk(lane));
+      const int key = k_tile_chunk(column_slot(lane & 7, i & 3), key_step_chunk(lane, i >> 2));
+      const int matrix = k_tile_chunk(matrix_slot(lane, i >> 2), matrix_chunk(lane, i & 3));
+      const int word = k_tile_chunk(word_slot(lane, i >> 1, i & 1), word_chunk(lane));
+      const int copy = k_tile_chunk(copy_slot(lane, i), copy_chunk(lane));
       agree = agree && key_address(key_address(lane), i >> 2, i & 3) == 16u * key &&
               matrix_address(matrix_address(lane), i >> 2, i & 3) == 16u * matrix &&
               word_address(word_address(lane), i >> 1, i & 1) == 16u * word &&
@@ -244,7 +246,7 @@ struct PanelTile {
   static constexpr bool kSplit = P == Precision::kFp32;
   using Storage = typename TileOf<P>::Type::Storage;
   static constexpr int kFeatures = kWords<P> ? 32 : 64;
-  static constexpr int kMmas = kWords<P> ? 4 : 2;          // along the slots of a stage
+  static constexpr int kMmas = kWords<P> ? 4 : 2;          // along the slots of a K tile
   static constexpr int kTiles = kWords<P> ? 4 : 8;         // along the features
   static constexpr int kOperandWords = kWords<P> ? 8 : 4;  // of 8 slots of one row
   static constexpr int kPerChunk = 16 / sizeof(Storage);

@@ -65,18 +65,4 @@ static GNNSPARSE_HD inline float half_to_float(uint16_t half) {
   return bits_float(sign | float_bits(scaled));
 }
 
-// The value an operand takes when it enters a product of the given precision.
-static GNNSPARSE_HD inline float round_operand(float value, Precision precision) {
-  switch (precision) {
-    case Precision::kTf32:
-      return round_tf32(value);
-    case Precision::kFp16:
-      return half_to_float(float_to_half(value));
-    case Precision::kBf16:
-      return bf16_to_float(float_to_bf16(value));
-    default:
-      return value;
-  }
-}
-
 }  // namespace gnnsparse

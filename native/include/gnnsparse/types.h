@@ -56,6 +56,40 @@ struct CsrView {
   int64_t nnz = 0;
 };
 
+// What a stored matrix says of its rows. Stored rows may be in another order than the caller's.
+struct StoredRows {
+  const int64_t* indptr = nullptr;  // [rows + 1] first nonzero of each stored row
+  const int32_t* row_ids =
+      nullptr;  // [rows] the caller's number of each stored row; null: the same
+  const float* row_scale = nullptr;  // [rows] factor of each row of the result; null: 1
+  // [nnz] values of the nonzeros in row order, in the storage type of the product; null: all are 1,
+  // or the format has values of its own.
+  const void* values = nullptr;
+};
+
+// Indices of nonzeros (or of rows and columns), 32 or 64 bits wide.
+struct IndexView {
+  const void* data = nullptr;
+  bool wide = false;  // 64 bits
+
+  GNNSPARSE_HD int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+
+struct MutableIndexView {
+  void* data = nullptr;
+  bool wide = false;
+
+  GNNSPARSE_HD void set(int64_t i, int64_t value) const {
+    if (wide) {
+      static_cast<int64_t*>(data)[i] = value;
+    } else {
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(value);
+    }
+  }
+};
+
 // A row-major dense matrix whose rows lie `stride` elements apart.
 struct DenseView {
   const void* data = nullptr;

@@ -1,46 +1,36 @@
-// What the window kernels and their host emulation are called with.
+// What the window kernels are called with.
 #pragma once
 
 #include "gnnsparse/window_source.h"
+#include "gnnsparse/work_list.h"
 
 namespace gnnsparse {
 
 // y[row_ids[i]] = row_scale[i] * (A x)[i]
 struct WindowSpmm {
   BlockedView a;
-  RowValues edges;  // used where edges.values is set
-  const WindowSegment* segments = nullptr;
-  int64_t segment_count = 0;
-  const int32_t* row_ids = nullptr;  // null: i
-  const float* row_scale = nullptr;  // null: 1
-  DenseView x;                       // rows 16-byte aligned, whole multiples of 16 bytes
+  StoredRows stored;          // with values: the format has bits alone
+  WorkList<WindowItem> work;  // with row_offsets where there are values
+  DenseView x;                // rows are 16-byte aligned, in whole multiples of 16 bytes
   MutableDenseView y;
   int64_t n = 0;
-  float* partial = nullptr;  // [cut segments][window][n rounded up to a tile]
+  float* partial = nullptr;  // [work.partials][window][partial_stride(n)]
+
+  GNNSPARSE_HD RowValues row_values() const {
+    return {stored.indptr, stored.values, work.row_offsets};
+  }
 };
 
 // out[e] = dot(q[row_ids[i]], k[j]) for every nonzero e = (i, j), in row order.
 struct WindowSddmm {
   BlockedView a;
-  const int64_t* indptr = nullptr;
-  const int32_t* row_offsets = nullptr;  // as in RowValues
-  const WindowSegment* segments = nullptr;
-  int64_t segment_count = 0;
-  const int32_t* row_ids = nullptr;
-  DenseView q;  // both as x above
+  StoredRows stored;
+  WorkList<WindowItem> work;  // with row_offsets
+  DenseView q;                // rows are 16-byte aligned, in whole multiples of 16 bytes; k too
   DenseView k;
   void* out = nullptr;
   DType out_dtype = DType::kFloat32;
   int64_t d = 0;
 };
 
-namespace cpu {
-
-// The window kernels, executed on the CPU one warp after another, with every register of every
-// lane filled by the maps of window_tile.h and multiplied by the PTX fragment layouts. `packed`
-// and `window` as in BlockedView. For tests: slow. Cut segments are added in order.
-void emulate_spmm(const WindowSpmm& problem, Precision precision);
-void emulate_sddmm(const WindowSddmm& problem, Precision precision);
-
-}  // namespace cpu
 }  // namespace gnnsparse

@@ -1,6 +1,6 @@
 // Where a window kernel finds the values of A: one source for each way the blocked format stores
 // them. A source belongs to one lane; next() gives the values of A at the lane's four slots of the
-// following step, in row g (and g + 8) of the window. The host emulation uses the same code.
+// following K tile, in row g (and g + 8) of the window.
 #pragma once
 
 #include <cstdint>
@@ -21,37 +21,36 @@ GNNSPARSE_HD inline T load_const(const T* p) {
 #endif
 }
 
-// A run of steps of one window. Long windows are cut into several, whose partial sums are added in
-// order afterwards; `partial` is the place of this one's, or -1 where it is the only one.
-struct WindowSegment {
+// A run of K tiles of one window. Long windows are cut into several, whose partial sums are added
+// in order afterwards; `partial` is the place of this one's, or -1 where it is the only one.
+struct WindowItem {
   int32_t window;
-  int32_t first_step;
-  int32_t steps;
+  int32_t first_k_tile;
+  int32_t k_tiles;
   int32_t partial;
 };
 
 // Per-edge values in row order (CSR order), for formats that store bits only.
 struct RowValues {
   const int64_t* indptr = nullptr;
-  const void* values = nullptr;  // [nnz]
-  const int32_t* row_offsets =
-      nullptr;  // [segments][window] nonzeros of the row before the segment
+  const void* values = nullptr;          // [nnz]
+  const int32_t* row_offsets = nullptr;  // [items][window] nonzeros of the row before the item
 };
 
-// What the lanes of a warp need to know about their segment.
+// What the lanes of a warp need to know about their item.
 struct WindowRange {
   int64_t first;  // first slot of the panel
   int64_t row;    // first row of the window
   int slots;      // slots of the panel
   int window;     // which window of the panel
-  int first_step;
-  int steps;
-  int64_t segment;
+  int first_k_tile;
+  int k_tiles;
+  int64_t item;
 };
 
-GNNSPARSE_HD inline WindowRange window_range(const BlockedView& a, const WindowSegment* segments,
+GNNSPARSE_HD inline WindowRange window_range(const BlockedView& a, const WindowItem* items,
                                              int64_t index) {
-  const WindowSegment s = segments[index];
+  const WindowItem s = items[index];
   const int windows = a.shape.panel / a.shape.window;
   const int64_t panel = s.window / windows;
   WindowRange range;
@@ -59,9 +58,9 @@ GNNSPARSE_HD inline WindowRange window_range(const BlockedView& a, const WindowS
   range.slots = static_cast<int>(a.panel_ptr[panel + 1] - range.first);
   range.window = s.window % windows;
   range.row = a.panel_row(panel) + static_cast<int64_t>(range.window) * a.shape.window;
-  range.first_step = s.first_step;
-  range.steps = s.steps;
-  range.segment = index;
+  range.first_k_tile = s.first_k_tile;
+  range.k_tiles = s.k_tiles;
+  range.item = index;
   return range;
 }
 
@@ -87,16 +86,16 @@ GNNSPARSE_HD inline SlotColumns slot_columns(const BlockedView& a, const WindowR
   return result;
 }
 
-// One 16-bit word of bits a row and step, for windows of 8 rows and bricks of 16 columns.
+// One 16-bit word of bits a row and K tile, for windows of 8 rows and bricks of 16 columns.
 class RowBits {
  public:
   GNNSPARSE_HD RowBits(const BlockedView& a, const WindowRange& range, int row)
       : word_(reinterpret_cast<const uint16_t*>(a.bitmap) +
-              (range.first / kStep + range.first_step) * kTileRows + row),
-        left_(range.steps) {
+              (range.first / kWindowKTile + range.first_k_tile) * kTileRows + row),
+        left_(range.k_tiles) {
     fetch();
   }
-  // The bits of this step; those of the next one are already on their way.
+  // The bits of this K tile; those of the next one are already on their way.
   GNNSPARSE_HD uint32_t next() {
     const uint32_t bits = bits_;
     fetch();
@@ -126,7 +125,7 @@ class BitSource {
       : bits_(a, range, lane_row(lane)), shift_(lane_slot(lane)), scale_(nullptr) {
     if (a.slot_scale != nullptr) {
       scale_ = static_cast<const Storage*>(a.slot_scale) + range.first +
-               int64_t{kStep} * range.first_step + lane_slot(lane);
+               int64_t{kWindowKTile} * range.first_k_tile + lane_slot(lane);
     }
   }
   GNNSPARSE_HD void next(typename Tile::Values (&values)[1]) {
@@ -141,7 +140,7 @@ class BitSource {
     constexpr int kWords = sizeof weights / sizeof(uint32_t);
     const auto* words = reinterpret_cast<const uint32_t*>(scale_);
     for (int i = 0; i < kWords; ++i) weights.reg[i] = load_const(words + i);
-    scale_ += kStep;
+    scale_ += kWindowKTile;
     values[0] = Tile::select(weights, bits);
   }
 
@@ -165,7 +164,7 @@ class RowValueSource {
     const int64_t row = range.row + lane_row(lane);
     if (row < a.rows) {
       value_ = static_cast<const Storage*>(edges.values) + edges.indptr[row] +
-               edges.row_offsets[range.segment * kTileRows + lane_row(lane)];
+               edges.row_offsets[range.item * kTileRows + lane_row(lane)];
     }
   }
   GNNSPARSE_HD void next(typename Tile::Values (&values)[1]) {
@@ -197,12 +196,12 @@ class PackedSource {
       : a_(a),
         range_(range),
         row_(lane_row(lane)),
-        position_(kStep * range.first_step + lane_slot(lane)) {}
+        position_(kWindowKTile * range.first_k_tile + lane_slot(lane)) {}
 
   GNNSPARSE_HD void next(typename Tile::Values (&values)[kTiles]) {
     for (int i = 0; i < kTiles; ++i) values[i] = {};
     const int position = position_;
-    position_ += kStep;
+    position_ += kWindowKTile;
     if (position >= range_.slots) return;
     int64_t value = 0;
     const uint64_t map = find_brick(range_.first + position, value);
@@ -259,7 +258,7 @@ class DenseSource {
         first_(range.first),
         slots_(range.slots),
         row_(lane_row(lane)),
-        position_(kStep * range.first_step + lane_slot(lane)) {}
+        position_(kWindowKTile * range.first_k_tile + lane_slot(lane)) {}
 
   GNNSPARSE_HD void next(typename Tile::Values (&values)[kTiles]) {
     for (int i = 0; i < kTiles; ++i) {
@@ -271,7 +270,7 @@ class DenseSource {
         Tile::set(values[i], j, load_const(values_ + at));
       }
     }
-    position_ += kStep;
+    position_ += kWindowKTile;
   }
 
  private:

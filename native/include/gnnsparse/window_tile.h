@@ -9,7 +9,7 @@
 //   column slots of a lane   4t .. 4t + 3
 //   features of a lane       E g .. E g + E - 1, with E = 8 (16-bit) or 4 (tf32)
 //   rows of A in the result  2t, 2t + 1
-// All functions run on the host too: emulate.cpp executes them lane by lane.
+// All functions compile for the host too: native/emulator runs the kernels with them there.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@
 namespace gnnsparse {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kStep = 16;      // column slots a warp consumes at a time
-inline constexpr int kLaneSlots = 4;  // of them, those of one lane
-inline constexpr int kTileRows = 8;   // rows of A in one mma
+inline constexpr int kWindowKTile = 16;  // column slots a warp consumes at a time
+inline constexpr int kLaneSlots = 4;     // of them, those of one lane
+inline constexpr int kTileRows = 8;      // rows of A in one mma
 
 struct Vec16 {
   uint32_t word[4];
@@ -78,7 +78,7 @@ struct TileM16N8K16 {
   static constexpr int kLaneFeatures = 8;
   static constexpr int kFeatures = 64;     // of a warp
   static constexpr int kAccumulators = 4;  // of 4 floats
-  static constexpr int kMmas = 4;          // a step
+  static constexpr int kMmas = 4;          // a K tile
   using Values = SlotValues<2>;
 
   GNNSPARSE_HD static constexpr int lane_feature(int lane) { return kLaneFeatures * (lane >> 2); }

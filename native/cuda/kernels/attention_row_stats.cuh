@@ -10,14 +10,14 @@ namespace gnnsparse::cuda {
 // Those of a warp's own queries, made in the pass over rows, which also writes them for the pass
 // over columns. Two lanes take a row.
 template <class Tile>
-class QueryFacts {
+class RowStats {
   static constexpr Precision P = Tile::P;
   static constexpr int kElements = VectorOf<P>::kElements;
   static constexpr int kChunks = Tile::kPaired ? 2 : 4;  // of a slice that a lane takes
 
  public:
   // Asks for rows of the output while those of the gradient are on their way.
-  __device__ QueryFacts(const AttentionLaunch& p, const AttentionWork& work)
+  __device__ RowStats(const AttentionLaunch& p, const AttentionWork& work)
       : row_(work.row_id(work.lane >> 1)), half_(work.lane & 1) {
     if (row_ < 0) return;
     at_ = work.head * p.queries + row_;
@@ -55,16 +55,16 @@ class QueryFacts {
     const float lse = lse_ * kLog2E;
     const bool empty = isinf(lse);
     const float shift = empty ? std::numeric_limits<float>::infinity() : floorf(lse);
-    facts_ = make_float4(shift, empty ? 0.0f : exp2f(shift - lse), sum, 0.0f);
-    if (row_ >= 0 && half_ == 0) reinterpret_cast<float4*>(p.facts)[at_] = facts_;
+    stats_ = make_float4(shift, empty ? 0.0f : exp2f(shift - lse), sum, 0.0f);
+    if (row_ >= 0 && half_ == 0) reinterpret_cast<float4*>(p.row_stats)[at_] = stats_;
   }
 
   // Of a row of the warp; all lanes ask together.
   __device__ float4 of(int in_window) const {
     const int from = 2 * in_window;
-    return make_float4(__shfl_sync(0xffffffffu, facts_.x, from, kWarp),
-                       __shfl_sync(0xffffffffu, facts_.y, from, kWarp),
-                       __shfl_sync(0xffffffffu, facts_.z, from, kWarp), 0.0f);
+    return make_float4(__shfl_sync(0xffffffffu, stats_.x, from, kWarp),
+                       __shfl_sync(0xffffffffu, stats_.y, from, kWarp),
+                       __shfl_sync(0xffffffffu, stats_.z, from, kWarp), 0.0f);
   }
 
  private:
@@ -103,7 +103,7 @@ class QueryFacts {
   int64_t at_ = 0;
   float lse_ = 0.0f;
   Vec16 out_[Tile::kSlices * kChunks] = {};
-  float4 facts_ = {};
+  float4 stats_ = {};
 };
 
 }  // namespace gnnsparse::cuda

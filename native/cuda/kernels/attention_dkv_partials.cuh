@@ -7,24 +7,27 @@
 
 namespace gnnsparse::cuda {
 
-// A warp's way from weights to addends: dV of a stage's columns is the transposed weights times the
-// warp's own rows of the output's gradient, dK that of the scores' gradients times those of Q.
+// A warp's way from weights to dkv_partials: dV of a K tile's columns is the transposed weights
+// times the warp's own rows of the output's gradient, dK that of the scores' gradients times those
+// of Q.
 template <Precision P>
-class AddendWriter {
+class DkvPartialWriter {
  public:
-  __device__ AddendWriter(const PanelAttention& p, const AttentionWork& work, uint32_t own)
+  __device__ DkvPartialWriter(const PanelAttention& p, const AttentionWork& work, uint32_t own)
       : lane_(work.lane),
-        value_chunks_(Addends::chunks(p.problem.dv)),
-        key_chunks_(Addends::chunks(p.problem.d)),
-        row_bytes_(static_cast<uint32_t>(Addends::row_bytes(p.problem))),
-        places_(p.addends.place_of_slot + int64_t{work.item.stage} * kStage + (lane_ & ~3)),
-        to_(static_cast<char*>(p.addends.data) +
-            (work.head - p.first_head) * p.addends.count * int64_t{row_bytes_} + 16 * (lane_ & 3)) {
+        value_chunks_(DkvPartials::chunks(p.problem.dv)),
+        key_chunks_(DkvPartials::chunks(p.problem.d)),
+        row_bytes_(static_cast<uint32_t>(DkvPartials::row_bytes(p.problem))),
+        places_(p.dkv_partials.place_of_slot + int64_t{work.item.first_k_tile} * kPanelKTile +
+                (lane_ & ~3)),
+        to_(static_cast<char*>(p.dkv_partials.data) +
+            (work.head - p.first_head) * p.dkv_partials.count * int64_t{row_bytes_} +
+            16 * (lane_ & 3)) {
     own_ = own + query_address(lane_);
   }
 
-  // Own rows of Q and, 2 KB behind, of the gradient are put in the order of the addends: tile 4 h +
-  // j of a result has the pairs of features that make up, of each lane, 16 bytes over j.
+  // Own rows of Q and, 2 KB behind, of the gradient are put in the order of the dkv_partials: tile
+  // 4 h + j of a result has the pairs of features that make up, of each lane, 16 bytes over j.
   __device__ void arrange(uint32_t own) const {
     __syncwarp();
     const uint32_t row = own + kQueryBytes * (lane_ / kQueryRows);
@@ -44,9 +47,10 @@ class AddendWriter {
     __syncwarp();
   }
 
-  // Where the addends of a stage go; before its other work, which hides the wait.
-  __device__ __forceinline__ void enter(int stage) {
-    const int4 places = __ldg(reinterpret_cast<const int4*>(places_ + int64_t{stage} * kStage));
+  // Where the dkv_partials of a K tile go; before its other work, which hides the wait.
+  __device__ __forceinline__ void enter(int k_tile) {
+    const int4 places =
+        __ldg(reinterpret_cast<const int4*>(places_ + int64_t{k_tile} * kPanelKTile));
     place_[0] = places.x;
     place_[1] = places.y;
     place_[2] = places.z;
@@ -108,36 +112,37 @@ class AddendWriter {
 };
 
 // In place of it where nothing is written.
-struct NoAddends {
-  __device__ NoAddends(const PanelAttention&, const AttentionWork&, uint32_t) {}
+struct NoDkvPartials {
+  __device__ NoDkvPartials(const PanelAttention&, const AttentionWork&, uint32_t) {}
 };
 
 inline constexpr int kSumThreads = 128;
 
-// Half a warp takes every other addend of a column, a lane 16 bytes of each.
+// Half a warp takes every other partial of a column, a lane 16 bytes of each.
 template <Precision P>
 __global__ void __launch_bounds__(kSumThreads)
-    sum_addends_kernel(const __grid_constant__ PanelAttention p) {
-  constexpr int kAtOnce = 4;
+    sum_dkv_partials_kernel(const __grid_constant__ PanelAttention p) {
+  constexpr int kInFlight = 4;
   const int64_t column = int64_t{blockIdx.x} * (kSumThreads / kWarp) + threadIdx.x / kWarp;
   if (column >= p.a.cols) return;
   const int lane = threadIdx.x % kWarp;
   const int chunk = lane % 16;
-  const int value_chunks = Addends::chunks(p.problem.dv);
-  const int64_t row_bytes = Addends::row_bytes(p.problem);
+  const int value_chunks = DkvPartials::chunks(p.problem.dv);
+  const int64_t row_bytes = DkvPartials::row_bytes(p.problem);
   const bool used = 16 * chunk < row_bytes;
-  const char* from = static_cast<const char*>(p.addends.data) +
-                     blockIdx.y * p.addends.count * row_bytes + 16 * chunk;
-  const int end = __ldg(p.addends.column_starts + column + 1);
+  const char* from = static_cast<const char*>(p.dkv_partials.data) +
+                     blockIdx.y * p.dkv_partials.count * row_bytes + 16 * chunk;
+  const int end = __ldg(p.dkv_partials.column_starts + column + 1);
   float sum[8] = {};
-  for (int i = __ldg(p.addends.column_starts + column) + lane / 16; i < end; i += 2 * kAtOnce) {
-    Vec16 vectors[kAtOnce] = {};
+  for (int i = __ldg(p.dkv_partials.column_starts + column) + lane / 16; i < end;
+       i += 2 * kInFlight) {
+    Vec16 vectors[kInFlight] = {};
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
+    for (int j = 0; j < kInFlight; ++j) {
       if (used && i + 2 * j < end) vectors[j] = load_vec16(from + (i + 2 * j) * row_bytes);
     }
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
+    for (int j = 0; j < kInFlight; ++j) {
       float elements[8];
       to_floats<P>(vectors[j], elements);
 #pragma unroll
@@ -157,9 +162,9 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 template <Precision P>
-void sum_attention_addends(const PanelAttention& p, Stream stream) {
-  const dim3 grid = grid_of(p.a.cols, kSumThreads / kWarp, p.head_count, "attention_addends");
-  launch("attention_addends", sum_addends_kernel<P>, grid, kSumThreads, stream, p);
+void sum_attention_dkv_partials(const PanelAttention& p, Stream stream) {
+  const dim3 grid = grid_of(p.a.cols, kSumThreads / kWarp, p.head_count, "attention_dkv_partials");
+  launch("attention_dkv_partials", sum_dkv_partials_kernel<P>, grid, kSumThreads, stream, p);
 }
 
 }  // namespace gnnsparse::cuda

@@ -1,0 +1,84 @@
+// Products of a warp. Operands are put where the PTX ISA's fragment layouts say, the tables of
+// fragment.h, so that a kernel that fills its registers by another layout gives wrong numbers.
+#include "device/mma.cuh"
+
+#include "gnnsparse/fragment.h"
+#include "gnnsparse/rounding.h"
+
+namespace gnnsparse::cuda {
+namespace {
+
+// Tensor Cores cut off what a float32 sum has no room for.
+float toward_zero(double sum) {
+  const auto near = static_cast<float>(sum);
+  return std::fabs(near) > std::fabs(sum) ? bits_float(float_bits(near) - 1u) : near;
+}
+
+// A row of B or C. Products of operands are exact in float64.
+using Columns = double __attribute__((vector_size(8 * sizeof(double))));
+
+template <Precision P>
+struct Elements {
+  using Fragment = FragmentM16N8K16;
+  static float of(uint32_t word, int half) {
+    const auto bits = static_cast<uint16_t>(word >> 16 * half);
+    return P == Precision::kFp16 ? half_to_float(bits) : bf16_to_float(bits);
+  }
+};
+struct Words {
+  using Fragment = FragmentM16N8K8;
+  // What the Tensor Core reads of a word.
+  static float of(uint32_t word, int) { return bits_float(word & 0xffffe000u); }
+};
+template <>
+struct Elements<Precision::kTf32> : Words {};
+template <>
+struct Elements<Precision::kFp32> : Words {};
+
+}  // namespace
+
+template <Precision P>
+void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[emulator::kLanes]) {
+  using Fragment = typename Elements<P>::Fragment;
+  constexpr int kHalves = Fragment::kElementsPerRegister;
+  double a[16][Fragment::kK];
+  Columns b[Fragment::kK];
+  Columns c[16];
+  for (unsigned lane = 0; lane < emulator::kLanes; ++lane) {
+    const MmaOperands& mine = operands[lane];
+    for (int half = 0; half < kHalves; ++half) {
+      for (int r = 0; r < Fragment::kARegisters; ++r) {
+        const Element2D at = Fragment::a(lane, r, half);
+        a[at.row][at.col] = Elements<P>::of(mine.a[r], half);
+      }
+      for (int r = 0; r < Fragment::kBRegisters; ++r) {
+        const Element2D at = Fragment::b(lane, r, half);
+        b[at.row][at.col] = Elements<P>::of(mine.b[r], half);
+      }
+    }
+    for (int r = 0; r < 4; ++r) {
+      const Element2D at = Fragment::c(lane, r);
+      c[at.row][at.col] = mine.d[r];
+    }
+  }
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < Fragment::kK; ++k) c[row] += a[row][k] * b[k];
+  }
+  for (unsigned lane = 0; lane < emulator::kLanes; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const Element2D at = Fragment::c(lane, r);
+      sums[lane].d[r] = toward_zero(c[at.row][at.col]);
+    }
+  }
+}
+
+template void multiply<Precision::kFp16>(const MmaOperands (&)[emulator::kLanes],
+                                         MmaSums (&)[emulator::kLanes]);
+template void multiply<Precision::kBf16>(const MmaOperands (&)[emulator::kLanes],
+                                         MmaSums (&)[emulator::kLanes]);
+template void multiply<Precision::kTf32>(const MmaOperands (&)[emulator::kLanes],
+                                         MmaSums (&)[emulator::kLanes]);
+template void multiply<Precision::kFp32>(const MmaOperands (&)[emulator::kLanes],
+                                         MmaSums (&)[emulator::kLanes]);
+
+}  // namespace gnnsparse::cuda

@@ -1,0 +1,63 @@
+// What the CUDA kernels that work row by row on a CSR matrix are called with.
+#pragma once
+
+#include "gnnsparse/types.h"
+#include "gnnsparse/work_list.h"
+
+namespace gnnsparse {
+
+// A part of a long row: nonzeros [first, first + count), counted from the start of the row.
+struct RowItem {
+  int32_t row;
+  int32_t first;
+  int32_t count;
+  int32_t partial;  // index of its partial sum
+};
+
+// How the lanes of a warp share out rows and features.
+struct CsrLanes {
+  int lanes = 32;         // lanes along the features of a row: a power of two, at most 32
+  int row_lanes = 32;     // lanes of one row: a multiple of `lanes`, at most 32
+  int64_t row_limit = 0;  // rows with more nonzeros are in the work list
+  // SpMM: [group_count + 1] first rows of groups of neighbouring rows, each of which `lanes` lanes
+  // take together; null: every row is taken by itself.
+  const int32_t* groups = nullptr;
+  int64_t group_count = 0;
+};
+
+// y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: values[e] * x[indices[e]]
+struct CsrSpmm {
+  CsrView a;
+  StoredRows stored;  // `values` is 16-byte aligned; `indptr` is not used: `a` has it
+  WorkList<RowItem> work;
+  CsrLanes lanes;
+  DenseView x;  // rows are 16-byte aligned
+  MutableDenseView y;
+  int64_t n = 0;
+  float* partial = nullptr;  // [work.partials][partial_stride(n)]
+};
+
+// out[e] = dot(q[row_ids[i]], k[indices[e]]) for every nonzero e of row i
+struct CsrSddmm {
+  CsrView a;
+  StoredRows stored;  // of these only `row_ids` is used
+  WorkList<RowItem> work;
+  CsrLanes lanes;
+  DenseView q;
+  DenseView k;
+  void* out = nullptr;  // [nnz]
+  DType out_dtype = DType::kFloat32;
+  int64_t d = 0;
+};
+
+// Softmax over the nonzeros of each row, or its gradient.
+struct Softmax {
+  CsrView a;
+  CutList work;  // the rows with more than row_limit nonzeros, each of which a block takes
+  int64_t row_limit = 0;
+  const float* scores = nullptr;  // backward: the softmax
+  const float* grad = nullptr;    // backward only: gradient of the softmax
+  float* out = nullptr;           // [nnz]
+};
+
+}  // namespace gnnsparse

@@ -1,0 +1,129 @@
+"""The emulator finds the errors that it is there for, and is built once for each state of its sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests import emulator_build
+
+REVERSED = [float(i) for i in reversed(range(64))]
+REVERSED_IN_WARPS = [*REVERSED[32:], *REVERSED[:32]]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("right", REVERSED), ("right in warps", REVERSED_IN_WARPS), ("right copies", REVERSED)],
+)
+def test_what_is_right_stays_right(module: ModuleType, name: str, wanted: list[float]) -> None:
+    assert module.run_fault(name) == wanted
+
+
+def test_missing_barriers_show(built: ModuleType) -> None:
+    assert built.run_fault("no block barrier") != REVERSED
+    assert built.run_fault("no warp barrier") != REVERSED_IN_WARPS
+
+
+def test_copies_that_are_read_too_soon_show_when_they_are_late(built: ModuleType) -> None:
+    built.set_late(True)
+    assert all(x != x for x in built.run_fault("no wait"))
+
+
+def test_copies_that_overwrite_too_soon_show(module: ModuleType) -> None:
+    assert module.run_fault("overwrites too soon") != REVERSED
+
+
+def test_shared_memory_holds_nothing_at_first(built: ModuleType) -> None:
+    assert all(x != x for x in built.run_fault("reads what nobody wrote"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("leaves a copy", "ended before its copies"),
+        ("reads beyond", "beyond memory"),
+        ("reads between", "no multiple"),
+        ("writes nowhere", "memory that is not there"),
+        ("ends early", "wait for others that have ended"),
+        ("meets elsewhere", "in different functions"),
+    ],
+)
+def test_impossible_programs_raise(late: ModuleType, name: str, message: str) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        late.run_fault(name)
+    assert late.run_fault("right") == REVERSED  # nothing is left of it
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Builds into a folder of the test, by a compiler that takes a while; the folders it was called with."""
+    folders: list[Path] = []
+
+    def compile_slowly(folder: Path) -> None:
+        folders.append(folder)
+        time.sleep(0.05)
+        (folder / emulator_build.library_name()).touch()
+
+    monkeypatch.setattr(emulator_build, "BUILDS", tmp_path / "builds")
+    monkeypatch.setattr(emulator_build, "compile_into", compile_slowly)
+    return folders
+
+
+def test_builds_once_for_all_who_wait(builds: list[Path]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = {f.result() for f in [pool.submit(emulator_build.library) for _ in range(4)]}
+    assert len(builds) == 1
+    assert len(found) == 1
+    assert found.pop().is_file()
+
+
+def test_interrupted_builds_are_not_taken_for_finished_ones(
+    builds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(folder: Path) -> None:
+        (folder / emulator_build.library_name()).touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(emulator_build, "compile_into", stop)
+        with pytest.raises(KeyboardInterrupt):
+            emulator_build.library()
+    assert emulator_build.library().is_file()
+    assert len(builds) == 1
+    assert not list(emulator_build.BUILDS.glob("*.partial"))
+
+
+def test_keeps_the_builds_that_were_used_last(builds: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for i, name in enumerate("abcdef"):
+        with monkeypatch.context() as patch:
+            patch.setattr(emulator_build, "fingerprint", lambda name=name: name)
+            made = emulator_build.library().parent
+            os.utime(made, (i, i))
+    kept = {path.name for path in emulator_build.BUILDS.iterdir() if path.is_dir()}
+    assert kept == {"c", "d", "e", "f"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda native: (native / "cuda/kernels/softmax.cu").write_text("// another kernel"),
+        lambda native: (native / "include/gnnsparse/a_new_header.h").touch(),
+        lambda native: (native / "emulator/device/mma.cuh").unlink(),
+    ],
+)
+def test_any_change_of_the_sources_makes_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
+) -> None:
+    shutil.copytree(emulator_build.NATIVE, tmp_path / "native")
+    monkeypatch.setattr(emulator_build, "NATIVE", tmp_path / "native")
+    before = emulator_build.fingerprint()
+    assert emulator_build.fingerprint() == before
+    change(tmp_path / "native")
+    assert emulator_build.fingerprint() != before

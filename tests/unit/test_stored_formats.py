@@ -1,0 +1,131 @@
+"""What a blocked format stores: it decodes to the matrix, and packed entries are its nonzeros."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse import SparseGraph, _native
+from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.preprocess.convert import convert, count_slots
+from gnnsparse.testing import random_graph
+
+LOW = (Precision.FP16, Precision.BF16, Precision.TF32)
+HALF = (Precision.FP16, Precision.BF16)
+CASES = [
+    ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("hrpb", 16), ("hrpb", 32),
+    ("rs-tile", None), ("panel", 16), ("panel", 32),
+]  # fmt: skip
+
+
+def dense_of(graph: SparseGraph, values: torch.Tensor) -> torch.Tensor:
+    dense = torch.zeros(graph.num_rows, graph.num_cols, dtype=torch.float64)
+    dense[graph.csr.row_index(), graph.csr.indices.long()] = values.double()
+    return dense
+
+
+@given(
+    rows=st.integers(1, 50),
+    cols=st.integers(1, 80),
+    density=st.sampled_from([0.0, 0.03, 0.3, 1.0]),
+    case=st.sampled_from(CASES),
+    precision=st.sampled_from(LOW),
+    seed=st.integers(0, 2**20),
+)
+def test_formats_decode_to_what_they_were_made_of(
+    rows: int, cols: int, density: float, case: tuple[str, int | None], precision: Precision, seed: int
+) -> None:
+    graph = random_graph(rows, cols, density, seed=seed)
+    values = round_operand(graph.values, precision)
+    spec = format_spec(case[0], precision, density, case[1])
+    blocked = convert(graph.csr, spec, values if spec.stores_values else None)
+    row, col, stored = blocked.decode()
+    got = torch.zeros(rows, cols, dtype=torch.float64)
+    got[row, col] = torch.ones(row.numel()).double() if stored is None else stored.double()
+    assert torch.equal(got, dense_of(graph, torch.ones(graph.nnz) if stored is None else values))
+
+
+def panels(graph: SparseGraph, precision: Precision, height: int, values: bool) -> BlockedMatrix:
+    spec = format_spec("panel-values" if values else "panel", precision, panel=height)
+    stored = round_operand(graph.values, precision) if values and graph.values is not None else None
+    return convert(graph.csr, spec, stored)
+
+
+@pytest.mark.parametrize(
+    ("height", "values"), [(16, False), (16, True), (32, False), (32, True), (64, False)]
+)
+def test_decode_reads_back_what_was_converted(height: int, values: bool) -> None:
+    graph = random_graph(75, 61, 0.2, hubs=1, empty_rows=0.1)
+    panel = panels(graph, Precision.FP32, height, values)
+    assert torch.equal(panel.panel_ptr.diff(), count_slots(graph.csr, panel.spec))
+    row, col, stored = panel.decode()
+    order = torch.argsort(row * 61 + col)
+    assert torch.equal(row[order], graph.csr.row_index())
+    assert torch.equal(col[order], graph.csr.indices.long())
+    if values:
+        assert stored is not None
+        assert graph.values is not None
+        assert torch.equal(stored[order], graph.values)
+
+
+@given(
+    rows=st.integers(0, 70), cols=st.integers(1, 100), density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    hubs=st.integers(0, 3), precision=st.sampled_from(HALF), seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_entries_are_the_nonzeros(
+    rows: int, cols: int, density: float, hubs: int, precision: Precision, seed: int
+) -> None:
+    graph = random_graph(rows, cols, density, seed=seed, hubs=hubs, empty_rows=0.2)
+    panel = panels(graph, precision, 32, True)
+    assert panel.values is not None
+    assert panel.value_ptr is not None
+    assert panel.value_ptr.numel() == panel.slots // 32 + 1
+    assert not (panel.value_ptr % 4).any()
+    real = (panel.values.view(torch.int32) >> 16) < 2048
+    assert int(real.sum()) == graph.nnz
+    assert not panel.values[::2][~real].any()
+    row, col, stored = panel.decode()
+    order = torch.argsort(row * cols + col)
+    assert torch.equal(row[order], graph.csr.row_index())
+    assert torch.equal(col[order], graph.csr.indices.long())
+    assert stored is not None
+    assert graph.values is not None
+    assert torch.equal(stored[order], round_operand(graph.values, precision))
+
+
+def accesses(words: torch.Tensor) -> int:
+    """How often shared memory is accessed when a warp stores entries at these words, four a lane."""
+    found = 0
+    for vectors_of_warp in words.reshape(-1, 4).split(32):
+        for store in vectors_of_warp.T:
+            found += int(torch.bincount(store.unique() % 32).max())
+    return found
+
+
+@pytest.mark.parametrize(("density", "share"), [(0.08, 0.75), (0.3, 0.6), (1.0, 0.4)])
+def test_stores_of_entries_hardly_meet_in_a_bank(density: float, share: float) -> None:
+    panel = panels(random_graph(64, 640, density), Precision.FP16, 32, True)
+    assert panel.values is not None
+    assert panel.value_ptr is not None
+    words = (panel.values.view(torch.int32) >> 16) // 4
+    stages = words.split(panel.value_ptr.diff().tolist())
+    stored = sum(accesses(stage) for stage in stages)
+    assert stored < share * sum(accesses(stage[torch.randperm(stage.numel())]) for stage in stages)
+
+
+def test_formats_that_do_not_exist_are_refused() -> None:
+    graph = random_graph(20, 20, 0.2)
+    with pytest.raises(ValueError, match="lane_order"):
+        _native.Blocked(8, 8, 16, 16, True, 1, 20, 20, 3)
+    with pytest.raises(ValueError, match="encoding: entries go with panels of 32 rows"):
+        _native.Blocked(16, 16, 32, 32, True, 2, 20, 20, 3)
+    with pytest.raises(ValueError, match="encoding: must be 0"):
+        _native.Blocked(8, 8, 16, 16, False, 3, 20, 20, 3)
+    with pytest.raises(TypeError, match="values"):
+        convert(graph.csr, format_spec("panel-values", "fp16", panel=32), None)
+    dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=32), torch.ones(graph.nnz))
+    with pytest.raises(ValueError, match="stores no entries"):
+        _native.fill_entries(graph.csr.view, dense.view(), 8, 8, 8, 1)
