@@ -231,7 +231,7 @@ def test_choices_among_measured_plans_are_those_of_the_planner(made_up: list[Cas
             plan = replace(choose_plan(replace(case.problem)), reasons=())
         if plan in case.times:
             best = min(ms for p, ms in case.times.items() if p.kernel != "window")
-            # Sums in float64 in another order; most of what is lost is 0, so relative differences say nothing.
+            # Most of what is lost is 0, so that a relative difference would say nothing.
             assert math.log(case.times[plan] / best) == pytest.approx(lost, abs=1e-9)
 
 
