@@ -6,6 +6,26 @@ Objects hold addresses only: keep the tensors while they are used.
 has_cuda: bool
 cuda_architectures: str
 
+VECTOR_BYTES: int
+WINDOW_K_TILE: int
+PANEL_K_TILE: int
+ROW_SLICE_BYTES: int
+PARTIAL_COLUMNS: int
+SCORE_PANEL_ROWS: int
+TALL_PANEL_ROWS: int
+PARTIAL_ROW_STATS: int
+ROW_STATS_FLOATS: int
+ENTRY_VECTOR: int
+ENTRY_BYTES: int
+NO_ENTRY: int
+GATHER_FLOOR_WORDS: int
+PANEL_BRICK_ROWS: dict[int, int]
+SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
+DTYPE_CODES: dict[str, int]
+ENCODING_CODES: dict[str, int]
+PRECISION_CODES: dict[str, int]
+ATTENTION_FEATURES: dict[str, int]
+
 class Csr:
     rows: int
     cols: int

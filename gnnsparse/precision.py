@@ -12,8 +12,8 @@ from gnnsparse.errors import bad_type, bad_value
 
 __all__ = ["DTYPE_CODES", "Precision", "dense_view", "round_operand"]
 
-#: How the native module numbers storage types (native/include/gnnsparse/types.h).
-DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+#: How the native module numbers storage types.
+DTYPE_CODES = {getattr(torch, name): code for name, code in _native.DTYPE_CODES.items()}
 
 
 class Precision(str, enum.Enum):
@@ -58,7 +58,7 @@ class Precision(str, enum.Enum):
     @property
     def code(self) -> int:
         """How the native module numbers this precision."""
-        return _CODES[self]
+        return _native.PRECISION_CODES[self.value]
 
 
 def dense_view(x: torch.Tensor) -> _native.Dense:
@@ -71,7 +71,6 @@ _STORAGE = dict.fromkeys(Precision, torch.float32) | {
     Precision.FP16: torch.float16,
     Precision.BF16: torch.bfloat16,
 }
-_CODES = {p: code for code, p in enumerate(Precision)}
 
 
 def _round_tf32(x: torch.Tensor) -> torch.Tensor:

@@ -27,18 +27,33 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
 BUILDS = ROOT / "build" / "emulator"
-PRECISIONS = ("fp16", "bf16", "tf32", "fp32")
+CUDA = NATIVE / "cuda"
+
+
+def generated_units() -> dict[str, str]:
+    """The units that CMake generates for each kernel family and precision: their names and texts."""
+    template = (CUDA / "instantiate.cu.in").read_text()
+    made = {}
+    for line in (CUDA / "units.txt").read_text().splitlines():
+        header, family, *precisions = line.split() if not line.startswith("#") else ("", "")
+        for precision in precisions:
+            text = template.replace("@UNIT_HEADER@", header).replace("@UNIT_FAMILY@", family)
+            name = f"{Path(header).name}_{precision}.cu"
+            made[name] = text.replace("@UNIT_PRECISION@", f"k{precision.capitalize()}")
+    return made
+
+
+GENERATED = generated_units()
 #: All that is compiled, in units of files; those that take longest come first. What includes pybind11 is one
 #: unit: its headers take longer than anything else.
 UNITS: list[tuple[str, ...]] = [
     ("emulator/module.cpp",
      *(f"bindings/cuda_{name}.cpp" for name in ("attention", "spmm", "sddmm", "softmax"))),
-    *((f"cuda/kernels/panel_{kernel}_{name}.cu",)
-      for kernel in ("attention_grad", "attention", "spmm", "sddmm") for name in PRECISIONS),
-    *((f"cuda/kernels/window_spmm_{name}.cu",) for name in PRECISIONS if name != "fp32"),
+    *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
-        "csr_spmm", "window_sddmm", "csr_sddmm", "panel_attention", "panel_spmm", "panel_sddmm",
-        "window_spmm", "softmax", "pack", "reduce")),
+        "spmm/csr_spmm", "sddmm/window_sddmm", "sddmm/csr_sddmm", "attention/panel_attention",
+        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "softmax", "common/pack",
+        "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.
@@ -72,7 +87,7 @@ def fingerprint() -> str:
         path.relative_to(NATIVE).as_posix() for folder in INCLUDES for path in (NATIVE / folder).rglob("*.*h")
     }
     for name in (*itertools.chain(*UNITS), *sorted(headers)):
-        content = (NATIVE / name).read_bytes()
+        content = GENERATED[name].encode() if name in GENERATED else (NATIVE / name).read_bytes()
         found.update(f"{name} {len(content)} ".encode() + content)
     return found.hexdigest()[:16]
 
@@ -84,7 +99,7 @@ def compile_into(folder: Path) -> None:
     def compile_one(unit: tuple[str, ...]) -> str:
         target = str(folder / unit[0].replace("/", "_")) + ".o"
         how = [*command, "-O3" if unit[0] in OPTIMISED else "-O1", "-o", target]
-        text = "".join(f'#include "{NATIVE / name}"\n' for name in unit)
+        text = GENERATED.get(unit[0]) or "".join(f'#include "{NATIVE / name}"\n' for name in unit)
         done = subprocess.run(how, input=text, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return target

@@ -10,7 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address
 from gnnsparse.errors import bad_type
-from gnnsparse.formats.spec import ENCODINGS, FormatSpec
+from gnnsparse.formats.spec import FormatSpec
 
 __all__ = ["BlockedMatrix"]
 
@@ -98,7 +98,7 @@ class BlockedMatrix:
         spec = self.spec
         view = _native.Blocked(
             spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
-            ENCODINGS.index(spec.encoding), self.rows, self.cols, self.panels,
+            _native.ENCODING_CODES[spec.encoding], self.rows, self.cols, self.panels,
         )  # fmt: skip
         view.attach(
             address(self.panel_rows), address(self.panel_ptr), address(self.columns),
@@ -196,7 +196,7 @@ class BlockedMatrix:
             bad_type("values", None, "a format of entries with values")
         place = self.values.view(torch.int32).long() >> 16
         block = torch.repeat_interleave(torch.arange(self.value_ptr.numel() - 1), self.value_ptr.diff())
-        real = place < 2 * 32 * 32
+        real = place < _native.NO_ENTRY >> 16
         values, place, block = self.values[::2][real], place[real] // 2, block[real]
         # Bits from the top: tile of 16 rows, half of a lane's slots, lane, its register and half of it.
         tile, lane, inside = place // 256, place // 8 % 32, place % 8

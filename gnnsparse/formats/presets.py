@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gnnsparse import _native
 from gnnsparse.formats.registry import register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
@@ -67,7 +68,7 @@ register_preset(
 register_preset(
     FormatSpec("panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True),
     source="ours",
-    panels={16: 16, 32: 32, 64: 16},
+    panels=_native.PANEL_BRICK_ROWS,
     public=False,
 )
 
@@ -78,13 +79,13 @@ def _entries_of_16_bits(spec: FormatSpec, precision: Precision, density: float) 
     return replace(spec, encoding="entries") if few else spec
 
 
-# Every value, or entries:
+# Every value, or entries, of panels that are one brick:
 register_preset(
     FormatSpec(
         "panel-values", window=32, panel=32, block=32, brick=32, encoding="dense", pad=32, lane_order=True
     ),
     source="ours",
-    panels={16: 16, 32: 32},
+    panels={rows: brick for rows, brick in _native.PANEL_BRICK_ROWS.items() if rows == brick},
     adapt=_entries_of_16_bits,
     public=False,
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gnnsparse import _native
 from gnnsparse.errors import bad_value
 
 __all__ = ["ENCODINGS", "FormatSpec"]
 
-#: How the nonzeros of a block are stored (native Encoding).
-ENCODINGS = ("dense", "bitmap", "entries")
+#: How the nonzeros of a block can be stored.
+ENCODINGS = tuple(_native.ENCODING_CODES)
 
 
 @dataclass(frozen=True)

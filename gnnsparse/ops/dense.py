@@ -11,7 +11,7 @@ from gnnsparse import _native
 from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
-from gnnsparse.tiles import VECTOR_BYTES
+from gnnsparse.tiles import VECTOR_BYTES, partial_width
 
 __all__ = [
     "Loader", "aligned_values", "cpu_loader", "cuda_loader", "holding", "on_its_device", "partial_sums",
@@ -21,8 +21,6 @@ __all__ = [
 Loader = Callable[[torch.Tensor], tuple[torch.Tensor, _native.Dense]]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
-#: Features that rows of partial sums are padded to a multiple of.
-_PARTIAL_FEATURES = 64
 
 
 def cpu_loader(precision: Precision) -> Loader:
@@ -90,8 +88,7 @@ def partial_sums(count: int, rows: int, width: int, device: torch.device) -> tor
     """Workspace for `count` sums of `rows` cut rows, float32; rows are padded as the kernels do."""
     if count == 0:
         return None
-    padded = -(-width // _PARTIAL_FEATURES) * _PARTIAL_FEATURES
-    return torch.empty(count * rows * padded, dtype=torch.float32, device=device)
+    return torch.empty(count * rows * partial_width(width), dtype=torch.float32, device=device)
 
 
 def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

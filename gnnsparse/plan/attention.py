@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import PANEL_K_TILE, VECTOR_BYTES
+from gnnsparse.tiles import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
 
 __all__ = [
     "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "ChainPlan", "RowsPlan", "dkv_partial_bytes",
@@ -18,11 +19,9 @@ __all__ = [
 ]  # fmt: skip
 
 #: Features that the fused kernels take; with more, what a warp holds would not fit its registers.
-MOST_FEATURES = {Precision.FP16: 128, Precision.BF16: 128, Precision.TF32: 64, Precision.FP32: 32}
-#: Rows of a panel of one warp, and of one whose four warps share the gathered rows.
-_ROWS, _TALL_ROWS = 16, 64
-#: Features that tall panels and the backward pass in one take at most.
-_TALL_FEATURES = _FUSED_BACKWARD_FEATURES = 64
+MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
+#: Features that tall panels and the backward pass in one take at most: a slice in 16 bits.
+_TALL_FEATURES = _FUSED_BACKWARD_FEATURES = SLICE_BYTES // 2
 #: K tiles that a tall panel has at least before it is cut.
 _TALL_TILES = 20
 
@@ -39,7 +38,7 @@ class AttentionPlan(Plan):
     """
 
     kernel: ClassVar[str] = "attention"
-    height: int = _ROWS
+    height: int = SCORE_ROWS
     tile_limit: int = 24
     longest_first: bool = False
     backward: AttentionGradPlan | None = None
@@ -79,11 +78,11 @@ class RowsPlan(Plan):
 def may_be_tall(problem: AttentionProblem) -> CanRun:
     """Whether panels of 64 rows have a kernel for a problem."""
     if problem.precision.storage.itemsize != 2:
-        return CanRun(f"panels of {_TALL_ROWS} rows have no {problem.precision.value}")
+        return CanRun(f"panels of {TALL_ROWS} rows have no {problem.precision.value}")
     if max(problem.width, problem.value_width) > _TALL_FEATURES:
-        return CanRun(f"panels of {_TALL_ROWS} rows take at most {_TALL_FEATURES} features")
+        return CanRun(f"panels of {TALL_ROWS} rows take at most {_TALL_FEATURES} features")
     if problem.has_score_terms:
-        return CanRun(f"panels of {_TALL_ROWS} rows have no bias, dropout or causal mask")
+        return CanRun(f"panels of {TALL_ROWS} rows have no bias, dropout or causal mask")
     return CanRun()
 
 
@@ -98,16 +97,16 @@ def _slots(panels: tuple[PanelCounts, ...], height: int) -> int:
 
 def shares_rows(problem: AttentionProblem) -> bool:
     """Whether panels of 64 rows gather little more than one of 16: windows and blocks do, graphs don't."""
-    slots, tall = _slots(problem.panels, _ROWS), _slots(problem.panels, _TALL_ROWS)
+    slots, tall = _slots(problem.panels, SCORE_ROWS), _slots(problem.panels, TALL_ROWS)
     rates = problem.record.attention
     full = problem.nnz >= rates.tall_nnz * slots
-    return full and 0 < _TALL_ROWS // _ROWS * tall <= rates.tall_slots * slots
+    return full and 0 < TALL_ROWS // SCORE_ROWS * tall <= rates.tall_slots * slots
 
 
 def _tall_limit(problem: AttentionProblem) -> int:
     """K tiles of a tall panel's parts: as few as keep every multiprocessor busy."""
-    tiles = _slots(problem.panels, _TALL_ROWS) // PANEL_K_TILE
-    mean = tiles * _TALL_ROWS // max(problem.rows, 1)
+    tiles = _slots(problem.panels, TALL_ROWS) // PANEL_K_TILE
+    mean = tiles * TALL_ROWS // max(problem.rows, 1)
     concurrent = problem.record.attention.tall_blocks * problem.device.multiprocessors
     share = tiles * problem.heads * problem.width // _TALL_FEATURES // concurrent
     return panel_tile_limit(mean, share, _TALL_TILES)
@@ -141,16 +140,16 @@ class AttentionKernel(Kernel):
         if not answer:
             return self._short(problem, answer.problem)
         if not shares_rows(problem):
-            return self._short(problem, f"panels of {_TALL_ROWS} rows would gather more, or were not counted")
-        reason = f"panels of {_TALL_ROWS} rows gather hardly more than panels of {_ROWS}"
-        return AttentionPlan(_TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
+            return self._short(problem, f"panels of {TALL_ROWS} rows would gather more, or were not counted")
+        reason = f"panels of {TALL_ROWS} rows gather hardly more than panels of {SCORE_ROWS}"
+        return AttentionPlan(TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
 
     def variants(self, problem: Problem) -> list[Plan]:
         """Both heights, where both have a kernel."""
         assert isinstance(problem, AttentionProblem)
         plans: list[Plan] = [self.default(problem), self._short(problem)]
         if may_be_tall(problem):
-            plans.append(AttentionPlan(_TALL_ROWS, _tall_limit(problem), True))
+            plans.append(AttentionPlan(TALL_ROWS, _tall_limit(problem), True))
         return plans
 
     def check(self, problem: Problem, plan: Plan) -> None:
@@ -163,7 +162,7 @@ class AttentionKernel(Kernel):
         heights = [height for height, kernels in HEIGHTS.items() if "attention" in kernels.ops]
         if plan.height not in heights:
             bad_value("plan", f"got height {plan.height}; accepted: {', '.join(map(str, heights))}")
-        if plan.height == _TALL_ROWS and not (answer := may_be_tall(problem)):
+        if plan.height == TALL_ROWS and not (answer := may_be_tall(problem)):
             bad_value("plan", f"{plan.label} can't run here: {answer.problem}")
 
     def _short(self, problem: AttentionProblem, why: str = "") -> AttentionPlan:
@@ -172,8 +171,8 @@ class AttentionKernel(Kernel):
             "sddmm", problem.device, problem.precision, problem.rows, problem.cols, problem.nnz,
             problem.heads * problem.width, panels=problem.panels,
         )  # fmt: skip
-        plan = PANELS[_ROWS].default(product)
-        return AttentionPlan(_ROWS, plan.tile_limit, plan.longest_first, reasons=(why,) if why else ())
+        plan = PANELS[SCORE_ROWS].default(product)
+        return AttentionPlan(SCORE_ROWS, plan.tile_limit, plan.longest_first, reasons=(why,) if why else ())
 
 
 class AttentionGradKernel(AttentionKernel):
@@ -203,8 +202,8 @@ class AttentionGradKernel(AttentionKernel):
         super().check(_transposed(problem), plan.columns)
         if not plan.fused_heads:
             return
-        if plan.rows.height != _ROWS:
-            bad_value("plan", f"fused_heads: go with rows of height {_ROWS}, not {plan.rows.height}")
+        if plan.rows.height != SCORE_ROWS:
+            bad_value("plan", f"fused_heads: go with rows of height {SCORE_ROWS}, not {plan.rows.height}")
         if not (answer := _may_fuse(problem)):
             bad_value("plan", f"fused_heads: {answer.problem}")
 
@@ -212,10 +211,10 @@ class AttentionGradKernel(AttentionKernel):
         """How many heads the backward pass in one takes at a time, 0: two passes; and why."""
         if not (answer := _may_fuse(problem)):
             return 0, f"two passes: {answer.problem}"
-        if rows.height != _ROWS:
+        if rows.height != SCORE_ROWS:
             return 0, f"two passes: panels of {rows.height} rows have no pass in one"
         rates = problem.record.attention
-        slots, back = _slots(problem.panels, _ROWS), _slots(problem.transpose, _ROWS)
+        slots, back = _slots(problem.panels, SCORE_ROWS), _slots(problem.transpose, SCORE_ROWS)
         ratio = f"the transpose has {back / max(slots, 1):.1f} times the column slots"
         if back < rates.fused_backward_slots * slots:
             return 0, f"two passes: {ratio}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from gnnsparse import _native
 from gnnsparse.cuda_path import Device
 from gnnsparse.gpus.model import PanelLoad, PanelWork, panel_us
 from gnnsparse.gpus.record import PanelRow, PanelVariant
@@ -21,30 +23,24 @@ class Height:
     """What the kernels do with panels of one height.
 
     Attributes:
-        ops: the operations that have a kernel for it.
-        resident: panels that run on a multiprocessor at a time; `resident_fp32`: in fp32.
-        dense_values: whether stored values lie dense in 16 bits; False: as a list of entries.
-        wide_values: whether values of 32 bits are stored.
+        ops: the operations that choose among panels of this height.
+        stored: how values are stored, by their bytes: "dense", with the zeros of the panel, or "entries",
+            the nonzeros alone; values of other sizes are not.
     """
 
     ops: tuple[str, ...]
-    resident: int = 0
-    resident_fp32: int = 0
-    dense_values: bool = True
-    wide_values: bool = True
+    stored: Mapping[int, str] = field(default_factory=dict)
 
 
-#: By the rows of a panel.
+#: By the rows of a panel; native/include/gnnsparse/panel_heights.h has the kernels' side of the table.
 HEIGHTS = {
-    16: Height(("spmm", "sddmm", "attention"), resident=24, resident_fp32=16),
-    32: Height(("spmm",), resident=16, resident_fp32=8, dense_values=False, wide_values=False),
+    16: Height(("spmm", "sddmm", "attention"), {2: "dense", 4: "dense"}),
+    32: Height(("spmm",), {2: "entries"}),
     64: Height(("attention",)),
 }
 
 #: SDDMM keeps Q in shared memory, which has room for this many slices.
 _SDDMM_SLICES = 16
-#: Bytes of an entry: a stored value with its place.
-_ENTRY_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -106,8 +102,9 @@ class PanelKernel(Kernel):
         counts = problem.panel(self.height)
         if counts is None or not counts.slots:
             return CanRun(f"the operand has no panels of {self.height} rows")
-        if problem.stores_values and not self._of.wide_values and problem.precision.storage.itemsize == 4:
-            return CanRun(f"panels of {self.height} rows store no values of 32 bits")
+        bits = 8 * problem.precision.storage.itemsize
+        if problem.stores_values and bits // 8 not in self._of.stored:
+            return CanRun(f"panels of {self.height} rows store no values of {bits} bits")
         if problem.op == "sddmm" and problem.row_bytes < SLICE_BYTES:
             return CanRun(f"rows are shorter than a slice of {SLICE_BYTES} bytes")
         if problem.op == "sddmm" and problem.slices > _SDDMM_SLICES:
@@ -179,7 +176,8 @@ class PanelKernel(Kernel):
         slots = 0 if counts is None else counts.slots
         panels = max(-(-problem.rows // self.height), 1)
         tiles = () if counts is None else counts.tiles
-        resident = self._of.resident_fp32 if problem.precision is Precision.FP32 else self._of.resident
+        blocks, blocks_fp32 = _native.SPMM_PANEL_BLOCKS[self.height]
+        resident = blocks_fp32 if problem.precision is Precision.FP32 else blocks
         return PanelWork(
             self.height, slots, tiles or ((-(-slots // (PANEL_K_TILE * panels)), panels),), problem.slices,
             problem.row_bytes, self._value_bytes(problem, slots), problem.cols,
@@ -190,9 +188,10 @@ class PanelKernel(Kernel):
         """Bytes of stored values that a warp reads for a column slot."""
         if not problem.stores_values:
             return 0
-        if problem.precision.storage.itemsize == 2 and not self._of.dense_values:
-            return _ENTRY_BYTES * problem.nnz / slots
-        return problem.precision.storage.itemsize * self.height
+        size = problem.precision.storage.itemsize
+        if self._of.stored[size] == "entries":
+            return _native.ENTRY_BYTES * problem.nnz / slots
+        return size * self.height
 
     def _costs(self, problem: Problem, plan: PanelPlan) -> tuple[PanelRow, PanelVariant]:
         """What the record says of this height, or of the nearest it has, and of the arithmetic."""

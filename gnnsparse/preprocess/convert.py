@@ -12,9 +12,6 @@ from gnnsparse.formats import BlockedMatrix, FormatSpec
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
 
-#: A block's entries are padded to so many, with this one, which plays no part (native packed_entries.h).
-_ENTRY_VECTOR, _NO_ENTRY = 4, 2 * 32 * 32 << 16
-
 
 def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
     """RSH-SpMM's thresholds (algorithm 1): (nonzeros, new columns) below which a row is kept out.
@@ -182,8 +179,8 @@ def _with_entries(
     else:
         with torch.cuda.device(device):
             _native.cuda_count_entries(bits, stages, address(counts), path().stream(device))
-    value_ptr = _running_sum(_padded(counts, _ENTRY_VECTOR))
-    entries = torch.full((int(value_ptr[-1]),), _NO_ENTRY, dtype=torch.int32, device=device)
+    value_ptr = _running_sum(_padded(counts, _native.ENTRY_VECTOR))
+    entries = torch.full((int(value_ptr[-1]),), _native.NO_ENTRY, dtype=torch.int32, device=device)
     arrays = {**banks.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
     del arrays["bitmap"]
     made = BlockedMatrix(spec, banks.rows, banks.cols, banks.nnz, **arrays)

@@ -6,6 +6,7 @@
 #include "checks.h"
 #include "gnnsparse/attention_problem.h"
 #include "gnnsparse/cpu_kernels.h"
+#include "gnnsparse/precision.h"
 #include "handles.h"
 
 namespace gnnsparse::bindings {

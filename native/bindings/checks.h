@@ -78,6 +78,7 @@ inline int require_threads(int threads) {
   return threads;
 }
 
+void bind_constants(py::module_& m);
 void bind_views(py::module_& m);
 void bind_preprocess(py::module_& m);
 void bind_cpu(py::module_& m);

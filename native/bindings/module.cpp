@@ -8,6 +8,7 @@ PYBIND11_MODULE(_native, m) {
   m.attr("has_cuda") = false;
 #endif
   m.attr("cuda_architectures") = GNNSPARSE_CUDA_ARCHITECTURES;
+  gnnsparse::bindings::bind_constants(m);
   gnnsparse::bindings::bind_views(m);
   gnnsparse::bindings::bind_preprocess(m);
   gnnsparse::bindings::bind_cpu(m);

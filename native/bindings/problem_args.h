@@ -3,6 +3,7 @@
 
 #include "checks.h"
 #include "gnnsparse/panel_attention.h"
+#include "gnnsparse/panel_heights.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/window_problem.h"
 #include "handles.h"
@@ -50,9 +51,15 @@ inline void require_spmm_panels(const BlockedView& a, Precision precision) {
     if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is null");
     if (a.encoding == Encoding::kEntries && a.value_ptr == nullptr) reject("value_ptr", "is null");
   }
+  if (!spmm_takes_panels(static_cast<int>(a.shape.panel))) {
+    reject("format", "SpMM has no panels of " + std::to_string(a.shape.panel) + " rows");
+  }
+  if (a.encoding != Encoding::kBitmap && a.shape.panel != a.shape.window) {
+    reject("format", "values are stored of panels that are one brick");
+  }
   const bool half = storage_of(precision) != DType::kFloat32;
   if (a.encoding == Encoding::kEntries && !half) reject("format", "entries hold values of 16 bits");
-  if (a.encoding == Encoding::kDense && half && a.shape.window == 32) {
+  if (a.encoding == Encoding::kDense && half && a.shape.window == kPackedRows) {
     reject("format", "16-bit values of panels of 32 rows are entries");
   }
 }
@@ -75,7 +82,7 @@ inline PanelSpmm panel_spmm(const BlockedView& a, const StoredRowsHandle& rows,
 }
 
 inline void require_score_panels(const BlockedView& a) {
-  if (!a.shape.lane_order || a.shape.window != 16 || a.encoding != Encoding::kBitmap) {
+  if (!a.shape.lane_order || a.shape.window != kQueryRows || a.encoding != Encoding::kBitmap) {
     reject("format", "SDDMM and attention take the bits of panels with windows of 16 rows");
   }
   if (a.columns != nullptr && a.bitmap == nullptr) reject("bitmap", "is null");
@@ -102,7 +109,7 @@ inline PanelSddmm panel_sddmm(const BlockedView& a, const StoredRowsHandle& rows
                               const WorkListHandle& work, const Dense& q, const Dense& k,
                               const EdgeValuesView& out, int64_t d, Precision precision) {
   require_score_panels(a);
-  if (a.shape.panel != 16) reject("format", "SDDMM takes panels of 16 rows");
+  if (a.shape.panel != kQueryRows) reject("format", "SDDMM takes panels of 16 rows");
   auto p = sddmm_problem<PanelSddmm>(a, rows, q, k, out, d, precision);
   p.work = work_list<PanelItem>(work, true);
   if (p.k.stride * size_of(p.k.dtype) > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");

@@ -3,6 +3,8 @@
 #include "checks.h"
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/packed_entries.h"
+#include "gnnsparse/panel_heights.h"
+#include "gnnsparse/panel_tile.h"
 #include "handles.h"
 
 namespace gnnsparse::bindings {
@@ -28,9 +30,8 @@ BlockedShape make_shape(int window, int panel, int block, int brick, bool lane_o
   if (brick < 1 || block < brick || block % brick != 0) {
     reject("block", "must be a positive multiple of brick");
   }
-  const bool tall = panel == 64 && window == 16;
-  const bool rows_fit = tall || (panel == window && (window == 16 || window == 32));
-  if (lane_order && !(rows_fit && block == 32 && brick == 32)) {
+  const bool rows_fit = panel_height(panel).brick_rows == window;
+  if (lane_order && !(rows_fit && block == kPanelKTile && brick == kPanelKTile)) {
     reject("lane_order", "goes with bricks of 16 or 32 rows x 32 columns");
   }
   return {window, panel, block, brick, lane_order};

@@ -17,12 +17,12 @@ float toward_zero(double sum) {
 // A row of B or C. Products of operands are exact in float64.
 using Columns = double __attribute__((vector_size(8 * sizeof(double))));
 
-template <Precision P>
+template <Arithmetic kMath>
 struct Elements {
   using Fragment = FragmentM16N8K16;
   static float of(uint32_t word, int half) {
     const auto bits = static_cast<uint16_t>(word >> 16 * half);
-    return P == Precision::kFp16 ? half_to_float(bits) : bf16_to_float(bits);
+    return kMath == Arithmetic::kFp16 ? half_to_float(bits) : bf16_to_float(bits);
   }
 };
 struct Words {
@@ -31,15 +31,15 @@ struct Words {
   static float of(uint32_t word, int) { return bits_float(word & 0xffffe000u); }
 };
 template <>
-struct Elements<Precision::kTf32> : Words {};
+struct Elements<Arithmetic::kTf32> : Words {};
 template <>
-struct Elements<Precision::kFp32> : Words {};
+struct Elements<Arithmetic::kFp32> : Words {};
 
 }  // namespace
 
-template <Precision P>
+template <Arithmetic kMath>
 void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[emulator::kLanes]) {
-  using Fragment = typename Elements<P>::Fragment;
+  using Fragment = typename Elements<kMath>::Fragment;
   constexpr int kHalves = Fragment::kElementsPerRegister;
   double a[16][Fragment::kK];
   Columns b[Fragment::kK];
@@ -49,11 +49,11 @@ void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[e
     for (int half = 0; half < kHalves; ++half) {
       for (int r = 0; r < Fragment::kARegisters; ++r) {
         const Element2D at = Fragment::a(lane, r, half);
-        a[at.row][at.col] = Elements<P>::of(mine.a[r], half);
+        a[at.row][at.col] = Elements<kMath>::of(mine.a[r], half);
       }
       for (int r = 0; r < Fragment::kBRegisters; ++r) {
         const Element2D at = Fragment::b(lane, r, half);
-        b[at.row][at.col] = Elements<P>::of(mine.b[r], half);
+        b[at.row][at.col] = Elements<kMath>::of(mine.b[r], half);
       }
     }
     for (int r = 0; r < 4; ++r) {
@@ -72,13 +72,13 @@ void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[e
   }
 }
 
-template void multiply<Precision::kFp16>(const MmaOperands (&)[emulator::kLanes],
-                                         MmaSums (&)[emulator::kLanes]);
-template void multiply<Precision::kBf16>(const MmaOperands (&)[emulator::kLanes],
-                                         MmaSums (&)[emulator::kLanes]);
-template void multiply<Precision::kTf32>(const MmaOperands (&)[emulator::kLanes],
-                                         MmaSums (&)[emulator::kLanes]);
-template void multiply<Precision::kFp32>(const MmaOperands (&)[emulator::kLanes],
-                                         MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kFp16>(const MmaOperands (&)[emulator::kLanes],
+                                          MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kBf16>(const MmaOperands (&)[emulator::kLanes],
+                                          MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kTf32>(const MmaOperands (&)[emulator::kLanes],
+                                          MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kFp32>(const MmaOperands (&)[emulator::kLanes],
+                                          MmaSums (&)[emulator::kLanes]);
 
 }  // namespace gnnsparse::cuda

@@ -20,9 +20,6 @@ from gnnsparse.tiles import VECTOR_BYTES
 
 __all__ = ["backward", "forward"]
 
-#: Statistics of a query row that the pass over rows hands to the pass over columns.
-_ROW_STATS = 4
-
 
 def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`x` [B, H, n, d] in `dtype`, every row contiguous from an address that is a multiple of a vector.
@@ -162,7 +159,8 @@ def backward(
     with gpu.current(device):
         call, grad = _readable(call), _vectorized(grad_out, call.operand.precision.storage)
         lse = lse.contiguous()
-        row_stats = torch.empty(call.heads * call.q.shape[2], _ROW_STATS, dtype=torch.float32, device=device)
+        floats = call.heads * call.q.shape[2] * _native.ROW_STATS_FLOATS
+        row_stats = torch.empty(floats, dtype=torch.float32, device=device)
         passes = _Backward(
             call, plan, problem_of(call),
             _native.AttentionRows(heads_view(out), address(lse), address(row_stats)),

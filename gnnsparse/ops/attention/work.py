@@ -14,13 +14,9 @@ from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.plan import AttentionPlan
 from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.tiles import SCORE_ROWS, partial_width
 
 __all__ = ["DkvPlaces", "PanelPass", "dkv_places", "panel_pass", "workspace"]
-
-#: Rows of the panels whose column slots have partial sums of dK and dV.
-_ROWS = 16
-#: Features that rows of partial sums are padded to a multiple of; statistics of each row beside them.
-_PARTIAL_FEATURES, _ROW_STATS = 64, 2
 
 
 class PanelPass(NamedTuple):
@@ -57,11 +53,11 @@ def panel_pass(kernels: KernelCache, plan: AttentionPlan) -> PanelPass:
 def workspace(
     of: PanelPass, heads: int, widths: tuple[int, ...], device: torch.device
 ) -> torch.Tensor | None:
-    """Partial sums of cut panels: rows of every width, padded, and two statistics of each row."""
+    """Partial sums of cut panels: rows of every width, padded, and statistics of each row."""
     if of.work.partials == 0:
         return None
-    padded = sum(-(-width // _PARTIAL_FEATURES) * _PARTIAL_FEATURES for width in widths)
-    floats = heads * of.work.partials * of.panel.spec.panel * (padded + _ROW_STATS)
+    floats = sum(map(partial_width, widths)) + _native.PARTIAL_ROW_STATS
+    floats *= heads * of.work.partials * of.panel.spec.panel
     return torch.empty(floats, dtype=torch.float32, device=device)
 
 
@@ -91,7 +87,7 @@ def dkv_places(kernels: KernelCache) -> DkvPlaces:
     """Where the fused backward pass writes what the column slots of an orientation add to dK and dV."""
 
     def make() -> DkvPlaces:
-        slots = kernels.panel(_ROWS, bits=True).columns
+        slots = kernels.panel(SCORE_ROWS, bits=True).columns
         real = torch.nonzero(slots >= 0).squeeze(1)
         by_column = real[torch.argsort(slots[real], stable=True)]
         places = torch.full_like(slots, -1)

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "gnnsparse/architecture.h"
+
 namespace gnnsparse::cuda {
 
 // The same value, which the compiler keeps instead of making it anew from where it came from.
@@ -19,18 +21,18 @@ __device__ __forceinline__ T pin_register(T value) {
 
 // 16 bytes, past L1.
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-#endif
+  if constexpr (kArchitecture.async_copies) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  }
 }
 
 // The first `bytes` of 16, and zeros for the rest.
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-               "r"(bytes)
-               : "memory");
-#endif
+  if constexpr (kArchitecture.async_copies) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+  }
 }
 
 // 16 bytes where `real`, otherwise zeros: then the address need not exist.
@@ -40,9 +42,9 @@ __device__ __forceinline__ void copy_async_or_zero(uint32_t shared, const void* 
 
 // Waits for all copies of this lane.
 __device__ __forceinline__ void wait_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
+  if constexpr (kArchitecture.async_copies) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
 }
 
 // Asks for a line of L2; an address that does not exist does nothing.
@@ -52,15 +54,15 @@ __device__ __forceinline__ void prefetch(const void* global) {
 
 // Ends a group of copies, and waits for all groups but the last `kGroups`.
 __device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
+  if constexpr (kArchitecture.async_copies) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
 }
 template <int kGroups>
 __device__ __forceinline__ void wait_copies_but() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
-#endif
+  if constexpr (kArchitecture.async_copies) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+  }
 }
 
 // Four 8 x 8 matrices of 16-bit elements.

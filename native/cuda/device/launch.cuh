@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 
+#include "gnnsparse/architecture.h"
 #include "gnnsparse/cuda_api.h"
 
 namespace gnnsparse::cuda {
@@ -25,19 +26,6 @@ inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*
     throw CudaError(std::string(call) + ": the problem is larger than a grid");
   }
   return dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles));
-}
-
-// `wanted`, or as many blocks as a multiprocessor takes (CUDA programming guide, technical
-// specifications by compute capability).
-constexpr int resident_blocks(int wanted) {
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 870)
-  constexpr int kMost = 16;
-#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-  constexpr int kMost = 24;
-#else
-  constexpr int kMost = 32;
-#endif
-  return wanted < kMost ? wanted : kMost;
 }
 
 // Gives a kernel all the shared memory it may have, once for each device. Left alone the driver may
@@ -78,14 +66,17 @@ __device__ __forceinline__ char* dynamic_shared() {
   return dynamic_memory;
 }
 
-// Whether a kernel may start while the one before it on its stream still runs.
-inline bool starts_early() {
+// The current device's.
+inline Architecture current_architecture() {
   int device = 0;
   int major = 0;
+  int minor = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
         "cudaDeviceGetAttribute");
-  return major >= 9;
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+        "cudaDeviceGetAttribute");
+  return architecture_of(100 * major + 10 * minor);
 }
 
 // Starts as soon as multiprocessors are free, which hides the launch. The kernel has to call
@@ -102,14 +93,12 @@ void launch_early(const char* call, void (*kernel)(Parameters...), dim3 grid, in
   config.blockDim = dim3(threads);
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = starts_early() ? 1 : 0;
+  config.numAttrs = current_architecture().early_launch ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, arguments...), call);
 }
 
 __device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  if constexpr (kArchitecture.early_launch) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 }  // namespace gnnsparse::cuda

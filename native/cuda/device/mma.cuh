@@ -3,20 +3,21 @@
 
 #include <cstdint>
 
-#include "gnnsparse/types.h"
+#include "gnnsparse/architecture.h"
+#include "gnnsparse/precision.h"
 
 namespace gnnsparse::cuda {
 
-template <Precision P>
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (P == Precision::kFp16) {
+template <Arithmetic kMath>
+__device__ __forceinline__ void mma_ampere(float (&d)[4], const uint32_t (&a)[4],
+                                           const uint32_t (&b)[2]) {
+  if constexpr (kMath == Arithmetic::kFp16) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-  } else if constexpr (P == Precision::kBf16) {
+  } else if constexpr (kMath == Arithmetic::kBf16) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -29,9 +30,14 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
-#else
-  // Turing: float16 alone, with half the depth. The plan sends nothing else here.
-  if constexpr (P == Precision::kFp16) {
+}
+
+template <Arithmetic kMath>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kArchitecture.ampere_mma) {
+    mma_ampere<kMath>(d, a, b);
+  } else if constexpr (kMath == Arithmetic::kFp16) {
+    // Turing has half the depth, and float16 alone. The plan sends nothing else here.
     for (int half = 0; half < 2; ++half) {
       asm volatile(
           "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
@@ -42,7 +48,6 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
   } else {
     asm volatile("trap;");
   }
-#endif
 }
 
 // Transposes an 8 x 8 matrix of 16-bit elements. Lane i has two neighbours of row i / 4: columns

@@ -11,57 +11,61 @@
 
 namespace gnnsparse::cuda {
 
-template <Precision P>
-struct VectorOf {
-  using Storage = typename TileOf<P>::Type::Storage;
-  static constexpr int kElements = 8;
-};
-template <>
-struct VectorOf<Precision::kFp32> {
-  using Storage = uint32_t;
-  static constexpr int kElements = 4;
-};
-template <>
-struct VectorOf<Precision::kTf32> {
-  using Storage = uint32_t;
-  static constexpr int kElements = 4;
-};
-
 __device__ __forceinline__ Vec16 load_vec16(const void* p) {
   const uint4 v = __ldg(static_cast<const uint4*>(p));
   return {{v.x, v.y, v.z, v.w}};
 }
 
-template <Precision P>
-__device__ __forceinline__ void to_floats(const Vec16& v, float (&out)[VectorOf<P>::kElements]) {
+// The stored elements of 16 bytes as floats.
+template <DType kStorage>
+__device__ __forceinline__ void decode(
+    const Vec16& v, float (&out)[16 / sizeof(typename StorageTraits<kStorage>::Bits)]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if constexpr (P == Precision::kFp16) {
+    if constexpr (kStorage == DType::kFloat16) {
       __half2 pair;
       memcpy(&pair, &v.word[i], sizeof pair);
       const float2 f = __half22float2(pair);
       out[2 * i] = f.x;
       out[2 * i + 1] = f.y;
-    } else if constexpr (P == Precision::kBf16) {
+    } else if constexpr (kStorage == DType::kBFloat16) {
       out[2 * i] = __uint_as_float(v.word[i] << 16);
       out[2 * i + 1] = __uint_as_float(v.word[i] & 0xffff0000u);
-    } else if constexpr (P == Precision::kTf32) {
-      out[i] = __uint_as_float(to_tf32(v.word[i]));
     } else {
       out[i] = __uint_as_float(v.word[i]);
     }
   }
 }
 
-template <Precision P>
-__device__ __forceinline__ float scalar_to_float(typename VectorOf<P>::Storage bits) {
-  if constexpr (P == Precision::kFp16) {
+// One stored element as a float.
+template <DType kStorage>
+__device__ __forceinline__ float decode(typename StorageTraits<kStorage>::Bits bits) {
+  if constexpr (kStorage == DType::kFloat16) {
     return __half2float(__ushort_as_half(bits));
-  } else if constexpr (P == Precision::kBf16) {
+  } else if constexpr (kStorage == DType::kBFloat16) {
     return __uint_as_float(static_cast<uint32_t>(bits) << 16);
   } else {
-    return __uint_as_float(P == Precision::kTf32 ? to_tf32(bits) : bits);
+    return __uint_as_float(bits);
   }
+}
+
+// A decoded element as it enters a product of the arithmetic: tf32 alone is stored unrounded.
+template <Precision P>
+__device__ __forceinline__ float round_decoded(float x) {
+  if constexpr (kArithmetic<P> == Arithmetic::kTf32) return bits_float(to_tf32(float_bits(x)));
+  return x;
+}
+
+// The elements of a vector, and one element, as they enter a product.
+template <Precision P>
+__device__ __forceinline__ void to_floats(const Vec16& v, float (&out)[kPerVector<P>]) {
+  decode<PrecisionTraits<P>::kStorage>(v, out);
+#pragma unroll
+  for (int i = 0; i < kPerVector<P>; ++i) out[i] = round_decoded<P>(out[i]);
+}
+template <Precision P>
+__device__ __forceinline__ float scalar_to_float(StorageOf<P> bits) {
+  return round_decoded<P>(decode<PrecisionTraits<P>::kStorage>(bits));
 }
 
 __device__ __forceinline__ float load_scalar(const void* data, DType dtype, int64_t at) {

@@ -3,16 +3,16 @@
 // so that the sums do not depend on their order.
 #include "device/launch.cuh"
 #include "device/vector.cuh"
+#include "gnnsparse/panel_tile.h"
 
 namespace gnnsparse::cuda {
 namespace {
 
 constexpr int kWarps = 32;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kLoads = 8;     // in flight a lane
-constexpr int kRowLanes = 8;  // of a slice of 128 bytes
-constexpr int kSliceBytes = 16 * kRowLanes;
-constexpr int kSliceWords = kSliceBytes / 4;
+constexpr int kLoads = 8;              // in flight a lane
+constexpr int kRowLanes = kRowChunks;  // that take a slice of a row together
+constexpr int kSliceWords = kRowSliceBytes / 4;
 constexpr int kIds = kLoads * 32 / kRowLanes;  // that a warp takes at a time
 static_assert(kIds == 32, "each lane holds one id");
 
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t step = int64_t{kIds} * kWarps * gridDim.x;
   const auto id_at = [&](int64_t at) { return at < count ? __ldg(columns + at) : -1; };
 
-  for (int64_t slice = 0; slice * kSliceBytes < bytes; ++slice) {
-    const int64_t offset = slice * kSliceBytes + lane % kRowLanes * 16;
+  for (int64_t slice = 0; slice * kRowSliceBytes < bytes; ++slice) {
+    const int64_t offset = slice * kRowSliceBytes + lane % kRowLanes * 16;
     const char* from = offset < bytes ? x + offset : nullptr;
     uint32_t total[4] = {};
     int32_t id = id_at(warp * kIds + lane);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda_language.h"
+#include "gnnsparse/architecture.h"
 #include "gnnsparse/cuda_api.h"
 
 namespace gnnsparse::cuda {
@@ -9,7 +10,6 @@ namespace gnnsparse::cuda {
 inline dim3 grid_of(int64_t items, int64_t per_block, int64_t tiles, const char*) {
   return dim3(static_cast<unsigned>(ceil_div(items, per_block)), static_cast<unsigned>(tiles));
 }
-constexpr int resident_blocks(int wanted) { return wanted; }
 template <class Kernel>
 void prefer_shared_memory(Kernel, int, std::atomic<uint64_t>&) {}
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda_language.h"
-#include "gnnsparse/types.h"
+#include "gnnsparse/precision.h"
 
 namespace gnnsparse::cuda {
 
@@ -15,13 +15,13 @@ struct MmaOperands {
 struct MmaSums {
   float d[4];
 };
-template <Precision P>
+template <Arithmetic kMath>
 void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[emulator::kLanes]);
 
-template <Precision P>
+template <Arithmetic kMath>
 void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const MmaOperands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d[0], d[1], d[2], d[3]}};
-  const auto sums = emulator::Block::current().meet(mine, &multiply<P>);
+  const auto sums = emulator::Block::current().meet(mine, &multiply<kMath>);
   std::memcpy(d, sums.d, sizeof sums.d);
 }
 

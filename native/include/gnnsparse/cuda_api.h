@@ -26,7 +26,10 @@ class CudaError : public std::runtime_error {
 };
 
 // Width of a row of partial sums.
-constexpr int64_t partial_stride(int64_t n) { return ceil_div<int64_t>(n, 64) * 64; }
+inline constexpr int64_t kPartialColumns = 64;
+GNNSPARSE_HD constexpr int64_t partial_stride(int64_t n) {
+  return ceil_div<int64_t>(n, kPartialColumns) * kPartialColumns;
+}
 
 // out[i] = scale[i] * x[i], in the type and with the row stride of `out`: whole 16-byte vectors,
 // zero from column n on.

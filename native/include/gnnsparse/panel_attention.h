@@ -6,6 +6,17 @@
 
 namespace gnnsparse {
 
+// A panel of this height belongs to four warps, which share the rows that they gather.
+inline constexpr int kTallPanelRows = 4 * kQueryRows;
+// Slices of a row that the registers have room for: two of words in two parts would not fit.
+template <Precision P>
+inline constexpr int kAttentionSlices = kSplit<P> ? 1 : 2;
+template <Precision P>
+inline constexpr int kAttentionFeatures = kAttentionSlices<P> * PanelTile<P>::kFeatures;
+// Numbers that are kept of a row beside its sums: of one that was cut, and for the backward pass.
+inline constexpr int kPartialRowStats = 2;
+inline constexpr int kRowStatsFloats = 4;
+
 // What every column slot of a panel of 16 rows adds to dK and dV, in the storage type: rows of dV
 // and of dK, each padded to whole 16 bytes, those of a column one after another. Written by the
 // backward pass in one, then summed.

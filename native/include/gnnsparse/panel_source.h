@@ -7,6 +7,7 @@
 #pragma once
 
 #include "gnnsparse/packed_entries.h"
+#include "gnnsparse/panel_heights.h"
 #include "gnnsparse/panel_tile.h"
 #include "gnnsparse/window_source.h"
 
@@ -42,37 +43,57 @@ GNNSPARSE_HD inline void load_words(const void* from, uint32_t (&to)[kWords]) {
 #endif
 }
 
-template <int kRows>
-GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t k_tile, int lane) {
-  if constexpr (kRows == 32) {
-    return load_const(reinterpret_cast<const uint32_t*>(a.bitmap) + k_tile * kWarp + lane);
+// A lane's bits of a brick of 16 or 32 rows: as many bits.
+template <int kBrickRows>
+GNNSPARSE_HD inline uint32_t load_bits(const BlockedView& a, int64_t brick, int lane) {
+  if constexpr (kBrickRows == 32) {
+    return load_const(reinterpret_cast<const uint32_t*>(a.bitmap) + brick * kWarp + lane);
   } else {
-    return load_const(reinterpret_cast<const uint16_t*>(a.bitmap) + k_tile * kWarp + lane);
+    return load_const(reinterpret_cast<const uint16_t*>(a.bitmap) + brick * kWarp + lane);
   }
 }
 
-// Of a K tile: 16 or 32 bits a lane.
-template <int kRows>
-inline constexpr int kKTileBitBytes = kWarp * kRows / 8;
+// The bits of a K tile, which lie brick after brick.
+template <int kHeight>
+struct PanelBits {
+  static constexpr int kRows = kHeight;
+  static constexpr int kBrickRows = panel_height(kRows).brick_rows;
+  static constexpr int kBricks = kRows / kBrickRows;
+  static constexpr int kBrickTiles = kBrickRows / 16;
+  static constexpr int kBrickBytes = kWarp * kBrickRows / 8;
+  static constexpr int kBitBytes = kBricks * kBrickBytes;
+
+  // The brick that row tile m of the panel is in, and its place there.
+  GNNSPARSE_HD static constexpr int brick(int m) { return kBricks == 1 ? 0 : m / kBrickTiles; }
+  GNNSPARSE_HD static constexpr int tile(int m) { return kBricks == 1 ? m : m % kBrickTiles; }
+
+  GNNSPARSE_HD static void load(const BlockedView& a, int64_t k_tile, int lane,
+                                uint32_t (&bits)[kBricks]) {
+    for (int i = 0; i < kBricks; ++i) {
+      bits[i] = load_bits<kBrickRows>(a, k_tile * kBricks + i, lane);
+    }
+  }
+};
 
 // Ones.
 template <Precision P, int kHeight>
-struct UnitPanel {
-  static constexpr int kRows = kHeight;
+struct UnitPanel : PanelBits<kHeight> {
+  using Bits = PanelBits<kHeight>;
   static constexpr float kScale = kUnitScale<P>;
   static constexpr bool kExact = true;
-  static constexpr int kBitBytes = kKTileBitBytes<kRows>;
   static constexpr int kScaleBytes = 0;
   struct LaneKTile {
-    uint32_t bits;
+    uint32_t bits[Bits::kBricks];
   };
 
   GNNSPARSE_HD static LaneKTile load(const BlockedView& a, int64_t k_tile, int lane) {
-    return {load_bits<kRows>(a, k_tile, lane)};
+    LaneKTile loaded;
+    Bits::load(a, k_tile, lane, loaded.bits);
+    return loaded;
   }
   GNNSPARSE_HD static void registers(const LaneKTile& k_tile, int m, int q, uint32_t (&a)[4]) {
-    const uint32_t bits = lane_bits(k_tile.bits, kRows);
-    for (int r = 0; r < 4; ++r) a[r] = units<P>(bits, operand_bit<P>(m, q, r));
+    const uint32_t bits = lane_bits(k_tile.bits[Bits::brick(m)], Bits::kBrickRows);
+    for (int r = 0; r < 4; ++r) a[r] = units<P>(bits, operand_bit<P>(Bits::tile(m), q, r));
   }
   GNNSPARSE_HD static float weigh(const LaneKTile&, int, float x) { return x; }
 };
@@ -87,34 +108,36 @@ inline constexpr bool kRoundedX<RoundedPanel<kHeight>> = true;
 
 // A weight for each column: rank-1 values.
 template <Precision P, int kHeight>
-struct ScaledPanel {
+struct ScaledPanel : PanelBits<kHeight> {
   using Tile = PanelTile<P>;
-  static constexpr int kRows = kHeight;
+  using Bits = PanelBits<kHeight>;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = true;
-  static constexpr int kBitBytes = kKTileBitBytes<kRows>;
   static constexpr int kScaleBytes = kPanelKTile * sizeof(typename Tile::Storage);
   struct LaneKTile {
-    uint32_t bits;
+    uint32_t bits[Bits::kBricks];
     uint32_t scale[Tile::kOperandWords];
   };
 
   GNNSPARSE_HD static LaneKTile load(const BlockedView& a, int64_t k_tile, int lane) {
     LaneKTile loaded;
-    loaded.bits = load_bits<kRows>(a, k_tile, lane);
+    Bits::load(a, k_tile, lane, loaded.bits);
     load_words(static_cast<const typename Tile::Storage*>(a.slot_scale) + k_tile * kPanelKTile +
                    kLaneColumns * (lane & 3),
                loaded.scale);
     return loaded;
   }
   GNNSPARSE_HD static void registers(const LaneKTile& k_tile, int m, int q, uint32_t (&a)[4]) {
-    const uint32_t bits = kWords<P> ? lane_bits(k_tile.bits, kRows) : pair_bits(k_tile.bits, kRows);
+    const uint32_t stored = k_tile.bits[Bits::brick(m)];
+    const uint32_t bits =
+        kWords<P> ? lane_bits(stored, Bits::kBrickRows) : pair_bits(stored, Bits::kBrickRows);
     for (int r = 0; r < 4; ++r) {
-      const int bit = operand_bit<P>(m, q, r);
+      const int bit = operand_bit<P>(Bits::tile(m), q, r);
       if constexpr (Tile::kSplit) {
         a[r] = units<P>(bits, bit);
       } else {
-        const uint32_t mask = kWords<P> ? word_mask(bits, bit) : pair_mask<kRows>(bits, bit);
+        const uint32_t mask =
+            kWords<P> ? word_mask(bits, bit) : pair_mask<Bits::kBrickRows>(bits, bit);
         a[r] = k_tile.scale[operand_pair(q, r)] & mask;
       }
     }
@@ -127,6 +150,7 @@ struct ScaledPanel {
 // A value for each element, zeros included. In 16 bits panels of 32 rows are packed instead.
 template <Precision P, int kHeight>
 struct ValuePanel {
+  static_assert(panel_height(kHeight).brick_rows == kHeight, "a panel with values is one brick");
   using Tile = PanelTile<P>;
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;

@@ -22,6 +22,9 @@ inline constexpr int kLaneColumns = 8;  // of them, those of one lane
 inline constexpr int kChunkBytes = 16;
 inline constexpr int kRowChunks = 8;  // of a row of X in a K tile
 inline constexpr int kKTileChunks = kPanelKTile * kRowChunks;
+// A slice: 128 bytes of a row, and that part of the rows of all slots of a K tile.
+inline constexpr int kRowSliceBytes = kChunkBytes * kRowChunks;
+inline constexpr uint32_t kTileSliceBytes = kChunkBytes * kKTileChunks;
 
 // Chunk `chunk` of slot `slot` in the K tile's shared memory. Rows that one instruction reads
 // differ in the key, so that they lie in different banks.
@@ -92,19 +95,14 @@ GNNSPARSE_HD inline uint32_t word_mask(uint32_t bits, int bit) {
   return bits & 1u << bit ? 0xffffffffu : 0u;
 }
 
-// Whether operands are 32-bit words: tf32, and fp32, whose operands are multiplied in two tf32
-// parts.
-template <Precision P>
-inline constexpr bool kWords = P == Precision::kTf32 || P == Precision::kFp32;
-
 // 2.0 has a single bit in every format, so that ones are made with a shift and an AND; results are
 // halved. In fp32 that would cost the range its last factor of two: there ones are ones.
 template <Precision P>
-inline constexpr float kUnitScale = P == Precision::kFp32 ? 1.0f : 0.5f;
+inline constexpr float kUnitScale = kSplit<P> ? 1.0f : 0.5f;
 template <Precision P>
 GNNSPARSE_HD inline uint32_t units(uint32_t bits, int bit) {
   // The bit times what makes a one of it: fp32 waits for predicates (docs/performance.md).
-  if (P == Precision::kFp32) {
+  if (kSplit<P>) {
     const int shift = bit < 24 ? 0 : 8;
     return (bits >> shift & 1u << (bit - shift)) * (0x3f800000u >> (bit - shift));
   }
@@ -164,6 +162,7 @@ inline constexpr uint32_t kRowStatsTileBytes = 16 * (kPanelKTile + kPanelKTile /
 // A slice of Q in shared memory: 16 rows x 8 chunks.
 inline constexpr int kQueryRows = 16;
 inline constexpr int kQueryChunks = kQueryRows * kRowChunks;
+inline constexpr uint32_t kQueryBytes = kChunkBytes * kQueryChunks;
 GNNSPARSE_HD constexpr int query_chunk(int row, int chunk) {
   return kRowChunks * row + (chunk ^ (row & 7));
 }
@@ -243,13 +242,15 @@ static_assert(addresses_agree(), "the short way to an address");
 // features 8t + j and 8t + 4 + j.
 template <Precision P>
 struct PanelTile {
-  static constexpr bool kSplit = P == Precision::kFp32;
-  using Storage = typename TileOf<P>::Type::Storage;
-  static constexpr int kFeatures = kWords<P> ? 32 : 64;
-  static constexpr int kMmas = kWords<P> ? 4 : 2;          // along the slots of a K tile
-  static constexpr int kTiles = kWords<P> ? 4 : 8;         // along the features
-  static constexpr int kOperandWords = kWords<P> ? 8 : 4;  // of 8 slots of one row
-  static constexpr int kPerChunk = 16 / sizeof(Storage);
+  using Traits = PrecisionTraits<P>;
+  static_assert(operands_are_stored<P>(), "shared memory holds operands");
+  static constexpr bool kSplit = Traits::kSplit;
+  using Storage = typename Traits::Storage;
+  static constexpr int kPerChunk = Traits::kPerVector;
+  static constexpr int kFeatures = kRowChunks * kPerChunk;          // of a slice
+  static constexpr int kMmas = kPanelKTile / Traits::Fragment::kK;  // along the slots of a K tile
+  static constexpr int kTiles = kFeatures / 8;                      // along the features
+  static constexpr int kOperandWords = kLaneColumns * sizeof(Storage) / 4;  // of 8 slots of one row
 };
 
 }  // namespace gnnsparse

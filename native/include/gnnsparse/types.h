@@ -20,12 +20,6 @@ enum class Precision : int { kFp32 = 0, kTf32 = 1, kFp16 = 2, kBf16 = 3 };
 
 GNNSPARSE_HD constexpr int64_t size_of(DType type) { return type == DType::kFloat32 ? 4 : 2; }
 
-GNNSPARSE_HD constexpr DType storage_of(Precision precision) {
-  return precision == Precision::kFp16   ? DType::kFloat16
-         : precision == Precision::kBf16 ? DType::kBFloat16
-                                         : DType::kFloat32;
-}
-
 template <class T>
 GNNSPARSE_HD constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;

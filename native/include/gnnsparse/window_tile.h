@@ -14,7 +14,9 @@
 
 #include <cstdint>
 
+#include "gnnsparse/architecture.h"
 #include "gnnsparse/fragment.h"
+#include "gnnsparse/precision.h"
 #include "gnnsparse/rounding.h"
 #include "gnnsparse/types.h"
 
@@ -49,20 +51,21 @@ GNNSPARSE_HD inline uint32_t high_halves(uint32_t a, uint32_t b) {
 #endif
 }
 
-// One instruction from compute capability 9.0 on. Before, where there is none that takes ties to
-// even, three, which take them away from zero.
+// Rounds a float32 to tf32: ties to even where the GPU has an instruction for that, ties away from
+// zero where it does not.
 GNNSPARSE_HD inline uint32_t to_tf32(uint32_t bits) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  uint32_t rounded;
-  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
-  return rounded;
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  uint32_t rounded;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
-  return rounded;
-#else
-  return float_bits(round_tf32(bits_float(bits)));
+#if defined(__CUDA_ARCH__)
+  if constexpr (kArchitecture.tf32_nearest_even) {
+    uint32_t rounded;
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+    return rounded;
+  } else if constexpr (kArchitecture.tf32_conversion) {
+    uint32_t rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+    return rounded;
+  }
 #endif
+  return float_bits(round_tf32(bits_float(bits)));
 }
 
 // The values of A at a lane's four slots, in one of the lane's rows.
@@ -144,24 +147,7 @@ struct TileM16N8K8 {
 };
 
 template <Precision P>
-struct TileOf {
-  using Type = TileM16N8K16;
-};
-template <>
-struct TileOf<Precision::kTf32> {
-  using Type = TileM16N8K8;
-};
-// In panels alone, as two tf32 parts.
-template <>
-struct TileOf<Precision::kFp32> {
-  using Type = TileM16N8K8;
-};
-
-// 1.0 in the storage type of a precision.
-template <Precision P>
-inline constexpr uint32_t kOne = P == Precision::kFp16   ? 0x3c00u
-                                 : P == Precision::kBf16 ? 0x3f80u
-                                                         : 0x3f800000u;
+using WindowTile = std::conditional_t<kWords<P>, TileM16N8K8, TileM16N8K16>;
 
 // Feature i of the lane's kLaneFeatures, in result row r (0 or 1) of the lane.
 GNNSPARSE_HD constexpr int result_accumulator(int i) { return i >> 1; }

@@ -1,0 +1,77 @@
+// Numbers that Python plans and allocates by. The native code owns them.
+#include "checks.h"
+#include "gnnsparse/cuda_api.h"
+#include "gnnsparse/panel_heights.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+template <Precision P>
+void add_precision(py::dict& codes, py::dict& features, const char* name) {
+  codes[name] = static_cast<int>(P);
+  features[name] = kAttentionFeatures<P>;
+}
+
+}  // namespace
+
+void bind_constants(py::module_& m) {
+  // Bytes of what a lane loads at a time: rows of dense operands are padded to it.
+  m.attr("VECTOR_BYTES") = kChunkBytes;
+  // Column slots that are multiplied together, of windows and of panels.
+  m.attr("WINDOW_K_TILE") = kWindowKTile;
+  m.attr("PANEL_K_TILE") = kPanelKTile;
+  // Bytes of the part of a row of X that a warp of the panel kernels takes.
+  m.attr("ROW_SLICE_BYTES") = kRowSliceBytes;
+  // Rows of partial sums are rounded up to this many columns.
+  m.attr("PARTIAL_COLUMNS") = cuda::kPartialColumns;
+  // Rows of panels for SDDMM and attention, and of those that four warps of attention share.
+  m.attr("SCORE_PANEL_ROWS") = kQueryRows;
+  m.attr("TALL_PANEL_ROWS") = kTallPanelRows;
+  // Floats that attention keeps of a row: of one that was cut, and for the backward pass.
+  m.attr("PARTIAL_ROW_STATS") = kPartialRowStats;
+  m.attr("ROW_STATS_FLOATS") = kRowStatsFloats;
+  // Panels that store their nonzeros alone: entries of a K tile are padded to whole vectors, with
+  // one that plays no part.
+  m.attr("ENTRY_VECTOR") = kEntriesOfLane;
+  m.attr("ENTRY_BYTES") = sizeof(uint32_t);
+  m.attr("NO_ENTRY") = kNoEntry;
+  // Words of a row of what cuda_gather_floor writes.
+  m.attr("GATHER_FLOOR_WORDS") = cuda::kGatherFloorWords;
+
+  // Panels in lane order: rows of a panel to rows of a brick; and, for those that SpMM takes, how
+  // many blocks have room on a multiprocessor, and in fp32.
+  py::dict bricks;
+  py::dict blocks;
+  for (const PanelHeight& height : kPanelHeights) {
+    bricks[py::int_(height.rows)] = height.brick_rows;
+    if (height.spmm_blocks > 0) {
+      blocks[py::int_(height.rows)] = py::make_tuple(height.spmm_blocks, height.spmm_blocks_fp32);
+    }
+  }
+  m.attr("PANEL_BRICK_ROWS") = bricks;
+  m.attr("SPMM_PANEL_BLOCKS") = blocks;
+
+  py::dict dtypes;
+  dtypes["float32"] = static_cast<int>(DType::kFloat32);
+  dtypes["float16"] = static_cast<int>(DType::kFloat16);
+  dtypes["bfloat16"] = static_cast<int>(DType::kBFloat16);
+  m.attr("DTYPE_CODES") = dtypes;
+
+  py::dict encodings;
+  encodings["dense"] = static_cast<int>(Encoding::kDense);
+  encodings["bitmap"] = static_cast<int>(Encoding::kBitmap);
+  encodings["entries"] = static_cast<int>(Encoding::kEntries);
+  m.attr("ENCODING_CODES") = encodings;
+
+  // And the most features of a head that the fused attention kernels hold.
+  py::dict precisions;
+  py::dict features;
+  add_precision<Precision::kFp32>(precisions, features, "fp32");
+  add_precision<Precision::kTf32>(precisions, features, "tf32");
+  add_precision<Precision::kFp16>(precisions, features, "fp16");
+  add_precision<Precision::kBf16>(precisions, features, "bf16");
+  m.attr("PRECISION_CODES") = precisions;
+  m.attr("ATTENTION_FEATURES") = features;
+}
+
+}  // namespace gnnsparse::bindings

@@ -1,6 +1,0 @@
-#include "kernels/panel_attention_grad.cuh"
-
-namespace gnnsparse::cuda {
-template void run_attention_row_grads<Precision::kFp32>(const PanelAttention&, Stream);
-template void run_attention_column_grads<Precision::kFp32>(const PanelAttention&, Stream);
-}  // namespace gnnsparse::cuda

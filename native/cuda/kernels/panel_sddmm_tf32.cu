@@ -1,5 +1,0 @@
-#include "kernels/panel_sddmm.cuh"
-
-namespace gnnsparse::cuda {
-template void run_panel_sddmm<Precision::kTf32>(const PanelSddmm&, Stream);
-}  // namespace gnnsparse::cuda

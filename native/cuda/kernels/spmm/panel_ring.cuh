@@ -1,0 +1,153 @@
+// The ring in shared memory that the rows of X pass through, one K tile a pipeline stage, and what
+// comes with a K tile's rows: its metadata, which are its bits and column weights and the columns
+// of the K tile after it. With the columns in shared memory no register has to hold them until the
+// next copy.
+#pragma once
+
+#include <type_traits>
+
+#include "device/async.cuh"
+#include "gnnsparse/panel_problem.h"
+#include "kernels/common/panel_item.cuh"
+
+namespace gnnsparse::cuda {
+
+inline constexpr int kPipelineStages = 2;
+inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
+
+template <Precision P, class Source>
+class PanelRing {
+ public:
+  using Tile = PanelTile<P>;
+  // A lane copies 16 bytes of the metadata: columns first, then bits, then column weights.
+  static constexpr uint32_t kMetadataBytes = kColumnBytes + Source::kBitBytes + Source::kScaleBytes;
+  static constexpr int kColumnLanes = kColumnBytes / kChunkBytes;
+  static constexpr int kBitLanes = Source::kBitBytes / kChunkBytes;
+  static constexpr int kMetadataLanes = kMetadataBytes / kChunkBytes;
+  static_assert(kMetadataLanes <= kWarp, "a warp copies the metadata of a K tile at once");
+  // From one stage to the next. Addresses inside a stage are made by exclusive ors of their last
+  // seven bits (panel_tile.h), so stages begin at multiples of 128.
+  static constexpr uint32_t kPitch = (kTileSliceBytes + kMetadataBytes + 127) / 128 * 128;
+
+  __device__ PanelRing(const PanelSpmm& p, const PanelItem& item, int lane, uint32_t ring)
+      : a_(p.a),
+        k_tiles_(item.k_tiles),
+        end_(item.first_k_tile + item.k_tiles),
+        next_(item.first_k_tile + item.rotation()),
+        lane_(lane),
+        ring_(ring) {}
+
+  // Has to be called before the first copy: copies begin with slice `slice` of X.
+  __device__ void start_at(const PanelSpmm& p, int slice) {
+    const int at = slice * Tile::kFeatures + copy_chunk(lane_) * Tile::kPerChunk;
+    left_ = static_cast<int>(p.n) - at;
+    x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
+    stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
+    copy_to_ = ring_ + copy_address(lane_);
+    if constexpr (kBitLanes > 0) find_metadata();
+  }
+
+  // The K tile that is copied next.
+  __device__ uint32_t next() const { return next_; }
+
+  // The columns of the first K tile come from global memory, those of the others with the K tile
+  // before, which is in the stage at `offset`.
+  __device__ void load_first_columns(uint32_t (&ids)[kLaneColumns]) const {
+    load_words(a_.columns + uint64_t{next_} * kPanelKTile + copy_slot(lane_, 0), ids);
+  }
+  __device__ void load_columns(uint32_t offset, uint32_t (&ids)[kLaneColumns]) const {
+    load_shared_words(ring_ + offset + kTileSliceBytes + copy_slot(lane_, 0) * sizeof(int32_t),
+                      ids);
+  }
+
+  // Where the stage at `offset` has its rows of X, and its bits and column weights.
+  __device__ uint32_t rows(uint32_t offset) const { return ring_ + offset; }
+  __device__ uint32_t metadata(uint32_t offset) const {
+    return ring_ + offset + kTileSliceBytes + kColumnBytes;
+  }
+
+  // Starts the copies of the next K tile, whose columns are `ids`, to the stage at `offset`.
+  // `remaining` K tiles have not been copied yet.
+  __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
+    // One way for all K tiles, though the last alone has slots without a column: the condition is
+    // part of the copy.
+#pragma unroll
+    for (int j = 0; j < kLaneColumns; ++j) {
+      const char* row = x_ + uint64_t{ids[j]} * stride_;
+      const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
+      copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
+    }
+    const uint32_t k_tile = next_;
+    if (++next_ == end_) next_ -= k_tiles_;
+    --remaining;
+    const bool columns = lane_ < kColumnLanes;
+    if (lane_ < kMetadataLanes && (!columns || remaining > 0)) {
+      copy_async_or_zero(ring_ + offset + kTileSliceBytes + kChunkBytes * lane_,
+                         metadata_of(columns ? next_ : k_tile), true);
+    }
+    if (++copied_ == k_tiles_) {
+      copied_ = 0;
+      x_ += kRowSliceBytes;
+      left_ -= Tile::kFeatures;
+    }
+  }
+
+  // Asks L2 for what a later block reads first: its columns, and the metadata of its first K tile.
+  __device__ void prefetch_later(const WorkList<PanelItem>& work) const {
+    const uint32_t later = work.prefetched(blockIdx.x);
+    if (!work.has(later) || lane_ > 3) return;
+    const PanelItem item = load_item(work.items + later);
+    const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
+    const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kPanelKTile);
+    if (lane_ == 2 && a_.bitmap != nullptr) {
+      at = reinterpret_cast<const char*>(a_.bitmap) + slot * Source::kRows / 8;
+    } else if (lane_ == 3 && a_.slot_scale != nullptr) {
+      at = static_cast<const char*>(a_.slot_scale) + slot * sizeof(typename Tile::Storage);
+    }
+    if constexpr (std::is_same_v<Source, PackedPanel>) {
+      if (lane_ == 2) at = reinterpret_cast<const char*>(a_.value_ptr + slot / kPanelKTile);
+    }
+    prefetch(at);
+  }
+
+ private:
+  __device__ void find_metadata() {
+    if (lane_ < kColumnLanes) {
+      from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane_;
+      from_pitch_ = kColumnBytes;
+    } else if (lane_ < kColumnLanes + kBitLanes) {
+      from_ = reinterpret_cast<const char*>(a_.bitmap) + kChunkBytes * (lane_ - kColumnLanes);
+      from_pitch_ = Source::kBitBytes;
+    } else {
+      const int chunk = lane_ - kColumnLanes - kBitLanes;
+      from_ = static_cast<const char*>(a_.slot_scale) + kChunkBytes * chunk;
+      from_pitch_ = Source::kScaleBytes;
+    }
+    // Otherwise the compiler chooses among the three anew, in 64 bits, for every K tile.
+    from_ = pin_register(from_);
+    from_pitch_ = pin_register(from_pitch_);
+  }
+
+  // The 16 bytes that this lane copies of a K tile's metadata.
+  __device__ const char* metadata_of(uint32_t k_tile) const {
+    if constexpr (kBitLanes > 0) return from_ + uint64_t{k_tile} * from_pitch_;
+    return reinterpret_cast<const char*>(a_.columns) + uint64_t{k_tile} * kColumnBytes +
+           kChunkBytes * lane_;
+  }
+
+  const BlockedView& a_;
+  int k_tiles_;
+  uint32_t end_;  // the K tile behind the item's last
+  uint32_t next_;
+  int lane_;
+  uint32_t ring_;
+  int left_;             // features from the lane's chunk on, in the slice that is copied next
+  const char* x_;        // row 0 of X, from the lane's chunk on
+  uint32_t stride_;      // bytes of a row of X
+  uint32_t copy_to_;     // where the lane's first chunk goes in the stage at offset 0
+  const char* from_;     // the lane's part of the metadata of K tile 0
+  uint32_t from_pitch_;  // bytes of that from one K tile to the next
+  int copied_ = 0;       // K tiles of this slice
+};
+
+}  // namespace gnnsparse::cuda

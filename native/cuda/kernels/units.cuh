@@ -1,0 +1,39 @@
+// The kernel families that are compiled in units of their own, one for each precision: units.txt
+// lists them, instantiate.cu.in is what a unit consists of. Host code calls them through these.
+#pragma once
+
+#include "gnnsparse/cuda_api.h"
+
+namespace gnnsparse::cuda {
+
+template <Precision P>
+struct PanelSpmmUnit {
+  static void run(const PanelSpmm& p, Stream stream);
+};
+
+template <Precision P>
+struct WindowSpmmUnit {
+  static void run(const WindowSpmm& p, Stream stream);
+};
+
+template <Precision P>
+struct PanelSddmmUnit {
+  static void run(const PanelSddmm& p, Stream stream);
+};
+
+template <Precision P>
+struct AttentionForwardUnit {
+  static void run(const PanelAttention& p, Stream stream);
+};
+
+template <Precision P>
+struct AttentionGradUnit {
+  static void rows(const PanelAttention& p, Stream stream);
+  static void columns(const PanelAttention& p, Stream stream);
+  // The pass over rows, which also writes what column slots add to dK and dV, for the heads that
+  // p.dkv_partials has room for; and then the sums of that.
+  static void fused_pass(const PanelAttention& p, Stream stream);
+  static void sum_dkv_partials(const PanelAttention& p, Stream stream);
+};
+
+}  // namespace gnnsparse::cuda
