@@ -49,6 +49,7 @@ class CsrLoad:
         rows: rows of the matrix.
         slices: slices of 128 bytes in a row of X.
         gathered: bytes of rows of X that are read: one row for each nonzero.
+        distinct: bytes of those that no earlier one of 16 neighbouring rows reads.
         in_use: bytes of the part of X that running warps read from.
         pass_bytes: mean of the bytes of X and of the result, for a pass that reads the one and writes the
             other.
@@ -58,6 +59,7 @@ class CsrLoad:
     rows: Any
     slices: Any
     gathered: Any
+    distinct: Any
     in_use: Any
     pass_bytes: Any
     longest: Any
@@ -79,7 +81,8 @@ def csr_us(
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = rates.group_row_us if grouped else rates.row_us + load.slices * rates.slice_us
-    total = gather_factor * gather_us(memory, load.gathered, load.in_use) + load.rows * row
+    gathered = rates.shared * load.gathered + (1 - rates.shared) * load.distinct
+    total = gather_factor * gather_us(memory, gathered, load.in_use) + load.rows * row
     total = total * (rates.sddmm if op == "sddmm" else 1.0)
     wait = rates.start_us + load.longest / _BATCH * rates.batch_us
     return np.maximum(np.maximum(total, pass_us(memory, load.pass_bytes)), wait)

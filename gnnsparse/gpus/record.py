@@ -67,6 +67,8 @@ class CsrRates:
         group_row_us: microseconds of the whole GPU for each row in a group of short rows.
         row_gather, group_gather: the time of the gather over its time by the rate of L2, for each arithmetic
             ("half", "tf32", "fp32"): for rows by themselves, and for rows in groups.
+        shared: cost of gathering a row of X that an earlier one of 16 neighbouring rows has gathered, over
+            the cost of a row that none of them has; from 0 to 1.
         sddmm: the time of SDDMM over the time of SpMM.
         warps: warps on a multiprocessor among which a small matrix is divided.
         group_degree: rows are put into groups below this mean number of nonzeros a row.
@@ -85,6 +87,7 @@ class CsrRates:
     group_row_us: float
     row_gather: Mapping[str, float]
     group_gather: Mapping[str, float]
+    shared: float
     sddmm: float
     warps: int
     group_degree: float
@@ -131,7 +134,9 @@ class PanelRow:
             slice, and for each K tile of a slice.
         round: share of a mean warp's latency that each further round of warps adds.
         variants: costs by arithmetic and storage: "half" (16 bits), "tf32", "tf32_rounded" (X rounded before
-            the product), "fp32", "half_stored" (16 bits, with a stored value for each nonzero).
+            the product), "fp32"; "half_stored", "tf32_stored", "fp32_stored" (with a stored value for each
+            nonzero). A storage that is missing costs what its arithmetic does without values, an arithmetic
+            that is missing what "half" does.
     """
 
     warp_us: float
@@ -239,6 +244,8 @@ def _check(record: GpuRecord, where: str) -> GpuRecord:
         "panel.power": record.panel.power,
         "attention.tall_blocks": record.attention.tall_blocks,
     }
+    if not 0 <= record.csr.shared <= 1:
+        _reject(f"{where}.csr.shared", f"got {record.csr.shared}; accepted: from 0 to 1")
     for name, value in rates.items():
         if value <= 0:
             _reject(f"{where}.{name}", f"got {value}; accepted: above 0")

@@ -176,8 +176,7 @@ class PanelKernel(Kernel):
         """Returns the key of PanelRow.variants for the arithmetic and storage of a plan."""
         if plan.prescale and problem.arithmetic == "tf32":
             return "tf32_rounded"
-        stored = problem.stores_values and problem.arithmetic == "half"
-        return "half_stored" if stored else problem.arithmetic
+        return f"{problem.arithmetic}_stored" if problem.stores_values else problem.arithmetic
 
     def _work(self, problem: Problem) -> PanelWork:
         counts = problem.panel(self.height)
@@ -205,7 +204,8 @@ class PanelKernel(Kernel):
         """Returns the record's costs of the height, or of the nearest one that it has, and of the variant."""
         heights = problem.record.panel.heights
         row = heights[min(heights, key=lambda height: (abs(height - self.height), height))]
-        return row, row.variants.get(self.variant(problem, plan), row.variants["half"])
+        base = row.variants.get(problem.arithmetic, row.variants["half"])
+        return row, row.variants.get(self.variant(problem, plan), base)
 
 
 #: The panel kernels of SpMM and SDDMM by height.

@@ -4,7 +4,8 @@ Least squares of the times alone give a model that is nearer to the times and ch
 is therefore mainly the regret of the choices: for each case the logarithm of the ratio of the time of the
 chosen plan to the time of the best plan. The choice is softened: plans are weighted by how near their
 modelled times are to the least one. So the regret has a gradient, and of two plans with nearly equal modelled
-times each counts as half chosen.
+times each counts as half chosen. Cases count by a power of the time that they take: a wrong choice costs more
+on a large graph than on a small one, whose times are also less certain.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ _SOFTNESS = (0.1, 0.03, 0.01)
 _REACH = 8.0
 #: A choice is lost if its speed is below this share of the best plan's.
 LOST = 0.97
-_STEPS, _TRIES = 60, 1500
+#: The exponent of a case's time in its weight.
+_WEIGHT = 0.4
+_STEPS, _TRIES = 60, 12000
+#: How much worse than the present vector a random change may be, at first, to be kept now and then.
+_HEAT = 4e-3
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,13 @@ class Table:
         best = np.full(self.cases, np.inf)
         np.minimum.at(best, self.case, self.log_times)
         self.regret = self.log_times - best[self.case]
+        weight = np.exp(_WEIGHT * best)
+        self.weight = weight / weight.mean()
+
+    @property
+    def panel_variants(self) -> set[tuple[int, str]]:
+        """The heights of panels, each with an arithmetic and storage, that were measured."""
+        return {(group[1], group[2]) for group in self._groups if group[0] == "panel"}
 
     def model(self, record: Any) -> np.ndarray:
         """Computes the logarithms of the modelled microseconds of each plan by a record, float64 [plans]."""
@@ -159,6 +171,10 @@ class _Numbers:
         self._plain = to_plain(start)
         self.paths = [path for path in _paths(start) if self._at(path) > 0]
         self._start = np.array([self._at(path) for path in self.paths])
+        # Bounds of the logarithms. What neighbouring rows share costs at most as much as the rest.
+        reach = np.full(len(self.paths), np.log(_REACH))
+        at_most = [1.0 if path == ("csr", "shared") else np.inf for path in self.paths]
+        self.least, self.most = -reach, np.minimum(reach, np.log(at_most / self._start))
         # A stand-in for a record, because checking a record for each vector would take most of the time.
         self._tree = _tree(start)
         self._owners = [_owner(self._tree, path) for path in self.paths]
@@ -204,7 +220,7 @@ def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
 
 
 def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
-    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "sddmm")
+    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "shared", "sddmm")
     found: list[tuple[str, ...]] = [("csr", name) for name in csr]
     found += [("csr", of, name) for of in ("row_gather", "group_gather") for name in ("half", "tf32", "fp32")]
     found += [("panel", name) for name in ("power", "slice_in_use", "add_us", "add_part_us")]
@@ -233,9 +249,20 @@ def _objective(table: Table, numbers: _Numbers, softness: float) -> Callable[[np
         regret = table.soft_regret(modelled, softness)
         lost = np.maximum(regret + np.log(LOST) + 0.01, 0.0)  # from a regret of 2 % on
         error = np.minimum(np.abs(modelled - table.log_times), 1.0)
-        return float(
-            regret.mean() + 10 * lost.mean() + _ERROR * (error**2).mean() + _DISTANCE * (theta**2).mean()
-        )
+        chosen = (table.weight * (regret + 10 * lost)).mean()
+        return float(chosen + _ERROR * (error**2).mean() + _DISTANCE * (theta**2).mean())
+
+    return cost
+
+
+def _times_objective(table: Table, numbers: _Numbers) -> Callable[[np.ndarray], float]:
+    """Returns how far modelled times are off, mainly those of plans that are near the best of their case."""
+    share = np.exp(-table.regret / 0.5)
+
+    def cost(theta: np.ndarray) -> float:
+        error = np.abs(table.model(numbers.quick(theta)) - table.log_times)
+        huber = np.where(error < 0.3, error**2, 0.6 * error - 0.09)
+        return float((share * huber).sum() / share.sum() + _DISTANCE * (theta**2).mean())
 
     return cost
 
@@ -252,15 +279,36 @@ def _gradient(cost: Callable[[np.ndarray], float], step: float) -> Callable[[np.
     return of
 
 
-def _polished(cost: Callable[[np.ndarray], float], theta: np.ndarray, tries: int, reach: float) -> np.ndarray:
-    """Improves a vector by random changes of a few numbers at a time, of which those that help are kept."""
+def _minimised(
+    cost: Callable[[np.ndarray], float], theta: np.ndarray, numbers: _Numbers, steps: int
+) -> np.ndarray:
+    found = minimize(
+        cost, theta, jac=_gradient(cost, 1e-3), method="L-BFGS-B",
+        bounds=list(zip(numbers.least, numbers.most, strict=True)), options={"maxiter": steps},
+    )  # fmt: skip
+    return np.asarray(found.x)
+
+
+def _annealed(
+    cost: Callable[[np.ndarray], float], theta: np.ndarray, numbers: _Numbers, tries: int
+) -> np.ndarray:
+    """Improves a vector by random changes of a few numbers at a time.
+
+    A change that helps is kept. One that does not is kept with a probability that falls with what it costs
+    and with the number of tries, so that the search leaves minima that are not the lowest.
+    """
     generator = np.random.default_rng(0)
-    best, least = theta, cost(theta)
+    best = here = theta
+    least = cost_here = cost(theta)
     for attempt in range(tries):
-        size = 0.2 * (1 - attempt / tries) + 0.01
-        chosen = generator.random(theta.size) < 3 / theta.size
-        trial = np.clip(best + size * chosen * generator.standard_normal(theta.size), -reach, reach)
-        if (value := cost(trial)) < least:
+        left = 1 - attempt / tries
+        chosen = generator.random(theta.size) < 2.5 / theta.size
+        change = (0.3 * left + 0.01) * chosen * generator.standard_normal(theta.size)
+        trial = np.clip(here + change, numbers.least, numbers.most)
+        value = cost(trial)
+        if value < cost_here or generator.random() < np.exp((cost_here - value) / (_HEAT * left**2 + 1e-9)):
+            here, cost_here = trial, value
+        if value < least:
             best, least = trial, value
     return best
 
@@ -294,6 +342,16 @@ def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
     return replace(record, window=replace(record.window, **found))
 
 
+def _with_variants(record: GpuRecord, table: Table) -> GpuRecord:
+    """Returns the record with costs for each arithmetic and storage that was measured."""
+    heights = dict(record.panel.heights)
+    for height, name in sorted(table.panel_variants):
+        variants = heights[height].variants
+        base = variants.get(name.removesuffix("_stored"), variants["half"])
+        heights[height] = replace(heights[height], variants={**variants, name: variants.get(name, base)})
+    return replace(record, panel=replace(record.panel, heights=heights))
+
+
 def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, tries: int = _TRIES) -> Fit:
     """Fits the costs of the csr, window and panel kernels.
 
@@ -306,20 +364,17 @@ def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, trie
     Returns:
         The record with the least cost among all that were reached, `start` included.
     """
-    table, numbers = Table(cases), _Numbers(start)
-    reach = float(np.log(_REACH))
-    theta = np.zeros(len(numbers.paths))
-    tried = [theta]
-    for softness in _SOFTNESS:
-        cost = _objective(table, numbers, softness)
-        found = minimize(
-            cost, theta, jac=_gradient(cost, 1e-3), method="L-BFGS-B", bounds=[(-reach, reach)] * theta.size,
-            options={"maxiter": steps},
-        )  # fmt: skip
-        theta = found.x
-        tried.append(theta)
+    table = Table(cases)
+    start = _with_variants(start, table)
+    numbers = _Numbers(start)
+    zero = np.zeros(len(numbers.paths))
+    tried = [zero]
+    for theta in (zero, _minimised(_times_objective(table, numbers), zero, numbers, steps)):
+        for softness in _SOFTNESS:
+            theta = _minimised(_objective(table, numbers, softness), theta, numbers, steps)
+            tried.append(theta)
     final = _objective(table, numbers, _SOFTNESS[-1])
-    tried += [_polished(final, of, tries, reach) for of in (tried[0], tried[-1])]
-    best = numbers.record(min(tried, key=final))
+    tried += [_annealed(final, of, numbers, tries) for of in (zero, min(tried[1:], key=final))]
+    best = numbers.record(_minimised(final, min(tried, key=final), numbers, steps))
     before = quality_of(start, table)
     return Fit(_with_window(best, cases), before, quality_of(best, table))
