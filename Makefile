@@ -8,19 +8,27 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
 ARGS ?=
+# Processes that run tests; each takes one core.
+JOBS ?= 2
 
 bin := $(VENV)/bin
 native := $(shell find native -type f)
 cuda_all := 75;80;86;89;90a;100;120
+comma := ,
+pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test lint format cuda cuda-all gpu clean
+.PHONY: train test test-quick lint format cuda cuda-all gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
 	$(bin)/python train.py $(ARGS)
 
 test: $(VENV)/.dev
-	$(bin)/python -m pytest $(ARGS)
+	$(pytest) $(ARGS)
+
+# For daily work: docs/testing.md says what it leaves out.
+test-quick: $(VENV)/.dev
+	$(pytest) -m "not slow" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(bin)/ruff check .
@@ -39,29 +47,38 @@ format: $(VENV)/.dev
 # installation would come before it).
 cuda: $(VENV)/.torch
 	GNNSPARSE_CUDA=on GNNSPARSE_CUDA_ARCHITECTURES=90a \
-	  $(bin)/pip install --quiet --no-deps --upgrade --target build/cuda .
+	  $(bin)/pip install --quiet --no-deps --no-build-isolation --upgrade --target build/cuda .
 	cd build/cuda/gnnsparse && $(abspath $(bin))/python -S -c \
 	  "import _native; assert _native.has_cuda; print('CUDA kernels for', _native.cuda_architectures)"
 
 cuda-all: $(VENV)/.torch
 	GNNSPARSE_CUDA=on GNNSPARSE_CUDA_ARCHITECTURES="$(cuda_all)" \
-	  $(bin)/pip wheel --quiet --no-deps --wheel-dir build/cuda-all .
+	  $(bin)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/cuda-all .
 
 gpu:
 	scripts/gpu_check.sh
 
-$(VENV)/.torch:
+# What builds the native module, as in pyproject.toml. In an isolated environment, which has another path
+# each time, everything would be compiled anew whenever one file changes.
+$(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
+	$(bin)/pip install --quiet cmake ninja "pybind11>=2.13" "scikit-build-core>=0.10"
+	touch $@
+
+$(VENV)/.torch: $(VENV)/.tools
 	$(bin)/pip install --quiet "$(TORCH)"
 	touch $@
 
-$(VENV)/.train: $(VENV)/.torch pyproject.toml $(native)
-	$(bin)/pip install --quiet --editable ".[train]"
+# Compiles into build/, where the installation below finds it, while torch is downloaded.
+$(VENV)/.native: $(VENV)/.tools pyproject.toml $(native)
+	$(bin)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml $(native)
-	$(bin)/pip install --quiet --editable ".[train,dev]"
-	touch $(VENV)/.train $@
+$(VENV)/.train $(VENV)/.dev: pyproject.toml $(native)
+	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.torch $(VENV)/.native
+	$(bin)/pip install --quiet --no-build-isolation --editable \
+	  ".[train$(if $(filter %.dev,$@),$(comma)dev)]"
+	touch $(if $(filter %.dev,$@),$(VENV)/.train) $@
 
 clean:
 	rm -rf build $(VENV) outputs .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,8 +1,9 @@
 """Trains a model on a data set: python train.py model=gcn dataset=cora precision=fp16 device=auto seed=0.
 
-configs/ has the options and their defaults, `python train.py --help` shows them, `-m` with lists runs
-all combinations. A run leaves result.json, logs and checkpoints in its folder below outputs/, or in
-hydra.run.dir=DIR. Exit status: 0, 1 for options that hydra refuses, 2 for those that we refuse.
+configs/ has the options and their defaults, and `python train.py --help` shows them. With `-m` and lists of
+values all combinations run. A run writes result.json, logs and checkpoints to its own folder below outputs/,
+or to the folder of hydra.run.dir=DIR. The exit status is 0, or 1 for options that hydra refuses, or 2 for
+errors that this program reports.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from gnnsparse.training import FitResult, PreparedData, TaskModule
     from gnnsparse.training.task import RunOptions, Task
 
-#: The largest seed that NumPy takes.
+#: The largest seed that NumPy accepts.
 MAX_SEED = 2**32 - 1
 CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
 def refuse(problem: Exception | str) -> NoReturn:
-    """Ends the run with one line; HYDRA_FULL_ERROR=1 shows where it comes from."""
+    """Ends the process with an error message of one line; HYDRA_FULL_ERROR=1 raises the error instead."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1" and isinstance(problem, Exception):
         raise problem
     print(f"train.py: {' '.join(str(problem).split())}", file=sys.stderr)
@@ -39,7 +40,7 @@ def refuse(problem: Exception | str) -> NoReturn:
 
 
 def choices() -> dict[str, Sequence[str]]:
-    """The options that accept names, with the names: the library's own."""
+    """Returns the options that accept names, with these names, as the library defines them."""
     from gnnsparse import Precision
     from gnnsparse.environment import DEVICES
     from gnnsparse.training.config import SECTIONS, choices_of
@@ -51,7 +52,7 @@ def choices() -> dict[str, Sequence[str]]:
 
 
 def counts() -> dict[str, int]:
-    """The options that count something, with the least value of each."""
+    """Returns the options that are integers, with the least value of each."""
     from gnnsparse.training.config import SECTIONS, counts_of
 
     found = {"seed": 0}
@@ -61,9 +62,9 @@ def counts() -> dict[str, int]:
 
 
 def offer_registered() -> None:
-    """Tells hydra of what is registered: data sets and models without a file in configs/, and accepted names.
+    """Adds registered data sets and models without a file in configs/ to hydra, and the names for `--help`.
 
-    Imports the library, which takes about two seconds, but nothing that only training needs.
+    It imports the library, which takes about two seconds, but no module that only training needs.
     """
     from gnnsparse.data import CATALOG
     from models import MODELS
@@ -79,14 +80,14 @@ def offer_registered() -> None:
 
 
 def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as hydra takes them: one without a default has to be given."""
+    """Returns options in hydra's form, in which those without a default are marked as missing."""
     from models.registry import REQUIRED
 
     return {name: MISSING if default is REQUIRED else default for name, default in options.items()}
 
 
 def check_quickly(cfg: DictConfig) -> None:
-    """Refuses bad options before imports that take many seconds."""
+    """Refuses wrong options before the imports that take many seconds."""
     for option, accepted in choices().items():
         if (value := OmegaConf.select(cfg, option)) not in accepted:
             refuse(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
@@ -103,7 +104,12 @@ def check_quickly(cfg: DictConfig) -> None:
 
 
 def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
-    """A group of options as a dataclass of gnnsparse.training."""
+    """Makes a settings object of gnnsparse.training from a group of options.
+
+    Raises:
+        TypeError: an option is of another type.
+        ValueError: an option is unknown or out of range.
+    """
     options = {str(key): value for key, value in cfg[name].items()}
     known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
@@ -113,12 +119,12 @@ def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
 
 
 def options_of(group: DictConfig) -> dict[str, Any]:
-    """The options of a group but for its name."""
+    """Returns the options of a group without its name."""
     return {str(key): value for key, value in group.items() if key != "name"}
 
 
 def task_name(cfg: DictConfig) -> str:
-    """The task that model and data set are for; a ValueError where these are two."""
+    """Returns the task that the model and the data set are for; raises ValueError if they differ."""
     from gnnsparse.data import CATALOG
     from models import MODELS
 
@@ -132,7 +138,7 @@ def task_name(cfg: DictConfig) -> str:
 
 
 def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
-    """The model of the options."""
+    """Builds the model that the options describe."""
     from gnnsparse.errors import naming
     from models import MODELS
 
@@ -141,14 +147,14 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.n
 
 
 def read_settings(cfg: DictConfig) -> RunOptions:
-    """Checks the options that need no data."""
+    """Checks all options that can be checked without data, and returns them."""
     from gnnsparse.training import resolve_device
     from gnnsparse.training.config import SECTIONS
     from gnnsparse.training.task import RunOptions
     from models import MODELS
 
     task_name(cfg)
-    build_model(cfg, 1, 1)  # complains of its options
+    build_model(cfg, 1, 1)  # raises if an option of the model is wrong
     own = {"model", "dataset", *SECTIONS}
     groups = {
         str(name): {str(key): value for key, value in group.items()}
@@ -166,7 +172,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
 
 
 def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
-    """What has to be the same for a run to go on from another one's checkpoint."""
+    """Returns the values that a run and the run whose checkpoint it resumes must share."""
     from gnnsparse.training.task import text_of
 
     data = {str(key): value for key, value in cfg.dataset.items() if key not in ("name", "root")}
@@ -175,7 +181,7 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
 
 
 def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
-    """Loads and prepares the data, and builds the model."""
+    """Loads and prepares the data, and builds the model; returns the Lightning module and data module."""
     import lightning
 
     from gnnsparse.errors import naming
@@ -195,7 +201,7 @@ def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[Task
 def report(
     cfg: DictConfig, task: Task[Any, Any], run: RunOptions, data: PreparedData, result: FitResult
 ) -> dict[str, Any]:
-    """The content of result.json."""
+    """Returns the content of result.json."""
     from gnnsparse.environment import describe_environment
 
     return {
@@ -212,7 +218,7 @@ def report(
 
 
 def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
-    """Prints the table that a run ends with, and what the run took."""
+    """Prints the table of scores, and the time and memory that the run took."""
     from rich.console import Console
 
     console = Console()
@@ -228,16 +234,16 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
 
 
 def run(cfg: DictConfig, folder: Path) -> float:
-    """One run, which writes to a folder; returns the test score."""
+    """Trains and scores a model, writes to a folder, and returns the test score."""
     file = folder / "result.json"
-    file.unlink(missing_ok=True)  # of an earlier run in the same folder
+    file.unlink(missing_ok=True)  # an earlier run may have used this folder
     check_quickly(cfg)
     try:
         settings = read_settings(cfg)
     except (ValueError, TypeError) as error:
         refuse(error)
 
-    # The task is the first to import Lightning and PyG.
+    # Importing a task imports Lightning and PyG, which takes seconds, so it comes after the checks.
     from gnnsparse.data import DatasetUnavailableError
     from gnnsparse.tasks import TASKS
     from gnnsparse.training import CheckpointError, fit
@@ -264,7 +270,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
-    """One run; returns the test score, for hydra's sweepers."""
+    """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
     return run(cfg, Path(HydraConfig.get().runtime.output_dir))
 
 

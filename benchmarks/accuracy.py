@@ -1,14 +1,14 @@
-"""Test accuracy of a model in each precision, beside that of PyG on the same data and protocol.
+"""Measures the test accuracy of a model in each precision, and PyG's on equal data with an equal protocol.
 
 python -m benchmarks.accuracy --planetoid DIR [--model gcn] [--datasets cora citeseer pubmed]
     [--precisions fp32 tf32 fp16] [--seeds 10] [--device auto] [--out benchmarks/results/accuracy_cpu.json]
 
-Model and training are those that `python train.py model=MODEL dataset=NAME` runs, on the public split,
-scored at the first epoch with the best validation accuracy: Kipf and Welling's GCN, or the AGNN as in
-PyG's example. PyG's figure of the GCN is a constant, that of the AGNN is measured here: the same model
-from the same seeds in the same training, with PyG's layers in place of ours and in fp32.
-DIR has a folder for each data set, DIR/cora with the raw files of Cora and so on; --root-of NAME=DIR
-names one of them, and without either the files are downloaded.
+Model and training are those of `python train.py model=MODEL dataset=NAME`, on the public split, and are
+scored at the first epoch with the best validation accuracy. The models are Kipf and Welling's GCN and the
+AGNN of PyG's example. PyG's accuracy of the GCN is a constant in this file. Its accuracy of the AGNN is
+measured here, by training the model with PyG's layers in fp32 from equal seeds. DIR has a folder for each
+data set, such as DIR/cora with the raw files of Cora; --root-of NAME=DIR names the folder of one data set.
+Without either the files are downloaded.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from gnnsparse.training import (
 from models import MODELS
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Test accuracy of PyG 2.8's GCNConv in fp32 on a CPU, in per cent: mean and population standard
-#: deviation over seeds 0 to 9, on the same files, model, training and choice of the epoch.
+#: Test accuracy of a GCN of PyG 2.8's GCNConv in fp32 on a CPU, in per cent: mean and population standard
+#: deviation over seeds 0 to 9, with the files, model, training and choice of the epoch of this benchmark.
 BASELINE = {"cora": (81.64, 0.93), "citeseer": (70.69, 1.07), "pubmed": (79.09, 0.41)}
 
 
 class PygData(FullGraphData):
-    """The same data with an edge_index in place of the operand."""
+    """FullGraphData with an edge_index in place of the operand, for PyG's layers."""
 
     def _on_device(self, adj: Any) -> GraphBatch:
         csr = self.dataset.graph.csr
@@ -57,7 +57,7 @@ class PygData(FullGraphData):
 
 
 def options_of(model: str, dataset: str, root: Path | None, device: str) -> DictConfig:
-    """What train.py would run."""
+    """Returns the options of train.py for a model and a data set."""
     overrides = [f"model={model}", f"dataset={dataset}", f"device={device}"]
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         cfg = compose("train", overrides)
@@ -79,7 +79,7 @@ def run(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seed: int) -
 
 
 def scores_of(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seeds: int) -> dict[str, Any]:
-    """All seeds of one data set on one data module."""
+    """Trains with all seeds on one data module, and returns the statistics of their scores."""
     results = [run(cfg, dataset, data, seed) for seed in range(seeds)]
     accuracies = [100 * result.metrics["test"]["accuracy"] for result in results]
     return {
@@ -93,7 +93,7 @@ def scores_of(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seeds:
 
 
 def baseline_of(cfg: DictConfig, dataset: NodeDataset, seeds: int, device: Any) -> dict[str, Any]:
-    """PyG's figures, {} where there are none."""
+    """Returns PyG's accuracies; {"baseline": None} if there are none."""
     if cfg.model.name == "agnn":
         found = scores_of(cfg, dataset, PygData(dataset, device=device), seeds)
         return {
@@ -161,7 +161,7 @@ def main() -> None:
             about = {"model": args.model, "dataset": name, "precision": precision, "seeds": args.seeds}
             rows.append({**about, **scores, **baseline})
             console.print(f"{name} {precision}: {scores['mean']:.2f} ± {scores['standard_deviation']:.2f}")
-            if args.out:  # as far as it got: all of it takes a while
+            if args.out:  # written after each row, because a run takes long
                 write_json(args.out, {**header, "rows": rows})
     console.print(table_of(rows, args.model, header["device_name"]))
 

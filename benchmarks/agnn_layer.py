@@ -1,9 +1,9 @@
-"""One AGNNConv beside PyG's: forward and backward on published graphs, on a CPU or a GPU.
+"""Times one AGNNConv and PyG's: forward and backward on published graphs, on a CPU or a GPU.
 
     python -m benchmarks.agnn_layer --data DIR --out benchmarks/results/agnn_layer_cpu.json
 
-DIR has planetoid/cora, planetoid/pubmed and heterophilous/tolokers.npz. Calls of all layers take turns, so
-that what else the machine does hits all of them; times are medians. Outputs are compared with PyG's.
+DIR has planetoid/cora, planetoid/pubmed and heterophilous/tolokers.npz. All layers are called in turn, so
+that other load on the machine affects all of them; times are medians. Outputs are compared with PyG's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 
 def seconds_of(call: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, float, torch.Tensor]:
-    """Time of a forward and of a backward pass, and the output."""
+    """Returns the seconds of a forward and of a backward pass, and the output."""
 
     def now() -> float:
         if device.type == "cuda":
@@ -57,7 +57,7 @@ def measure(
     for turn in range(repeats + 1):
         for name, (layer, adj) in layers.items():
             *seconds, outputs[name] = seconds_of(lambda layer=layer, adj=adj: layer(x, adj), device)
-            if turn:  # the first one warms up
+            if turn:  # the first turn is the warm-up
                 times[name].append((seconds[0], seconds[1]))
     want = outputs["pyg fp32"]
     rows = []

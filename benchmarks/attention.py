@@ -1,12 +1,12 @@
-"""Attention on a GPU beside dense and Flex attention under patterns, and unfused chains on graphs.
+"""Times attention on a GPU: on patterns with dense attention and FlexAttention, on graphs with chains.
 
     python -m benchmarks.attention --out benchmarks/results/attention.json
 
-Times are medians in milliseconds, forward and forward with backward, of random operands in fp16 with 64
-features a head, in CUDA graphs where a call can be captured. The first output on each pattern is compared
-with the unfused chain's. FlexAttention is compiled and has the pattern as a block mask. On graphs the
-chains are our own kernels one after another, and cuSPARSE's (sampled_addmm and torch.sparse.mm in fp32,
-which are all that torch offers) around our softmax.
+Times are medians in milliseconds, forward and forward with backward, with random operands in fp16 and 64
+features a head, in CUDA graphs if a call can be captured. On each pattern the output of the first head is
+compared with the unfused chain's. FlexAttention is compiled and gets the pattern as a block mask. On graphs
+there are two chains: this package's three operations, and cuSPARSE's SDDMM and SpMM (torch's sampled_addmm
+and sparse matrix product, which exist in fp32 only) around this package's softmax.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gnnsparse.timing import measure
 
 FEATURES = 64
 GRAPHS = ("arxiv_like", "amazon_like", "reddit_like")
-#: Of the block mask: rows and columns of a block, and the share of blocks that is kept.
+#: Rows and columns of a block of the block mask, and the share of blocks that are kept.
 BLOCK, KEPT = 128, 0.094
 _Call = Callable[..., torch.Tensor]
 _Mask = Callable[..., torch.Tensor]
@@ -42,7 +42,7 @@ def operands(batch: int, heads: int, length: int) -> list[torch.Tensor]:
 
 
 def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, Any]:
-    """Milliseconds forward, and with the backward pass."""
+    """Returns the milliseconds of the forward pass, and of forward and backward pass together."""
     grad = torch.randn_like(call(*qkv))
 
     def both() -> None:
@@ -58,7 +58,7 @@ def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, Any]:
 
 
 def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph, _Mask | None]]:
-    """Names, patterns and, of those that FlexAttention is for, what says whether a query sees a key."""
+    """Yields names and patterns, and for FlexAttention functions that tell if a query attends to a key."""
     for sparsity in (0.9, 0.95, 0.98):
         yield f"vector-wise 8, {sparsity:.0%}", masks.vector_wise(length, sparsity, 8, seed=0), None
     yield "window +-128", masks.window(length, 128), lambda b, h, q, k: (q - k).abs() <= 128
@@ -70,7 +70,7 @@ def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph, _Mask | 
 
 
 def flex(see: _Mask, length: int) -> _Call:
-    """torch's FlexAttention, compiled, with the pattern as a block mask."""
+    """Returns torch's FlexAttention, compiled, with the pattern as a block mask."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     mask = create_block_mask(see, None, None, length, length, device="cuda")
@@ -79,9 +79,9 @@ def flex(see: _Mask, length: int) -> _Call:
 
 
 def cusparse_chain(graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand) -> _Call:
-    """SDDMM, softmax and SpMM of one head in fp32."""
+    """Returns attention of one head in fp32: cuSPARSE's SDDMM, this package's softmax, cuSPARSE's SpMM."""
     csr, size = graph.csr, (graph.csr.rows, graph.csr.cols)
-    indptr = csr.indptr.int()  # torch copies other layouts than int32 in every call
+    indptr = csr.indptr.int()  # torch copies offsets of other dtypes in every call
 
     def sparse(values: torch.Tensor) -> torch.Tensor:
         return torch.sparse_csr_tensor(indptr, csr.indices, values, size, check_invariants=False)
@@ -97,7 +97,7 @@ def cusparse_chain(graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand) -> 
 
 
 def relative_error(a: gnnsparse.SparseOperand, qkv: list[torch.Tensor]) -> float:
-    """Of the first head against the unfused chain."""
+    """Returns the relative error of the first head against the unfused chain, in the Frobenius norm."""
     with torch.no_grad():
         q, k, v = (x[:1, :1] for x in qkv)
         want = gnnsparse.attention(a, q, k, v, fused=False).float()
@@ -134,7 +134,7 @@ def on_graph(name: str, repeats: int) -> Iterator[dict[str, Any]]:
     row = {"pattern": name, "nnz": a.nnz, "batch": 1, "heads": 1, "length": a.shape[0]}
     for fused in (None, False):
         call = lambda q, k, v, fused=fused: gnnsparse.attention(a, q, k, v, fused=fused)  # noqa: E731
-        call(*qkv).sum().backward()  # formats are made here
+        call(*qkv).sum().backward()  # makes the formats before memory is measured
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""The encoder with torch's dense attention in place of ours: what the sparse one is compared with."""
+"""The encoder with torch's dense attention in place of sparse attention, for comparisons."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from gnnsparse.nn import SparseAttention
 
 
 class DenseAttention(SparseAttention):
-    """The same projections around torch's scaled_dot_product_attention.
+    """SparseAttention's projections around torch's scaled_dot_product_attention.
 
-    `masked`: what is no edge of the pattern is masked, and a bias of the edges added, so that the
-    numbers are those of sparse attention; otherwise all pairs count and the pattern plays no part.
+    Attributes:
+        masked: True: pairs that are no edge of the pattern are masked, and the bias of the edges is added, so
+            that outputs agree with sparse attention. False: all pairs attend, and the pattern is ignored.
     """
 
     masked = True
@@ -29,10 +30,11 @@ class DenseAttention(SparseAttention):
 
 
 def dense_bias(pattern: SparseOperand, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to a dense matrix of scores: -inf where there is no edge, the edges' bias elsewhere.
+    """Makes the mask to add to a dense matrix of scores: -inf for pairs without an edge, the bias for edges.
 
-    A row of -inf alone would give NaN in some of torch's kernels: such a query, all of whose keys are
-    padding, attends to all keys, and is padding itself.
+    Some of torch's kernels return NaN for rows that are all -inf, which belong to queries all of whose keys
+    are padding. These rows are set to 0, so that the queries, which are padding themselves, attend to all
+    keys.
     """
     row, col = pattern.indices()
     edges = torch.zeros(pattern.nnz, device=pattern.device) if bias is None else bias
@@ -43,7 +45,7 @@ def dense_bias(pattern: SparseOperand, bias: torch.Tensor | None, dtype: torch.d
 
 
 def make_dense(model: torch.nn.Module, masked: bool) -> torch.nn.Module:
-    """Exchanges the attention of a model in place; the parameters stay."""
+    """Replaces the attention of a model in place, without changing its parameters."""
     for module in model.modules():
         if type(module) is SparseAttention:
             module.__class__ = DenseAttention

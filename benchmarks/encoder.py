@@ -1,11 +1,12 @@
-"""Latency of a sparse Transformer encoder beside the dense one, forward, as SSpMM's figure 10 has it.
+"""Times the forward pass of a sparse and a dense Transformer encoder, in the setting of SSpMM's figure 10.
 
     python -m benchmarks.encoder --out benchmarks/results/encoder.json --plot benchmarks/results/encoder.png
 
-4 layers, head dimension 64, feed-forward 4 times the width, evaluation mode, random vectors of 8 rows. Both
-encoders have the same weights and the same code around the attention; the dense one runs each of torch's
-kernels of scaled_dot_product_attention that works there, and the fastest one is the baseline. Each sparse
-result is compared with dense attention under the pattern as a mask. On a CPU the sizes are small.
+The encoders have 4 layers, heads of 64 features, feed-forward networks of 4 times the width, and run in
+evaluation mode. Patterns are random vectors of 8 rows. Both encoders have equal weights, and equal code
+around the attention. The dense one is timed with each kernel of torch's scaled_dot_product_attention that can
+run; the fastest is the baseline. Each sparse result is compared with dense attention masked by the pattern.
+On a CPU the sizes are small.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from gnnsparse.timing import measure
 from gnnsparse.training import resolve_device
 
 HEAD = 64
-#: Sizes by device: layers, lengths, heads, batches.
+#: Layers, lengths, heads and batch sizes, by type of device.
 SIZES: dict[str, dict[str, Any]] = {
     "cuda": {"layers": 4, "lengths": (4096, 8192), "heads": (4, 8), "batches": (2, 8)},
     "cpu": {"layers": 2, "lengths": (256,), "heads": (2,), "batches": (1, 2)},
@@ -51,7 +52,7 @@ def make_encoder(layers: int, heads: int, dtype: torch.dtype, device: torch.devi
 
 
 def timed(call: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> dict[str, Any]:
-    """Median milliseconds and the memory of activations."""
+    """Returns the times of a call in milliseconds, and on a GPU the memory of its activations in bytes."""
     peak = None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -63,7 +64,7 @@ def timed(call: Callable[[], torch.Tensor], device: torch.device, repeats: int) 
 
 
 def run_dense(encoder: torch.nn.Module, x: torch.Tensor, repeats: int) -> dict[str, dict[str, Any]]:
-    """All pairs, by torch's kernels; those that refuse the problem are left out."""
+    """Times the encoder with attention of all pairs by each of torch's kernels that accepts the problem."""
     results = {}
     dense = make_dense(copy.deepcopy(encoder), masked=False)
     for name, backend in BACKENDS[x.device.type].items():
@@ -77,7 +78,7 @@ def run_dense(encoder: torch.nn.Module, x: torch.Tensor, repeats: int) -> dict[s
 
 
 def error_of(encoder: torch.nn.Module, x: torch.Tensor, operand: gnnsparse.SparseOperand) -> float:
-    """The largest difference to dense attention under the mask in float32, over the largest value."""
+    """Returns the largest difference to masked dense attention in float32, over the largest value."""
     want = make_dense(copy.deepcopy(encoder).float(), masked=True)(x[:1].float(), operand)
     got = encoder(x[:1], operand).float()
     return float((got - want).abs().max() / want.abs().max())
@@ -86,7 +87,7 @@ def error_of(encoder: torch.nn.Module, x: torch.Tensor, operand: gnnsparse.Spars
 def run_case(
     length: int, heads: int, batch: int, layers: int, options: argparse.Namespace, device: torch.device
 ) -> list[dict[str, Any]]:
-    """The dense encoder and the sparse one at every sparsity."""
+    """Times the dense encoder, and the sparse encoder at every sparsity."""
     precision = Precision.parse(options.precision)
     encoder = make_encoder(layers, heads, precision.storage, device)
     x = torch.randn(batch, length, HEAD * heads, device=device, dtype=precision.storage)
@@ -104,14 +105,14 @@ def run_case(
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Milliseconds of each case as groups of bars: dense, then sparse by sparsity."""
+    """Draws the milliseconds of each case as a group of bars: dense, then each sparsity."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     cases = list(dict.fromkeys((r["length"], r["heads"], r["batch"]) for r in rows))
     names = list(dict.fromkeys((r["name"], r["sparsity"]) for r in rows))
     figure = Figure(figsize=(max(7.0, 1.6 * len(cases)), 4.0), layout="constrained")
-    FigureCanvasAgg(figure)  # no window system: pyplot would choose one
+    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
     axes = figure.add_subplot()
     for place, (name, sparsity) in enumerate(names):
         mine = [r for r in rows if (r["name"], r["sparsity"]) == (name, sparsity)]
@@ -163,7 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
                 flush=True,
             )
         rows += found
-        if options.out:  # as far as it got
+        if options.out:  # after each case, because a run takes long
             write_json(options.out, {**header, "vector": options.vector, "rows": rows})
     if options.plot:
         plot(rows, options.plot)

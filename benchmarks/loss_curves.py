@@ -1,12 +1,12 @@
-"""Loss curves of fused, unfused and dense attention on ListOps, from the same seed and batches.
+"""Records loss curves of fused, unfused and dense attention on ListOps, with equal seeds and batches.
 
     python -m benchmarks.loss_curves --out benchmarks/results/loss_curves.json --plot FILE.png
 
-`fused` and `unfused` are our attention over the pattern, `masked` is torch's dense attention with the pattern
-as a mask: all three compute the same, without dropout, and their curves agree. `dense` is torch's attention
-over all pairs: what the pattern costs in accuracy. The default is a small run for a CPU; the published
-comparison is --max-length 512 --train 20000 --epochs 10 on a GPU. Options of train.py stand after --:
--- pattern=window model.num_layers=2.
+`fused` and `unfused` are this package's attention over the pattern, and `masked` is torch's dense attention
+with the pattern as a mask. Without dropout these three compute equal functions, so their curves agree.
+`dense` is torch's attention over all pairs, which shows what the pattern costs in accuracy. The default is a
+small run for a CPU; the published comparison is --max-length 512 --train 20000 --epochs 10 on a GPU. Options
+of train.py follow after --, as in: -- pattern=window model.num_layers=2.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from gnnsparse.training import FitResult, SequenceClassifier, TrainerConfig, fit
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ("fused", "unfused", "masked", "dense")
-#: Those that compute the same.
-SAME = ("fused", "unfused", "masked")
+#: Variants that compute equal functions.
+EQUIVALENT = ("fused", "unfused", "masked")
 
 
 class Losses(Callback):
-    """Keeps the loss of each step, on the device until the end."""
+    """Keeps the loss of each step on the device."""
 
     def __init__(self) -> None:
         self.kept: list[torch.Tensor] = []
@@ -43,7 +43,7 @@ class Losses(Callback):
 
 
 class Recorded(SequenceClassifier):
-    """A classifier that brings its own record of losses."""
+    """A classifier that keeps the loss of each step."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -66,7 +66,7 @@ def options_of(options: argparse.Namespace) -> DictConfig:
 
 
 def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
-    """One training; all variants start from the same weights and see the same batches."""
+    """Trains one variant; all variants start from equal weights and get equal batches."""
     cfg.model.fused = False if variant == "unfused" else None
     if variant == "dense":
         OmegaConf.update(cfg, "pattern", {"name": "full"}, merge=False, force_add=True)
@@ -87,7 +87,7 @@ def plot(curves: dict[str, list[float]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)  # no window system: pyplot would choose one
+    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
     axes = figure.add_subplot()
     for width, (name, losses) in zip((5.0, 3.0, 1.0, 1.0), curves.items(), strict=False):
         axes.plot(range(1, len(losses) + 1), losses, label=name, linewidth=width, alpha=0.7)
@@ -134,9 +134,9 @@ def main(arguments: list[str] | None = None) -> None:
             f"{variant:8s} loss {losses[0]:.4f} -> {losses[-1]:.4f}  test {100 * scores['test']:.2f} %",
             flush=True,
         )
-    same = [torch.tensor(curves[name]) for name in SAME if name in curves]
-    apart = max((float((a - same[0]).abs().max()) for a in same), default=0.0)
-    print(f"largest difference of {', '.join(name for name in SAME if name in curves)}: {apart:.2e}")
+    compared = [torch.tensor(curves[name]) for name in EQUIVALENT if name in curves]
+    apart = max((float((a - compared[0]).abs().max()) for a in compared), default=0.0)
+    print(f"largest difference of {', '.join(name for name in EQUIVALENT if name in curves)}: {apart:.2e}")
     if options.out:
         about = {"pattern": dict(cfg.pattern), "dataset": dict(cfg.dataset), "model": dict(cfg.model)}
         header = {**describe_environment(device), "precision": cfg.precision, **about}

@@ -1,4 +1,4 @@
-"""Our models with PyG's layers."""
+"""Models of this project with PyG's layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from models import AGNN
 
 
 def with_pyg_layers(model: AGNN) -> AGNN:
-    """The AGNN with PyG's layers, which start with the same parameter; it takes an edge_index."""
+    """Replaces the layers of an AGNN by PyG's, in place; its adjacency is then an edge_index."""
     from torch_geometric.nn import AGNNConv
 
     model.convs = torch.nn.ModuleList(AGNNConv(requires_grad=conv.requires_grad) for conv in model.convs)

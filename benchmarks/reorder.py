@@ -1,10 +1,12 @@
-"""How much of the locality that random ids take from a generated graph a reordering gives back.
+"""Measures how much locality a reordering restores to a generated graph whose nodes have random ids.
 
 python -m benchmarks.reorder [--graphs reddit_like products_like] [--scale 1] [--method community]
     [--threads N] [--out FILE]
 
-"back" is (shuffled - found) / (shuffled - natural) distinct columns of groups of 8 and of 32 rows; natural
-is the order of the planted communities, 1 as good as that. The seconds are those of the method alone.
+Locality is the number of distinct columns in groups of 8 and of 32 rows. "natural" is that of the order of
+the generated communities, "shuffled" that of random ids, and "found" that of the reordering. "back" is
+(shuffled - found) / (shuffled - natural): 1 means as good as the natural order. The seconds are those of the
+reordering alone.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""One training step of a GCN or an AGNN on a large graph, beside PyG.
+"""Times a training step of a GCN or an AGNN on a large graph, and PyG's.
 
     python -m benchmarks.train_step --out benchmarks/results/train_step.json
     python -m benchmarks.train_step --model agnn --graph arxiv_like --out benchmarks/results/agnn_step.json
 
-The GCN has 5 layers of 128 features and PyG a torch CSR adjacency, the AGNN 4 propagation layers of 32 and
-PyG an edge_index; 602 features, 41 classes. Forward, cross entropy, backward and Adam, in one process.
-Labels are random; every model starts from weights drawn with the same seed, and the losses show that all
-of them compute the same. "captured" is the same step in a CUDA graph, which does not wait for the CPU. What
-does not fit into the memory has no time.
+The GCN has 5 layers of 128 features, for which PyG gets a torch CSR adjacency. The AGNN has 4 propagation
+layers of 32 features, for which PyG gets an edge_index. There are 602 input features and 41 classes. A step
+is forward, cross entropy, backward and Adam, and all models run in one process. Labels are random. Every
+model starts from weights drawn with one seed, so that equal losses show that all compute equal functions.
+"captured" is the step in a CUDA graph, which does not wait for the CPU. Models that do not fit into memory
+have no time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from gnnsparse.timing import capture, measure
 from models import AGNN, GCN
 
 FEATURES, CLASSES = 602, 41
-#: Layers and hidden features.
+#: Number of layers, and hidden features, by model.
 SIZES = {"gcn": (5, 128), "agnn": (4, 32)}
 PEERS = {"gcn": ("pyg csr fp32", "pyg csr half"), "agnn": ("pyg fp32",)}
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -41,7 +42,7 @@ AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class PyGModel(torch.nn.Module):
-    """The same network of PyG's layers, on an adjacency that is normalised already."""
+    """The GCN made of PyG's layers, for an adjacency that is normalised already."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +69,7 @@ def make_step(
 ) -> Callable[[], torch.Tensor]:
     eps = 1e-4 if x.dtype == torch.float16 else 1e-8
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, eps=eps, fused=True, capturable=x.is_cuda)
-    rows = train.nonzero().flatten()  # a mask would wait for the GPU in every step
+    rows = train.nonzero().flatten()  # indexing by a mask would wait for the GPU in every step
     labels = y[rows]
     scaler = torch.amp.GradScaler("cuda", enabled=autocast == "fp16")
     context = torch.autocast("cuda", AUTOCAST[autocast]) if autocast in AUTOCAST else nullcontext()
@@ -86,7 +87,7 @@ def make_step(
 
 
 def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """The step in a CUDA graph; its loss is where the last replay wrote it."""
+    """Captures a step in a CUDA graph; returns a function that replays it and returns its loss."""
     kept: list[torch.Tensor] = []
 
     def keep() -> None:
@@ -102,10 +103,10 @@ def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 
 def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
-    """The normalised adjacency as a torch CSR tensor with int32 indices."""
+    """Makes a torch CSR tensor of the normalised adjacency, with int32 indices."""
     csr = a.kernels.csr
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch calls its CSR support a beta
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that its CSR support is in beta
         return torch.sparse_csr_tensor(
             csr.indptr.int(), csr.indices, a.kernels.explicit_values.to(dtype), a.shape
         )
@@ -114,7 +115,13 @@ def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
 def make_model(
     model: str, name: str, graph: gnnsparse.SparseGraph
 ) -> tuple[torch.nn.Module, Any, torch.dtype, str | None]:
-    """The model of a name, what it takes for a graph, the dtype of features, and the autocast."""
+    """Makes a model; returns it with its adjacency, the dtype of its features, and its autocast precision.
+
+    Args:
+        model: "gcn" or "agnn".
+        name: "gnnsparse PRECISION", with CAPTURED or without, or one of PEERS.
+        graph: the graph.
+    """
     kind, _, precision = name.removesuffix(CAPTURED).partition(" ")
     layers, hidden = SIZES[model]
     if kind == "gnnsparse":
@@ -135,7 +142,7 @@ def make_model(
 
 
 def run(model: str, name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]:
-    """Times one model: "gnnsparse PRECISION" or one of PEERS."""
+    """Times one model; the arguments are those of `make_model`."""
     try:
         return _run(model, name, graph, repeats)
     except torch.OutOfMemoryError:

@@ -1,13 +1,13 @@
-"""What training through gnnsparse.training costs beside a plain PyTorch loop that does the same work.
+"""Measures the overhead of gnnsparse.training against a plain PyTorch loop that does equal work.
 
 python -m benchmarks.training_overhead [--planetoid DIR] [--epochs 200] [--repeats 5] [--out FILE]
 
-Both train the same GCN on the same prepared graph: a step and a validation in each epoch, and the
-weights of the best epoch. The plain loop is what one writes by hand, without logging. The other side
-is the wall time of `fit` as train.py calls it, with its CSV log and its checkpoints, from start-up to
-the last write. The two take turns, so that both meet the same state of the machine.
+Both train a GCN on one prepared graph, with a step and a validation in each epoch, and keep the weights of
+the best epoch. The plain loop is written by hand and does not log. It is compared with the wall time of `fit`
+in the way in which train.py calls it, with its CSV log and checkpoints, from start-up to the last write. The
+two are run in turn, so that other load on the machine affects both.
 
-Cora's own files come from --planetoid; without it a random graph of that size stands in.
+--planetoid names a folder with Cora's files; without it a random graph of Cora's size is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from models import GCN
 
 
 def cora_sized(features: int) -> NodeDataset:
-    """A random task with Cora's numbers of nodes, edges, classes and nodes of each part."""
+    """Makes a random data set with Cora's numbers of nodes, edges, classes and nodes of each part."""
     generator = torch.Generator().manual_seed(0)
     nodes, edges = 2708, 5278
     half = torch.randint(nodes, (2, edges), generator=generator)
@@ -58,7 +58,7 @@ def build(dataset: NodeDataset) -> GCN:
 
 
 def plain_loop(dataset: NodeDataset, batch: GraphBatch, epochs: int) -> float:
-    """Seconds of the loop written by hand."""
+    """Trains by a loop written by hand, and returns its seconds."""
     model = build(dataset)
     groups = [
         {"params": model.convs[0].parameters(), "weight_decay": 5e-4},
@@ -86,7 +86,7 @@ def plain_loop(dataset: NodeDataset, batch: GraphBatch, epochs: int) -> float:
 
 
 def fitted(dataset: NodeDataset, data: FullGraphData, epochs: int) -> float:
-    """Seconds of `fit`."""
+    """Trains by `fit`, and returns its seconds."""
     model = build(dataset)
     module = NodeClassifier(model, dataset, OptimizerConfig(), epochs)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
-"""Training of graph neural networks and sparse Transformers on native Tensor Core kernels.
+"""Sparse products on Tensor Cores, for training graph neural networks and sparse Transformers.
 
 A = gnnsparse.prepare(edge_index, num_nodes=n, values="gcn", precision="fp16")
 y = A @ x
 """
 
-import torch as _torch  # noqa: F401  (first: the native module shares its OpenMP runtime)
+import torch as _torch  # noqa: F401  (before the native module, which shares torch's OpenMP runtime)
 
 from gnnsparse import masks
 from gnnsparse.api import prepare

@@ -1,4 +1,4 @@
-"""`prepare`: from a graph in any form to an operand."""
+"""`prepare` makes a SparseOperand from a graph in any supported form."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ def prepare(
     cache: bool | str | os.PathLike[str] = True,
     autotune: bool = False,
 ) -> SparseOperand:
-    """Does the one-time work on a graph: validation, weights, row order, transpose, format.
+    """Prepares a graph for sparse products: checks it, computes weights, orders rows, transposes, converts.
 
     Args:
         graph: PyG's `edge_index` (int [2, edges], source over target, any order: A[target, source]);
-            or a matrix, taken as it is: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
+            or a matrix, which is not transposed: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
             values, a scipy.sparse matrix, or a torch sparse tensor. Tensors may be on a GPU. Repeated
             edges are merged and their values summed.
-        num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: as many as
-            the largest index asks for.
+        num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: one more than the
+            largest index.
         num_cols: with a CSR pair: the number of columns; None: square.
-        values: None (1 for each edge, or what the matrix brings); a tensor [edges] in the order of
-            the edges given; "gcn" for D^-1/2 (A + I) D^-1/2; "mean" for D^-1 A.
+        values: None (the values that the matrix has, or 1 for each edge); real numbers [edges] in the
+            order of the edges given; "gcn" for D^-1/2 (A + I) D^-1/2; "mean" for D^-1 A.
         edge_weight: with values="gcn" or "mean": weights [edges] to normalise; None: 1 each.
-        self_loop_weight: with values="gcn": of the self-loops that are added.
+        self_loop_weight: with values="gcn": weight of the self-loops that are added.
         precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32.
-        reorder: row order: "none", "degree", "rcm", "metis", "community" (the one for large graphs), or
-            another registered one (gnnsparse.preprocess.reorder.REORDERINGS). Results stay in the caller's
-            order.
-        reorder_options: of the method: {"part_size": 128} for "metis", {"rounds": 10,
+        reorder: row order: "none", "degree", "rcm", "metis", "community" (fast enough for large graphs), or
+            another registered reordering (gnnsparse.preprocess.reorder.REORDERINGS). Results stay in the
+            caller's order.
+        reorder_options: options of the reordering: {"part_size": 128} for "metis", {"rounds": 10,
             "resolution": 1.0} for "community".
-        format: "auto" (CSR on the CPU, the window format beside it on a GPU), "csr", "window", a
-            published format, "me-bcrs", "cvse", "tiled-csr", "hrpb" or "rs-tile", or another registered one
+        format: "auto" (CSR on the CPU; on a GPU the window format as well), "csr", "window", a published
+            format ("me-bcrs", "cvse", "tiled-csr", "hrpb" or "rs-tile"), or another registered format
             (gnnsparse.formats.FORMAT_NAMES).
         panel: with format="hrpb": rows of a panel, 16 (default) or 32.
-        cache: True keeps the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR),
-            a path in that folder, False nowhere.
-        autotune: on a GPU, measures every kernel the first time that a product of another width is asked
-            for (about a second each), uses the fastest, and keeps the choice in the cache; False:
-            kernels are chosen from counts. `SparseOperand.tune` does it ahead of time.
+        cache: True stores the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR), a path in
+            the folder of that path; False does not store it.
+        autotune: on a GPU, the first product of each width measures every kernel (about a second), uses the
+            fastest, and keeps the choice in the cache; False: a cost model picks the kernel from counts of
+            the matrix. `SparseOperand.tune` measures ahead of time.
 
     Returns:
         The operand, on the device of the input.
@@ -75,7 +75,7 @@ def prepare(
     Raises:
         TypeError: an argument is of a type or dtype that is not accepted.
         ValueError: an argument is out of range, not finite, too large for the precision (fp16 ends at
-            65504), or does not suit another one.
+            65504), or does not go with another argument.
         ImportError: the reordering needs a package that is not installed.
     """
     precision = Precision.parse(precision)
@@ -85,7 +85,7 @@ def prepare(
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)
     if panel is not None:
-        format_spec(format, precision, panel=panel)  # complains where they do not go together
+        format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
     kind, weights = _read_values(values, edge_weight)
     if isinstance(self_loop_weight, bool) or not isinstance(self_loop_weight, (int, float)):
         bad_type("self_loop_weight", self_loop_weight, "a number")
@@ -117,7 +117,7 @@ def prepare(
 
 
 def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
-    """Refuses values that are infinite once they are merged, normalised and rounded."""
+    """Refuses values that are not finite after merging, normalisation and rounding to the precision."""
     if values is None or values.numel() == 0:
         return
     largest = float(torch.linalg.vector_norm(values, math.inf))
@@ -143,7 +143,7 @@ def _read_options(options: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:
-    """(normalization, edge values) of the two arguments."""
+    """Returns (name of the normalisation or None, edge values or weights) from the two arguments."""
     if isinstance(values, str):
         return check_choice("values", values, NORMALIZATIONS), edge_weight
     if edge_weight is not None:

@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains in one line; argparse would print all options before it."""
+    """An argument parser that reports errors in one line, without the usage that argparse prints before."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -109,11 +109,12 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status.
+    """Runs the command and returns its exit status.
 
-    `gnnsparse cache ls|verify|clear [--dir DIR]`: verify exits with 1 if a file is damaged.
-    `gnnsparse bench kernels [options]`: exits with 1 if a kernel is wrong. Bad options exit with 2.
+    `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
+    `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
+    Options that are not accepted exit with 2.
     """
     options = _parser().parse_args(arguments)
     if options.command == "bench":

@@ -22,12 +22,12 @@ _MAX_INT32 = 2**31 - 1
 
 
 def address(tensor: torch.Tensor | None) -> int:
-    """The address of a tensor's data, 0 for None."""
+    """Returns the address of a tensor's data, or 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
 def index_dtype(count: int) -> torch.dtype:
-    """The dtype of indices below `count`."""
+    """Returns the smallest of int32 and int64 that holds every index below `count`."""
     return torch.int32 if count <= _MAX_INT32 else torch.int64
 
 
@@ -41,7 +41,7 @@ def _threads() -> int:
 
 @dataclass(frozen=True, eq=False)
 class Csr:
-    """A sparse matrix in CSR form whose rows have ascending columns without repeats.
+    """A sparse matrix in CSR form, with ascending columns and no repeats in each row.
 
     Attributes:
         indptr: int64 [rows + 1].
@@ -65,7 +65,7 @@ class Csr:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays are."""
+        """The device of the arrays."""
         return self.indptr.device
 
     @property
@@ -75,7 +75,7 @@ class Csr:
 
     @cached_property
     def view(self) -> _native.Csr:
-        """The native handle."""
+        """The handle of the matrix for native functions; the tensors must outlive it."""
         return _native.Csr(address(self.indptr), address(self.indices), self.rows, self.cols, self.nnz)
 
     @cached_property
@@ -87,13 +87,13 @@ class Csr:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
     def to(self, device: torch.device) -> Csr:
-        """The matrix on `device`; itself if it is there already."""
+        """Returns the matrix on `device`: this object if it is there already."""
         if device == self.device:
             return self
         return Csr(self.indptr.to(device), self.indices.to(device), self.cols)
 
     def row_index(self) -> torch.Tensor:
-        """The row of each nonzero, int64 [nnz]."""
+        """Returns the row of each nonzero, int64 [nnz]."""
         rows = torch.arange(self.rows, device=self.device)
         # Not `degrees`: torch.compile can't trace the making of a cached property.
         return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.nnz)
@@ -105,7 +105,14 @@ class Csr:
         return indptr, indices, source
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
-        """The transpose, and for each of its nonzeros the index of the same one here."""
+        """Returns the transpose, and for each of its nonzeros the index of that nonzero in this matrix.
+
+        Returns:
+            The transpose, and its index map, int32 or int64 [nnz].
+
+        Raises:
+            MemoryError: on the CPU, scratch memory of 24 bytes a column does not fit.
+        """
         self.check_scratch(bytes_per_column=24)
         indptr, indices, source = self._empty_like(self.cols, self.nnz)
         out = (address(indptr), address(indices), _indices(source))
@@ -116,7 +123,14 @@ class Csr:
         return Csr(indptr, indices, self.rows), source
 
     def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Row i of the result is row `order[i]`; also the index that each nonzero had."""
+        """Permutes the rows: row i of the result is row `order[i]` of this matrix.
+
+        Args:
+            order: int [rows], a permutation.
+
+        Returns:
+            The matrix, and for each of its nonzeros its index in this matrix, int32 or int64 [nnz].
+        """
         order = order.to(device=self.device, dtype=torch.int32)
         indptr, indices, source = self._empty_like(self.rows, self.nnz)
         if self.device.type == "cpu":
@@ -132,12 +146,17 @@ class Csr:
         return Csr(indptr, self.indices[source], self.cols), source.to(index_dtype(self.nnz))
 
     def check_scratch(self, bytes_per_column: int) -> None:
-        """Raises MemoryError where scratch of the matrix's width does not fit into this machine."""
+        """Raises MemoryError if scratch memory of `bytes_per_column` a column does not fit on the CPU."""
         if self.device.type == "cpu":
             check_memory("num_cols", bytes_per_column * self.cols, f"a matrix of {self.cols} columns")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Adds the diagonal elements that are missing; also the index each nonzero had, or -1."""
+        """Adds the diagonal elements that are missing.
+
+        Returns:
+            The matrix, and for each of its nonzeros its index in this matrix, or -1 if it was added, int32 or
+            int64 [nnz of the result].
+        """
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64)
@@ -164,14 +183,29 @@ class Csr:
         return csr, source
 
     def community_order(self, rounds: int = 10, resolution: float = 1.0) -> torch.Tensor:
-        """The rows of a square matrix on the CPU in the order of their communities, int32 [rows]."""
+        """Orders the rows of a square matrix on the CPU so that rows of one community are neighbours.
+
+        Args:
+            rounds, resolution: options of the "community" reordering.
+
+        Returns:
+            int32 [rows], a permutation.
+        """
         self.check_scratch(bytes_per_column=128 + 4 * _threads())
         order = torch.empty(self.rows, dtype=torch.int32)
         _native.community_order(self.view, rounds, resolution, address(order), _threads())
         return order
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
-        """Distinct columns in groups of `height` consecutive rows of `order`, int64 [groups]."""
+        """Counts the distinct columns in each group of `height` consecutive rows.
+
+        Args:
+            height: rows of a group.
+            order: int [rows], a row order to count in; None: the stored order.
+
+        Returns:
+            int64 [ceil(rows / height)], on the CPU.
+        """
         host = self.to(torch.device("cpu"))
         host.check_scratch(bytes_per_column=12 * _threads())
         counts = torch.zeros(-(-self.rows // height), dtype=torch.int64)
@@ -182,7 +216,15 @@ class Csr:
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
-    """Runs a native CUDA function that first tells how much scratch memory it needs."""
+    """Runs a native CUDA function that needs scratch memory, on the current stream of `device`.
+
+    Args:
+        device: a GPU.
+        call: takes (scratch address, scratch bytes, stream). With address 0 it only returns the bytes needed.
+
+    Raises:
+        RuntimeError: the native module was built without CUDA.
+    """
     if not _native.has_cuda:
         raise RuntimeError(
             "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on"
@@ -195,17 +237,17 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
 
 
 def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tuple[Csr, torch.Tensor]:
-    """Sorts edges by (row, column) and merges repeats.
+    """Sorts edges by (row, column) and merges repeated edges.
 
     Args:
         row, col: int32 or int64 [edges], of one dtype, contiguous and in range.
 
     Returns:
-        The matrix, and the nonzero that each edge was merged into, int32 or int64 [edges].
+        The matrix, and for each edge the index of the nonzero it was merged into, int32 or int64 [edges].
 
     Raises:
         ValueError: there are 2^32 or more edges.
-        MemoryError: the rows and edges do not fit into this machine.
+        MemoryError: the rows and edges do not fit into this machine's memory.
     """
     edges, device = row.numel(), row.device
     if device.type == "cpu":

@@ -1,7 +1,7 @@
-"""The one way from Python to a GPU: which devices take it, what they are, their streams and their kernels.
+"""Python's only access to GPUs: which devices are GPUs, their properties, streams and native kernels.
 
-Everything that runs on a GPU asks `path()`. Tests put another object in its place (`use`): one that
-records what would be launched, or one that runs the kernels' sources on the CPU.
+All code that uses a GPU calls `path()`. Tests replace the object it returns (`use`): by one that records
+what would be launched, or by one that runs the kernels' sources on the CPU.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["CudaPath", "Device", "describe_device", "path", "use"]
 
 @dataclass(frozen=True)
 class Device:
-    """What a plan needs to know about a device.
+    """The properties of a device that plans depend on.
 
     Attributes:
         type: "cpu" or "cuda".
         capability: compute capability (major, minor) of a GPU.
-        multiprocessors: how many a GPU has.
+        multiprocessors: number of multiprocessors of a GPU.
         memory: bytes of a GPU's memory.
-        name: of the GPU, as the driver gives it; "" where it plays no part.
-        l2: bytes of a GPU's L2 cache; 0: unknown.
+        name: name of the GPU as the driver gives it; "" if unknown.
+        l2: bytes of a GPU's L2 cache; 0 if unknown.
     """
 
     type: str
@@ -54,7 +54,7 @@ def _cuda_device(device: torch.device) -> Device:
 
 
 class CudaPath:
-    """How operations reach NVIDIA GPUs.
+    """Access to NVIDIA GPUs through torch and the native module.
 
     Attributes:
         native: the module whose functions named cuda_* launch kernels.
@@ -64,29 +64,29 @@ class CudaPath:
         self.native: Any = _native
 
     def takes(self, device: torch.device) -> bool:
-        """Whether tensors on `device` are worked on by a GPU's kernels."""
+        """Returns whether operations on tensors of `device` run as GPU kernels."""
         return device.type == "cuda"
 
     def describe(self, device: torch.device) -> Device:
-        """The properties of a torch device that plans depend on."""
+        """Returns the properties of a torch device that plans depend on."""
         return Device(device.type) if device.type != "cuda" else _cuda_device(device)
 
     def stream(self, device: torch.device) -> int:
-        """The handle of the caller's current stream on a GPU."""
+        """Returns the handle of the current stream on a GPU."""
         return torch._C._cuda_getCurrentRawStream(device.index)  # a Stream object takes ten times as long
 
     def current(self, device: torch.device) -> AbstractContextManager[None]:
-        """Makes a GPU the current one."""
+        """Returns a context manager inside which a GPU is the current device."""
         if torch.cuda.current_device() == device.index:
             return nullcontext()
         return torch.cuda.device(device)
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured on the current stream."""
+        """Returns whether a CUDA graph is being captured on the current stream."""
         return torch.cuda.is_current_stream_capturing()
 
     def finish(self, device: torch.device) -> None:
-        """Waits for what the current stream of a GPU was given."""
+        """Waits for all work on the current stream of a GPU."""
         torch.cuda.current_stream(device).synchronize()
 
 
@@ -94,20 +94,20 @@ _path = CudaPath()
 
 
 def path() -> CudaPath:
-    """The way in use."""
+    """Returns the access to GPUs in use."""
     return _path
 
 
 def describe_device(device: torch.device) -> Device:
-    """The properties of a torch device that plans depend on."""
+    """Returns the properties of a torch device that plans depend on."""
     return _path.describe(device)
 
 
 @contextmanager
 def use(other: CudaPath) -> Iterator[None]:
-    """Puts another object in the place of the way to a GPU, for tests.
+    """Replaces the object that `path()` returns, inside a `with` block; for tests.
 
-    Operands and plans that were made before must not be used inside, nor those made inside after.
+    Operands and plans that were made outside the block must not be used inside it, nor the reverse.
     """
     global _path
     before, _path = _path, other

@@ -1,4 +1,4 @@
-"""What a result was obtained with (device, versions, commit, date), and writing it to a file."""
+"""The environment that a result was obtained in (device, versions, commit, date), and writing JSON files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 __all__ = ["DEVICES", "commit_of", "describe_environment", "device_name", "write_json"]
 
-#: What a `device` option accepts; "auto" is CUDA where that can be used.
+#: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
 DEVICES = ("auto", "cpu", "cuda")
 
 _PACKAGES = ("lightning", "torch-geometric")
@@ -24,9 +24,10 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def commit_of(folder: Path) -> str | None:
-    """The git commit of the checkout that `folder` is the root of, with "-dirty" where files differ.
+    """Returns the git commit of the checkout whose root is `folder`, with "-dirty" if tracked files differ.
 
-    None where it is no checkout. GNNSPARSE_COMMIT, where set, says what the sources are a copy of.
+    Returns None if `folder` is no checkout. The environment variable GNNSPARSE_COMMIT, if set, is returned
+    instead: it names the commit that the sources were copied from.
     """
     if copied := os.environ.get("GNNSPARSE_COMMIT"):
         return copied
@@ -43,7 +44,7 @@ def commit_of(folder: Path) -> str | None:
 
 
 def device_name(device: torch.device | str) -> str:
-    """The name of a GPU, or of the processor."""
+    """Returns the name of a GPU, or of the processor."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -63,7 +64,7 @@ def _version(package: str) -> str | None:
 
 
 def describe_environment(device: torch.device | str) -> dict[str, Any]:
-    """Device and its name, threads, versions of what is installed, commit, date (UTC, ISO 8601)."""
+    """Returns the device and its name, threads, versions of packages, commit, and date (UTC, ISO 8601)."""
     import gnnsparse
 
     versions = {"gnnsparse": gnnsparse.__version__, "torch": torch.__version__}
@@ -79,10 +80,10 @@ def describe_environment(device: torch.device | str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a file that appears whole or not at all.
+    """Writes a JSON file atomically: it appears whole or not at all.
 
     Raises:
-        ValueError: a number is not finite: JSON has no such.
+        ValueError: a number is not finite, which JSON cannot express.
     """
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,7 @@ def write_json(path: Path, content: Any) -> None:
     ) as file:
         file.write(text)
     try:
-        os.chmod(file.name, 0o644)  # a temporary file is for its owner alone
+        os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
         os.replace(file.name, path)
     except OSError:
         os.unlink(file.name)

@@ -1,4 +1,4 @@
-"""Checks on arguments: every failed one names the argument, what was wrong and what is accepted."""
+"""Checks of arguments. Every error names the argument, what it got and what is accepted."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = [
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
-    """Raise a ValueError about the argument `name`."""
+    """Raises a ValueError about the argument `name`."""
     raise ValueError(f"{name}: {problem}")
 
 
 def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
-    """Raise a TypeError about the argument `name`."""
+    """Raises a TypeError about the argument `name`."""
     kind = f"a tensor of dtype {got.dtype}" if isinstance(got, torch.Tensor) else type(got).__name__
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
 
 
 def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
-    """Return `value` if it is an integer and at least `least`, else raise."""
+    """Returns `value` if it is an integer and at least `least`, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
     if value < least:
@@ -45,7 +45,7 @@ def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a posi
 
 
 def check_share(name: str, value: Any) -> float:
-    """Return `value` if it is a number in [0, 1), else raise."""
+    """Returns `value` if it is a number in [0, 1), else raises."""
     accepted = "a number in [0, 1)"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
@@ -55,7 +55,7 @@ def check_share(name: str, value: Any) -> float:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return `value` if it is one of `choices`, else raise."""
+    """Returns `value` if it is one of `choices`, else raises."""
     if not isinstance(value, str):
         bad_type(name, value, "one of " + ", ".join(choices))
     if value not in choices:
@@ -64,23 +64,23 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return `value` if it is a bool, else raise."""
+    """Returns `value` if it is a bool, else raises."""
     if not isinstance(value, bool):
         bad_type(name, value, "True or False")
     return value
 
 
 def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor` if it has memory on the CPU or an NVIDIA GPU, else raise."""
+    """Returns `tensor` if it has memory on the CPU or an NVIDIA GPU, else raises."""
     if tensor.device.type not in ("cpu", "cuda"):
         bad_value(name, f"is on {tensor.device}; accepted: cpu, cuda")
     return tensor
 
 
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raise MemoryError if something on the CPU needs nearly all of its memory or more.
+    """Raises MemoryError if an allocation on the CPU would need 90 % of the machine's memory or more.
 
-    Without this the kernel would end the process instead.
+    Without this check the operating system would end the process instead.
     """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if nbytes > 0.9 * total:
@@ -97,7 +97,7 @@ def check_tensor(
     device: torch.device | None = None,
     shape: tuple[int | None, ...] | None = None,
 ) -> torch.Tensor:
-    """Return `value` if it is a strided tensor of an accepted dtype, device and shape, else raise.
+    """Returns `value` if it is a dense tensor of an accepted dtype, device and shape, else raises.
 
     `None` in `shape` accepts any size.
     """
@@ -117,7 +117,7 @@ def check_tensor(
 
 @contextlib.contextmanager
 def naming(group: str) -> Iterator[None]:
-    """Makes errors about an argument `name` say `group.name`, as the option is called in a configuration."""
+    """Prefixes errors about an argument `name` with `group.`, the name of the option in a configuration."""
     try:
         yield
     except (ValueError, TypeError) as error:

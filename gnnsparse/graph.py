@@ -1,4 +1,4 @@
-"""SparseGraph: a validated sparse matrix, from any of the forms users have one in."""
+"""SparseGraph: a validated sparse matrix, made from the forms in which users hold graphs and matrices."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
-    """A contiguous int32 or int64 tensor from a tensor, an array or a list."""
+    """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list."""
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
-        tensor = value.as_subclass(torch.Tensor)  # PyG's EdgeIndex is one
+        tensor = value.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
     elif isinstance(value, (np.ndarray, list, tuple)):
         array = np.asarray(value)
         if array.size == 0 and isinstance(value, (list, tuple)):
@@ -50,7 +50,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _infer_nodes(edges: torch.Tensor) -> int:
-    """One more than the largest index, unless that looks like a mistake."""
+    """Returns one more than the largest index; raises if that is implausibly large for the edges."""
     count = max(0, int(edges.max()) + 1 if edges.numel() else 0)
     if count > max(10**7, 1000 * edges.shape[1]):
         bad_value(
@@ -61,7 +61,7 @@ def _infer_nodes(edges: torch.Tensor) -> int:
 
 
 def _check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
-    """Raises for the first element outside [0, limit)."""
+    """Raises a ValueError that names the first element outside [0, limit); `of` names the limit."""
     if indices.numel() == 0:
         return
     if indices.device.type == "cpu":
@@ -77,7 +77,7 @@ def _check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
 
 
 def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Finite float32 values, one for each of `count` edges."""
+    """Returns finite float32 values, one for each of `count` edges, or raises."""
     accepted = f"{count} real numbers, one for each edge"
     if isinstance(value, (np.ndarray, list, tuple)):
         value = torch.as_tensor(np.asarray(value))
@@ -96,7 +96,10 @@ def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> to
 
 
 def _merge(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> torch.Tensor | None:
-    """Sums the values of merged edges, in the order of the edges. None stands for ones."""
+    """Sums the values of the edges that were merged into each nonzero, in the order of the edges.
+
+    `values` None means 1 for each edge; the result is None if that holds for each nonzero.
+    """
     if values is None:
         if nnz == nnz_index.numel():
             return None
@@ -118,9 +121,9 @@ class SparseGraph:
 
     Attributes:
         csr: offsets (int64) and columns (int32).
-        values: float32 [nnz], or None where all are 1.
-        nnz_index_of_edge: for each edge of the input its nonzero, int32 or int64 [edges]; None where the
-            input had the order and number of the nonzeros already.
+        values: float32 [nnz], or None if all are 1.
+        nnz_index_of_edge: for each edge of the input the index of its nonzero, int32 or int64 [edges]; None
+            if edge e is nonzero e.
     """
 
     csr: Csr
@@ -129,22 +132,22 @@ class SparseGraph:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the matrix: target nodes."""
+        """Number of rows of the matrix: target nodes."""
         return self.csr.rows
 
     @property
     def num_cols(self) -> int:
-        """Columns of the matrix: source nodes."""
+        """Number of columns of the matrix: source nodes."""
         return self.csr.cols
 
     @property
     def nnz(self) -> int:
-        """Stored elements."""
+        """Number of nonzeros (stored elements)."""
         return self.csr.nnz
 
     @property
     def num_edges(self) -> int:
-        """Edges of the input, repeats included."""
+        """Number of edges of the input, repeats included."""
         return self.nnz if self.nnz_index_of_edge is None else self.nnz_index_of_edge.numel()
 
     @property
@@ -154,7 +157,7 @@ class SparseGraph:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays are."""
+        """The device of the arrays."""
         return self.csr.device
 
     @cached_property
@@ -173,7 +176,7 @@ class SparseGraph:
         )
 
     def to(self, device: torch.device | str) -> SparseGraph:
-        """The graph on `device`; itself if it is there already."""
+        """Returns the graph on `device`: this object if it is there already."""
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
@@ -181,7 +184,7 @@ class SparseGraph:
         return SparseGraph(self.csr.to(device), *moved)
 
     def to_scipy(self) -> Any:
-        """The matrix as a scipy.sparse.csr_array of float32."""
+        """Returns the matrix as a scipy.sparse.csr_array of float32."""
         import scipy.sparse
 
         values = torch.ones(self.nnz) if self.values is None else self.values.cpu()
@@ -203,7 +206,7 @@ class SparseGraph:
         num_nodes: int | tuple[int, int] | None = None,
         values: Any = None,
     ) -> SparseGraph:
-        """The graph of PyG's `edge_index`: edge e goes from node [0, e] to node [1, e].
+        """Makes a graph from PyG's `edge_index`: edge e goes from node [0, e] to node [1, e].
 
         Args:
             edge_index: int32 or int64 [2, edges], in any order; repeats are merged, their values
@@ -238,13 +241,13 @@ class SparseGraph:
     def from_csr(
         cls, indptr: Any, indices: Any, values: Any = None, num_cols: int | None = None
     ) -> SparseGraph:
-        """The matrix of CSR arrays, taken as they are: row i holds columns indices[indptr[i] : indptr[i+1]].
+        """Makes a graph from CSR arrays: row i holds columns indices[indptr[i] : indptr[i+1]].
 
         Args:
             indptr: int32 or int64 [rows + 1].
-            indices: int32 or int64 [nnz]; unsorted rows are sorted, repeats merged.
+            indices: int32 or int64 [nnz]; unsorted rows are sorted, repeats merged and their values summed.
             values: real [nnz], finite; None: 1 each.
-            num_cols: number of columns; None: that of a square matrix.
+            num_cols: number of columns; None: as many as rows.
 
         Raises:
             TypeError: an argument is of another type or dtype.
@@ -265,14 +268,14 @@ class SparseGraph:
             values = _value_tensor("values", values, columns.numel(), offsets.device)
         csr = Csr(offsets, columns, cols)
         if _is_canonical(csr):
-            # Copies: what the caller does to the arrays later must not reach the graph.
+            # Copies, so that later writes to the caller's arrays do not change the graph.
             owned = Csr(offsets.clone(), columns.to(torch.int32, copy=True), cols)
             return cls(owned, None if values is None else values.clone())
         return cls._from_coo(csr.row_index(), columns.long(), rows, cols, values)
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> SparseGraph:
-        """The matrix of any scipy.sparse matrix or array, taken as it is.
+        """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
         Raises:
             TypeError: `matrix` is not a two-dimensional scipy.sparse object of real numbers.
@@ -287,10 +290,10 @@ class SparseGraph:
 
     @classmethod
     def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
-        """The matrix of a torch sparse tensor (COO, CSR or CSC), taken as it is.
+        """Makes a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
 
         Raises:
-            TypeError: `matrix` is not a sparse tensor of such a layout and of real numbers.
+            TypeError: `matrix` is not a sparse tensor of real numbers in one of these layouts.
             ValueError: it is not two-dimensional, or a value is not finite.
         """
         layouts = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)

@@ -18,12 +18,12 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """A hash of a tensor's bytes."""
+    """Returns a hash of a tensor's bytes, 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(_bytes(tensor))
 
 
 def fingerprint(tensors: Iterable[torch.Tensor | None], *parts: object) -> str:
-    """A hash of the contents, dtypes and shapes of tensors, and of the text of `parts`."""
+    """Returns a hash of the contents, dtypes and shapes of tensors and of `repr(parts)`, 32 hex digits."""
     state = xxhash.xxh3_128(repr(parts).encode())
     for tensor in tensors:
         if tensor is None:

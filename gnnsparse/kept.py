@@ -1,4 +1,4 @@
-"""Values that are made once and kept, safe to ask for from several threads and CUDA streams."""
+"""Values that are computed once and kept, for use from several threads and CUDA streams."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _T = TypeVar("_T")
 
 
 class Key(Generic[_T]):
-    """The name of something that is kept, of type `_T`. Keys are frozen dataclasses, one class a kind."""
+    """Key of a kept value of type `_T`. Keys are frozen dataclasses, one class for each kind of value."""
 
 
 class Kept:
-    """Values that are made once for each key, under a lock, and kept.
+    """A dictionary of values, each computed once, under a lock, when its key is first asked for.
 
-    An address that a kernel is given stays valid: what is kept is neither replaced nor dropped, but for
-    plans and what is bound to them.
+    Kernels hold addresses of kept values, so a value is neither replaced nor dropped, except for plans and
+    calls bound to them.
 
     Args:
-        lock: shared by all that may ask one another, so that no two threads wait for each other.
-        device: where values are made. On a GPU they are complete before another stream can see them.
+        lock: shared by all instances whose values are computed from one another, so that none can deadlock.
+        device: where values are computed. On a GPU they are complete before another stream can see them.
     """
 
     def __init__(self, lock: threading.RLock, device: torch.device) -> None:
@@ -35,10 +35,10 @@ class Kept:
         self._values: dict[Hashable, Any] = {}
 
     def get(self, key: Key[_T], make: Callable[[], _T]) -> _T:
-        """The value of a key; `make` is called where there is none yet.
+        """Returns the value of a key; calls `make` for it the first time.
 
         Raises:
-            RuntimeError: it has to be made while a CUDA graph is captured.
+            RuntimeError: the value would have to be computed while a CUDA graph is captured.
         """
         try:
             return cast(_T, self._values[key])
@@ -58,23 +58,23 @@ class Kept:
             return cast(_T, self._values[key])
 
     def put(self, key: Key[_T], value: _T) -> None:
-        """Makes a value the one of a key."""
+        """Sets the value of a key, and replaces the one that it had."""
         with self.lock:
             self._values[key] = value
 
     def drop(self, which: Callable[[Any], bool]) -> None:
-        """Forgets the values of some keys."""
+        """Removes all keys for which `which` is true."""
         with self.lock:
             for key in [key for key in self._values if which(key)]:
                 del self._values[key]
 
     def values_of(self, kind: type[_T]) -> list[_T]:
-        """What is kept of one type."""
+        """Returns all values of one type."""
         with self.lock:
             return [value for value in self._values.values() if isinstance(value, kind)]
 
     def copy(self) -> Kept:
-        """What is kept now; what comes later is apart."""
+        """Returns a copy that holds the values of now; later ones go into either copy alone."""
         with self.lock:
             other = Kept(self.lock, self._device)
             other._values = dict(self._values)

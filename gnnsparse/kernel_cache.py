@@ -1,4 +1,4 @@
-"""What kernels keep of one orientation of an operand: weights, formats, work lists, plans, bound calls."""
+"""What kernels derive from one orientation of an operand: weights, formats, work lists, plans and calls."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
 
-#: A product that is ready to run: (x, edge values or None) -> y, and (q, k) -> scores.
+#: Products with all arguments but the dense operands bound: (x, edge values or None) -> y; (q, k) -> scores.
 SpmmCall = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
 SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Product(Key[Plan]):
-    """The plan of an operation.
+    """What an operation is asked to compute; the key of its plan.
 
     Attributes:
         op: "spmm", "sddmm", "attention" or "attention_grad".
-        width: columns of X, features of SDDMM, or of attention's q and k.
-        edge_values: whether values come with the call.
-        value_width, heads, has_score_terms: of attention, as in AttentionProblem.
+        width: columns of X, or the feature dimension of q and k in SDDMM and attention.
+        edge_values: whether edge values are given in the call.
+        value_width, heads, has_score_terms: fields of an AttentionProblem.
     """
 
     op: str
@@ -105,12 +105,12 @@ class _View(Key[Any]):
 
 @dataclass(frozen=True)
 class BoundCall(Key[Any]):
-    """A product that is ready to run.
+    """Key of a product with all arguments but the dense operands bound.
 
     Attributes:
-        product: which one.
-        dtype: of the dense operands.
-        plan: the one that was given, or None.
+        product: the product.
+        dtype: dtype of the dense operands.
+        plan: the plan given by the caller, or None.
     """
 
     product: Product
@@ -120,17 +120,17 @@ class BoundCall(Key[Any]):
 
 @dataclass(eq=False)
 class KernelCache:
-    """What kernels keep of A, or of its transpose, at a precision.
+    """What kernels derive from A, or from its transpose, at a precision; each part is made once and kept.
 
     It may be used from several threads and CUDA streams at a time.
 
     Attributes:
         matrix: structure and weights.
-        precision: of the products.
-        allows_panels: whether a plan may convert to panels: not where another format was asked for.
-        kept: what was made so far.
-        tuner: measures plans; None: plans are those of the model.
-        accepted: forms of arguments that a product has accepted, and what ran it.
+        precision: arithmetic of the products.
+        allows_panels: whether a plan may convert to panels; False if the user asked for another format.
+        kept: the parts made so far.
+        tuner: measures plans; None: plans are chosen by the model.
+        accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
     matrix: Oriented
@@ -147,7 +147,7 @@ class KernelCache:
 
     @property
     def row_ids(self) -> torch.Tensor | None:
-        """The matrix row of each stored row, int32 [rows], or None."""
+        """The matrix row of each stored row, int32 [rows], or None if they are equal."""
         return self.matrix.row_ids
 
     @property
@@ -155,11 +155,11 @@ class KernelCache:
         """The format that the operand was prepared in, or None."""
         return self.matrix.blocked
 
-    # Weights, at the precision.
+    # Weights, rounded to the precision.
 
     @property
     def values(self) -> torch.Tensor | None:
-        """The matrix's own values, [nnz] in the storage dtype; None where it is rank-1."""
+        """The matrix's own values, [nnz] in the storage dtype; None if the matrix is rank-1."""
 
         def make() -> torch.Tensor | None:
             values = self.matrix.own_values()
@@ -175,12 +175,12 @@ class KernelCache:
 
     @property
     def row_scale(self) -> torch.Tensor | None:
-        """float32 [rows] by stored row, or None."""
+        """Row weights of a rank-1 matrix by stored row, float32 [rows], or None."""
         return self.kept.get(_Array("row_scale"), self.matrix.stored_row_scale)
 
     @property
     def col_scale(self) -> torch.Tensor | None:
-        """float32 [cols], rounded to the precision, or None."""
+        """Column weights of a rank-1 matrix, float32 [cols], rounded to the precision, or None."""
 
         def make() -> torch.Tensor | None:
             scale = self.matrix.col_scale
@@ -190,7 +190,7 @@ class KernelCache:
 
     @property
     def explicit_values(self) -> torch.Tensor:
-        """The value of every nonzero in the storage dtype, also where the matrix is rank-1."""
+        """The value of every nonzero, [nnz] in the storage dtype, computed if the matrix is rank-1."""
         if (values := self.values) is not None:
             return values
         scales = self.row_scale, self.col_scale
@@ -198,44 +198,44 @@ class KernelCache:
             _Array("explicit"), lambda: explicit_values(self.csr, None, None, scales, self.precision)
         )
 
-    # Rows.
+    # Work of the csr kernel.
 
     def row_work(self, limit: int) -> WorkList:
-        """Parts of the rows with more than `limit` nonzeros."""
+        """Returns the parts into which rows of more than `limit` nonzeros are cut."""
         return self.kept.get(_RowWork(limit), lambda: cut_rows(self.csr, limit))
 
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
-        """Groups of neighbouring short rows of about `size` nonzeros."""
+        """Returns groups of neighbouring short rows, of about `size` nonzeros each."""
         return self.kept.get(_RowGroups(size, limit), lambda: group_rows(self.csr, size, limit))
 
     # The format that the operand was prepared in.
 
     def require_blocked(self) -> BlockedMatrix:
-        """The prepared format; raises RuntimeError where there is none."""
+        """Returns the format that the operand was prepared in; raises RuntimeError if there is none."""
         if self.blocked is None:
             raise RuntimeError("the operand has no blocked format")
         return self.blocked
 
     def window_work(self, limit: int) -> WorkList:
-        """Every window, cut into parts of at most `limit` K tiles."""
+        """Returns every window, cut into parts of at most `limit` K tiles."""
         blocked = self.require_blocked()
         return self.kept.get(_WindowWork(limit), lambda: cut_windows(blocked, self.csr, limit))
 
     def blocked_view(self, weighted: bool = True) -> Any:
-        """Native handle of the prepared format, with or without its column weights."""
+        """Returns the native handle of the prepared format, with or without its column weights."""
         blocked = self.require_blocked()
         scale = self._slot_scale(blocked) if weighted else None
         return self.kept.get(_View(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
 
     def residual_work(self, limit: int) -> WorkList:
-        """Parts of the long rows among those that the format keeps out of its windows."""
+        """Returns the parts of the long ones among the rows that the format keeps out of its windows."""
         residual = self.require_blocked().residual
         if residual is None:
             raise RuntimeError("the format keeps no rows out")
         return self.kept.get(_RowWork(limit, residual=True), lambda: cut_rows(residual, limit))
 
     def residual_row_ids(self) -> torch.Tensor:
-        """Output row of each row that the format keeps out of its windows."""
+        """Returns the output row of each row that the format keeps out of its windows, int32."""
         rows = self.require_blocked().residual_rows
         if rows is None:
             raise RuntimeError("the format keeps no rows out")
@@ -245,9 +245,10 @@ class KernelCache:
     # Panels.
 
     def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
-        """The matrix in panels of so many rows; converted when it is first asked for.
+        """Returns the matrix in panels of `height` rows, which are converted at the first call.
 
-        With the matrix's values, if it has any (32 rows in 16 bits: as entries); with `bits` as bits alone.
+        Panels store the matrix's values, if it has any (as entries with 32 rows in 16 bits); with `bits` they
+        store the structure alone.
         """
         values = None if bits else self.values
         preset = "panel" if values is None else "panel-values"
@@ -260,7 +261,10 @@ class KernelCache:
         return sum(made.nbytes for made in self.kept.values_of(BlockedMatrix))
 
     def panel_counts(self, height: int) -> PanelCounts:
-        """Column slots and lengths of panels, without converting; long ones are rounded up by a sixteenth."""
+        """Counts the column slots and K tiles of panels, without converting.
+
+        Panels of 32 or more K tiles are counted as up to a sixteenth longer, so that few lengths differ.
+        """
 
         def count() -> PanelCounts:
             slots = count_slots(self.csr, format_spec("panel", self.precision, panel=height))
@@ -273,7 +277,7 @@ class KernelCache:
         return self.kept.get(_Counts(height), count)
 
     def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
-        """Every panel, cut into parts of at most `limit` K tiles."""
+        """Returns every panel, cut into parts of at most `limit` K tiles."""
         panel = self.panel(height)
         key = _PanelWork(height, limit, longest_first, concurrent_panels)
         ahead = self._prefetch("panel")
@@ -282,7 +286,7 @@ class KernelCache:
         )
 
     def panel_view(self, height: int, weighted: bool) -> Any:
-        """Native handle of the panels, with or without their column weights."""
+        """Returns the native handle of the panels, with or without their column weights."""
         panel = self.panel(height)
         scale = self._slot_scale(panel) if weighted else None
         return self.kept.get(_View("panel", height, weighted), lambda: panel.view(scale))
@@ -290,11 +294,14 @@ class KernelCache:
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
     ) -> tuple[BlockedMatrix, Any, WorkList]:
-        """Panels of bits for SDDMM or attention, their native handle, and their work list with row offsets.
+        """Returns panels of bits for SDDMM or attention, their native handle and their work list.
 
         Args:
-            limit, longest_first, height: of the plan.
-            kernel: "panel" or "attention", whose prefetch distances differ.
+            limit, longest_first, height: `tile_limit`, `longest_first` and `height` of the plan.
+            kernel: "panel" or "attention", which prefetch at different distances.
+
+        Returns:
+            The panels, their native handle, and a work list that has row offsets.
         """
         panel, ahead = self.panel(height, bits=True), self._prefetch(kernel)
         view = self.kept.get(_View("panel bits", height, False), panel.view)
@@ -307,16 +314,16 @@ class KernelCache:
         return record_for(describe_device(self.csr.device))
 
     def _prefetch(self, kernel: str) -> int:
-        """How many panels ahead a warp asks L2 for on this GPU."""
+        """Returns how many panels further on in the work list a warp's prefetch to L2 lies, on this GPU."""
         rates = self._record.attention if kernel == "attention" else self._record.panel
         return rates.prefetch * describe_device(self.csr.device).multiprocessors
 
     def _slot_scale(self, blocked: BlockedMatrix) -> torch.Tensor | None:
-        """Weight of each column slot in the storage dtype, where weights are rank-1."""
+        """Returns the weight of each column slot in the storage dtype, or None if weights are not rank-1."""
         scale = self.col_scale
         if scale is None or blocked.spec.stores_values:
             return None
-        # Padded slots may be -1; their weight plays no part.
+        # Padded column slots may be -1; no nonzero uses their weight.
         return self.kept.get(
             _SlotScale(blocked.spec.name, blocked.spec.panel),
             lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage),
@@ -325,11 +332,11 @@ class KernelCache:
     # Plans.
 
     def plan(self, op: str, width: int, edge_values: bool = False) -> Plan:
-        """The plan of a product."""
+        """Returns the plan of a product."""
         return self.plan_of(Product(op, width, edge_values))
 
     def plan_of(self, product: Product, transpose: KernelCache | None = None) -> Plan:
-        """The plan of an operation; `transpose` is asked for gradients of attention."""
+        """Returns the plan of an operation; "attention_grad" needs the transpose's cache as `transpose`."""
 
         def make() -> Plan:
             if self.tuner is not None and product.op in ("spmm", "sddmm"):
@@ -339,18 +346,18 @@ class KernelCache:
         return self.kept.get(product, make)
 
     def use_plan(self, product: Product, plan: Plan) -> None:
-        """Makes a plan the one of an operation, in place of what was used before."""
+        """Replaces the plan of an operation, and drops the calls that were bound to the former plan."""
         with self.kept.lock:
             self.kept.put(product, plan)
             self.kept.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
             self.accepted = {}
 
     def scratch(self) -> KernelCache:
-        """A cache for measuring: what is made for it goes when it does."""
+        """Returns a copy for measuring: what the copy makes is freed with it."""
         return replace(self, tuner=None, accepted={}, kept=self.kept.copy())
 
     def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
-        """The counts that the plan is made from; `transpose` is asked for gradients of attention."""
+        """Counts what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""
         op, device = product.op, describe_device(self.csr.device)
         panels: tuple[PanelCounts, ...] = ()
         if self.allows_panels and not product.edge_values and takes(device, self.precision):
@@ -368,7 +375,7 @@ class KernelCache:
         )  # fmt: skip
 
     def _panels_of(self, op: str) -> tuple[PanelCounts, ...]:
-        """Counts of the heights that an operation has kernels for; tall panels only where they may pay."""
+        """Counts panels of the heights that an operation has; tall ones only where they may pay."""
         kind = "attention" if op.startswith("attention") else op
         found = []
         for height, kernels in HEIGHTS.items():
@@ -378,5 +385,5 @@ class KernelCache:
         return tuple(found)
 
     def _is_full(self) -> bool:
-        """Whether panels of 16 rows hold so many nonzeros that taller ones are worth counting."""
+        """Returns whether 16-row panels have nonzeros enough for each column slot to count taller ones."""
         return self.csr.nnz >= self._record.attention.tall_nnz * self.panel_counts(16).slots

@@ -1,10 +1,10 @@
-"""Attention patterns: who attends to whom, as graphs.
+"""Attention patterns: which queries attend to which keys, as graphs.
 
-Each function returns a SparseGraph whose row i holds the keys that query i attends to. It is on the CPU,
-has no values, and is prepared and cached as any other graph: `gnnsparse.prepare(masks.window(4096, 128))`.
-Patterns are combined with `union` and `intersection`. Apart from `from_dense`, which is handed one, no
-function makes a dense matrix: the memory is that of the edges. Random patterns are the same for the same
-seed, and do not touch torch's own random numbers.
+Each function returns a SparseGraph whose row i holds the keys that query i attends to. It is on the CPU and
+has no values; it is prepared and cached like any other graph: `gnnsparse.prepare(masks.window(4096, 128))`.
+Patterns are combined with `union` and `intersection`. No function but `from_dense` and `block` handles a
+dense matrix: memory is proportional to the edges. Random patterns are equal for equal seeds, and do not use
+torch's global random number generator.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _generator(seed: Any) -> torch.Generator:
 
 
 def _runs(start: torch.Tensor, count: torch.Tensor, step: int, cols: int) -> SparseGraph:
-    """The pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
+    """Makes the pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
     indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
     indices = torch.arange(int(indptr[-1]))
     indices -= torch.repeat_interleave(indptr[:-1], count)
@@ -73,18 +73,22 @@ def _from_coo(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> Spa
 
 
 def full(length: int, keys: int | None = None) -> SparseGraph:
-    """Every query attends to every key: dense attention, for comparisons. Memory O(length x keys).
+    """Every query attends to every key: dense attention, for comparisons. Memory is O(length x keys).
 
     Args:
         length: queries L.
         keys: keys S; None: L.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     return _runs(torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cols), 1, cols)
 
 
 def window(length: int, radius: int, dilation: int = 1, keys: int | None = None) -> SparseGraph:
-    """Query i attends to keys i - radius x dilation, ..., i - dilation, i, i + dilation, ...
+    """Query i attends to keys i - radius x dilation, ..., i - dilation, i, ..., i + radius x dilation.
 
     The sliding window of Longformer (Beltagy et al. 2020), dilated or not. `window(n, 0)` is the
     diagonal.
@@ -96,31 +100,33 @@ def window(length: int, radius: int, dilation: int = 1, keys: int | None = None)
         keys: keys S; None: L.
 
     Raises:
-        TypeError, ValueError: an argument is no integer or out of range.
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     radius = check_integer("radius", radius, 0, _NOT_NEGATIVE)
     dilation = check_integer("dilation", dilation)
     position = torch.arange(rows)
-    # Keys at distance k x dilation, k from first to last; both ends clipped to the sequence.
+    # The keys lie at distances k x dilation, k from first to last, both clipped to the sequence.
     first = -torch.div(position, dilation, rounding_mode="floor").clamp(max=radius)
     last = torch.div(cols - 1 - position, dilation, rounding_mode="floor").clamp(max=radius)
     return _runs(position + dilation * first, (last - first + 1).clamp(min=0), dilation, cols)
 
 
 def dilated(length: int, segment: int, dilation: int) -> SparseGraph:
-    """Tokens of the same segment attend to each other where their distance is a multiple of `dilation`.
+    """Tokens of one segment attend to each other if their distance is a multiple of `dilation`.
 
-    The dilated attention of LongNet (Ding et al. 2023) with all its offsets; the dilated sliding
-    window is `window(length, radius, dilation)`.
+    The dilated attention of LongNet (Ding et al. 2023), with every offset inside a segment. The dilated
+    sliding window is `window(length, radius, dilation)`.
 
     Args:
         length: tokens L.
-        segment: tokens of a segment; the last one may be shorter.
+        segment: tokens of a segment; the last segment may be shorter.
         dilation: distance between neighbouring keys.
 
     Raises:
-        TypeError, ValueError: an argument is no integer or out of range.
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
     """
     length = _length("length", length)
     segment, dilation = check_integer("segment", segment), check_integer("dilation", dilation)
@@ -134,11 +140,15 @@ def dilated(length: int, segment: int, dilation: int) -> SparseGraph:
 def causal(length: int, keys: int | None = None) -> SparseGraph:
     """Query i attends to keys 0 to i: half of all pairs.
 
-    To make another pattern causal, use `is_causal=True` of `gnnsparse.attention`, which needs no mask.
+    To make another pattern causal, pass `is_causal=True` to `gnnsparse.attention`.
 
     Args:
         length: queries L.
         keys: keys S; None: L.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     return _runs(torch.zeros(rows, dtype=torch.int64), (torch.arange(rows) + 1).clamp(max=cols), 1, cols)
@@ -149,10 +159,11 @@ def global_tokens(length: int, tokens: int | list[int] | torch.Tensor) -> Sparse
 
     Args:
         length: tokens L.
-        tokens: the first so many tokens; or their positions, a list or an integer tensor.
+        tokens: an integer n, which stands for the first n tokens; or positions, a list or an integer tensor.
 
     Raises:
-        TypeError, ValueError: an argument is of another type, or a position is out of range.
+        TypeError: an argument is of another type.
+        ValueError: a number or a position is out of range.
     """
     length = _length("length", length)
     chosen = _positions(tokens, length)
@@ -188,11 +199,12 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
     Args:
         length: queries L.
         per_row: keys of each query, at most S.
-        seed: of the draw, 0 to 2^63 - 1.
+        seed: seed of the random draw, 0 to 2^63 - 1.
         keys: keys S; None: L.
 
     Raises:
-        TypeError, ValueError: an argument is no integer or out of range.
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     check_integer("per_row", per_row, 0, _NOT_NEGATIVE)
@@ -202,22 +214,26 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
 
 
 def _from_sets(columns: torch.Tensor, rows: int, cols: int) -> SparseGraph:
-    """The pattern whose rows hold the ascending columns [rows, per_row]."""
+    """Makes the pattern whose row i holds columns[i], for ascending columns [rows, per_row]."""
     indptr = torch.arange(rows + 1) * columns.shape[1]
     return SparseGraph(Csr(indptr, columns.flatten().to(torch.int32), cols))
 
 
 def _draw(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """`count` different columns for each row, ascending, int64 [rows, count]; all sets equally likely."""
-    if 2 * count > cols:  # the ones left out are fewer, and drawn sooner
+    """Draws `count` different columns for each row, every set of them with equal probability.
+
+    Returns:
+        int64 [rows, count], ascending in each row.
+    """
+    if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
         return _complement(_draw_few(rows, cols, cols - count, generator), cols)
     return _draw_few(rows, cols, count, generator)
 
 
 def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """As `_draw`: rows draw as many as they lack until nothing drawn twice is left.
+    """Draws `count` different columns for each row, in rounds: each row draws as many columns as it lacks.
 
-    No round can draw too many, so it is the same as drawing one by one until there are enough.
+    No round can draw too many, so the distribution is that of drawing one column at a time.
     """
     keys = torch.empty(0, dtype=torch.int64)  # row x cols + column: below 2^62
     lacking = torch.full((rows,), count)
@@ -230,9 +246,9 @@ def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> t
 
 
 def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
-    """For each row the columns that are not in it, ascending."""
+    """Returns for each row the columns below `cols` that it does not hold, ascending."""
     rows, count = columns.shape
-    # The k-th column kept is k plus the number of those left out before it.
+    # The k-th column that a row does not hold is k plus the number of columns that it holds before that one.
     shifted = columns - torch.arange(count)
     kept = torch.arange(cols - count).repeat(rows, 1)
     return kept + torch.searchsorted(shifted, kept, right=True)
@@ -241,20 +257,21 @@ def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
 def vector_wise(
     length: int, sparsity: float, vector: int = 8, *, seed: int, keys: int | None = None
 ) -> SparseGraph:
-    """Random columns for each strip of `vector` rows: vertical vectors, all of whose elements are kept.
+    """All rows in a strip of `vector` rows attend to one set of random keys (vector-wise sparsity).
 
-    Every strip keeps the same number of columns, (1 - sparsity) S rounded. The pattern of
-    vector-wise sparse attention as SSpMM measures it, with vectors of 8 or 16.
+    The number of keys is (1 - sparsity) S, rounded, in every strip. SSpMM measures vector-wise sparse
+    attention on this pattern, with vectors of 8 or 16 rows.
 
     Args:
-        length: queries L; the last strip may be lower than the others.
+        length: queries L; the last strip may have fewer rows.
         sparsity: share of the elements that are left out, in [0, 1].
         vector: rows of a strip.
-        seed: of the draw, 0 to 2^63 - 1.
+        seed: seed of the random draw, 0 to 2^63 - 1.
         keys: keys S; None: L.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range.
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
     vector = check_integer("vector", vector)
@@ -268,12 +285,12 @@ def vector_wise(
 
 
 def block(blocks: torch.Tensor, size: int, length: int | None = None, keys: int | None = None) -> SparseGraph:
-    """Blocks of `size` x `size` elements, kept whole or left out whole.
+    """Queries attend to keys in whole blocks of `size` x `size` elements.
 
     Args:
-        blocks: bool [block rows, block columns], which ones are kept.
+        blocks: bool [block rows, block columns], True for the blocks that are kept.
         size: rows and columns of a block.
-        length, keys: queries L and keys S, where the last blocks are cut; None: none is.
+        length, keys: queries L and keys S, if the last block row or column is cut; None: it is whole.
 
     Raises:
         TypeError: `blocks` is not a matrix of bool.
@@ -297,12 +314,12 @@ def _cut(name: str, value: int | None, count: int, size: int) -> int:
 
 
 def _expand(blocks: SparseGraph, size: int, rows: int, cols: int) -> SparseGraph:
-    """The pattern whose elements are all those of the blocks."""
+    """Makes the pattern that holds all elements of the blocks, the nonzeros of a matrix of blocks."""
     csr = blocks.csr
-    # Of each block row, the columns of one of its rows; then all `size` rows take them.
+    # `line` holds the columns of one row of each block row; each of the `size` rows then copies them.
     begin = csr.indices.long() * size
     width = (cols - begin).clamp(max=size)
-    line = _runs(begin, width, 1, cols)  # a "row" of runs for each block
+    line = _runs(begin, width, 1, cols)  # its row b holds the columns of block b
     ends = line.csr.indptr[csr.indptr]
     owner = torch.arange(rows) // size
     count = ends.diff()[owner]
@@ -321,19 +338,20 @@ def bigbird(
     *,
     seed: int,
 ) -> SparseGraph:
-    """The pattern of BigBird (Zaheer et al. 2020) in blocks: a window, random and global ones.
+    """The pattern of BigBird (Zaheer et al. 2020): window, random and global blocks.
 
     Args:
         length: tokens L; the last block may be cut.
         block_size: tokens of a block.
-        window_blocks: blocks of the window, the own one and its neighbours: an odd number.
-        random_blocks: random blocks of each block row, at most as many as there are; they may fall
-            on the window or on global blocks.
-        global_blocks: the first so many blocks attend to all, and all to them.
-        seed: of the random blocks, 0 to 2^63 - 1.
+        window_blocks: blocks that a block attends to around itself, itself included: an odd number.
+        random_blocks: random blocks that a block attends to, reduced to the number of blocks if there are
+            fewer; they may coincide with window or global blocks.
+        global_blocks: the first `global_blocks` blocks attend to all blocks, and all blocks to them.
+        seed: seed of the random blocks, 0 to 2^63 - 1.
 
     Raises:
-        TypeError, ValueError: an argument is no integer or out of range.
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
     """
     length, block_size = _length("length", length), check_integer("block_size", block_size)
     if check_integer("window_blocks", window_blocks) % 2 == 0:
@@ -350,26 +368,28 @@ def bigbird(
 
 
 def from_edges(edges: Any, num_nodes: int | tuple[int, int] | None = None) -> SparseGraph:
-    """The pattern of an edge list: edge e lets query `edges[1, e]` attend to key `edges[0, e]`.
+    """Makes a pattern of an edge list: edge e lets query `edges[1, e]` attend to key `edges[0, e]`.
 
     Args:
         edges: int32 or int64 [2, E], keys over queries, as PyG's `edge_index`; repeats are merged.
         num_nodes: tokens, or (S keys, L queries); None: one more than the largest index.
 
     Raises:
-        TypeError, ValueError: as SparseGraph.from_edge_index.
+        TypeError: `edges` is of another type or dtype.
+        ValueError: its shape is wrong, or an index is negative or not below the number of nodes.
     """
     return SparseGraph(SparseGraph.from_edge_index(edges, num_nodes).csr)
 
 
 def from_dense(mask: torch.Tensor) -> SparseGraph:
-    """The pattern of a boolean matrix.
+    """Makes a pattern of a boolean matrix.
 
     Args:
         mask: bool [L, S], True where query i attends to key j.
 
     Raises:
-        TypeError, ValueError: it is not such a tensor.
+        TypeError: `mask` is no dense tensor of bool.
+        ValueError: `mask` does not have two dimensions.
     """
     check_tensor("mask", mask, dtypes=(torch.bool,), shape=(None, None))
     columns = mask.nonzero()[:, 1].to(torch.int32)
@@ -378,25 +398,30 @@ def from_dense(mask: torch.Tensor) -> SparseGraph:
 
 
 def union(*graphs: SparseGraph) -> SparseGraph:
-    """The edges of any of the graphs.
+    """Returns the pattern of the edges that at least one of the graphs has.
 
     Raises:
         TypeError: an argument is no SparseGraph.
-        ValueError: there are none, or their shapes or devices differ.
+        ValueError: no graph is given, or their shapes or devices differ.
     """
     return SparseGraph(_stacked(graphs)[0])
 
 
 def intersection(*graphs: SparseGraph) -> SparseGraph:
-    """The edges that all graphs have. Raises as `union`."""
-    csr, slots = _stacked(graphs)
-    kept = torch.bincount(slots, minlength=csr.nnz) == len(graphs)
+    """Returns the pattern of the edges that all graphs have.
+
+    Raises:
+        TypeError: an argument is no SparseGraph.
+        ValueError: no graph is given, or their shapes or devices differ.
+    """
+    csr, nnz_index = _stacked(graphs)
+    kept = torch.bincount(nnz_index, minlength=csr.nnz) == len(graphs)
     before = torch.nn.functional.pad(kept.cumsum(0), (1, 0))
     return SparseGraph(Csr(before[csr.indptr], csr.indices[kept], csr.cols))
 
 
 def _stacked(graphs: tuple[SparseGraph, ...]) -> tuple[Csr, torch.Tensor]:
-    """All edges, repeats merged, and for each edge of each graph where it went."""
+    """Merges the edges of all graphs; also returns for each edge of each graph the index of its nonzero."""
     if not graphs:
         bad_value("graphs", "there are none; accepted: one or more SparseGraphs")
     for graph in graphs:
@@ -410,7 +435,7 @@ def _stacked(graphs: tuple[SparseGraph, ...]) -> tuple[Csr, torch.Tensor]:
     return coo_to_csr(row, col, graphs[0].num_rows, graphs[0].num_cols)
 
 
-#: The patterns of sequences that have a name, each with a length as its first argument.
+#: Patterns that a configuration can name; the first argument of each is the length of the sequence.
 PATTERNS: dict[str, Callable[..., SparseGraph]] = {
     "bigbird": bigbird,
     "dilated": dilated,

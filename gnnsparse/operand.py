@@ -27,10 +27,10 @@ _operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDi
 
 
 def operand_of(handle: int) -> SparseOperand:
-    """The operand behind the integer that custom ops carry.
+    """Returns the operand of a handle, the integer that custom ops carry in its place.
 
     Raises:
-        RuntimeError: it is gone.
+        RuntimeError: the operand no longer exists.
     """
     try:
         return _operands[handle]
@@ -39,10 +39,10 @@ def operand_of(handle: int) -> SparseOperand:
 
 
 class SparseOperand:
-    """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`.
+    """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`, `attention`.
 
-    Made by `gnnsparse.prepare`; immutable. Edge values of an operand are in its own order, the one
-    that `sddmm` writes and `spmm` reads: `to_coo_order` and `from_coo_order` convert.
+    Made by `gnnsparse.prepare`; immutable. Edge values of an operand, which `sddmm` writes and `spmm` reads,
+    are in the operand's own order; `to_coo_order` and `from_coo_order` convert.
     """
 
     def __init__(self, core: OperandCore, which: int = 0, partner: SparseOperand | None = None) -> None:
@@ -51,7 +51,8 @@ class SparseOperand:
         self._kernels = core.caches[which]
         self._handle = next(_handles)
         _operands[self._handle] = self
-        # A keeps its transpose, whose handle compiled code carries; the transpose does not keep A.
+        # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
+        # a weak one to A, so that the pair is freed with A.
         self._transpose = SparseOperand(core, 1 - which, self) if partner is None else None
         self._partner = None if partner is None else weakref.ref(partner)
 
@@ -66,9 +67,15 @@ class SparseOperand:
         cache_hit: bool,
         plans: PlanStore | None = None,
     ) -> SparseOperand:
-        """An operand on `device`; with `auto_format` in the format that suits the device.
+        """Makes an operand of a prepared graph on `device`.
 
-        With `plans`, its plans are measured and kept there.
+        Args:
+            prepared: the arrays.
+            precision: arithmetic of the products.
+            device: a CPU or GPU.
+            auto_format: whether the format is chosen by the device.
+            cache_hit: whether the arrays were read from the cache.
+            plans: where measured plans are stored; None: plans are chosen by the model.
         """
         if device != prepared.forward.csr.device:
             prepared = move(prepared, device)
@@ -76,7 +83,7 @@ class SparseOperand:
             prepared = with_auto_format(prepared, precision)
         return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans))
 
-    # An operand is immutable: copies of a model share it, and a pickle makes a new one.
+    # An operand is immutable: copies of a model share it. Unpickling makes a new one.
     def __copy__(self) -> SparseOperand:
         return self
 
@@ -95,7 +102,7 @@ class SparseOperand:
 
     @property
     def nnz(self) -> int:
-        """Stored elements, self-loops that were added included."""
+        """Number of nonzeros, self-loops that were added included."""
         return self._kernels.csr.nnz
 
     @property
@@ -105,17 +112,17 @@ class SparseOperand:
 
     @property
     def cache_hit(self) -> bool:
-        """Whether `prepare` found it in its cache."""
+        """Whether `prepare` found the prepared graph in its cache."""
         return self._core.cache_hit
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays are."""
+        """The device of the arrays."""
         return self._core.device
 
     @property
     def num_edges(self) -> int:
-        """Edges given to `prepare`, repeats included."""
+        """Number of edges given to `prepare`, repeats included."""
         return int(self._core.prepared.report["edges"])
 
     @property
@@ -125,7 +132,7 @@ class SparseOperand:
 
     @property
     def kernels(self) -> KernelCache:
-        """What the kernels read and keep of this operand."""
+        """The matrix and everything that kernels derive from it: formats, work lists, plans."""
         return self._kernels
 
     @property
@@ -135,12 +142,12 @@ class SparseOperand:
 
     @property
     def T(self) -> SparseOperand:  # noqa: N802
-        """The transpose: it shares arrays with this operand."""
+        """The transpose, which shares arrays with this operand."""
         other = self._transpose if self._partner is None else self._partner()
         return other if other is not None else self._new_transpose()
 
     def _new_transpose(self) -> SparseOperand:
-        """A transpose in the place of the operand that this one was the transpose of, which is gone."""
+        """Makes another A.T for an operand that is a transpose itself and whose original was freed."""
         with self._core.lock:
             if self._transpose is None:
                 self._transpose, self._partner = SparseOperand(self._core, 1 - self._which, self), None
@@ -148,39 +155,47 @@ class SparseOperand:
 
     @property
     def transpose_map(self) -> torch.Tensor:
-        """For each nonzero of the transpose its index here, int32 or int64 [nnz]."""
+        """For each nonzero of the transpose its index in this operand, int32 or int64 [nnz]."""
         return self._core.transpose_map(self._which)
 
     def transpose_values(self, values: torch.Tensor) -> torch.Tensor:
-        """Edge values in the order of `A.T`. Differentiable."""
+        """Reorders edge values from this operand's order to that of `A.T`. Differentiable.
+
+        Args:
+            values: [nnz, ...] in this operand's order.
+
+        Returns:
+            [nnz, ...] in the order of `A.T`.
+        """
         return values.index_select(0, self.transpose_map)
 
     def indices(self) -> torch.Tensor:
-        """(row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
+        """Returns (row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
         rows = self._kernels.csr.row_index()
         if self._kernels.row_ids is not None:
             rows = self._kernels.row_ids.long()[rows]
         return torch.stack([rows, self._kernels.csr.indices.long()])
 
     def to_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Edge values in the order of the edges given to `prepare`. Differentiable.
+        """Reorders edge values to the order of the edges given to `prepare`. Differentiable.
 
         Args:
             values: [nnz, ...] in the operand's order.
 
         Returns:
-            [edges, ...]; repeats of an edge all get the value of the edge they were merged into, and
-            self-loops that were added have no place.
+            [edges, ...]; repeats of an edge all get the value of the nonzero they were merged into; values
+            of self-loops that were added are left out.
 
         Raises:
-            ValueError: a wrong first size or device.
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
         """
         self._check_edges("values", values, self.nnz)
         edges = self._core.edge_map(self._which)
         return values.clone() if edges is None else values.index_select(0, edges)
 
     def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Edge values in the operand's order from those of the given edges. Differentiable.
+        """Reorders values of the edges given to `prepare` to the operand's order. Differentiable.
 
         Args:
             values: [edges, ...] in the order of the edges given to `prepare`.
@@ -189,7 +204,8 @@ class SparseOperand:
             [nnz, ...]; values of repeats are summed, self-loops that were added get 0.
 
         Raises:
-            ValueError: a wrong first size or device.
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not the number of edges, or it is on another device.
         """
         self._check_edges("values", values, self.num_edges)
         edges = self._core.edge_map(self._which)
@@ -206,7 +222,7 @@ class SparseOperand:
             bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """The operand on `device`; itself if it is there already."""
+        """Returns the operand on `device`: this object if it is there already."""
         device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         if device == self.device:
             return self
@@ -222,11 +238,11 @@ class SparseOperand:
         return moved if self._which == 0 else moved.T
 
     def cuda(self) -> SparseOperand:
-        """The operand on the current GPU."""
+        """Returns the operand on the current GPU."""
         return self.to("cuda")
 
     def cpu(self) -> SparseOperand:
-        """The operand on the CPU."""
+        """Returns the operand on the CPU."""
         return self.to("cpu")
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
@@ -246,8 +262,8 @@ class SparseOperand:
         if isinstance(args[0], cls):
             return _matmul(*args)
         x, a = args
-        # TorchDynamo hands over `A @ x` with its arguments swapped. It can be nothing else where
-        # the shapes rule out `x @ A`, which operands do not define.
+        # TorchDynamo hands over `A @ x` with its arguments swapped. Where the shapes rule out `x @ A`, which
+        # operands do not define, it must have been `A @ x`.
         if torch.compiler.is_compiling() and x.dim() == 2 and x.shape[1] != a.shape[0]:
             return _matmul(a, x)
         raise TypeError(
@@ -274,22 +290,23 @@ class SparseOperand:
         value_width: int | None = None,
         has_score_terms: bool = False,
     ) -> Plan:
-        """How an operation would run, and why: `print(A.plan(128))`.
+        """Returns the plan by which an operation would run, with the reasons: `print(A.plan(128))`.
 
         Args:
-            width: columns of X, the feature dimension of SDDMM, or that of attention's q and k.
+            width: columns of X, or the feature dimension of q and k in SDDMM and attention.
             op: "spmm", "sddmm", "attention", or "attention_grad" for the backward pass of attention.
-            edge_values: whether values come with the call; for spmm.
-            heads: for attention: heads of all batches together.
+            edge_values: for spmm: whether edge values are given in the call.
+            heads: for attention: number of heads times the batch size.
             value_width: for attention: features of v; None: `width`.
             has_score_terms: for attention: whether a bias, dropout or a causal mask takes part.
 
         Returns:
-            A plan of the kernel that would run. It can be given to the operation as `plan=`, changed by
-            `dataclasses.replace` or not.
+            A plan of the kernel that would run. It can be given to the operation as `plan=`, as it is or
+            changed by `dataclasses.replace`.
 
         Raises:
-            TypeError, ValueError: an argument is of another type or out of range.
+            TypeError: an argument is of another type.
+            ValueError: an argument is out of range or plays no part in `op`.
         """
         product = _check_operation(op, width, edge_values, heads, value_width, has_score_terms)
         return self._kernels.plan_of(product, self.T.kernels if op == "attention_grad" else None)
@@ -297,20 +314,21 @@ class SparseOperand:
     def tune(self, width: int, op: str = "spmm", edge_values: bool = False) -> Plan:
         """Measures every kernel that can run a product, and uses the fastest from then on.
 
-        It takes about a second and the memory of every format, once: an operand that was prepared with
-        autotune=True and a cache keeps the choice there. `A.T` is tuned on its own. On a CPU there is one
-        kernel, and nothing to measure.
+        It takes about a second, and while it runs the memory of every format. An operand that was prepared
+        with autotune=True and a cache stores the choice in the cache. `A.T` is tuned on its own. On a CPU
+        there is one kernel, and nothing to measure.
 
         Args:
             width: columns of X, or the feature dimension of SDDMM.
             op: "spmm" or "sddmm".
-            edge_values: whether values come with the call; for spmm.
+            edge_values: for spmm: whether edge values are given in the call.
 
         Returns:
             The plan; its first reason says what was measured.
 
         Raises:
-            TypeError, ValueError: as `plan`.
+            TypeError: an argument is of another type.
+            ValueError: an argument is out of range or plays no part in `op`.
             RuntimeError: the native module was built without CUDA, or a CUDA graph is being captured.
         """
         check_choice("op", op, _PRODUCTS)
@@ -323,13 +341,17 @@ class SparseOperand:
         return plan
 
     def stats(self, width: int = 128) -> dict[str, Any]:
-        """What the operand is made of, and how a product with `width` columns would run.
+        """Returns what the operand is made of, and which kernels run products with `width` columns.
 
         Returns:
-            rows, cols, nnz, edges (as given), precision, device, symmetric (structure), format,
-            windows and columns (of 8-row windows; None without a blocked format), density (nonzeros
-            per stored element of them), bytes by part (of panels those made so far), reorder (report),
-            prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
+            A dict: rows, cols, nnz, edges (given to `prepare`), precision, device, symmetric (structure),
+            format, windows (of 8 rows) and columns (column slots of all windows), both None without a blocked
+            format, density (nonzeros per stored element of the windows), bytes by part ("panels": those made
+            so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
+
+        Raises:
+            TypeError: `width` is no integer.
+            ValueError: `width` is below 1.
         """
         prepared, own, blocked = self._core.prepared, self._kernels, self._kernels.blocked
         report, values = prepared.report, own.values
@@ -368,9 +390,9 @@ class SparseOperand:
         }
 
 
-#: The operations that are products, whose plans can be measured.
+#: The operations whose plans can be measured.
 _PRODUCTS = ("spmm", "sddmm")
-#: What `A @ X` calls: gnnsparse.ops, which imports this module, puts spmm here.
+#: What `A @ X` calls. gnnsparse.ops imports this module and sets it to spmm (`bind_matmul`).
 _matmul: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
 
 

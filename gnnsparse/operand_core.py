@@ -1,4 +1,4 @@
-"""What an operand and its transpose share, and putting a prepared graph on a device."""
+"""The state that an operand shares with its transpose, and moving a prepared graph to a device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnnsparse.preprocess.prepare import Prepared, inverse
 
 __all__ = ["OperandCore", "bind_tuner", "move", "tune", "with_auto_format"]
 
-#: What measures plans: gnnsparse.ops.tuning puts it here.
+#: The function that measures plans. gnnsparse.ops.tuning imports this module and sets it (`bind_tuner`).
 _tune: Callable[[KernelCache, Product, PlanStore, str], Plan]
 
 
@@ -33,7 +33,7 @@ def bind_tuner(function: Callable[[KernelCache, Product, PlanStore, str], Plan])
 
 
 def tune(kernels: KernelCache, product: Product, plans: PlanStore, direction: str) -> Plan:
-    """The fastest plan for a product of "A" or its transpose "T", measured unless `plans` knows it."""
+    """Returns the fastest plan for a product of "A" or its transpose "T", measured unless `plans` has it."""
     return _tune(kernels, product, plans, direction)
 
 
@@ -43,14 +43,14 @@ def _tuner_of(plans: PlanStore, direction: str) -> Callable[[KernelCache, Produc
 
 @dataclass(frozen=True)
 class _Map(Key[torch.Tensor]):
-    """An array of nonzero indices that is kept on the operand's device, for A (0) or its transpose (1)."""
+    """Key of an array of nonzero indices on the operand's device, for A (0) or its transpose (1)."""
 
     name: str
     which: int
 
 
 class OperandCore:
-    """What an operand and its transpose share. Index 0 is A, index 1 its transpose."""
+    """The state that an operand shares with its transpose. Index 0 is A, index 1 the transpose."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class OperandCore:
         self.cache_hit = cache_hit
         self.plans = plans
         self.device = prepared.forward.csr.device
-        self.lock = threading.RLock()  # one for both orientations, which ask each other
+        self.lock = threading.RLock()  # one for both orientations, whose caches call each other
         self._maps = Kept(self.lock, self.device)
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
 
@@ -78,12 +78,12 @@ class OperandCore:
         return cache
 
     def direction(self, which: int) -> str:
-        """ "A", or "T" for a transpose that is stored apart."""
+        """Returns the name of an orientation in stored plans: "A", or "T" if the transpose has own arrays."""
         shared = self.prepared.backward.shares_structure(self.prepared.forward)
         return "A" if which == 0 or shared else "T"
 
     def transpose_map(self, which: int) -> torch.Tensor:
-        """For each nonzero of the other orientation the index of the nonzero in this one."""
+        """Returns for each nonzero of the other orientation its index in this one, int32 or int64 [nnz]."""
 
         def make() -> torch.Tensor:
             forward = self.prepared.transpose_map
@@ -92,7 +92,10 @@ class OperandCore:
         return self._maps.get(_Map("transpose", which), make)
 
     def edge_map(self, which: int) -> torch.Tensor | None:
-        """For each edge given the index of its nonzero in this orientation; None: edge e is nonzero e."""
+        """Returns for each edge of the input the index of its nonzero in this orientation, int [edges].
+
+        None: edge e is nonzero e.
+        """
         edges = self.prepared.edge_map
         if edges is None:
             return None if which == 0 else self.transpose_map(1)
@@ -104,7 +107,7 @@ class OperandCore:
 
 
 def _move_oriented(matrix: Oriented, device: torch.device) -> Oriented:
-    """Moves what every call needs; `value_index` follows when a call needs it."""
+    """Moves the arrays that every call needs; `value_index` is moved when a call first needs it."""
     ids, values, row, col = (
         None if t is None else t.to(device)
         for t in (matrix.row_ids, matrix.values, matrix.row_scale, matrix.col_scale)
@@ -114,7 +117,7 @@ def _move_oriented(matrix: Oriented, device: torch.device) -> Oriented:
 
 
 def move(p: Prepared, device: torch.device) -> Prepared:
-    """The prepared graph on a device; the maps follow when a call needs them."""
+    """Moves a prepared graph to a device; its index maps are moved when a call first needs them."""
     forward = _move_oriented(p.forward, device)
     if p.backward.shares_structure(p.forward):
         backward = replace(p.backward, csr=forward.csr, row_ids=forward.row_ids, blocked=forward.blocked)
@@ -128,7 +131,7 @@ def move(p: Prepared, device: torch.device) -> Prepared:
 
 
 def with_auto_format(p: Prepared, precision: Precision) -> Prepared:
-    """Adds the window format on a GPU whose Tensor Cores take the precision, drops it elsewhere."""
+    """Adds the window format on GPUs whose Tensor Cores have the precision; drops it elsewhere."""
     device = describe_device(p.forward.csr.device)
     spec = format_spec("window", precision) if takes(device, precision) else None
     shared = p.backward.shares_structure(p.forward)

@@ -1,4 +1,4 @@
-"""Dataclasses as the plain values of a JSON file, and back, with every entry checked."""
+"""Conversion of dataclasses to plain JSON values and back; reading checks every entry."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["PlainError", "from_plain", "to_plain"]
 
 
 class PlainError(ValueError):
-    """Plain values are not those of the type that was asked for; the message names the entry."""
+    """The plain values do not fit the type that was asked for; the message names the entry."""
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses, mappings and tuples as the objects and lists of JSON."""
+    """Converts dataclasses, mappings, enumerations and tuples to the objects, strings and lists of JSON."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value):
@@ -30,13 +30,13 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, content: Any, where: str) -> Any:
-    """A value of a type from what `to_plain` made of one.
+    """Converts plain values, as `to_plain` makes them, to a value of a type.
 
     Args:
         kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, or
             Mapping[str or int, a type].
-        content: of a JSON file.
-        where: what errors call it.
+        content: plain values, as read from a JSON file.
+        where: the name of the value in errors.
 
     Raises:
         PlainError: `content` is not of that type, a number is negative or not finite, or a key is missing or

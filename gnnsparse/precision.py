@@ -1,4 +1,4 @@
-"""The precisions of a sparse product, and the rounding each one applies to its operands."""
+"""The precisions of sparse products, and how each rounds its operands."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gnnsparse.errors import bad_type, bad_value
 
 __all__ = ["DTYPE_CODES", "Precision", "dense_view", "round_operand"]
 
-#: How the native module numbers storage types.
+#: The numbers of storage dtypes in the native module.
 DTYPE_CODES = {getattr(torch, name): code for name, code in _native.DTYPE_CODES.items()}
 
 
 class Precision(str, enum.Enum):
-    """Arithmetic of a sparse product. Sums are float32 in every case.
+    """Arithmetic of a sparse product. Sums are float32 in every precision.
 
     `fp32`: float32 operands, as they are.
-    `tf32`: float32 operands rounded to 10 mantissa bits, ties to even as `cvt.rn.tf32.f32` does (away
-    from zero in the kernels of GPUs before compute capability 9.0, which lack it).
+    `tf32`: float32 operands rounded to 10 mantissa bits, ties to even as by `cvt.rn.tf32.f32` (ties away
+    from zero on GPUs before compute capability 9.0, which lack that instruction).
     `fp16`, `bf16`: operands rounded to nearest, ties to even.
     """
 
@@ -32,10 +32,10 @@ class Precision(str, enum.Enum):
 
     @classmethod
     def parse(cls, value: Any, name: str = "precision") -> Precision:
-        """Accept a Precision or its name.
+        """Returns the Precision that `value` is or names; `name` is the argument's name in errors.
 
         Raises:
-            TypeError: `value` is neither.
+            TypeError: `value` is neither a Precision nor a string.
             ValueError: there is no precision of that name.
         """
         if not isinstance(value, str):
@@ -47,7 +47,7 @@ class Precision(str, enum.Enum):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """All names."""
+        """Returns the names of all precisions."""
         return tuple(p.value for p in cls)
 
     @property
@@ -62,13 +62,13 @@ class Precision(str, enum.Enum):
 
     @property
     def code(self) -> int:
-        """How the native module numbers this precision."""
+        """The number of this precision in the native module."""
         return _native.PRECISIONS[self.value]["code"]
 
 
 def dense_view(x: torch.Tensor) -> _native.Dense:
-    """The native handle of a matrix [rows, columns] whose rows are contiguous."""
-    stride = x.stride(0) if x.shape[0] > 1 else x.shape[1]  # of a single row it may be anything
+    """Returns the native handle of a matrix [rows, columns] whose rows are contiguous."""
+    stride = x.stride(0) if x.shape[0] > 1 else x.shape[1]  # torch gives one row any stride
     return _native.Dense(x.data_ptr(), stride, DTYPE_CODES[x.dtype])
 
 
@@ -89,13 +89,13 @@ def _round_tf32(x: torch.Tensor) -> torch.Tensor:
 
 
 def round_operand(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """`x` as it enters a product of `precision`: rounded, in the storage dtype.
+    """Rounds `x` as an operand of a product of `precision`, and returns it in the storage dtype.
 
     Args:
         x: any floating dtype and shape.
 
     Returns:
-        A tensor of `precision.storage`; `x` itself where nothing has to be done.
+        A tensor of dtype `precision.storage` and the shape of `x`; `x` itself if it needs no rounding.
     """
     x = x.to(precision.storage)
     return _round_tf32(x) if precision is Precision.TF32 else x

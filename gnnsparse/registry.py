@@ -1,8 +1,8 @@
 """Registries: what the library offers by name, each entry registered in the file that defines it.
 
 A registry is a mapping from names to entries that only grows. The names that an option accepts, that an
-error lists and that `--help` shows are read from it when they are needed, so that none of them is written
-down a second time. The files that register entries are found in their folder (`discover`).
+error lists and that `--help` shows are read from the registry when they are needed, so that no list of
+names is written down a second time. The files that register entries are found in their folder (`discover`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _REGISTRIES: list[Registry[Any]] = []
 
 
 class Registry(Mapping[str, Entry], Generic[Entry]):
-    """Entries by name, in the order of their registration.
+    """A mapping from names to entries, in the order of registration.
 
     Args:
-        argument: what users call a name of this registry, as in "reorder"; begins the errors.
-        package: a package whose modules register one entry each, under the module's own name, and are
-            imported when that entry is first asked for: their names are known before, at no cost. Names
-            that begin with an underscore are skipped. None: entries are registered by files that are
-            imported anyway.
+        argument: the argument or option by which users name an entry, as in "reorder"; errors begin with it.
+        package: a package whose modules register one entry each, under the module's own name. A module is
+            imported when its entry is first asked for; its name is listed before that. Modules whose names
+            begin with an underscore are skipped. None: entries are registered by files that are imported
+            anyway.
     """
 
     def __init__(self, argument: str, package: str | None = None) -> None:
@@ -43,7 +43,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Adds an entry.
 
         Raises:
-            TypeError: the name is no string.
+            TypeError: the name is not a string.
             ValueError: the name is empty or taken.
         """
         if not isinstance(name, str):
@@ -53,7 +53,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._entries[name] = entry
 
     def check(self, name: Any) -> str:
-        """Return `name` if there is such an entry, else raise a TypeError or a ValueError that lists all."""
+        """Returns `name` if there is such an entry.
+
+        Raises:
+            TypeError: the name is not a string.
+            ValueError: there is no such entry; the message lists all names.
+        """
         return check_choice(self._argument, name, tuple(self))
 
     def _modules(self) -> list[str]:
@@ -80,12 +85,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 
 class Names(Sequence[str]):
-    """The names of a registry as a sequence. What is registered later is in it, too.
+    """The names of a registry as a sequence, which includes names that are registered later.
 
     Args:
-        registry: where the names come from.
-        first: names that stand for something else than an entry, such as "none"; they come first.
-        where: which entries count; None: all, and none of them is looked up.
+        registry: the registry.
+        first: names that come first and stand for something other than an entry, such as "none".
+        where: a condition on entries; only the names of those that meet it are listed. None: all names are
+            listed, and no entry is looked up.
     """
 
     def __init__(
@@ -127,7 +133,7 @@ def _module_names(package: ModuleType) -> list[str]:
 
 
 def discover(package: str) -> list[ModuleType]:
-    """Imports every module of a package, so that what they define is registered.
+    """Imports every module of a package, so that they register what they define.
 
     Modules whose names begin with an underscore are left out.
 
@@ -143,12 +149,12 @@ def discover(package: str) -> list[ModuleType]:
 
 @contextlib.contextmanager
 def temporary_registrations() -> Iterator[None]:
-    """Takes what is registered inside the `with` block out of every registry again, for tests."""
+    """Removes what is registered inside the `with` block from every registry afterwards; for tests."""
     before = [(registry, set(registry._entries)) for registry in _REGISTRIES]
     try:
         yield
     finally:
         for registry, names in before:
-            # A module that was imported meanwhile will not be imported, and so registered, a second time.
+            # A module that was imported in the block is not imported again: its entry could not come back.
             names |= set(registry._modules())
             registry._entries = {n: entry for n, entry in registry._entries.items() if n in names}

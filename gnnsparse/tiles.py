@@ -1,4 +1,4 @@
-"""Sizes that the kernels are compiled with, as the native module exports them."""
+"""Sizes that the kernels are compiled with, which the native module exports."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ __all__ = [
     "WINDOW_K_TILE", "partial_width",
 ]  # fmt: skip
 
-#: Column slots of a K tile of the panel kernels, and of the window kernels.
+#: Column slots in a K tile of the panel kernels, and in one of the window kernels.
 PANEL_K_TILE, WINDOW_K_TILE = _native.PANEL_K_TILE, _native.WINDOW_K_TILE
-#: Bytes of a row of X that a warp of the panel kernels takes at a time.
+#: Bytes of a row of X that a warp of the panel kernels multiplies at a time (a slice).
 SLICE_BYTES = _native.ROW_SLICE_BYTES
-#: Bytes that a lane loads at a time; rows of dense operands are padded to whole vectors.
+#: Bytes that a lane loads with one instruction; rows of dense operands are padded to a multiple of it.
 VECTOR_BYTES = _native.VECTOR_BYTES
-#: Rows of the panels of SDDMM and attention, and of the tall ones, which four warps of attention share.
+#: Rows of the panels of SDDMM and attention, and of attention's tall panels, which four warps share.
 SCORE_ROWS, TALL_ROWS = _native.SCORE_PANEL_ROWS, _native.TALL_PANEL_ROWS
-#: 32-bit words of a row of what the native gather_floor writes.
+#: 32-bit words in a row of the output of the native function gather_floor.
 GATHER_FLOOR_WORDS = _native.GATHER_FLOOR_WORDS
 
 
 def partial_width(width: int) -> int:
-    """Floats of a row of partial sums of `width` columns, which the kernels pad."""
+    """Returns the floats in a row of partial sums of `width` columns, with the kernels' padding."""
     return -(-width // _native.PARTIAL_COLUMNS) * _native.PARTIAL_COLUMNS

@@ -1,4 +1,4 @@
-"""Timing of GPU and CPU work."""
+"""Timing of work on GPUs and CPUs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import torch
 
 __all__ = ["CaptureError", "Timing", "cache_flusher", "capture", "measure"]
 
-#: A graph holds as many calls as take about so many milliseconds, and at most so many.
+#: A CUDA graph is filled with calls for about this many milliseconds, and with at most this many calls.
 _GRAPH_MS = 1.0
 _GRAPH_CALLS = 20
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call over many repeats.
+    """Milliseconds that one call took, over many repeats.
 
     Attributes:
-        median, fastest, slowest: of the repeats.
-        repeats: how many there were.
-        lower_quartile, upper_quartile: a quarter of the repeats is below, a quarter above.
-        method: "clock" (of the CPU), "events" (CUDA events around a call) or "graph" (around a CUDA
-            graph of several calls).
-        problem: why it is "events" where a graph was asked for.
+        median, fastest, slowest: median, minimum and maximum of the repeats, in milliseconds.
+        repeats: number of repeats.
+        lower_quartile, upper_quartile: quartiles of the repeats, in milliseconds.
+        method: "clock" (the CPU's clock), "events" (CUDA events around each call) or "graph" (CUDA events
+            around a CUDA graph of several calls).
+        problem: why the method is "events" although a graph was asked for; None otherwise.
     """
 
     median: float
@@ -43,7 +43,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples: list[float]) -> Timing:
-        """The statistics of one or more samples."""
+        """Computes the statistics of one or more samples, in milliseconds."""
         quartiles = [samples[0]] * 3
         if len(samples) > 1:
             quartiles = statistics.quantiles(samples, n=4, method="inclusive")
@@ -56,24 +56,25 @@ class CaptureError(Exception):
 
 
 def capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
-    """A CUDA graph of a call made `calls` times, one after the other.
+    """Captures a CUDA graph of a call made `calls` times, one after the other.
 
     Args:
         call: queues its work on the current stream, and has run before on this device.
+        calls: number of calls in the graph.
 
     Returns:
         A function that replays the graph on the current stream.
 
     Raises:
-        CaptureError: the call does what a capture does not allow, waiting for the GPU for one. The
-            device can be used as before.
+        CaptureError: the call does something that a capture forbids, such as waiting for the GPU. The device
+            can be used as before.
     """
     try:
         return _capture(call, calls)
     except CaptureError as error:
         if not isinstance(error.__cause__, torch.OutOfMemoryError):
             raise
-    # What graphs that are gone have used is given back outside of a capture alone.
+    # torch frees the memory of destroyed graphs only outside of a capture.
     torch.cuda.empty_cache()
     return _capture(call, calls)
 
@@ -81,23 +82,23 @@ def capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
 def _capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
     graph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.Stream()
     try:
-        # What a library makes on its first call on a stream must be there before the capture.
+        # Libraries allocate handles and workspaces in their first call on a stream: before the capture, then.
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             call()
             torch.cuda.synchronize()
-            # torch.cuda.graph would also collect garbage and give the memory that torch keeps back.
+            # Not torch.cuda.graph, which also collects garbage and empties torch's memory cache.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 for _ in range(calls):
                     call()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # told by the error in hand
+                with contextlib.suppress(RuntimeError):  # the error being raised says why
                     graph.capture_end()
                 raise
             graph.capture_end()
         torch.cuda.current_stream().wait_stream(side)
-    # Whatever another library raises in a capture, it can still be timed without.
+    # Libraries raise errors of any type in a capture; their calls can still be timed without a graph.
     except Exception as error:
         _abandon(pool)
         text = str(error).strip() or type(error).__name__
@@ -106,10 +107,10 @@ def _capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
 
 
 def _abandon(pool: tuple[int, int]) -> None:
-    """Undoes what a failed capture leaves: torch would go on sending new memory to the graph's pool."""
+    """Cleans up after a failed capture: torch would go on allocating from the graph's memory pool."""
     with contextlib.suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
-    with contextlib.suppress(RuntimeError):  # the error is told once more
+    with contextlib.suppress(RuntimeError):  # it may report the error of the capture again
         torch.cuda.synchronize()
 
 
@@ -127,13 +128,14 @@ def _cuda_samples(call: Callable[[], object], repeats: int, before: Callable[[],
 def _graph_samples(call: Callable[[], object], repeats: int, warmup: int) -> list[float]:
     calls = _calls_of_a_graph(call)
     replay = capture(call, calls)
-    # Nothing waits between these and the repeats: the GPU is then busy while the next is launched.
+    # No wait between warm-up and repeats, so that the GPU is busy while the next replay is launched.
     for _ in range(max(warmup, 1)):
         replay()
     return [ms / calls for ms in _cuda_samples(replay, repeats, lambda: None)]
 
 
 def _calls_of_a_graph(call: Callable[[], object]) -> int:
+    """Returns how many calls fill a CUDA graph."""
     once = min(_cuda_samples(call, 3, lambda: None))
     return min(_GRAPH_CALLS, max(1, round(_GRAPH_MS / max(once, 1e-6))))
 
@@ -149,19 +151,19 @@ def _cpu_samples(call: Callable[[], object], repeats: int, before: Callable[[], 
 
 
 def cache_flusher(device: torch.device | str) -> Callable[[], None]:
-    """A function that leaves nothing of earlier work in the device's last cache.
+    """Returns a function that evicts all earlier data from the device's last-level cache.
 
-    It queues a write of four times the cache's size on the current stream. Call it before each
-    repeat, outside what is timed.
+    It queues a write of four times the cache's size on the current stream. Call it before each repeat,
+    outside the timed part.
     """
     device = torch.device(device)
     if device.type == "cuda":
         size = torch.cuda.get_device_properties(device).L2_cache_size
     else:
         known = "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names
-        # Of a server it is the sum over parts that a core can't reach: 128 MB is more than one part.
+        # On servers the size is the sum of caches, of which a core uses one: no single one is above 128 MB.
         size = min(os.sysconf("SC_LEVEL3_CACHE_SIZE") if known else 0, 2**27)
-    # Some systems tell no size: 64 MB is more than the last cache of most.
+    # Some systems report no size: few have a cache of more than 64 MB.
     scratch = torch.zeros(4 * (size if size > 0 else 2**26), dtype=torch.uint8, device=device)
 
     def flush() -> None:
@@ -184,18 +186,21 @@ def measure(
 
     Args:
         call: queues its work on the current stream.
-        device: where the work runs: CUDA events or the wall clock.
-        warmup: calls before the first that counts.
-        repeats: calls that count.
-        before: called before each repeat and not timed, `cache_flusher(device)` for one.
-        seconds: about as long as the repeats may take: there are fewer of a slow call, but at least 3
-            (or `repeats`), and one warm-up call.
-        graph: captures about 1 ms of calls (at most 20) in a CUDA graph and times its replays, so
-            that what Python costs plays no part; of a call that can't be captured each repeat is
-            timed on its own, and `problem` says why. `before` is not called: caches are warm.
+        device: where the work runs: timed by CUDA events on a GPU, by the wall clock on a CPU.
+        warmup: number of calls before the timed ones.
+        repeats: number of timed calls.
+        before: called before each timed call and not timed, such as `cache_flusher(device)`.
+        seconds: time that the repeats should take together at most. Of a slow call there are fewer repeats
+            (at least 3, or `repeats` if that is less) and one warm-up call.
+        graph: captures about 1 ms of calls (at most 20) in a CUDA graph and times its replays, so that the
+            time spent in Python is left out. If the call can't be captured, each repeat is timed on its own
+            and `Timing.problem` says why. With a graph `before` is not called: caches are warm.
+
+    Returns:
+        The statistics of one call, in milliseconds.
 
     Raises:
-        ValueError: repeats is below 1, or a graph is asked for on a CPU.
+        ValueError: `repeats` is below 1, or a graph is asked for on a CPU.
     """
     if repeats < 1:
         raise ValueError(f"repeats: got {repeats}; accepted: at least 1")
@@ -204,7 +209,7 @@ def measure(
         raise ValueError(f"graph: there are no CUDA graphs on {device}")
     wait = torch.cuda.synchronize if cuda else lambda: None
     if seconds < math.inf:
-        wait()  # for what is queued already
+        wait()  # for work that was queued before
         begin = time.perf_counter()
         call()
         wait()

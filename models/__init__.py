@@ -1,7 +1,7 @@
-"""The models that train.py knows, each registered in its file."""
+"""The models that train.py can train, each of which is registered in its file."""
 
 # isort: off
-# In the order in which messages name them; the files of other models are found.
+# Imported in the order in which messages list them. `discover` imports the files of other models.
 from models.gcn import GCN
 from models.agnn import AGNN
 from models.graph_transformer import GraphTransformer

@@ -14,22 +14,22 @@ from models.registry import register_model
 __all__ = ["AGNN"]
 
 
-# Attention takes the self-loops of the "gcn" weights alone.
+# Prepared with values="gcn" for its self-loops: attention ignores the weights.
 @register_model("agnn", task="node", values="gcn")
 class AGNN(torch.nn.Module):
-    """A linear layer, layers of AGNNConv, a linear layer.
+    """A linear layer, AGNNConv layers, and another linear layer.
 
-    Without normalisation and residuals it is the network of Thekumparampil et al. 2018, as PyG's
-    example has it: beta of the first propagation layer stays 1, the others are learned.
+    Without normalisation and residuals it is the network of Thekumparampil et al. (2018) in the form of PyG's
+    example: beta of the first AGNNConv stays 1, and those of the others are learned.
 
     Args:
         in_channels: features of a node.
-        hidden_channels: features of the propagation layers.
-        out_channels: classes or labels.
+        hidden_channels: features of the AGNNConv layers.
+        out_channels: number of classes or labels.
         num_layers: number of AGNNConv layers.
-        dropout: share of the inputs of both linear layers that training sets to 0, in [0, 1).
-        norm: "none", "batch" or "layer": after each AGNNConv.
-        residual: add a propagation layer's input to its output.
+        dropout: probability with which training drops inputs of both linear layers, in [0, 1).
+        norm: normalisation after each AGNNConv: "none", "batch" or "layer".
+        residual: whether the input of each AGNNConv is added to its output.
 
     Raises:
         TypeError: an argument is of another type.
@@ -58,16 +58,15 @@ class AGNN(torch.nn.Module):
 
     @property
     def first_layer(self) -> torch.nn.Module:
-        """The layer that a weight decay of the first layer alone is for."""
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.lin1
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """The logits.
+        """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: what AGNNConv takes: an operand with self-loops (prepared with values="gcn"), or an
-                edge_index.
+            adj: an operand with self-loops, prepared with values="gcn", or an edge_index.
 
         Returns:
             [nodes, out_channels].

@@ -1,4 +1,4 @@
-"""The graph convolutional network of Kipf and Welling, any number of layers deep."""
+"""The graph convolutional network of Kipf and Welling, with any number of layers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ __all__ = ["GCN"]
 
 @register_model("gcn", task="node", values="gcn")
 class GCN(torch.nn.Module):
-    """Layers of dropout, GCNConv, normalisation and ReLU; the last one is dropout and GCNConv alone.
+    """Layers of dropout, GCNConv, normalisation and ReLU. The last one is dropout and GCNConv only.
 
-    With two layers and neither normalisation nor residuals it is the network of Kipf and Welling
-    2017, equation 9, with dropout on the input of each layer.
+    With two layers and without normalisation and residuals it is the network of Kipf and Welling (2017,
+    equation 9), with dropout of the input of each layer.
 
     Args:
         in_channels: features of a node.
         hidden_channels: features between layers.
-        out_channels: classes or labels.
+        out_channels: number of classes or labels.
         num_layers: number of GCNConv layers.
-        dropout: share of the inputs of each layer that training sets to 0, in [0, 1).
-        norm: "none", "batch" or "layer": between GCNConv and ReLU.
-        residual: add a layer's input to its output where they have the same shape, but for the last layer.
+        dropout: probability with which training drops inputs of each layer, in [0, 1).
+        norm: normalisation between GCNConv and ReLU: "none", "batch" or "layer".
+        residual: whether the input of a layer is added to its output; not in the last layer, nor if the
+            shapes differ.
 
     Raises:
         TypeError: an argument is of another type.
@@ -59,15 +60,15 @@ class GCN(torch.nn.Module):
 
     @property
     def first_layer(self) -> torch.nn.Module:
-        """The layer that a weight decay of the first layer alone is for."""
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.convs[0]
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """The logits.
+        """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: what GCNConv takes: an operand prepared with values="gcn", or an edge_index.
+            adj: an operand prepared with values="gcn", or an edge_index.
 
         Returns:
             [nodes, out_channels].

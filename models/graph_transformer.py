@@ -1,4 +1,4 @@
-"""A Transformer for nodes: attention over the edges of the graph."""
+"""A Transformer that classifies nodes by attention over the edges of the graph."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from models.registry import register_model
 __all__ = ["GraphTransformer"]
 
 
-# Attention takes the self-loops of the "gcn" weights alone.
+# Prepared with values="gcn" for its self-loops: attention ignores the weights.
 @register_model("graph_transformer", task="node", values="gcn")
 class GraphTransformer(torch.nn.Module):
-    """A linear layer, Transformer blocks over the edges, a linear layer.
+    """A linear layer, Transformer blocks with attention over the edges, and another linear layer.
 
-    The graph Transformer of Dwivedi and Bresson 2021 without edge features and positional encodings:
-    a node attends to its neighbours and itself.
+    It is the graph Transformer of Dwivedi and Bresson (2021) without edge features and positional encodings:
+    a node attends to its neighbours and to itself.
 
     Args:
         in_channels: features of a node.
         hidden_channels: features of the blocks.
-        out_channels: classes or labels.
+        out_channels: number of classes or labels.
         num_layers: number of blocks.
-        heads: of the attention; a divisor of hidden_channels.
-        dropout: share of the model's input, of the attention weights and of the outputs of attention
-            and feed-forward networks that training sets to 0, in [0, 1).
-        norm: "none", "batch" or "layer": of each block's inputs.
-        residual: add the input of attention and feed-forward network to their output.
+        heads: number of heads, a divisor of hidden_channels.
+        dropout: probability of dropout in training, in [0, 1), for the model's input, the attention weights,
+            and the outputs of attention and feed-forward networks.
+        norm: normalisation of the inputs of attention and feed-forward networks: "none", "batch" or "layer".
+        residual: whether the inputs of attention and feed-forward networks are added to their outputs.
 
     Raises:
         TypeError: an argument is of another type.
@@ -68,11 +68,11 @@ class GraphTransformer(torch.nn.Module):
 
     @property
     def first_layer(self) -> torch.nn.Module:
-        """The layer that a weight decay of the first layer alone is for."""
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.lin1
 
     def forward(self, x: torch.Tensor, adj: SparseOperand) -> torch.Tensor:
-        """The logits.
+        """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
@@ -88,7 +88,7 @@ class GraphTransformer(torch.nn.Module):
 
 
 class _Block(torch.nn.Module):
-    """Attention and a feed-forward network, each normalised before (Xiong et al. 2020)."""
+    """Attention and a feed-forward network, each with normalisation before it (Xiong et al. 2020)."""
 
     def __init__(self, width: int, heads: int, dropout: float, norm: str, residual: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The registry of models: what builds each one and which task it is for."""
+"""The registry of models: the class and the task of each."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["MODELS", "REQUIRED", "Model", "register_model"]
 
 Build = TypeVar("Build", bound=Callable[..., torch.nn.Module])
 
-#: The default of an option that has to be given.
+#: Stands for the default of an option that has none and must be given.
 REQUIRED = inspect.Parameter.empty
-#: What the data set decides.
+#: The arguments of a model that the data set decides.
 _SIZES = ("in_channels", "out_channels")
 
 
@@ -26,12 +26,12 @@ class Model:
     """A model that train.py can train.
 
     Attributes:
-        build: called with in_channels, out_channels and the options of the group `model`.
-        task: what it is trained for, a name in gnnsparse.tasks. For "node", the module that `build` returns
-            maps x [nodes, in_channels] and an operand to logits [nodes, out_channels]; for "sequence",
-            tokens [batch, length] below in_channels, the operand of a pattern and a padding mask to logits
-            [batch, out_channels].
-        values: the weights of the operand it wants, as in `gnnsparse.prepare`.
+        build: the class, which is called with in_channels, out_channels and the options of the group `model`.
+        task: the training task that it is for, a name in gnnsparse.tasks. A model for "node" maps x [nodes,
+            in_channels] and an operand to logits [nodes, out_channels]. A model for "sequence" maps tokens
+            [batch, length] below in_channels, the operand of a pattern and a padding mask to logits [batch,
+            out_channels].
+        values: the weights of the operand that the model needs, an argument of `gnnsparse.prepare`.
     """
 
     build: Callable[..., torch.nn.Module]
@@ -40,7 +40,7 @@ class Model:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options with their defaults, REQUIRED where there is none."""
+        """The options with their defaults, REQUIRED for those without one."""
         parameters = inspect.signature(self.build).parameters
         return {name: option.default for name, option in parameters.items() if name not in _SIZES}
 
@@ -52,7 +52,7 @@ MODELS: Registry[Model] = Registry("model")
 def register_model(name: str, *, task: str, values: str | None = None) -> Callable[[Build], Build]:
     """Registers the decorated class as a model; the arguments are the attributes of Model.
 
-    A model without a file in configs/model is offered there with the defaults of the class's parameters.
+    train.py offers a model without a file in configs/model with the defaults of the class's parameters.
 
     Raises:
         ValueError: the name is taken.

@@ -1,4 +1,4 @@
-"""A Transformer encoder that classifies sequences, with attention over a pattern."""
+"""A Transformer encoder that classifies sequences by attention over a pattern."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from models.registry import register_model
 
 __all__ = ["POOLS", "Transformer", "sinusoids"]
 
-#: What `pool` accepts.
+#: Values of `pool`.
 POOLS = ("mean", "first")
 
 
 @register_model("transformer", task="sequence")
 class Transformer(torch.nn.Module):
-    """Embedding, sinusoidal positions, encoder layers, pooling, a linear layer.
+    """An embedding with sinusoidal positions, encoder layers, pooling, and a linear layer.
 
-    The encoder of Vaswani et al. 2017 as the Long Range Arena (Tay et al. 2021) uses it to classify
-    sequences.
+    It is the encoder of Vaswani et al. (2017) in the form in which the Long Range Arena (Tay et al. 2021)
+    classifies sequences.
 
     Args:
         in_channels: size of the vocabulary; token 0 is padding.
         hidden_channels: features of a token, an even number.
-        out_channels: classes.
+        out_channels: number of classes.
         num_layers: number of encoder layers.
-        heads: of the attention; a divisor of hidden_channels.
-        feed_forward: features inside the feed-forward networks.
-        dropout: of embeddings, attention weights and blocks, in [0, 1).
-        norm_first: normalise before each block rather than after.
+        heads: number of heads, a divisor of hidden_channels.
+        feed_forward: features between the two layers of the feed-forward networks.
+        dropout: probability of dropout in training, in [0, 1), for embeddings, attention weights and blocks.
+        norm_first: whether layer norms come before each block instead of after it.
         activation: "relu" or "gelu".
-        pool: what is classified: the "mean" over a sequence's tokens, or its "first" token.
-        fused: None lets the plan choose; False computes the attention in steps; True raises where no fused
-            kernel can run.
+        pool: the features that are classified: the "mean" over a sequence's tokens, or its "first" token.
+        fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
+            runs, or an error is raised if none can.
 
     Raises:
         TypeError: an argument is of another type.
@@ -76,18 +76,18 @@ class Transformer(torch.nn.Module):
 
     @property
     def first_layer(self) -> torch.nn.Module:
-        """The layer that a weight decay of the first layer alone is for."""
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.embedding
 
     def forward(
         self, tokens: torch.Tensor, pattern: SparseOperand, padding: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The logits.
+        """Computes the logits.
 
         Args:
             tokens: integers [batch, length].
             pattern: an operand [length, length].
-            padding: bool [batch, length], True where there is no token; None: nowhere.
+            padding: bool [batch, length], True for padding; None: there is no padding.
 
         Returns:
             [batch, out_channels].
@@ -107,7 +107,7 @@ class Transformer(torch.nn.Module):
 
 
 def sinusoids(length: int, width: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The positional encoding of Vaswani et al. 2017, float32 [length, width]: sines, then cosines."""
+    """Computes the positions of Vaswani et al. (2017): sines, then cosines, float32 [length, width]."""
     rate = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10_000.0) / width))
     angle = torch.arange(length, device=device)[:, None] * rate
     return torch.cat([angle.sin(), angle.cos()], dim=1)

@@ -37,7 +37,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def spmm_table() -> str:
-    """Times at 128 columns, GCN weights, as the plan chooses, and ratios to cuSPARSE."""
+    """Makes the table of SpMM: 128 columns, GCN weights, by the plan's choice and by cuSPARSE."""
     data = load("spmm.json")
     shown = [r for r in data["rows"] if (r["op"], r["width"], r.get("values", "gcn")) == ("spmm", 128, "gcn")]
     by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in shown}
@@ -61,7 +61,7 @@ def spmm_table() -> str:
 
 
 def real_table() -> str:
-    """Published graphs at 128 columns, fp16: what the plan chooses, beside cuSPARSE."""
+    """Makes the table of SpMM on published graphs: 128 columns, fp16, by the plan and by cuSPARSE."""
     data = load("spmm_real.json")
     of = {(r["graph"], r["kernel"]): r for r in data["rows"] if r["width"] == 128}
     rows = []
@@ -74,14 +74,14 @@ def real_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
-#: Kernels that attention is compared with, as the table calls them.
+#: Kernels that attention is compared with, and their names in the table.
 _ATTENTION_PEERS = {
     "cudnn": "dense", "flex_attention": "Flex", "gnnsparse unfused": "unfused", "cusparse chain": "cuSPARSE",
 }  # fmt: skip
 
 
 def attention_table() -> str:
-    """Attention forward, and forward with backward, beside what it replaces."""
+    """Makes the table of attention: forward, and forward with backward, and ratios to other kernels."""
     data = load("attention.json")
     rows = []
     for r in data["rows"]:
@@ -107,7 +107,7 @@ def attention_table() -> str:
 
 
 def training_table() -> str:
-    """One training step: forward, backward and Adam."""
+    """Makes the table of training steps of a GCN: forward, backward and Adam."""
     data = load("train_step.json")
     peers = {r["name"]: r for r in data["rows"]}
     base = peers["pyg csr fp32"]["ms"]
@@ -120,7 +120,7 @@ def training_table() -> str:
 
 
 def agnn_step_table() -> str:
-    """One training step of the AGNN on two graphs."""
+    """Makes the table of training steps of the AGNN on two graphs."""
     results = [load(f"agnn_step_{name}.json") for name in ("arxiv_like", "reddit_like")]
     header, rows = ["4 layers, hidden 32"], {}
     for data in results:
@@ -136,7 +136,7 @@ def agnn_step_table() -> str:
 
 
 def encoder_table() -> str:
-    """Forward pass of a Transformer encoder at L = 8192, sparse beside dense."""
+    """Makes the table of a Transformer encoder's forward pass at L = 8192, sparse and dense."""
     data = load("encoder.json")
     rows: dict[tuple[int, int], list[str]] = {}
     for r in data["rows"]:
@@ -153,7 +153,7 @@ def encoder_table() -> str:
 
 
 def accuracy_table(file: str) -> str:
-    """Test accuracy, mean and deviation over the seeds, beside PyG's."""
+    """Makes the table of test accuracies, mean and deviation over the seeds, with PyG's."""
     data = load(file)
     precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
     rows = []
@@ -165,7 +165,7 @@ def accuracy_table(file: str) -> str:
 
 
 def agnn_layer_table() -> str:
-    """Forward and backward of one AGNNConv on a CPU, beside PyG's."""
+    """Makes the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
     data = load("agnn_layer_cpu.json")
     by_key = {(r["graph"], r["width"], r["name"]): r for r in data["rows"]}
     rows = []

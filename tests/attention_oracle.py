@@ -14,6 +14,7 @@ from gnnsparse.ops.attention.philox import draw_seed, keeps
 from gnnsparse.plan import attention as attention_plan
 from gnnsparse.precision import round_operand
 from tests.gpu_paths import StandInPath
+from tests.helpers import ROUNDING
 
 SEED = 7
 
@@ -81,13 +82,18 @@ def _dense(a: SparseOperand, values: torch.Tensor) -> torch.Tensor:
     return empty.scatter(-1, flat, values).unflatten(-1, a.shape)
 
 
-def _softmax(a: SparseOperand, case: Case, scores: torch.Tensor) -> torch.Tensor:
+def _masked(a: SparseOperand, case: Case, scores: torch.Tensor) -> torch.Tensor:
+    """Dense scores with -inf where there is no edge, or none that counts."""
     row, col = a.indices().cpu()
     counts = torch.zeros(a.shape, dtype=torch.bool)
     counts[row, col] = True
     if case.is_causal:
         counts &= torch.ones(a.shape, dtype=torch.bool).tril()
-    scores = scores.masked_fill(~counts, float("-inf"))
+    return scores.masked_fill(~counts, float("-inf"))
+
+
+def _softmax(a: SparseOperand, case: Case, scores: torch.Tensor) -> torch.Tensor:
+    scores = _masked(a, case, scores)
     top = scores.detach().amax(-1, keepdim=True) if a.shape[1] else scores.new_zeros(*scores.shape[:-1], 1)
     weights = (scores - torch.where(torch.isinf(top), 0.0, top)).exp()
     total = weights.sum(-1, keepdim=True)
@@ -103,6 +109,22 @@ def exact(a: SparseOperand, case: Case) -> list[torch.Tensor]:
         scores = scores + _dense(a, leaves[3])
     out = (_softmax(a, case, scores) * _dense(a, kept_factors(a, case))) @ v
     return [out.detach(), *torch.autograd.grad(out, leaves, case.grad.double())]
+
+
+def few_roundings(a: SparseOperand, case: Case) -> float:
+    """What error is allowed in any case where there are few edges: eight roundings of an operand.
+
+    A plain run of a handful of them may be exact by luck.
+    """
+    return 8 * max(ROUNDING[a.precision], torch.finfo(case.q.dtype).eps)
+
+
+def exact_scores(a: SparseOperand, case: Case) -> torch.Tensor:
+    """The scores, float64 [B, H, L, S]; -inf where there is no edge, or none that counts."""
+    scores = case.q.double() @ case.k.double().mT * case.factor
+    if case.bias is not None:
+        scores = scores + _dense(a, case.bias.double())
+    return _masked(a, case, scores)
 
 
 def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:

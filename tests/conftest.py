@@ -4,6 +4,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before torch is imported. The test processes share the cores; the tests of threads ask for theirs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A pool of processes takes longer to start than to compile the few kernels of the tests.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -31,10 +36,10 @@ def cuda_problem() -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     problem = cuda_problem()
-    if problem is None:
-        return
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.path.parent.name == "e2e" or "built" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+        if problem is not None and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=problem))
 
 

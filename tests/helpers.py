@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 import gnnsparse
@@ -16,6 +20,9 @@ from gnnsparse.precision import round_operand
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
+
+#: The relative error of one rounding of an operand, at most doubled; in fp32 panels hold two tf32 numbers.
+ROUNDING = {"fp32": 2**-22, "tf32": 2**-10, "fp16": 2**-10, "bf16": 2**-7}
 
 
 def dense_matrix(graph: SparseGraph, weights: str | None) -> torch.Tensor:
@@ -34,6 +41,48 @@ def plain_product(matrix: torch.Tensor, x: torch.Tensor, precision: str) -> torc
     """matrix @ x in the given precision by plain operations: rounded operands, float32 sums."""
     rounded = [round_operand(t.float(), Precision.parse(precision)).float() for t in (matrix, x)]
     return (rounded[0] @ rounded[1]).to(x.dtype)
+
+
+def product_scale(matrix: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """How large the terms of matrix @ x are: the `scale` of gnnsparse.testing."""
+    return (matrix.double().square() @ x.double().square()).sqrt()
+
+
+def agnn_beta_scale(x: torch.Tensor, beta: float, counts: torch.Tensor) -> torch.Tensor:
+    """How large the terms of an AGNNConv's gradient of beta are, [1], where `with_gradients` takes it.
+
+    It is a single number, a sum over all edges of p * dp * cos minus what is the same for a row: p the weight
+    of the edge, dp its gradient.
+
+    Args:
+        x: the layer's input [nodes, features].
+        counts: [nodes, nodes], how often there is an edge.
+    """
+    x, counts = x.detach().double().cpu(), counts.double()
+    probe = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).double()
+    unit = torch.nn.functional.normalize(x)
+    cosine = unit @ unit.T
+    p = (beta * cosine + counts.log()).softmax(1).nan_to_num()
+    return (p * (probe @ x.T) * cosine).norm().reshape(1)
+
+
+@contextlib.contextmanager
+def reference_layers() -> Iterator[None]:
+    """The layers of gnnsparse.nn run the reference implementation in here, and take float64 with it.
+
+    In the precision of their operands it is the plain run that they are compared with, and in float64 the
+    exact one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (
+            "gcn_conv.spmm",
+            "sparse_linear.spmm",
+            "agnn_conv.attention",
+            "sparse_attention.attention",
+        ):
+            operation = getattr(gnnsparse, name.rpartition(".")[2])
+            patch.setattr(f"gnnsparse.nn.{name}", functools.partial(operation, impl="reference"))
+        yield
 
 
 def panel_counts(*slots: int, tiles: tuple[TileCounts, ...] = ()) -> tuple[PanelCounts, ...]:

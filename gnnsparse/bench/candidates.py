@@ -1,4 +1,4 @@
-"""What is measured: our kernels, each by its plan, and (gnnsparse.bench.peers) other libraries."""
+"""The candidates of a benchmark: this package's kernels, each forced by its plan. Peers are in `peers`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["KERNELS", "Candidate", "UnavailableError", "our_kernel", "same_run",
 
 
 class UnavailableError(Exception):
-    """A candidate can't take part; the message says why, in one line."""
+    """A candidate can't run a workload; the message says why, in one line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One way to compute a product.
+    """A function that computes a workload and is timed.
 
     Attributes:
-        name: of a kernel in KERNELS, or of a peer.
+        name: name of a kernel in KERNELS, or of a peer.
         ours: whether it is a kernel of this package.
-        call: queues the product on the current stream; what is timed.
-        gathered: rows of a dense operand it reads, once for each nonzero or column slot.
-        plan: of our kernels.
-        in_caller_order: from what `call` returns to rows or nonzeros in the caller's order.
-        columns: int32 [gathered], which rows these are, where they are known, in about the order in which
-            they are read.
+        call: queues the product on the current stream, and returns the result.
+        gathered: number of rows of a dense operand that it reads: one for each nonzero or column slot.
+        plan: the plan of this package's kernels; None for peers.
+        in_caller_order: converts what `call` returns to rows or nonzeros in the caller's order.
+        columns: int32 [gathered], the indices of the rows that are read, in about the order of reading; None:
+            unknown.
     """
 
     name: str
@@ -46,7 +46,8 @@ class Candidate:
     columns: torch.Tensor | None = None
 
 
-#: Name -> the plan that forces this kernel, None where it can't run. "auto" is what users get.
+#: For each name a function that returns the plan which forces the kernel, or None if it can't run a problem.
+#: "auto" is the plan that users get.
 KERNELS: dict[str, Callable[[Problem], Plan | None]] = {
     "auto": choose_plan,
     **{kernel.name: partial(forced_plan, name=kernel.name) for kernel in OPERATIONS["spmm"]},
@@ -54,10 +55,16 @@ KERNELS: dict[str, Callable[[Problem], Plan | None]] = {
 
 
 def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -> Candidate:
-    """A kernel on an operand, by the plan that KERNELS[name] gave.
+    """Makes the candidate of a kernel of this package.
+
+    Args:
+        name: a key of KERNELS.
+        plan: the plan that KERNELS[name] returned for the workload.
+        a: the prepared matrix.
+        work: the workload.
 
     Raises:
-        UnavailableError: it has no plan for this product.
+        UnavailableError: `plan` is None.
     """
     kernels = a.kernels
     if plan is None:
@@ -80,12 +87,16 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
 
 
 def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) -> torch.Tensor:
-    """Column slots of panels in the order in which warps that run together come to them, int32 [slots].
+    """Sorts column slots of panels by the time at which panels that run concurrently read them.
 
     Args:
-        columns: int32 [slots], -1 where a slot has none.
-        items: the panels' work list, in the order of the slots (gnnsparse.preprocess.balance.cut_panels).
-        concurrent_panels: how many run at a time.
+        columns: int32 [slots], the column of each column slot, -1 for padded slots.
+        items: items of the panels' work list, in the order of the column slots
+            (gnnsparse.preprocess.balance.cut_panels).
+        concurrent_panels: number of panels that run at a time.
+
+    Returns:
+        int32 [slots], the elements of `columns` in that order.
     """
     begin, tiles = items[:, 1].long(), items[:, 2].long()
     item = torch.repeat_interleave(torch.arange(items.shape[0], device=items.device), tiles)
@@ -97,7 +108,7 @@ def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) ->
 
 
 def same_run(a: Plan, b: Plan, device: torch.device) -> bool:
-    """Whether two plans run the same code: measuring both would only compare noise."""
-    if device.type == "cpu":  # whose one kernel does not look at the rest
+    """Returns whether two plans launch identical code, so that measuring both would only compare noise."""
+    if device.type == "cpu":  # its one kernel ignores all parameters
         return a.kernel == b.kernel
     return replace(a, reasons=()) == replace(b, reasons=())

@@ -1,4 +1,4 @@
-"""Whether a product is right: rows of it beside float64, and elements that nobody wrote."""
+"""Checks of results: sampled rows are compared with float64, and elements that nothing wrote are found."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gnnsparse.testing import measure_errors
 
 __all__ = ["KERNEL_FACTOR", "PEER_FACTOR", "Reference", "Sample", "Verdict", "poisoned_call"]
 
-#: How many times the error of a plain run a result may have: the rule of gnnsparse.testing for our
-#: kernels; peers may round partial sums to the storage dtype (cuSPARSE: 2.6 to
-#: 8.4 times, fp16, Reddit-sized).
+#: The error that a result may have, in units of the error of a plain run. For this package's kernels it is
+#: the rule of gnnsparse.testing. Peers get more, since they may round partial sums to the storage dtype
+#: (cuSPARSE has 2.6 to 8.4 times the error in fp16 on a graph of Reddit's size).
 KERNEL_FACTOR, PEER_FACTOR = 2.0, 12.0
-#: Rows that are checked: at random, and the longest.
+#: Numbers of rows that are checked: random ones, and the longest.
 _RANDOM_ROWS, _LONGEST_ROWS = 500, 20
-#: Elements of a gathered part, float64: bounds the scratch memory of a check to a few 0.1 GB.
+#: Most float64 elements that a check gathers at a time, which bounds its scratch memory to a few 0.1 GB.
 _CHUNK = 2**24
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a result compares with the exact one.
+    """The outcome of a check.
 
     Attributes:
-        ok: whether it is right.
-        error: relative error of the checked rows in the Frobenius norm; None where it is not finite.
-        allowed: what `error` may be at most.
-        problem: what is wrong, "" if nothing is.
+        ok: whether the result is right.
+        error: relative error of the checked rows in the Frobenius norm; None if it is not finite.
+        allowed: the largest error allowed.
+        problem: what is wrong, or "".
     """
 
     ok: bool
@@ -47,22 +47,23 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Nonzeros of some rows of a matrix.
+    """The nonzeros of sampled rows of a matrix.
 
     Attributes:
-        chosen: the rows, int64 [samples].
-        local: for each nonzero the number of its row in `chosen`, int64 [n].
-        slots: where the nonzeros are in the matrix's arrays, int64 [n].
+        subject: the matrix.
+        chosen: the sampled rows, int64 [samples].
+        local: for each nonzero of these rows the position of its row in `chosen`, int64 [n].
+        nnz_index: for each nonzero of these rows its index in the matrix, int64 [n].
     """
 
     subject: Subject
     chosen: torch.Tensor
     local: torch.Tensor
-    slots: torch.Tensor
+    nnz_index: torch.Tensor
 
     @classmethod
     def of(cls, subject: Subject) -> Sample:
-        """500 rows at random and the 20 longest; all of them in a matrix of fewer rows."""
+        """Samples 500 random rows and the 20 longest, or all rows of a matrix with no more than that."""
         csr = subject.csr
         chosen = _choose_rows(csr)
         counts = csr.degrees[chosen]
@@ -71,10 +72,14 @@ class Sample:
         return cls(subject, chosen, local, torch.arange(local.numel(), device=csr.device) + start[local])
 
     def parts(self, width: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """(local, slots, rows, columns) of a part of the nonzeros at a time."""
+        """Yields (local, nnz_index, rows, columns) of a part of the nonzeros at a time.
+
+        Args:
+            width: features that the caller gathers for each nonzero, by which the size of a part is chosen.
+        """
         size = max(1, _CHUNK // max(width, 1))
-        for local, slots in zip(self.local.split(size), self.slots.split(size), strict=True):
-            yield local, slots, self.chosen[local], self.subject.csr.indices[slots].long()
+        for local, nnz_index in zip(self.local.split(size), self.nnz_index.split(size), strict=True):
+            yield local, nnz_index, self.chosen[local], self.subject.csr.indices[nnz_index].long()
 
 
 def _choose_rows(csr: Csr) -> torch.Tensor:
@@ -86,36 +91,40 @@ def _choose_rows(csr: Csr) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The exact result of a workload at the sampled rows, and that of a plain run."""
+    """The exact result of a workload at sampled rows, and the result of a plain run.
+
+    Attributes:
+        work: the workload.
+        sample: the sampled rows of its matrix.
+    """
 
     work: Workload
     sample: Sample
 
     @cached_property
     def results(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(exact, plain): float64 of the operands as given; rounded operands and float32 sums."""
-        make = _spmm_rows if self.work.op == "spmm" else _sddmm_slots
+        """The pair (exact, plain): in float64 from the operands; with rounded operands and float32 sums."""
+        make = _spmm_rows if self.work.op == "spmm" else _sddmm_nonzeros
         return make(self.work, self.sample)
 
     def judge(self, result: torch.Tensor, factor: float) -> Verdict:
-        """The verdict on a result.
+        """Compares a result with the exact one.
 
         Args:
-            result: of the shape of `Workload.output_shape`, in any dtype, rows or nonzeros in the
-                caller's order.
-            factor: how many times the error of the plain run is allowed.
+            result: `Workload.output_shape`, any dtype, rows or nonzeros in the caller's order.
+            factor: the error allowed, in units of the plain run's error.
         """
         exact, plain = self.results
         if tuple(result.shape) != self.work.output_shape:
             problem = f"has shape {tuple(result.shape)}, not {self.work.output_shape}"
             return Verdict(False, None, 0.0, problem)
-        checked = result[self.sample.chosen if self.work.op == "spmm" else self.sample.slots]
-        # Two roundings, for a plain run of a small matrix can be exact by luck.
+        checked = result[self.sample.chosen if self.work.op == "spmm" else self.sample.nnz_index]
+        # A plain run of a small matrix can be exact by luck, so an error of two roundings is always allowed.
         floor = max(torch.finfo(plain.dtype).eps, 1e-6)
         errors = measure_errors(checked, plain, exact, factor, floor)
         error, allowed = errors.actual[0], errors.allowed[0]
         finite = error if error == error and error != float("inf") else None
-        # All of the result, not the sample alone: inputs are finite, so NaN is memory nobody wrote.
+        # Inputs are finite, so a NaN anywhere in the result is memory that nothing wrote.
         if missing := int(result.isnan().sum()):
             return Verdict(False, finite, allowed, f"{missing} elements are NaN or were not written")
         if errors.ok:
@@ -128,8 +137,8 @@ def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tens
     (x,) = work.dense
     exact = torch.zeros(sample.chosen.numel(), work.width, dtype=torch.float64, device=x.device)
     plain = exact.float()
-    for local, slots, rows, columns in sample.parts(work.width):
-        weights, gathered = sample.subject.weights(slots, rows, columns), x[columns]
+    for local, nnz_index, rows, columns in sample.parts(work.width):
+        weights, gathered = sample.subject.weights(nnz_index, rows, columns), x[columns]
         rounded = round_operand(gathered, work.precision).float()
         gathered = gathered.double()
         if weights is not None:
@@ -140,7 +149,7 @@ def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tens
     return exact, plain.to(x.dtype)
 
 
-def _sddmm_slots(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
+def _sddmm_nonzeros(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
     q, k = work.dense
     exact, plain = [q.new_empty(0, dtype=torch.float64)], [q.new_empty(0)]
     for _, _, rows, columns in sample.parts(2 * work.width):
@@ -152,16 +161,22 @@ def _sddmm_slots(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Te
 
 
 def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bool) -> torch.Tensor:
-    """The result of a call that gets memory full of NaN.
+    """Calls a function with new memory full of NaN, so that elements which it does not write are found.
 
     Args:
-        fill_all: torch fills all new memory; it is in its deterministic mode meanwhile, where it may
-            choose other kernels of its own: not for peers on a GPU, whose check must be of what is
-            timed. There the caching allocator hands out blocks that were filled and freed before.
+        call: computes the workload.
+        work: the workload.
+        fill_all: True: torch fills all new memory. Its deterministic mode is then on, in which torch may
+            choose other kernels of its own. False: for peers on a GPU, whose timed kernels have to be the
+            ones that are checked, some blocks of the output's size are filled and freed before, which the
+            caching allocator then hands out.
+
+    Returns:
+        The result of the call.
     """
     if not fill_all and work.device.type == "cuda":
         shape, dtype = work.output_shape, work.dense[0].dtype
-        # Several, for a call may take memory of the output's size before it takes the output.
+        # Several blocks, because a call may allocate memory of the output's size before the output.
         blocks = [torch.full(shape, float("nan"), dtype=dtype, device=work.device) for _ in range(3)]
         del blocks
         return call()
@@ -171,7 +186,7 @@ def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bo
 
 @contextlib.contextmanager
 def _filled_memory() -> Iterator[None]:
-    utils: Any = torch.utils.deterministic  # its stubs do not know the flag
+    utils: Any = torch.utils.deterministic  # torch's type stubs lack fill_uninitialized_memory
     mode, warn = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -181,7 +196,7 @@ def _filled_memory() -> Iterator[None]:
     utils.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # an operation has no deterministic form
+            warnings.simplefilter("ignore", UserWarning)  # of operations without a deterministic form
             yield
     finally:
         utils.fill_uninitialized_memory = fill

@@ -1,4 +1,4 @@
-"""Runs `gnnsparse bench kernels`."""
+"""The command `gnnsparse bench kernels`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from gnnsparse.environment import write_json
 
 __all__ = ["run_kernels"]
 
-#: Narrower, the table would cut its numbers where the output is no terminal.
+#: Characters of a line if the output is no terminal; in a narrower table numbers would be cut.
 _WIDTH = 160
 
 
 def run_kernels(settings: Settings, out: Path | None = None, plot: Path | None = None) -> int:
-    """Measures, prints the report, and writes it.
+    """Measures, prints the report, and writes it to files.
 
     Args:
-        out: a JSON file, or None.
-        plot: a figure, or None.
+        settings: what to measure.
+        out: the JSON file to write; None: none.
+        plot: the figure to write; None: none.
 
     Returns:
-        The exit status: 1 if a kernel of ours is wrong or failed, or a matrix could not be read.
+        The exit status: 1 if a kernel of this package is wrong or failed, or a matrix could not be read.
     """
     console = Console()
     console = console if console.is_terminal else Console(width=max(_WIDTH, console.width))
@@ -33,7 +34,7 @@ def run_kernels(settings: Settings, out: Path | None = None, plot: Path | None =
     for spec in settings.matrices:
         bench.run_matrix(spec)
         add_ratios(bench.rows, settings.device)
-        if out is not None:  # after each matrix: a run of hours may be ended from outside
+        if out is not None:  # after each matrix, because a run of hours may be killed
             write_json(out, as_json(bench))
     print_report(bench, console)
     if plot is not None:

@@ -1,4 +1,4 @@
-"""The time below which a kernel that gathers rows can't come: that of the gather alone."""
+"""Lower bounds on the time of a kernel: the time of gathering its rows of the dense operand alone."""
 
 from __future__ import annotations
 
@@ -21,19 +21,26 @@ __all__ = ["Rates", "floor_measured", "floor_model", "rates_of"]
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured ceilings of a device in bytes a second: copy through DRAM, random rows out of L2."""
+    """Measured ceilings of a device, in bytes a second.
+
+    Attributes:
+        dram: a large copy through DRAM.
+        gather: random rows read through L2.
+    """
 
     dram: float
     gather: float
 
 
 def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
-    """Modelled milliseconds: the larger of what must cross DRAM once and the gather out of L2.
+    """Models the floor in milliseconds: the larger of the least traffic to DRAM and the gather through L2.
 
-    It knows nothing of L1: where neighbouring rows share columns a kernel can be faster.
+    The model has no L1 cache: a kernel can be faster if neighbouring rows have common columns.
 
     Args:
-        gathered: rows of a dense operand that the kernel reads.
+        work: the workload.
+        gathered: number of rows of a dense operand that the kernel reads.
+        rates: ceilings of the device.
     """
     csr = work.subject.csr
     dram = (csr.rows + csr.cols) * work.row_bytes + 4 * min(gathered, csr.nnz)
@@ -43,20 +50,23 @@ def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
 
 
 def rates_of(name: str) -> Rates | None:
-    """The ceilings of the GPU of that name by its record; None where it has none."""
+    """Returns the ceilings of the GPU called `name` by its record; None if it has no record."""
     found = next((record.memory for record in records() if record.name == name), None)
     return None if found is None else Rates(1e12 * found.dram_tbs, 1e12 * found.gather_tbs)
 
 
 def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bool = False) -> float | None:
-    """Milliseconds of the gather alone on this device; None where it can't be measured.
+    """Measures the floor in milliseconds; returns None if it can't be measured.
 
-    The native `cuda_gather_floor` loads the rows of the dense operand that the candidate's `columns`
-    list, in this order, slice by slice of 128 bytes, and adds their words up: nothing else binds it.
-    A gather made of torch operations writes what it reads, which is no floor.
+    The native function `cuda_gather_floor` reads the rows of the dense operand that are listed in the
+    candidate's `columns`, in that order and in slices of 128 bytes, and adds up their words. Nothing but the
+    reading bounds its time. A gather by torch operations also writes what it reads, so it is no floor.
 
     Args:
-        graph: times it in CUDA graphs, as the candidate was.
+        work: the workload.
+        candidate: the candidate whose rows are gathered.
+        repeats: number of timed calls.
+        graph: whether it is timed in CUDA graphs, as the candidate should be, too.
     """
     if work.device.type != "cuda" or candidate.columns is None or not _native.has_cuda:
         return None
@@ -74,6 +84,6 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
 
 
 def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
-    """`x` with rows of whole 16-byte vectors, as the kernels are given it."""
+    """Returns `x` with rows padded to whole 16-byte vectors, which is how the kernels read it."""
     per_vector = 16 // x.dtype.itemsize
     return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector))

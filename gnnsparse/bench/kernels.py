@@ -1,4 +1,4 @@
-"""`gnnsparse bench kernels`: our kernels and their peers on the same product, in one process."""
+"""The benchmark of `gnnsparse bench kernels`: this package's kernels and peers on equal workloads."""
 
 from __future__ import annotations
 
@@ -27,21 +27,24 @@ from gnnsparse.timing import cache_flusher, measure
 
 __all__ = ["Bench", "Settings", "Skipped"]
 
-#: How long a candidate's repeats may take: of a gather and scatter that takes seconds 3 are enough.
+#: Seconds that the repeats of a candidate may take; calls of a second or more are repeated 3 times.
 _SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure; the options of the command.
+    """What to measure: the options of the command.
 
     Attributes:
-        ops, precisions, widths, values, kernels, peers: names and numbers to combine.
+        matrices: the matrices.
         device: "cpu" or "cuda".
-        cache: "warm": repeats follow one another, as the layers of a training step do; "cold": the
-            last cache is flushed before each.
-        timing: "events": each call on its own; "graph": in CUDA graphs of several calls, warm.
-        reorder: row order of our operands; peers get the matrix as it is.
+        ops, precisions, widths, values, kernels, peers: every combination of these is measured.
+        repeats: number of timed calls of a candidate.
+        cache: "warm": calls follow one another, as the layers of a training step do; "cold": the last-level
+            cache is flushed before each call.
+        timing: "events": each call is timed on its own; "graph": CUDA graphs of several calls are timed, with
+            warm caches.
+        reorder: row order of this package's operands; peers get the matrix in its own order.
     """
 
     matrices: tuple[MatrixSpec, ...]
@@ -60,7 +63,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Something that was asked for and not measured. Empty strings and 0: all of them."""
+    """A combination that was asked for and not measured.
+
+    Attributes:
+        graph: name of the matrix.
+        reason: why it was not measured.
+        op, values, precision, width, name: the combination; "" or 0 stands for all.
+        ours: whether `name` is a kernel of this package.
+        failed: True: an error occurred; False: a known limit was met.
+    """
 
     graph: str
     reason: str
@@ -70,16 +81,18 @@ class Skipped:
     width: int = 0
     name: str = ""
     ours: bool = False
-    failed: bool = False  # an error, not a known limit
+    failed: bool = False
 
 
 @dataclass
 class Bench:
-    """A run: `rows` and `skipped` fill up matrix by matrix.
+    """A run of the benchmark; `rows` and `skipped` grow with each matrix.
 
     Attributes:
-        rows: a measurement each, as it goes into the JSON file (docs/benchmarks.md lists the keys).
-        tell: is given a line about each matrix that begins.
+        settings: what to measure.
+        tell: called with a line of text when a matrix begins.
+        rows: the measurements, as they are written to the JSON file (docs/benchmarks.md lists the keys).
+        skipped: what was not measured.
     """
 
     settings: Settings
@@ -93,22 +106,22 @@ class Bench:
         self._before = cache_flusher(self.settings.device) if cold else lambda: None
 
     def run(self) -> None:
-        """Measures everything."""
+        """Measures all matrices."""
         for spec in self.settings.matrices:
             self.run_matrix(spec)
 
     def run_matrix(self, spec: MatrixSpec) -> None:
-        """Measures everything about one matrix."""
+        """Measures all combinations for one matrix."""
         try:
             graph = spec.load(self.settings.device)
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
-            # The reader's message begins with the whole path, which tells about a machine.
+            # The message begins with the whole path, which must not get into published results.
             reason = _line(error).removeprefix(f"{spec.path}: ")
             self.skipped.append(Skipped(spec.name, reason, failed=True))
             return
         self.tell(f"{spec.name}: {graph.num_rows} x {graph.num_cols}, {graph.nnz} nonzeros")
         for op in self.settings.ops:
-            # The weights play no part in sddmm.
+            # SDDMM ignores the weights.
             for kind in self.settings.values if op == "spmm" else ("none",):
                 self._run_subject(spec.name, graph, op, kind)
         del graph
@@ -127,7 +140,7 @@ class Bench:
             try:
                 a = _prepare(subject, precision, self.settings.reorder)
             except (ValueError, RuntimeError, MemoryError) as error:
-                limit = isinstance(error, ValueError)  # "rcm" needs a square matrix
+                limit = isinstance(error, ValueError)  # for example, "rcm" needs a square matrix
                 case = Skipped(name, _line(error), op, kind, precision.value, ours=True, failed=not limit)
                 self.skipped.append(case)
                 continue
@@ -145,7 +158,7 @@ class Bench:
                 continue
             precision = peer_precision(name, work.precision)
             key = (name, precision, work.width)
-            if key in measured:  # tf32 beside fp32 has the same peers
+            if key in measured:  # peers run fp32 for tf32 as well as for fp32
                 continue
             measured.add(key)
             if precision not in references:
@@ -171,21 +184,21 @@ class Bench:
     def _add(
         self, name: str, reference: Reference, ours: bool, make: Callable[[], Candidate]
     ) -> dict[str, Any] | None:
-        """Measures a candidate and keeps its row, or why there is none."""
+        """Measures a candidate; adds its row and returns it, or adds why it was skipped and returns None."""
         work = reference.work
         subject = work.subject
         skipped = Skipped(
             subject.name, "", work.op, subject.kind, work.precision.value, work.width, name, ours
         )
         try:
-            # torch calls its CSR support a beta; other libraries have their own to say when imported.
+            # torch warns that its CSR support is in beta, and other libraries warn when they are imported.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 row = self._measure(make(), reference)
         except UnavailableError as error:
             self.skipped.append(replace(skipped, reason=_line(error)))
             return None
-        # Whatever another library raises, the run goes on, and the report has it.
+        # Other libraries raise errors of any type; the run goes on, and the report lists them.
         except Exception as error:
             reason = f"{type(error).__name__}: {_line(error)}"
             self.skipped.append(replace(skipped, reason=reason, failed=True))
@@ -228,13 +241,13 @@ def _prepare(subject: Subject, precision: Precision, reorder: str) -> SparseOper
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an error's message, cut."""
+    """Returns the first line of an error's message, 200 characters at most."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
 
 
 def _release() -> None:
-    """Gives a GPU's memory back between candidates: a peer's copies must not count against the next."""
+    """Frees a GPU's cached memory, so that copies made by one candidate do not leave the next without."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Which matrices a benchmark runs on: generated graphs, files, and folders of files."""
+"""The matrices of a benchmark: generated graphs, files, and folders of files."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ENDINGS = (".mtx", ".mtx.gz", ".smtx", ".smtx.gz", ".npz")
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """Where a matrix comes from; nothing is loaded yet.
+    """The source of a matrix, which `load` reads or generates.
 
     Attributes:
-        name: what tables call it: without the folders above it, which tell about a machine.
-        generator: name of a generated graph, "" for a file.
-        path: the file, None for a generated graph.
-        scale, shuffled, seed: of `gnnsparse.data.graph_like`.
+        name: name in tables; names of files lack the folders above them, which must not be published.
+        generator: name of a generated graph; "" for a file.
+        path: the file; None for a generated graph.
+        scale, shuffled, seed: arguments of `gnnsparse.data.graph_like`.
     """
 
     name: str
@@ -38,10 +38,11 @@ class MatrixSpec:
     seed: int = 0
 
     def load(self, device: torch.device | str) -> SparseGraph:
-        """The structure on `device`: values None, for the benchmark brings its own.
+        """Loads the structure of the matrix, without values: workloads have their own.
 
         Raises:
-            ValueError, OSError: as `gnnsparse.data.load_matrix`.
+            ValueError: the file is damaged or of another format.
+            OSError: the file can't be read.
         """
         if self.path is not None:
             graph = load_matrix(self.path).to(device)
@@ -51,14 +52,14 @@ class MatrixSpec:
 
 
 def parse_matrix(text: str) -> list[MatrixSpec]:
-    """The matrices that an argument stands for.
+    """Parses an argument `--matrix` to the matrices that it stands for.
 
     Args:
-        text: a generated graph, `NAME`, `NAME:scale=0.1`, `NAME:shuffled`, `NAME:seed=1` or several of
-            these; a file; or a folder, searched with all folders in it.
+        text: the name of a generated graph, `NAME`, with parameters, as in `NAME:scale=0.1`, `NAME:shuffled`,
+            `NAME:seed=1` or several of these; a file; or a folder, which is searched recursively.
 
     Raises:
-        ValueError: there is no such graph or file, a parameter is wrong, or the folder has none.
+        ValueError: there is no such graph or file, a parameter is wrong, or the folder has no matrix.
     """
     name, *parameters = text.split(":")
     if name in GENERATED_GRAPHS:
@@ -99,7 +100,7 @@ def _number(parameter: str, value: str) -> float:
 
 
 def unique_names(specs: Iterable[MatrixSpec]) -> list[MatrixSpec]:
-    """The specs without repeats; files of one name from several folders get a number."""
+    """Removes repeated specs, and appends numbers to the names of different ones that have equal names."""
     seen: dict[str, int] = {}
     named = []
     for spec in dict.fromkeys(specs):

@@ -1,4 +1,4 @@
-"""The options of `gnnsparse bench kernels`: all of them are checked before anything heavy starts."""
+"""The options of `gnnsparse bench kernels` and `gnnsparse bench fit`, checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIT_DESCRIPTION = """\
 Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
 a record (docs/gpu-records.md). Takes some minutes and much of the GPU's memory.
 """
-#: Where no matrix is named: a GPU needs work, a CPU would need hours for it.
+#: The matrices by type of device if none is named: on a CPU the large ones would take hours.
 _DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
 
 
@@ -83,7 +83,7 @@ def _plot(text: str) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declares the options of `gnnsparse bench kernels`."""
 
     def several(name: str, choices: tuple[str, ...], default: tuple[str, ...], text: str) -> None:
         parser.add_argument(name, nargs="+", choices=choices, default=default, metavar="NAME", help=text)
@@ -154,7 +154,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_fit(options: argparse.Namespace) -> None:
-    """Refuses options of `gnnsparse bench fit` that can't be followed."""
+    """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
     if options.measured is None:
         try:
             _device("cuda")
@@ -184,10 +184,11 @@ def _peers(
 
 
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> Settings:
-    """The settings that parsed options stand for; still nothing is loaded.
+    """Makes the settings of parsed options, without loading any matrix.
 
     Args:
-        fail: is given a message where options do not go together; `ArgumentParser.error`.
+        options: the parsed options.
+        fail: called with a message if options do not go together, as ArgumentParser.error.
     """
     ops = tuple(dict.fromkeys(options.op))
     if options.timing == "graph" and options.device != "cuda":

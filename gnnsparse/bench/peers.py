@@ -1,4 +1,7 @@
-"""Other libraries on the same product, called as their users would. They are imported when called."""
+"""The peers of a benchmark: functions of other libraries, called as their users call them.
+
+Libraries other than torch are imported when a peer is bound.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from gnnsparse.precision import Precision
 __all__ = ["BASELINES", "PEERS", "Peer", "peer_candidate", "peer_precision"]
 
 _HALF = ("fp16", "bf16")
-#: Share of the free memory that a peer may take: allocators round up.
+#: Share of the free memory that a peer may need; less than 1, because allocators round up.
 _MEMORY_SHARE = 0.9
 
 
@@ -24,10 +27,10 @@ class Peer:
     """A function of another library.
 
     Attributes:
-        ops: what it computes.
-        devices: where.
-        bind: gives the call to time; raises UnavailableError or ImportError.
-        precisions: what it can store operands in; others are measured in fp32 instead.
+        ops: the operations that it computes.
+        devices: types of devices that it runs on.
+        bind: returns the call to time for a workload; raises UnavailableError or ImportError.
+        precisions: precisions whose dtypes it accepts; in place of others it is measured in fp32.
     """
 
     ops: tuple[str, ...]
@@ -37,7 +40,7 @@ class Peer:
 
 
 def _sparse(work: Workload) -> torch.Tensor:
-    """The matrix as a torch CSR tensor with int32 indices, which cuSPARSE and MKL take as they are."""
+    """Makes a torch CSR tensor with int32 indices, which cuSPARSE and MKL read without conversion."""
     subject = work.subject
     if subject.csr.nnz >= 2**31:
         raise UnavailableError(f"{subject.csr.nnz} nonzeros do not fit into int32 offsets")
@@ -67,7 +70,7 @@ def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
 
 
 def _check_memory(work: Workload, copies: int) -> None:
-    """Refuses what would need more memory than there is, before it is tried."""
+    """Raises UnavailableError if `copies` rows for each nonzero would need more memory than is free."""
     nnz = work.subject.csr.nnz
     needed = nnz * (copies * work.row_bytes + 16) + 2 * work.subject.csr.rows * work.row_bytes
     free = _free_bytes(work.device)
@@ -88,32 +91,32 @@ def _edge_index(work: Workload) -> torch.Tensor:
 
 
 def _weights(work: Workload) -> torch.Tensor | None:
-    """The weights in the storage dtype, None where all are 1."""
+    """Returns the weights of the nonzeros in the storage dtype; None if all are 1."""
     if work.subject.kind == "none":
         return None
     return work.subject.explicit_values.to(work.precision.storage)
 
 
 def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
-    """Gather and scatter over `edge_index`, as PyG's layers do without a sparse adjacency."""
+    """Binds PyG's gather and scatter over `edge_index`, which its layers run without a sparse adjacency."""
     _check_memory(work, copies=1 if work.subject.kind == "none" else 2)
     from torch_geometric.nn import SimpleConv
 
     conv, csr, (x,) = SimpleConv(aggr="sum"), work.subject.csr, work.dense
     edge_index, weights = _edge_index(work), _weights(work)
-    # Sources and targets are numbered apart, so that the matrix need not be square.
+    # A pair (sources, targets) makes PyG number the two apart, so that the matrix need not be square.
     return lambda: conv((x, None), edge_index, weights, size=(csr.cols, csr.rows))
 
 
 def _gather_dot(work: Workload) -> Callable[[], torch.Tensor]:
-    """Both ends of each edge gathered, then the dot product, as a PyG layer would."""
+    """Binds a gather of both ends of each edge and a dot product, which is what a PyG layer would run."""
     _check_memory(work, copies=3)
     (q, k), (source, target) = work.dense, _edge_index(work)
     return lambda: (q[target] * k[source]).sum(1)
 
 
 def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
-    """copy_u_sum, with "gcn" between two scalings as DGL's GraphConv has it; u_mul_e_sum of edge weights."""
+    """Binds DGL's copy_u_sum, for "gcn" between two scalings as in its GraphConv; or u_mul_e_sum."""
     import dgl
 
     csr, (x,), scale = work.subject.csr, work.dense, work.subject.scale
@@ -129,7 +132,7 @@ def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
     return lambda: dgl.ops.u_mul_e_sum(block, x, edges)
 
 
-#: Name -> peer.
+#: The peers by name.
 PEERS = {
     "cusparse": Peer(("spmm",), ("cuda",), _torch_csr),
     "sparse_mm": Peer(("spmm",), ("cpu",), _sparse_mm, ("fp32",)),
@@ -140,7 +143,7 @@ PEERS = {
     "gather_dot": Peer(("sddmm",), ("cpu", "cuda"), _gather_dot),
 }
 
-#: (op, type of device) -> the peer that ratios are to. On a GPU both are cuSPARSE's.
+#: The peer whose time ratios are relative to, by (op, type of device). On a GPU both call cuSPARSE.
 BASELINES = {
     ("spmm", "cuda"): "cusparse",
     ("spmm", "cpu"): "sparse_mm",
@@ -150,16 +153,23 @@ BASELINES = {
 
 
 def peer_precision(name: str, precision: Precision) -> Precision:
-    """What a peer runs in beside our kernels in `precision`: operands of the same size, if it can."""
+    """Returns the precision in which a peer is compared with kernels of `precision`.
+
+    It is one whose operands have as many bits, or fp32 if the peer does not accept that.
+    """
     storage = Precision.FP32 if precision is Precision.TF32 else precision
     return storage if storage.value in PEERS[name].precisions else Precision.FP32
 
 
 def peer_candidate(name: str, work: Workload) -> Candidate:
-    """A peer on a workload of an op, a device and a precision (`peer_precision`) that it takes.
+    """Makes the candidate of a peer.
+
+    Args:
+        name: a key of PEERS.
+        work: a workload of an operation, a device and a precision (`peer_precision`) that the peer accepts.
 
     Raises:
-        UnavailableError: it can't run, with the reason.
+        UnavailableError: the peer can't run; the message says why.
     """
     peer = PEERS[name]
     try:

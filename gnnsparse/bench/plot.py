@@ -11,11 +11,11 @@ PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 
 def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draws speed over the baseline's by case, a panel for each op and precision.
+    """Draws the ratios of speed to the baseline's, in a diagram for each op and precision.
 
     Args:
-        rows: with ratios; those without one and wrong results are left out.
-        path: ends in .png, .pdf or .svg.
+        rows: measurements with ratios (`add_ratios`); those without a ratio, or wrong, are left out.
+        path: a file that ends in .png, .pdf or .svg.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -29,7 +29,7 @@ def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
     cases = list(dict.fromkeys(_label(row) for row in shown))
     size = (max(8.0, 0.35 * len(cases) + 2), max(3.0, 3.0 * len(panels) + 1))
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)  # no window system: pyplot would choose one
+    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(len(panels), 1, number + 1)
         mine = [row for row in shown if (row["op"], row["precision"]) == panel]

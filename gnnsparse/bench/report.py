@@ -1,4 +1,4 @@
-"""What measurements add up to: ratios to a baseline, means over matrices, and lost cases."""
+"""The report of a benchmark: ratios to a baseline, means over matrices, and lost cases."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gnnsparse.precision import Precision
 
 __all__ = ["LOSS", "add_ratios", "as_json", "geometric_mean", "lost_cases", "means_of_auto", "print_report"]
 
-#: `auto` loses a case below this fraction of the best speed.
+#: `auto` loses a case if its speed is below this fraction of the best one's.
 LOSS = 0.97
-#: Matrices that a line of the report names at most.
+#: Most matrices that a line of the report names.
 _NAMES = 4
 
 Row = dict[str, Any]
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
-    """exp of the mean logarithm.
+    """Computes the geometric mean.
 
     Raises:
-        ValueError: there is none, or one is not above 0.
+        ValueError: there are no ratios, or one is not above 0.
     """
     logs = [math.log(ratio) for ratio in ratios]
     if not logs:
@@ -48,10 +48,11 @@ def _in_precision(row: Row) -> tuple[Any, ...]:
 
 
 def add_ratios(rows: list[Row], device: str) -> None:
-    """Adds to each row its speed relative to the baseline: above 1 is faster.
+    """Adds to each row its speed relative to the baseline's: above 1 is faster.
 
-    Keys: `baseline` ("cusparse fp16"), `over_baseline`, and `over_cusparse`, which is the same where
-    the baseline is cuSPARSE's; None where the baseline was not measured or its result is wrong.
+    The keys are `baseline` (such as "cusparse fp16"), `over_baseline`, and `over_cusparse`, which is
+    `over_baseline` if the baseline calls cuSPARSE, else None. All are None if the baseline was not measured
+    or its result is wrong.
     """
     times = {(*_case(r), r["kernel"], r["precision"]): r["ms"] for r in rows if not r["ours"] and r["ok"]}
     for row in rows:
@@ -65,11 +66,11 @@ def add_ratios(rows: list[Row], device: str) -> None:
 
 
 def means_of_auto(rows: list[Row]) -> list[Row]:
-    """Geometric means over matrices, widths and values of the ratios of `auto`.
+    """Computes the geometric means of the ratios of `auto`, over matrices, widths and values.
 
     Returns:
-        {"op", "precision", "baseline", "cases", "matrices", "mean"} for each op and precision. Wrong
-        results and cases without a baseline do not count.
+        A dict with keys "op", "precision", "baseline", "cases", "matrices" and "mean" for each op and
+        precision. Wrong results and cases without a baseline are left out.
     """
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -86,13 +87,13 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
 
 
 def lost_cases(rows: list[Row]) -> list[Row]:
-    """Where `auto` is slower than LOSS times the best of the baseline and our forced kernels.
+    """Finds cases where `auto` is slower than LOSS times the best of the baseline and the forced kernels.
 
-    This is how plans are judged. Wrong results do not count as rivals.
+    Plans are judged by these cases. Wrong results are left out of the comparison.
 
     Returns:
-        {"graph", "op", "values", "precision", "width", "ms", "best", "best_ms", "speed"}; the last is
-        the speed of `auto` in units of the best one's. Worst first.
+        A dict with keys "graph", "op", "values", "precision", "width", "ms", "best", "best_ms" and "speed"
+        for each case, worst first. "speed" is the speed of `auto` over the best one's.
     """
     rivals: dict[tuple[Any, ...], list[tuple[float, str]]] = defaultdict(list)
     for row in rows:
@@ -113,7 +114,7 @@ def lost_cases(rows: list[Row]) -> list[Row]:
 
 
 def as_json(bench: Bench) -> dict[str, Any]:
-    """Everything about a run: environment, settings, rows, what was skipped, summary."""
+    """Returns the content of the JSON file: environment, settings, rows, what was skipped, summary."""
     settings = asdict(bench.settings)
     settings["matrices"] = [spec.name for spec in bench.settings.matrices]
     return {
@@ -132,7 +133,7 @@ def _table(op: str, rows: list[Row], baseline: str) -> Table:
         table.add_column(name, overflow="fold")
     for name in ("ms", "quartiles", "GFLOP/s", "GB/s", "of floor", f"x {baseline}", "error"):
         table.add_column(name, justify="right", no_wrap=True)
-    # A case together, its peers first, whatever the order of measuring was.
+    # Sorted by case, since peers of one precision may be measured long before kernels of another.
     order = {case: number for number, case in enumerate(dict.fromkeys(map(_case, rows)))}
     for r in sorted(rows, key=lambda row: order[_case(row)]):
         error = "-" if r["error"] is None else f"{r['error']:.1e}"
@@ -152,7 +153,7 @@ def _number(value: float | None) -> str:
 
 
 def print_report(bench: Bench, console: Console) -> None:
-    """The table, what is wrong or was skipped, and how `auto` did."""
+    """Prints the table, what is wrong or was skipped, and the means and lost cases of `auto`."""
 
     def say(text: str) -> None:
         console.print(escape(text), soft_wrap=True, highlight=False)
@@ -178,7 +179,7 @@ def print_report(bench: Bench, console: Console) -> None:
 
 
 def _uncaptured_lines(rows: list[Row]) -> list[str]:
-    """What was asked for as a CUDA graph and could not be captured, a line for each reason."""
+    """Returns a line for each kernel that could not be captured in a CUDA graph, with the reason."""
     found = dict.fromkeys((r["kernel"], r["timing_problem"]) for r in rows if r.get("timing_problem"))
     return [f"timed without a CUDA graph: {name}: {problem}" for name, problem in found]
 
@@ -188,7 +189,7 @@ def _where(row: Row) -> str:
 
 
 def _skipped_lines(skipped: list[Skipped]) -> list[str]:
-    """One line for each candidate and reason."""
+    """Returns a line for each candidate and reason for which it was skipped."""
     groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
     for case in skipped:
         groups[case.name, case.reason].append(case)

@@ -1,5 +1,8 @@
-"""A product to measure: the matrix with its weights, by definition and apart from the package's own
-preparation, and the dense operands."""
+"""The workloads of a benchmark: a matrix with weights, and dense operands.
+
+Weights are computed here by their definition, not by the package's own preparation, so that results of the
+package can be checked against them.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ class Subject:
     """A matrix with its weights, rows in the caller's order.
 
     Attributes:
-        name: of the matrix.
-        kind: one of VALUES.
-        graph: what `gnnsparse.prepare` gets.
-        csr: the structure of the product: with "gcn", self-loops included.
-        scale: float64 [rows], the weights of "gcn" are scale[i] * scale[j]; None: no such.
+        name: name of the matrix.
+        kind: its weights, one of VALUES.
+        graph: the argument for `gnnsparse.prepare`.
+        csr: the structure of the product, which for "gcn" includes self-loops.
+        scale: for "gcn": float64 [rows], the weight of nonzero (i, j) is scale[i] * scale[j]; else None.
     """
 
     name: str
@@ -41,20 +44,24 @@ class Subject:
 
     @property
     def values(self) -> torch.Tensor | None:
-        """The weight of each nonzero, float32 [nnz]; None where all are 1 or `scale` gives them."""
+        """The weight of each nonzero, float32 [nnz]; None if all are 1 or products of `scale`."""
         return self.graph.values
 
     def weights(
-        self, slots: torch.Tensor | slice, rows: torch.Tensor, columns: torch.Tensor
+        self, nnz_index: torch.Tensor | slice, rows: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor | None:
-        """Exact weights, float64, of the nonzeros in `slots`, which are at `rows` and `columns`."""
+        """Returns the exact weights of some nonzeros, float64 [n]; None if all are 1.
+
+        Args:
+            nnz_index, rows, columns: index, row and column of each nonzero, int64 [n].
+        """
         if self.scale is not None:
             return self.scale[rows] * self.scale[columns]
-        return None if self.values is None else self.values[slots].double()
+        return None if self.values is None else self.values[nnz_index].double()
 
     @cached_property
     def explicit_values(self) -> torch.Tensor:
-        """The weight of each nonzero as float32 [nnz], ones included: what peers are given."""
+        """The weight of each nonzero, float32 [nnz], which peers are given; computed if there is no array."""
         if self.scale is not None:
             scale = self.scale.float()
             return scale[self.csr.row_index()] * scale[self.csr.indices.long()]
@@ -64,14 +71,15 @@ class Subject:
 
 
 def make_subject(name: str, graph: SparseGraph, kind: str) -> Subject:
-    """A structure with weights.
+    """Adds weights to the structure of a graph.
 
     Args:
-        graph: its values, if any, are not used.
+        name: name of the matrix.
+        graph: the graph, whose own values are ignored.
         kind: "gcn": D^-1/2 (A + I) D^-1/2 of the structure; "none": all 1; "random": standard normal.
 
     Raises:
-        ValueError: "gcn" of a matrix that is not square.
+        ValueError: `kind` is "gcn" and the matrix is not square.
     """
     csr = graph.csr
     if kind == "random":
@@ -88,14 +96,15 @@ def make_subject(name: str, graph: SparseGraph, kind: str) -> Subject:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """One product: op, matrix, width and precision.
+    """A product to measure.
 
     Attributes:
+        subject: the matrix.
         op: one of OPS.
-        precision: of the product; dense operands are stored in its dtype.
+        precision: precision of the product; dense operands are stored in its dtype.
         width: columns of X, or features of Q and K.
-        seed: of the dense operands, which are standard normal and then rounded to the precision's
-            storage: alike in every precision.
+        seed: seed of the dense operands. They are drawn from a standard normal distribution in float32 and
+            then rounded, so that precisions have operands as equal as possible.
     """
 
     subject: Subject
@@ -106,7 +115,7 @@ class Workload:
 
     @property
     def device(self) -> torch.device:
-        """Where everything is."""
+        """The device of the matrix and the dense operands."""
         return self.subject.csr.device
 
     @property
@@ -116,9 +125,9 @@ class Workload:
 
     @cached_property
     def dense(self) -> tuple[torch.Tensor, ...]:
-        """(x,) of spmm, x [cols, width]; (q, k) of sddmm, q [rows, width], k [cols, width]."""
+        """For spmm (x,), x [cols, width]; for sddmm (q, k), q [rows, width], k [cols, width]."""
         csr = self.subject.csr
-        # The generator of the device: a large operand from the host's would take seconds.
+        # Drawn on the device, because a large operand would take the CPU's generator seconds.
         generator = torch.Generator(self.device).manual_seed(self.seed)
         sizes = (csr.cols,) if self.op == "spmm" else (csr.rows, csr.cols)
         return tuple(
@@ -128,6 +137,6 @@ class Workload:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """[rows, width] of spmm, [nnz] of sddmm."""
+        """The shape of the result: [rows, width] for spmm, [nnz] for sddmm."""
         csr = self.subject.csr
         return (csr.rows, self.width) if self.op == "spmm" else (csr.nnz,)

@@ -1,7 +1,7 @@
 """Data sets, random graphs and readers of matrix files."""
 
 # isort: off
-# In the order in which messages name their data sets; the files of others are found.
+# Imported in the order in which messages list their data sets. `discover` imports the other files.
 from gnnsparse.data import digits, published, synthetic  # noqa: F401
 # isort: on
 

@@ -1,4 +1,4 @@
-"""Checks on the arguments of the data layer."""
+"""Checks of the arguments of data sets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _integer(name: str, value: Any, accepted: str) -> int:
 
 
 def check_seed(value: Any) -> int:
-    """Returns `value` if it can be a seed: an integer from 0 to 2^63 - 1."""
+    """Returns `value` if it can be a seed, an integer from 0 to 2^63 - 1; else raises."""
     accepted = "an integer from 0 to 2^63 - 1"
     if not 0 <= _integer("seed", value, accepted) <= _MAX_SEED:
         bad_value("seed", f"got {value}; accepted: {accepted}")
@@ -28,7 +28,12 @@ def check_seed(value: Any) -> int:
 
 
 def check_split(value: Any, count: int | None) -> int:
-    """Returns `value` if it is below `count`, the number of splits; None: any number of them."""
+    """Returns `value` if it is the number of a split; else raises.
+
+    Args:
+        value: the argument.
+        count: number of splits, which are numbered from 0; None: there is no end of them.
+    """
     accepted = "0, 1, 2, ..." if count is None else "0" if count == 1 else f"0 to {count - 1}"
     split = _integer("split", value, accepted)
     if split < 0 or (count is not None and split >= count):
@@ -37,7 +42,7 @@ def check_split(value: Any, count: int | None) -> int:
 
 
 def check_scale(value: Any) -> float:
-    """Returns `value` if it is a number above 0 and at most 1."""
+    """Returns `value` if it is a number above 0 and at most 1; else raises."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         bad_type("scale", value, "a number above 0 and at most 1")
     scale = float(value)

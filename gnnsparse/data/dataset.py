@@ -12,30 +12,29 @@ from gnnsparse.graph import SparseGraph
 
 __all__ = ["METRICS", "NodeDataset", "normalize_rows"]
 
-#: What a data set is scored by.
+#: The metrics that data sets are scored by.
 METRICS = ("accuracy", "roc_auc", "micro_f1")
 
 
 @dataclass(frozen=True, eq=False)
 class NodeDataset:
-    """A node classification task on one graph. N nodes, F features.
+    """A node classification task on one graph with N nodes and F features.
 
     Attributes:
-        name: of the data set.
-        graph: A[target, source], N x N; self-loops are those of the data, none are added.
+        name: name of the data set.
+        graph: A[target, source], N x N, with the self-loops of the data.
         x: features, float32 [N, F].
-        y: int64 [N], the class of each node, or float32 [N, labels] of 0 and 1 where a node has
-            several labels.
+        y: int64 [N], the class of each node; or float32 [N, labels] of 0 and 1, if nodes have several labels.
         train_mask: bool [N], the nodes to train on.
-        val_mask: bool [N], the nodes to choose a model by.
-        test_mask: bool [N], the nodes to score it on. A node is in one of the masks at most.
-        num_classes: classes, or labels where a node has several.
+        val_mask: bool [N], the nodes by which the best model is chosen.
+        test_mask: bool [N], the nodes that it is scored on. A node is in at most one of the masks.
+        num_classes: number of classes, or of labels if nodes have several.
         metric: one of METRICS.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
-        ValueError: shapes do not fit together, a node is in two masks, a class is not below
-            `num_classes`, or the metric is not known.
+        ValueError: shapes do not agree, a node is in two masks, a class is not below `num_classes`, or the
+            metric is unknown.
     """
 
     name: str
@@ -76,21 +75,21 @@ class NodeDataset:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of nodes."""
         return self.graph.num_rows
 
     @property
     def num_features(self) -> int:
-        """F."""
+        """F, the number of features of a node."""
         return self.x.shape[1]
 
     @property
     def multi_label(self) -> bool:
-        """Whether a node can have several labels."""
+        """Whether nodes can have several labels."""
         return self.y.dim() == 2
 
     def permuted(self, order: Any) -> NodeDataset:
-        """The task with other node numbers: new node i is node `order[i]`.
+        """Returns the task with renumbered nodes: new node i is node `order[i]`.
 
         Args:
             order: int32 or int64 [N], a permutation of 0 to N - 1.
@@ -120,6 +119,6 @@ class NodeDataset:
 
 
 def normalize_rows(x: torch.Tensor) -> None:
-    """Divides each row of x [N, F] by the sum of its magnitudes, in place; rows of zeros stay."""
+    """Divides each row of x [N, F] by the sum of its magnitudes, in place. Rows of zeros stay zero."""
     total = torch.linalg.vector_norm(x, ord=1, dim=1, keepdim=True)
     x.div_(total.where(total > 0, 1.0))

@@ -1,4 +1,4 @@
-"""The handwritten digits of scikit-learn as a graph: real data that needs no download."""
+"""The data set "digits": scikit-learn's handwritten digits as a graph, which needs no download."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ __all__ = ["load_digits"]
 
 _NEIGHBOURS = 8
 _TRAIN_PER_CLASS, _VAL_PER_CLASS = 60, 30
-#: The pixels are counts from 0 to 16.
+#: The largest value of a pixel; pixels are integers from 0.
 _BRIGHTEST = 16
 
 
 @register_dataset("digits", task="node")
 def load_digits(split: int = 0) -> NodeDataset:
-    """1,797 images of digits, 8 x 8 pixels; an edge joins two where one is among the other's 8 nearest.
+    """Loads 1,797 images of digits with 8 x 8 pixels, each joined with its 8 nearest others by edges.
 
     Args:
-        split: which random split: 60 training and 30 validation nodes a class, the rest for testing.
+        split: number of a random split, from 0 on: 60 training and 30 validation nodes of each class, the
+            others for testing.
 
     Raises:
         ImportError: scikit-learn is not installed.
@@ -46,11 +47,15 @@ def load_digits(split: int = 0) -> NodeDataset:
 
 
 def nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
-    """The symmetric graph that joins every point [N, F] with its `count` nearest others.
+    """Makes the symmetric graph that joins every point with its `count` nearest others.
 
-    All distances are held at once: for thousands of points. Of points at the same distance the ones
-    with the smaller numbers win; distances of small whole numbers are exact, so that the graph is
-    the same everywhere.
+    All N x N distances are held in memory, so it is for thousands of points. Among points at equal distances
+    those with smaller indices are chosen. Distances between points of small integers are exact, so that every
+    machine makes an equal graph.
+
+    Args:
+        points: [N, F].
+        count: neighbours of each point, before the graph is made symmetric.
     """
     nodes = points.shape[0]
     square = (points * points).sum(dim=1)

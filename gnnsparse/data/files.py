@@ -1,4 +1,4 @@
-"""Sparse matrices from files: Matrix Market, DLMC's smtx, and npz archives of CSR arrays."""
+"""Readers of sparse matrices: Matrix Market, DLMC's smtx, and npz archives of CSR arrays."""
 
 from __future__ import annotations
 
@@ -17,29 +17,33 @@ from gnnsparse.graph import SparseGraph
 
 __all__ = ["load_matrix"]
 
-#: What damaged archives raise, beside ValueError.
+#: Exceptions that reading a damaged file raises, in addition to ValueError.
 _DAMAGED = (EOFError, KeyError, TypeError, OverflowError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile)
 
 
 def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
     """Reads a sparse matrix from a file.
 
-    By the ending of the name:
+    The ending of the name decides the format:
 
     * `.mtx`, `.mtx.gz`: Matrix Market. Symmetric storage is expanded, stored zeros are kept.
-    * `.smtx`, `.smtx.gz`: DLMC's text form of a CSR pattern: "rows, cols, nnz", the offsets and the
-      columns, a line each.
-    * `.npz`: an archive of scipy.sparse.save_npz; of `indptr` and `indices`, and `num_nodes` if it
-      is to be checked; or gnn-benchmark's of `adj_indptr`, `adj_indices`, `adj_data`, `adj_shape`.
+    * `.smtx`, `.smtx.gz`: DLMC's text form of a CSR pattern, in three lines: "rows, cols, nnz", the offsets,
+      and the columns.
+    * `.npz`: an archive written by scipy.sparse.save_npz; or one with `indptr` and `indices`, and optionally
+      `num_nodes`, which is then checked; or gnn-benchmark's, with `adj_indptr`, `adj_indices`, `adj_data` and
+      `adj_shape`.
+
+    Args:
+        path: the file.
 
     Returns:
-        The matrix: int64 offsets [rows + 1], int32 columns [nnz], float32 values [nnz], or None
-        where the file has none or all are 1.
+        The matrix: int64 offsets [rows + 1], int32 columns [nnz], and float32 values [nnz], or None if the
+        file has none or all are 1.
 
     Raises:
         TypeError: `path` is no path.
-        ValueError: the name ends in something else; or the file is malformed, or holds complex
-            numbers, numbers that are not finite as float32, or pickled objects.
+        ValueError: the name has another ending; or the file is malformed, or holds complex numbers, numbers
+            that are not finite as float32, or pickled objects.
         OSError: there is no such file, or it can't be opened.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -51,7 +55,7 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
     if read is None or (ending == ".npz" and plain != path.name):
         bad_value("path", f"got {str(path)!r}; accepted: a file .mtx, .mtx.gz, .smtx, .smtx.gz or .npz")
     with open(path, "rb"):
-        pass  # a missing file is an OSError; all that goes wrong from here on is in the file
+        pass  # a missing file raises OSError here; later errors mean that the content is malformed
     try:
         return read(path)
     except (ValueError, *_DAMAGED) as error:
@@ -64,7 +68,7 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _from_csr(indptr: Any, indices: Any, data: Any, cols: int) -> SparseGraph:
-    """The matrix of CSR arrays; values None where all are 1."""
+    """Makes a graph of CSR arrays, with values None if all are 1."""
     offsets, columns = _integers("indptr", indptr), _integers("indices", indices)
     if data is None:
         return SparseGraph(SparseGraph.from_csr(offsets, columns, None, cols).csr)
@@ -73,7 +77,7 @@ def _from_csr(indptr: Any, indices: Any, data: Any, cols: int) -> SparseGraph:
         _refuse(f"its values are of type {values.dtype}; accepted: real numbers")
     if values.shape != columns.shape:
         _refuse(f"it has {values.size} values for {columns.size} columns")
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which from_csr refuses
+    with np.errstate(over="ignore"):  # too large values become infinite, and from_csr refuses those
         graph = SparseGraph.from_csr(offsets, columns, values.astype(np.float32), cols)
     has_weights = graph.values is not None and bool(graph.values.ne(1).any())
     return SparseGraph(graph.csr, graph.values if has_weights else None)
@@ -95,7 +99,7 @@ def _read_mtx(path: Path) -> SparseGraph:
         _refuse("it holds complex numbers; accepted: real, integer or pattern")
     matrix = scipy.sparse.coo_array(scipy.io.mmread(path, spmatrix=False)).tocsr()
     if field == "pattern":
-        matrix.data[:] = 1  # repeated elements were summed
+        matrix.data[:] = 1  # reading has summed the ones of repeated elements
     return _from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
 
 
@@ -118,7 +122,7 @@ def _read_smtx(path: Path) -> SparseGraph:
 
 
 def _read_npz(path: Path) -> SparseGraph:
-    with open(path, "rb") as file:  # of a damaged archive that it opens itself numpy leaks the file
+    with open(path, "rb") as file:  # numpy leaks the file handle if it opens a damaged archive by its path
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             _refuse("it is a single array, not an npz archive")

@@ -1,10 +1,10 @@
-"""Random graphs with the size, degrees and row overlap of well-known ones, for runs without downloads.
+"""Random graphs with the sizes, degrees and row overlap of well-known graphs, for runs without downloads.
 
-The model is a degree-corrected block model. Every node has a weight from a Pareto law, cut off at a
-largest one. A given share of the edges joins nodes of one community, the rest joins nodes of
-different communities; within these limits both ends are drawn in proportion to their weights. The
-nodes of a community have consecutive ids, as a community order gives them, so that neighbouring
-rows share columns.
+The model is a degree-corrected stochastic block model (Karrer and Newman 2011). Every node has a weight from
+a Pareto distribution with a largest value. A given share of the edges joins nodes of one community, the
+others join nodes of different communities; with this restriction both ends are drawn in proportion to their
+weights. The nodes of a community have consecutive ids, as the reordering "community" would give them, so that
+neighbouring rows share columns.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from gnnsparse.registry import Names, Registry
 
 __all__ = ["GENERATED_GRAPHS", "BlockModel", "graph_like", "register_block_model", "sample_graph"]
 
-#: Draws in flight: bounds the scratch memory of a draw to about 0.3 GB.
+#: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
 _CHUNK = 2**22
-#: Draws repeat edges, so that they come in rounds; a community may be too full for its share.
+#: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few
+#: nodes for its share of the edges, so the rounds must end.
 _ROUNDS = 24
 
 
 @dataclass(frozen=True)
 class BlockModel:
-    """The parameters of a graph.
+    """The parameters of a random graph.
 
     Attributes:
         nodes: number of nodes.
-        nnz: stored elements of the symmetric adjacency matrix: twice the edges.
+        nnz: nonzeros of the symmetric adjacency matrix, twice the number of edges.
         inside: share of the edges that join nodes of one community.
         community: mean number of nodes of a community.
         spread: standard deviation of the logarithm of the communities' sizes.
-        tail: exponent of the Pareto law of the weights; smaller: more skewed.
+        tail: exponent of the Pareto distribution of the weights; smaller ones make degrees more skewed.
         cap: largest weight, in units of the smallest.
-        reach: edges between communities join nodes whose ids differ by at most this; None: any.
+        reach: largest difference of the ids that an edge between communities joins; None: any.
     """
 
     nodes: int
@@ -54,23 +55,23 @@ class BlockModel:
 
     @property
     def smallest_scale(self) -> float:
-        """Below it the nodes are too few for the mean degree, or for two communities."""
+        """The least scale at which there are nodes enough for the mean degree and for two communities."""
         return max(2 * self.community, 3 * self.nnz / self.nodes) / self.nodes
 
     def scaled(self, scale: float) -> tuple[int, int]:
-        """Numbers of nodes and of undirected edges at `scale`."""
+        """Returns the numbers of nodes and of undirected edges at `scale`."""
         return round(self.nodes * scale), round(self.nnz * scale / 2)
 
 
-#: The parameters of the graphs that have a name.
+#: The parameters of the named graphs.
 BLOCK_MODELS: Registry[BlockModel] = Registry("name")
 
-#: The names `graph_like` knows.
+#: The names that `graph_like` accepts.
 GENERATED_GRAPHS = Names(BLOCK_MODELS)
 
 
 def register_block_model(name: str, model: BlockModel) -> None:
-    """Gives the parameters of a graph a name.
+    """Registers the parameters of a graph under a name.
 
     Raises:
         ValueError: the name is taken.
@@ -93,23 +94,23 @@ def graph_like(
     device: torch.device | str = "cpu",
     shuffled: bool = False,
 ) -> SparseGraph:
-    """A random graph like a well-known one: symmetric, without self-loops, all values 1.
+    """Generates a random graph like a well-known one: symmetric, without self-loops, all values 1.
 
     Args:
         name: one of GENERATED_GRAPHS.
-        scale: factor on the numbers of nodes and of edges, at most 1. Mean degree and community
-            sizes stay.
-        seed: of the graph. The same seed, type of device and release of torch give the same graph.
-        device: where to make it.
-        shuffled: give the nodes random ids, instead of consecutive ones in each community.
+        scale: factor of the numbers of nodes and of edges, above 0 and at most 1. The mean degree and the
+            sizes of communities do not depend on it.
+        seed: seed of the graph. Equal seeds make equal graphs on one type of device and release of torch.
+        device: the device to generate the graph on.
+        shuffled: whether nodes get random ids, instead of consecutive ones in each community.
 
     Returns:
         The graph on `device`: int64 offsets [nodes + 1], int32 columns [nnz], values None.
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: the name is not known, `scale` is outside (0, 1] or too small for the graph's
-            mean degree, or `seed` is negative.
+        ValueError: the name is unknown, `scale` is outside (0, 1] or too small for the graph's mean degree,
+            or `seed` is negative.
     """
     return sample_named(check_choice("name", name, GENERATED_GRAPHS), scale, seed, device, shuffled)[0]
 
@@ -121,12 +122,12 @@ def sample_named(
     device: torch.device | str = "cpu",
     shuffled: bool = False,
 ) -> tuple[SparseGraph, torch.Tensor]:
-    """The graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
+    """Returns the graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
     return sample_graph(BLOCK_MODELS[name], check_scale_of(name, scale), seed, device, shuffled)
 
 
 def check_scale_of(name: str, scale: float) -> float:
-    """Returns `scale` if the graph of that name can be generated at it, else raises ValueError."""
+    """Returns `scale` if the graph called `name` can be generated at it, else raises ValueError."""
     scale, model = check_scale(scale), BLOCK_MODELS[name]
     if scale < model.smallest_scale:
         bad_value("scale", f"got {scale:g}; accepted for {name}: {model.smallest_scale:.2g} to 1")
@@ -140,15 +141,29 @@ def sample_graph(
     device: torch.device | str = "cpu",
     shuffled: bool = False,
 ) -> tuple[SparseGraph, torch.Tensor]:
-    """A graph drawn from a model, and the community of each node, int64 [nodes] on the CPU.
+    """Draws a graph from a model.
 
-    Arguments as of `graph_like`. The number of nonzeros comes within a few in a thousand of the
-    model's, and stays below it where communities are too small for their share.
+    The number of nonzeros is within a few thousandths of the model's. It is lower if communities are too
+    small for their share of the edges.
+
+    Args:
+        model: the parameters.
+        scale: factor of the numbers of nodes and of edges, at most 1.
+        seed: seed of the graph.
+        device: the device to generate the graph on.
+        shuffled: whether nodes get random ids, instead of consecutive ones in each community.
+
+    Returns:
+        The graph on `device`, and the community of each node, int64 [nodes] on the CPU.
+
+    Raises:
+        TypeError: `seed` or `shuffled` is of another type.
+        ValueError: `seed` is negative.
     """
     check_seed(seed)
     check_flag("shuffled", shuffled)
     nodes, edges = model.scaled(scale)
-    # What decides about the structure is drawn on the CPU: it is then alike on every device.
+    # Communities, weights and ids are drawn on the CPU, so that they are equal for every device.
     host = torch.Generator().manual_seed(seed)
     bounds = _community_bounds(nodes, model, host)
     weights = _pareto_weights(nodes, model, host)
@@ -162,7 +177,7 @@ def sample_graph(
         parts = [_pair_keys(ids[part // nodes], ids[part % nodes], nodes) for part in parts]
         community = torch.empty_like(community).scatter_(0, relabel, community)
     keys = torch.cat(parts)
-    del parts  # as large as the graph itself, like what is dropped below
+    del parts  # as large as the graph; so are the keys that are deleted below
     keys = _distinct(keys)
     small, large = _split_keys(keys, nodes)
     del keys
@@ -170,7 +185,7 @@ def sample_graph(
 
 
 def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
-    """The first node of each community, and the number of nodes at the end: int64 [communities + 1]."""
+    """Draws the first node of each community, and the number of nodes as the end: int64 [communities + 1]."""
     count = max(2, round(nodes / model.community))
     sizes = torch.exp(model.spread * torch.randn(count, generator=generator, dtype=torch.float64))
     ends = (sizes.cumsum(0) / sizes.sum() * nodes).round().long()
@@ -178,19 +193,22 @@ def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator)
 
 
 def _pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
-    """The quantiles of the Pareto law in random order: every seed has the same degrees to expect."""
+    """Returns quantiles of the Pareto distribution in random order, float64 [nodes].
+
+    With quantiles in place of draws the expected degrees, up to their order, do not depend on the seed.
+    """
     quantile = (torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes
     weights = quantile.pow(-1 / model.tail).clamp(max=model.cap)
     return weights[torch.randperm(nodes, generator=generator)]
 
 
 def _pair_keys(u: torch.Tensor, v: torch.Tensor, nodes: int) -> torch.Tensor:
-    """One number for each unordered pair: smaller node times `nodes` plus larger node."""
+    """Returns a key for each unordered pair of nodes: the smaller one times `nodes`, plus the larger one."""
     return torch.minimum(u, v) * nodes + torch.maximum(u, v)
 
 
 def _distinct(keys: torch.Tensor) -> torch.Tensor:
-    """The keys in ascending order, each once; may overwrite `keys`."""
+    """Returns the distinct keys in ascending order; may overwrite `keys`."""
     if keys.device.type == "cpu":
         keys.numpy().sort()  # in place, and several times as fast as torch's sort on the CPU
         return torch.unique_consecutive(keys)
@@ -203,7 +221,7 @@ class _Sampler:
     def __init__(self, weights: torch.Tensor, bounds: torch.Tensor, seed: int, device: torch.device) -> None:
         self.nodes, self.device = weights.numel(), device
         self.bounds = bounds
-        # Summed up on the CPU: a running sum on a GPU may differ from run to run.
+        # Summed on the CPU, because a running sum on a GPU may differ from run to run.
         self.weight_below = pad(weights.cumsum(0), (1, 0)).to(device)
         spans = bounds.diff()
         self.start = torch.repeat_interleave(bounds[:-1], spans).to(device)
@@ -211,7 +229,7 @@ class _Sampler:
         self.generator = torch.Generator(device=device).manual_seed(seed)
 
     def inside(self, count: int) -> list[torch.Tensor]:
-        """About `count` pairs in the communities, as keys in chunks that have no pair in common."""
+        """Draws about `count` pairs inside communities; returns keys, in chunks without common pairs."""
         share = self.weight_below[self.bounds.to(self.device)].cpu()
         wanted = (share / share[-1] * count).round().long()
         chunks, first = [], 0
@@ -224,7 +242,7 @@ class _Sampler:
         return chunks
 
     def outside(self, count: int, reach: int | None) -> torch.Tensor:
-        """About `count` pairs between communities, as keys."""
+        """Draws about `count` pairs of nodes of different communities; returns their keys."""
         low, high = torch.zeros_like(self.start), torch.full_like(self.end, self.nodes)
         if reach is not None:
             ids = torch.arange(self.nodes, device=self.device)
@@ -234,7 +252,17 @@ class _Sampler:
     def _fill(
         self, count: int, nodes: slice, low: torch.Tensor, high: torch.Tensor, between: bool = False
     ) -> torch.Tensor:
-        """Draws until there are `count` distinct pairs, or no more are to be had."""
+        """Draws until there are about `count` distinct pairs, or all rounds are used.
+
+        Args:
+            count: number of pairs.
+            nodes: the nodes that the first ends are drawn from.
+            low, high: int64 [nodes], the range that the second end is drawn from, for each first end.
+            between: whether both ends must be in different communities.
+
+        Returns:
+            Keys, int64 [pairs].
+        """
         found = torch.empty(0, dtype=torch.int64, device=self.device)
         for _ in range(_ROUNDS):
             missing = count - found.numel()
@@ -252,19 +280,22 @@ class _Sampler:
     def _draw(
         self, count: int, nodes: slice, low: torch.Tensor, high: torch.Tensor, between: bool
     ) -> torch.Tensor:
-        """The keys of `count` draws, less those that are no edge: repeats may be among them."""
+        """Draws `count` pairs; returns the keys of those that can be edges, with repeats."""
         u = self._pick(torch.arange(count, device=self.device), count, nodes)
         below, above = self.weight_below[low[u]], self.weight_below[high[u]]
         at = torch.lerp(below, above, self._uniform(count))
         v = torch.searchsorted(self.weight_below, at, right=True) - 1
-        v = v.clamp(low[u], high[u] - 1)  # rounding may have led over the limits
+        v = v.clamp(low[u], high[u] - 1)  # rounding may exceed the range
         is_edge = u != v
         if between:
             is_edge &= self.start[u] != self.start[v]
         return _pair_keys(u[is_edge], v[is_edge], self.nodes)
 
     def _pick(self, stratum: torch.Tensor, strata: int, nodes: slice) -> torch.Tensor:
-        """A node of each stratum of the weights: ascending, and even in its counts."""
+        """Draws a node from each of `strata` equal parts of the summed weights.
+
+        Stratified draws are ascending, and the number of times that a node is drawn varies little.
+        """
         below, above = self.weight_below[nodes.start], self.weight_below[nodes.stop]
         at = below + (stratum + self._uniform(stratum.numel())) / strata * (above - below)
         u = torch.searchsorted(self.weight_below, at, right=True) - 1
@@ -275,7 +306,7 @@ class _Sampler:
 
 
 def _split_keys(keys: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smaller and the larger node of each key, int32."""
+    """Returns the smaller and the larger node of each key, int32."""
     small = torch.empty(keys.numel(), dtype=torch.int32, device=keys.device)
     large = torch.empty_like(small)
     for part in _chunks(keys.numel()):
@@ -284,10 +315,10 @@ def _split_keys(keys: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
-    """The matrix of distinct pairs, both ways; the pairs ascend by the smaller node, then the larger.
+    """Makes the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger.
 
-    Row i is its smaller neighbours, then its larger ones. The pairs have the larger ones in order;
-    a stable sort by the larger node brings the smaller ones in order. Nothing else needs sorting.
+    Row i holds its smaller neighbours, then its larger ones. The larger ones are in order in the given pairs.
+    A stable sort by the larger node brings the smaller ones into order. Nothing else needs sorting.
     """
     upper, lower = (torch.bincount(ends, minlength=nodes) for ends in (small, large))
     indptr = pad((upper + lower).cumsum(0), (1, 0))
@@ -301,7 +332,14 @@ def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
 def _write_rows(
     out: torch.Tensor, row: torch.Tensor, col: torch.Tensor, start: torch.Tensor, count: torch.Tensor
 ) -> None:
-    """Writes the columns of ascending rows, row i of `count[i]` columns from `start[i]` on."""
+    """Writes columns to rows of a CSR array.
+
+    Args:
+        out: the array.
+        row, col: the elements, ascending by row.
+        start: for each row the place of its first element.
+        count: for each row the number of its elements.
+    """
     shift = start - (count.cumsum(0) - count)
     for part in _chunks(row.numel()):
         edge = torch.arange(part.start, part.stop, device=row.device)

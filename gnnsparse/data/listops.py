@@ -1,4 +1,4 @@
-"""ListOps: nested operations on lists of digits, generated from their grammar."""
+"""The data set "listops": nested operations on lists of digits, generated from their grammar."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["LISTOPS_TOKENS", "evaluate_listops", "load_listops"]
 #: Token t of a sequence is LISTOPS_TOKENS[t]; the first one is padding.
 LISTOPS_TOKENS = ("", *map(str, range(10)), "[MIN", "[MAX", "[MED", "[SM", "]")
 _FIRST_OPERATOR, _CLOSE = 11, 15
-#: Chance that an argument is a list of its own, most arguments of a list, and most lists in lists.
+#: Probability that an argument is a list, most arguments of a list, and greatest depth of nested lists.
 _NESTED, _MAX_ARGUMENTS, _MAX_DEPTH = 0.25, 10, 10
-#: In the file's name: another number where another generator would give other data.
+#: A part of the file's name, to be raised when the generator changes such that it makes other data.
 _VERSION = 1
-#: Drawn expressions for each that is kept, before it is given up.
+#: Most expressions that are drawn and rejected in a row before an error is raised.
 _PATIENCE = 100_000
 
 
@@ -38,23 +38,24 @@ def load_listops(
     val_size: int = 2_000,
     test_size: int = 2_000,
 ) -> SequenceDataset:
-    """The ListOps task of the Long Range Arena (Nangia and Bowman 2018; Tay et al. 2021).
+    """Generates the ListOps task (Nangia and Bowman 2018) of the Long Range Arena (Tay et al. 2021).
 
-    An expression such as `[MAX 2 9 [MIN 4 7 ] 0 ]` has one of ten digits as its value. Operations are
-    the minimum, the maximum, the median (rounded down) and the sum modulo 10 of 2 to 10 arguments, each
-    one a digit or, in a quarter of the cases, another list, up to ten deep. Expressions are drawn from
-    that grammar until there are enough of a length in the range, all different; the defaults are the
-    Long Range Arena's. Equal arguments give equal data on every machine. They are kept in the data
-    folder ($GNNSPARSE_DATA_DIR or the user's cache folder).
+    The value of an expression such as `[MAX 2 9 [MIN 4 7 ] 0 ]` is one of ten digits. The operations are
+    minimum, maximum, median (rounded down) and sum modulo 10 of 2 to 10 arguments. An argument is a digit or,
+    with a probability of one quarter, another list; lists are nested up to ten deep. Expressions are drawn
+    from this grammar until there are enough different ones with a length in the range. The default lengths
+    and sizes are the Long Range Arena's. Equal arguments make equal data on every machine. Generated data are
+    kept in the data folder ($GNNSPARSE_DATA_DIR or the user's cache folder).
 
     Args:
-        seed: of the expressions.
-        min_length, max_length: tokens of an expression, brackets included.
-        train_size, val_size, test_size: expressions of each part.
+        seed: seed of the expressions.
+        min_length, max_length: range of the tokens of an expression, brackets included.
+        train_size, val_size, test_size: number of expressions of each part.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range, or the grammar has not
-            that many expressions of these lengths.
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range, or the grammar has too few expressions of these lengths.
+        DatasetUnavailableError: the data folder can't be written.
     """
     check_seed(seed)
     check_integer("min_length", min_length)
@@ -68,7 +69,7 @@ def load_listops(
     arrays = _read(file)
     if arrays is None:
         with locked(file):
-            arrays = _read(file)  # another process may have been faster
+            arrays = _read(file)  # another process may have written it since
             if arrays is None:
                 arrays = _generate(seed, min_length, max_length, sum(sizes))
                 _write(file, arrays)
@@ -81,7 +82,7 @@ def load_listops(
 
 
 def _read(file: Path) -> dict[str, torch.Tensor] | None:
-    """What an earlier call wrote; None where there is nothing, or nothing whole."""
+    """Reads the arrays that an earlier call wrote; None if there is no file or it is damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -100,7 +101,7 @@ def _write(file: Path, arrays: dict[str, torch.Tensor]) -> None:
 
 
 def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[str, torch.Tensor]:
-    """Tokens int16 [count, max_length] and values int8 [count] of different expressions."""
+    """Generates different expressions: tokens "tokens", int16 [count, max_length], and values "y", int8."""
     generator = random.Random(seed)
     found: dict[bytes, int] = {}  # in the order of drawing
     failures = 0
@@ -123,12 +124,12 @@ def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[s
 
 
 def _below(generator: random.Random, limit: int) -> int:
-    """A random integer below `limit`; `random()` alone is the same in every release of Python."""
+    """Returns a random integer below `limit`, made by `random()`, whose numbers no Python release changes."""
     return int(generator.random() * limit)
 
 
 def _draw(generator: random.Random, depth: int, tokens: list[int], max_length: int) -> int | None:
-    """Appends an expression; returns its value, or None once it is too long."""
+    """Draws an expression and appends its tokens; returns its value, or None if it got too long."""
     if depth >= _MAX_DEPTH or generator.random() > _NESTED:
         digit = _below(generator, 10)
         tokens.append(1 + digit)
@@ -157,13 +158,13 @@ def _apply(operator: int, values: list[int]) -> int:
 
 
 def evaluate_listops(tokens: Any) -> int:
-    """The value of an expression, without padding or with it.
+    """Returns the value of an expression.
 
     Args:
-        tokens: integers, positions in LISTOPS_TOKENS.
+        tokens: integers, indices in LISTOPS_TOKENS; padding is skipped.
 
     Raises:
-        ValueError: it is no expression.
+        ValueError: the tokens are no complete expression.
     """
     stack: list[list[int]] = [[]]
     operators: list[int] = []

@@ -1,4 +1,4 @@
-"""load_dataset and load_sequences: one call for every data set of nodes, one for those of sequences."""
+"""`load_dataset` and `load_sequences`, which load data sets of nodes and of sequences by name."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gnnsparse.errors import bad_value, check_choice, check_flag
 
 __all__ = ["DATASETS", "SEQUENCE_DATASETS", "load_dataset", "load_sequences"]
 
-#: The names that `load_dataset` knows.
+#: The names that `load_dataset` accepts.
 DATASETS = names_for("node")
-#: The names that `load_sequences` knows, with what loads each.
+#: The names that `load_sequences` accepts, with their loaders.
 SEQUENCE_DATASETS = Loaders("sequence")
 
 
@@ -30,32 +30,32 @@ def load_dataset(
     download: bool = True,
     **options: Any,
 ) -> NodeDataset:
-    """Loads a data set by name.
+    """Loads a data set of nodes by name.
 
-    `digits` comes with scikit-learn, the names ending in `_like` are generated, all others are
-    published data sets, read by PyG's or OGB's classes.
+    `digits` is a part of scikit-learn, the names that end in `_like` are generated, and all others are
+    published data sets, which classes of PyG or OGB read.
 
     Args:
         name: one of DATASETS.
-        root: a folder with the raw files of a published data set, directly, in `raw`, or where PyG
-            or OGB would have them below it. It is only read. None: they are downloaded, once, to
-            $GNNSPARSE_DATA_DIR or the user's cache folder. Planetoid's files (cora, citeseer,
-            pubmed) are pickles: name no folder whose files you don't trust.
-        split: which split: 0 to 9 of minesweeper and tolokers; 0 where one is published; any number
-            where the split is random (digits, amazon_*, coauthor_*, *_like).
-        seed: of generated data sets. The others are the same for every seed.
-        scale: factor on the numbers of nodes and edges of generated data sets, at most 1.
-        normalize_features: divide features by the sum of magnitudes of their row; None: where that
-            is usual (cora, citeseer, pubmed).
-        download: whether files that are missing may be downloaded.
-        options: those that only some data sets have, and that are none of the above.
+        root: a folder with the raw files of a published data set: in itself, in its folder `raw`, or where
+            PyG or OGB would put them. Nothing is written to it. None: the files are downloaded the first
+            time, to $GNNSPARSE_DATA_DIR or the user's cache folder. Planetoid's files (cora, citeseer,
+            pubmed) are pickles, which can run code: use only folders that you trust.
+        split: number of the split: 0 to 9 for minesweeper and tolokers; 0 if one split is published; any
+            number from 0 on if splits are random (digits, amazon_*, coauthor_*, *_like).
+        seed: seed of generated data sets; the others ignore it.
+        scale: factor of the numbers of nodes and edges of generated data sets, at most 1.
+        normalize_features: whether features are divided by the sum of the magnitudes in their row; None: as
+            is usual for the data set (yes for cora, citeseer and pubmed).
+        download: whether missing files may be downloaded.
+        options: options that only some data sets have.
 
     Returns:
         The data set, on the CPU.
 
     Raises:
-        TypeError: an argument is of another type, or an option is none of the data set.
-        ValueError: an argument is none of the accepted ones, or does not apply to this data set.
+        TypeError: an argument is of another type, or the data set has no such option.
+        ValueError: an argument is out of range, or does not apply to this data set.
         DatasetUnavailableError: the raw files are not in `root`, or can't be downloaded or read.
         ImportError: scikit-learn (digits), torch-geometric or ogb is not installed.
     """
@@ -89,11 +89,16 @@ def load_sequences(name: str, **options: Any) -> SequenceDataset:
 
     Args:
         name: one of SEQUENCE_DATASETS.
-        options: of listops: seed, min_length, max_length, train_size, val_size, test_size; of
-            lra_text_bytes: root, max_length, split. See gnnsparse.data.load_listops, load_text_bytes.
+        options: options of the data set: seed, min_length, max_length, train_size, val_size and test_size
+            for listops (see gnnsparse.data.load_listops); root, max_length and split for lra_text_bytes (see
+            gnnsparse.data.load_text_bytes).
+
+    Returns:
+        The data set, on the CPU.
 
     Raises:
-        TypeError, ValueError: an argument is none of the accepted ones.
+        TypeError: an argument is of another type, or the data set has no such option.
+        ValueError: an argument is out of range.
         DatasetUnavailableError: the files are not in `root`, or the data folder can't be written.
     """
     dataset: SequenceDataset = load_entry(check_choice("name", name, tuple(SEQUENCE_DATASETS)), options)

@@ -12,14 +12,18 @@ _PACKAGES = {"sklearn": "scikit-learn", "torch_geometric": "torch-geometric", "o
 
 
 def import_optional(module: str, needed_by: str) -> ModuleType:
-    """Imports a module, or says which package `needed_by` lacks.
+    """Imports a module of an optional package.
+
+    Args:
+        module: full name of the module.
+        needed_by: name of the data set that needs it, for the error.
 
     Raises:
-        ImportError: the module can't be imported.
+        ImportError: the module can't be imported; the message names the package to install.
     """
     package = _PACKAGES[module.partition(".")[0]]
     with warnings.catch_warnings():
-        # PyG scripts a few of its classes at import, which torch >= 2.10 calls deprecated.
+        # PyG compiles classes by torch.jit when it is imported, which torch >= 2.10 warns is deprecated.
         warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
         try:
             return importlib.import_module(module)

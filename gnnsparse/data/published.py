@@ -1,4 +1,4 @@
-"""The published data sets: which files and readers each one needs, and how it becomes a NodeDataset."""
+"""The published data sets: their sources, and their conversion to a NodeDataset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gnnsparse.graph import SparseGraph
 
 __all__ = ["load_published", "register_published"]
 
-#: The usual split of data sets without a published one: nodes a class.
+#: Nodes of each class in the usual split of data sets that have no published one.
 _TRAIN_PER_CLASS, _VAL_PER_CLASS = 20, 30
 
 
@@ -39,14 +39,14 @@ def load_published(
     normalize_features: bool | None = None,
     download: bool = True,
 ) -> NodeDataset:
-    """Loads a published data set; the arguments are those of load_dataset."""
+    """Loads a published data set; `load_dataset` documents the arguments and errors."""
     source = SOURCES[name]
     data, node_ids = read_source(source, root, download)
     x = data.x.to(torch.float32).contiguous()
     if source.normalize if normalize_features is None else normalize_features:
         normalize_rows(x)
     several = data.y.dim() == 2 and data.y.shape[1] > 1
-    if several != (source.metric == "micro_f1"):  # flickr's and yelp's files have the same names
+    if several != (source.metric == "micro_f1"):  # the files of flickr have the names of yelp's
         raise DatasetUnavailableError(f"root: the files in {root} are not those of {source.name}")
     y = data.y.to(torch.float32) if several else data.y.reshape(-1).to(torch.int64)
     train, val, test = _masks(data, y, split, node_ids)
@@ -78,7 +78,7 @@ def _masks(data: Any, y: torch.Tensor, split: int, node_ids: dict[str, torch.Ten
 
 
 def _graph(edge_index: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
-    """The graph of PyG's edges, without the values that merged repeats would give it."""
+    """Makes a graph of PyG's edges, in which repeated edges count as one. Directed edges get reverse ones."""
     source, target = edge_index
     if directed:
         source, target = torch.cat([source, target]), torch.cat([target, source])

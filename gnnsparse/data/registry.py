@@ -1,4 +1,4 @@
-"""The catalog of data sets: what loads each one, which task it is for, and its options."""
+"""The catalog of data sets: the loader, the task and the options of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CATALOG", "REQUIRED", "DatasetEntry", "Loaders", "load_entry", "name
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
-#: The default of an option that has to be given.
+#: Stands for the default of an option that has none and must be given.
 REQUIRED = inspect.Parameter.empty
 
 
@@ -22,11 +22,11 @@ class DatasetEntry:
     """A data set that can be loaded by name.
 
     Attributes:
-        name: what users call it.
-        load: called with options by keyword; returns the kind of data set that the task takes.
-        task: the training task it is for, a name in gnnsparse.tasks.
-        splits: how many splits there are where `load` has an option `split`; None: any number, as they are
-            drawn.
+        name: the name that users give.
+        load: the loader; it is called with options by keyword, and returns a data set of the task's type.
+        task: the training task that it is for, a name in gnnsparse.tasks.
+        splits: number of splits, if `load` has an option `split`; None: there is no end of them, since they
+            are random.
     """
 
     name: str
@@ -36,12 +36,12 @@ class DatasetEntry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of `load` with their defaults, REQUIRED where there is none."""
+        """The options of `load` with their defaults, REQUIRED for those without one."""
         return {name: option.default for name, option in inspect.signature(self.load).parameters.items()}
 
     @property
     def split_count(self) -> int | None:
-        """How many splits can be asked for; None: any number."""
+        """Number of splits that can be asked for; None: there is no end of them."""
         return self.splits if "split" in self.options else 1
 
 
@@ -52,13 +52,13 @@ CATALOG: Registry[DatasetEntry] = Registry("name")
 def register_dataset(name: str, *, task: str, splits: int | None = None) -> Callable[[Loader], Loader]:
     """Registers the decorated function as the loader of a data set.
 
-    A data set without a file in configs/dataset is offered there with the defaults of the function's
+    train.py offers a data set without a file in configs/dataset with the defaults of the function's
     parameters.
 
     Args:
-        name: what users call the data set.
-        task: the training task it is for, a name in gnnsparse.tasks.
-        splits: how many splits there are where the function has a parameter `split`; None: any number.
+        name: the name that users give.
+        task: the training task that it is for, a name in gnnsparse.tasks.
+        splits: number of splits, if the function has a parameter `split`; None: there is no end of them.
 
     Raises:
         ValueError: the name is taken.
@@ -72,15 +72,19 @@ def register_dataset(name: str, *, task: str, splits: int | None = None) -> Call
 
 
 def names_for(task: str) -> Names:
-    """The names of the data sets for a task, those included that are registered later."""
+    """Returns the names of the data sets for a task, which include those that are registered later."""
     return Names(CATALOG, where=lambda entry: entry.task == task)
 
 
 def load_entry(name: str, options: Mapping[str, Any]) -> Any:
-    """The data set of a name in the catalog, loaded with options.
+    """Loads a data set of the catalog. Errors of its loader are passed on.
+
+    Args:
+        name: name of the data set.
+        options: options of its loader.
 
     Raises:
-        TypeError: the data set has no such option; and whatever its loader raises.
+        TypeError: the data set has no such option.
     """
     entry = CATALOG[name]
     check_options(entry, options)
@@ -88,7 +92,7 @@ def load_entry(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def check_options(entry: DatasetEntry, options: Mapping[str, Any]) -> None:
-    """Raise a TypeError if an option is given that the data set does not have."""
+    """Raises a TypeError if an option is given that the data set does not have."""
     accepted = entry.options
     for option in options:
         if option not in accepted:
@@ -96,7 +100,7 @@ def check_options(entry: DatasetEntry, options: Mapping[str, Any]) -> None:
 
 
 class Loaders(Mapping[str, Callable[..., Any]]):
-    """The loaders of the data sets for a task by name, those included that are registered later."""
+    """The loaders of the data sets for a task by name, which include those that are registered later."""
 
     def __init__(self, task: str) -> None:
         self._names = names_for(task)

@@ -1,4 +1,4 @@
-"""SequenceDataset: sequences of tokens with a class each."""
+"""SequenceDataset: sequences of tokens, each with a class."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ __all__ = ["SequenceDataset", "SequencePart", "pad_sequences"]
 
 @dataclass(frozen=True, eq=False)
 class SequencePart:
-    """Sequences of one part of a split.
+    """The sequences of one part of a split.
 
     Attributes:
-        tokens: int16 [n, length]; a sequence's own tokens are above 0, the rest is padded with 0.
-        y: int64 [n], their classes.
+        tokens: int16 [n, length]; tokens of a sequence are above 0, and 0 is padding after them.
+        y: int64 [n], the class of each sequence.
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: shapes do not agree.
     """
 
     tokens: torch.Tensor
@@ -36,10 +40,12 @@ class SequenceDataset:
     """A classification task on sequences.
 
     Attributes:
-        name: of the data set.
-        train, val, test: the sequences to train on, to choose a model by, and to score it on.
-        vocabulary: tokens are 0 (padding) to vocabulary - 1.
-        num_classes: classes are 0 to num_classes - 1.
+        name: name of the data set.
+        train: the sequences to train on.
+        val: the sequences by which the best model is chosen.
+        test: the sequences that it is scored on.
+        vocabulary: number of tokens, which are 0 (padding) to vocabulary - 1.
+        num_classes: number of classes, which are 0 to num_classes - 1.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -67,22 +73,22 @@ class SequenceDataset:
 
     @property
     def parts(self) -> dict[str, SequencePart]:
-        """The split by name."""
+        """The parts of the split by name: "train", "val", "test"."""
         return {"train": self.train, "val": self.val, "test": self.test}
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence, padding included."""
+        """Number of tokens of a sequence, padding included."""
         return self.train.tokens.shape[1]
 
 
 def pad_sequences(sequences: list[list[int]] | list[bytes], length: int, offset: int = 0) -> torch.Tensor:
-    """Sequences cut or padded with 0 to one length.
+    """Cuts sequences, or pads them with 0, to one length.
 
     Args:
         sequences: integers or bytes.
-        length: of the result.
-        offset: added to each integer.
+        length: the length.
+        offset: added to each integer of a sequence.
 
     Returns:
         int16 [n, length].

@@ -1,4 +1,4 @@
-"""The published data sets: which class of PyG or OGB reads each, and which raw files it needs."""
+"""The sources of published data sets: the class of PyG or OGB that reads each, and its raw files."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["SOURCES", "Source", "download_source", "import_reader", "open_source
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from.
+    """The source of a published data set.
 
     Attributes:
-        name: ours.
-        reader: a class of torch_geometric.datasets, or "ogb".
-        args: what the class takes after its root.
-        place: the folder of the raw files, below the root of the class.
-        files: the raw files, below `place`.
-        site: what a download needs to reach.
-        splits: number of splits the files hold; None: they hold none.
-        metric: what the data set is scored by.
-        directed: the graph has one direction of its edges only; they are made undirected.
-        normalize: the features are usually divided by the sum of their row.
+        name: name of the data set in this package.
+        reader: name of a class in torch_geometric.datasets, or "ogb".
+        args: arguments of the class after its root.
+        place: folder of the raw files, relative to the root.
+        files: the raw files, relative to `place`.
+        site: the site that a download must reach.
+        splits: number of splits in the files; None: they have none.
+        metric: the metric that the data set is scored by.
+        directed: whether the files have each edge in one direction only; reverse edges are then added.
+        normalize: whether features are usually divided by the sum of their row.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Source:
     normalize: bool = False
 
 
-#: Those that are registered (gnnsparse.data.published), by name.
+#: The registered sources (gnnsparse.data.published) by name.
 SOURCES: dict[str, Source] = {}
 
 
 def import_reader(source: Source) -> Any:
-    """The class that reads a data set: called with a root, it reads the raw files below it.
+    """Imports the class that reads a data set from the raw files below a root, its first argument.
 
     Raises:
         ImportError: PyG or OGB is not installed.
@@ -72,7 +72,7 @@ def _ogb_reader(source: Source) -> Any:
             super().__init__(name, root)
 
         def download(self) -> None:
-            # OGB's own asks on the terminal before a download above 1 GB.
+            # OGB's own method asks on the terminal before it downloads more than 1 GB.
             archive = url.download_url(self.meta_info["url"], self.original_root)
             url.extract_zip(archive, self.original_root)
             os.unlink(archive)
@@ -84,10 +84,9 @@ def _ogb_reader(source: Source) -> Any:
 
 @contextlib.contextmanager
 def _no_update_check() -> Iterator[None]:
-    """Hides a package with which ogb asks the network for a newer release of itself, at import.
+    """Hides the package `outdated`, by which ogb looks for a newer release of itself when it is imported.
 
-    It does so in threads without a time limit: a process behind a firewall could not end before
-    they give up.
+    It asks the network in threads without a time limit, for which a process behind a firewall would wait.
     """
     if "outdated" in sys.modules:
         yield
@@ -100,14 +99,14 @@ def _no_update_check() -> Iterator[None]:
 
 
 def open_source(source: Source, root: Path) -> tuple[Any, dict[str, torch.Tensor] | None]:
-    """Reads a data set below `root`, writing processed files there unless they are there already.
+    """Reads a data set below `root`, and writes processed files there if there are none.
 
     Returns:
-        PyG's Data object, and OGB's lists of node ids ("train", "valid", "test"), None elsewhere.
+        PyG's Data object; and for OGB the node ids of the parts "train", "valid" and "test", else None.
     """
     reader = import_reader(source)
     if source.reader == "ogb":
-        # OGB asks on the terminal whether to update the data where this is missing.
+        # If this file is missing, OGB asks on the terminal whether to update the data.
         release = root / source.place / "RELEASE_v1.txt"
         if not release.exists():
             release.touch()
@@ -118,13 +117,13 @@ def open_source(source: Source, root: Path) -> tuple[Any, dict[str, torch.Tensor
 
 
 class _DownloadedError(Exception):
-    """Ends a reader's constructor between downloading and processing."""
+    """Raised to end a reader's constructor after downloading, before processing."""
 
 
 def download_source(source: Source, root: Path) -> Path:
-    """Downloads the raw files of a data set below `root`; returns the folder they are in.
+    """Downloads the raw files of a data set below `root`, and returns their folder.
 
-    Raises whatever the readers do: they tell failures apart by many kinds of exceptions.
+    Errors of the reader are passed on; they are of many types.
     """
     reader = import_reader(source)
 
@@ -139,18 +138,18 @@ def download_source(source: Source, root: Path) -> Path:
 
 @contextlib.contextmanager
 def _contained() -> Iterator[None]:
-    """Lets OGB load its files, and keeps what the readers do to the whole process in bounds."""
+    """Lets OGB load its files, and undoes changes that readers make to the state of the process."""
     from torch_geometric.data import Data
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
     from torch_geometric.data.storage import GlobalStorage
 
-    # OGB stores these with torch.save, and torch >= 2.6 loads no class it was not told of.
+    # OGB stores these classes by torch.save, and torch >= 2.6 loads only classes that are registered.
     known = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
     with (
         torch.serialization.safe_globals(known),
-        contextlib.redirect_stdout(sys.stderr),  # OGB reports its progress by print
-        warnings.catch_warnings(),  # Planetoid adds filters
+        contextlib.redirect_stdout(sys.stderr),  # OGB prints its progress to stdout
+        warnings.catch_warnings(),  # Planetoid adds filters of warnings
     ):
-        # OGB makes tensors of pandas' read-only arrays, only to store them.
+        # OGB makes tensors of pandas' read-only arrays, which is safe: it only stores them.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         yield

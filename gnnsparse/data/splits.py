@@ -1,4 +1,4 @@
-"""Splits of the nodes of data sets that come without one."""
+"""Random splits of the nodes of data sets that have no published split."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Masks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def split_generator(split: int, seed: int = 0) -> torch.Generator:
-    """The random numbers of a split: other pairs (split, seed) have unrelated ones."""
+    """Returns a generator for a split; different pairs (split, seed) get independent random numbers."""
     state = np.random.SeedSequence([seed, split]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(state[0]) << 31 | int(state[1]) >> 1)
 
 
 def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
-    """Masks from the ids of training and validation nodes; the rest is for testing."""
+    """Makes masks of the ids of training and validation nodes; all other nodes are test nodes."""
     train_mask = torch.zeros(nodes, dtype=torch.bool)
     val_mask = torch.zeros(nodes, dtype=torch.bool)
     train_mask[train] = True
@@ -27,14 +27,14 @@ def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
 
 
 def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
-    """`train` and `val` random nodes of each class, the rest for testing.
+    """Draws `train` training and `val` validation nodes of each class; the others are test nodes.
 
-    Of a class too small for them a third is kept for testing, and the rest is shared out in the same
-    proportion.
+    If a class is too small for them, a third of it are test nodes, and the others are divided in the
+    proportion of `train` to `val`.
 
     Args:
         y: int64 [N], the classes.
-        split: which of the endless number of splits.
+        split: number of the split, from 0 on.
         train: training nodes of a class.
         val: validation nodes of a class.
     """
@@ -43,7 +43,7 @@ def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
     for label in range(int(y.max()) + 1):
         nodes = (y == label).nonzero().flatten()
         nodes = nodes[torch.randperm(nodes.numel(), generator=generator)]
-        shrink = min(1.0, nodes.numel() / (1.5 * (train + val)))  # a third of a small class is for testing
+        shrink = min(1.0, nodes.numel() / (1.5 * (train + val)))  # leaves a third of a small class
         first = max(1, int(train * shrink))
         chosen_train.append(nodes[:first])
         chosen_val.append(nodes[first : first + int(val * shrink)])
@@ -51,7 +51,7 @@ def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
 
 
 def random_split(nodes: int, generator: torch.Generator, train: float, val: float) -> Masks:
-    """Random nodes, with the given shares for training and validation, the rest for testing."""
+    """Draws a share `train` of the nodes for training and `val` for validation; the others are test nodes."""
     order = torch.randperm(nodes, generator=generator)
     first = max(1, round(nodes * train))
     second = first + max(1, round(nodes * val))

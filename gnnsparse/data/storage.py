@@ -1,9 +1,9 @@
-"""Raw and processed files of the published data sets.
+"""Storage of the raw and processed files of published data sets.
 
-The user's own folders are only read. Everything written goes to the data folder: downloads to
-`raw/NAME`, and what a reader makes of raw files to `processed/NAME-KEY`, where the key stands for
-those very files. Each folder is built under another name and renamed once it is whole, under a
-lock, so that another process, or the next try, sees all of it or nothing.
+Nothing is written to the user's own folders. Files are written to the data folder: downloads to `raw/NAME`,
+and files that a reader processes to `processed/NAME-KEY`, where the key is a hash of the raw files' identity.
+Each folder is built under another name and renamed when it is complete, under a lock, so that other processes
+and later calls see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ __all__ = ["DatasetUnavailableError", "data_folder", "locked", "read_source", "s
 
 _PROBE_SECONDS = 10.0
 _STALL_SECONDS = 60.0
-#: How files of a kind begin.
+#: The first bytes of files, by the ending of their names.
 _MAGIC = {".npy": b"\x93NUMPY", ".gz": b"\x1f\x8b", ".json": b"{"}
 
 
 class DatasetUnavailableError(RuntimeError):
-    """A data set can't be had: no download, or no such files in the folder given."""
+    """A data set can't be loaded: the download failed, or the given folder lacks its files."""
 
 
 def data_folder() -> Path:
-    """Where downloaded and processed data sets are kept: $GNNSPARSE_DATA_DIR or the user's cache folder."""
+    """Returns the folder of downloaded and processed data sets.
+
+    It is $GNNSPARSE_DATA_DIR, or `datasets` in the user's cache folder.
+    """
     if folder := os.environ.get("GNNSPARSE_DATA_DIR"):
         return Path(folder).expanduser().absolute()
     import platformdirs
@@ -47,29 +50,35 @@ def data_folder() -> Path:
 
 
 def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> tuple[Any, Any]:
-    """Reads a data set from the raw files in `root`, or from downloaded ones if that is None.
+    """Reads a published data set from its raw files.
+
+    Args:
+        source: the data set.
+        root: a folder with the raw files; None: they are downloaded the first time.
+        download: whether missing files may be downloaded.
 
     Returns:
-        What `open_source` does.
+        PyG's Data object; and for OGB the node ids of the parts "train", "valid" and "test", else None.
 
     Raises:
         DatasetUnavailableError: the files are not there, or can't be downloaded or read.
         ImportError: the package that reads them is not installed.
     """
-    import_reader(source)  # a missing package is no missing file
+    import_reader(source)  # so that a missing package is not reported as a missing file
     raw = _downloaded(source, download) if root is None else _locate(source, root)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
     try:
         _process(source, raw, folder)
     except DatasetUnavailableError as error:
-        if root is None and not getattr(error.__cause__, "errno", None):  # no full disk or the like
+        # An error of the system, such as a full disk, does not mean that the download is broken.
+        if root is None and not getattr(error.__cause__, "errno", None):
             with locked(raw):
-                shutil.rmtree(raw, ignore_errors=True)  # a broken download: the next try starts afresh
+                shutil.rmtree(raw, ignore_errors=True)  # the next call downloads again
         raise
     try:
         return open_source(source, folder)
     except Exception:
-        # Damaged since, or of another release of torch: the raw files are what counts.
+        # The processed files are damaged or of another release of torch: process the raw files again.
         with locked(folder):
             shutil.rmtree(folder, ignore_errors=True)
         _process(source, raw, folder)
@@ -77,11 +86,11 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
 
 
 def _process(source: Source, raw: Path, folder: Path) -> None:
-    """Lets the reader process links to the raw files in `folder`, unless that was done before."""
+    """Lets the reader process links to the raw files in `folder`, unless the folder exists already."""
     if folder.is_dir():
         return
     with locked(folder):
-        if folder.is_dir():  # another process was faster
+        if folder.is_dir():  # another process made it while this one waited for the lock
             return
         with staged(folder) as staging:
             for file in source.files:
@@ -98,12 +107,12 @@ def _process(source: Source, raw: Path, folder: Path) -> None:
 
 
 def _locate(source: Source, root: str | os.PathLike[str]) -> Path:
-    """The folder in `root` that holds the raw files."""
+    """Returns the folder in `root` that holds the raw files; raises DatasetUnavailableError if none does."""
     if not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = Path(root).expanduser().absolute()
     if source.reader == "ogb":
-        places = [".", source.place, source.place.partition("_")[2]]  # the last: as in OGB's archive
+        places = [".", source.place, source.place.partition("_")[2]]  # last: as in OGB's archive
     else:
         places = [".", "raw", source.place, source.place.lower(), f"{source.reader}/{source.place}"]
         places.append(f"{source.name}/raw")
@@ -124,7 +133,7 @@ def _missing(source: Source, folder: Path) -> list[str]:
 
 
 def _identity(source: Source, raw: Path) -> str:
-    """A short name for these very files, read by this very release of PyG."""
+    """Returns a hash of the paths, sizes and times of the raw files and of PyG's release, 16 hex digits."""
     import torch_geometric
 
     parts: list[Any] = [torch_geometric.__version__]
@@ -136,14 +145,14 @@ def _identity(source: Source, raw: Path) -> str:
 
 
 def _downloaded(source: Source, download: bool) -> Path:
-    """The folder of the downloaded raw files, after a download if it is not there."""
+    """Returns the folder of the downloaded raw files, and downloads them if they are missing."""
     raw = data_folder() / "raw" / source.name
     if not _missing(source, raw):
         return raw
     if not download:
         _raise_unavailable(source, "is not downloaded, and download=False")
     with locked(raw):
-        if _missing(source, raw):  # another process may have been faster
+        if _missing(source, raw):  # another process may have downloaded them since
             with staged(raw) as staging:
                 found = _fetch(source, staging)
                 shutil.rmtree(raw, ignore_errors=True)
@@ -152,7 +161,7 @@ def _downloaded(source: Source, download: bool) -> Path:
 
 
 def _fetch(source: Source, staging: Path) -> Path:
-    """Downloads into `staging`; returns the folder of the raw files."""
+    """Downloads into `staging`, and returns the folder of the raw files there."""
     try:
         _probe(source.site)
         with _no_endless_waits():
@@ -179,21 +188,21 @@ def _reason(error: BaseException) -> str:
 
 
 def _looks_whole(path: Path) -> bool:
-    """Whether a file is of the kind its name says. A site over its quota may send a page instead."""
+    """Returns whether a file begins as its ending demands: sites over their quota send web pages instead."""
     if path.suffix == ".npz":
-        return zipfile.is_zipfile(path)  # finds the end of the archive: it was not cut off
+        return zipfile.is_zipfile(path)  # looks for the archive's end, so truncated files are found
     with open(path, "rb") as file:
         start = file.read(8)
     return len(start) > 0 and start.startswith(_MAGIC.get(path.suffix, b""))
 
 
 def _probe(site: str) -> None:
-    """Raises URLError soon where the site can't be reached: the readers themselves may wait for minutes."""
+    """Raises URLError within seconds if a site can't be reached; readers might wait for minutes."""
     try:
         request = urllib.request.Request(site, method="HEAD")
         urllib.request.urlopen(request, timeout=_PROBE_SECONDS).close()
     except urllib.error.HTTPError as error:
-        error.close()  # it answers; whether the files are there the download will tell
+        error.close()  # the site answers; the download finds out whether it has the files
     except urllib.error.URLError as error:
         if not isinstance(error.reason, ssl.SSLError):  # PyG's downloads accept any certificate
             raise
@@ -201,7 +210,7 @@ def _probe(site: str) -> None:
 
 @contextlib.contextmanager
 def _no_endless_waits() -> Iterator[None]:
-    """Lets a stalled connection fail: the readers set no time limit of their own."""
+    """Sets a time limit for stalled connections inside a `with` block, since readers set none."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_STALL_SECONDS)
     try:
@@ -212,7 +221,11 @@ def _no_endless_waits() -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder in the data folder, and makes its parent."""
+    """Holds the file lock of a folder in the data folder inside a `with` block; creates the parent folder.
+
+    Raises:
+        DatasetUnavailableError: the data folder can't be written.
+    """
     import filelock
 
     try:
@@ -232,7 +245,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`, whose lock is held; gone afterwards unless renamed."""
+    """Yields an empty folder next to `folder`, which is removed after the `with` block unless it was renamed.
+
+    The caller holds the lock of `folder`.
+    """
     staging = folder.with_name(folder.name + ".part")
     shutil.rmtree(staging, ignore_errors=True)  # left behind by a process that was killed
     staging.mkdir(parents=True)

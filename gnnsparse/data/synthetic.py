@@ -1,4 +1,4 @@
-"""Learnable tasks on the generated graphs: labels planted by community, features by label."""
+"""Data sets on generated graphs: labels depend on communities, and features on labels."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gnnsparse.data.splits import random_split, split_generator
 
 __all__ = ["make_dataset"]
 
-#: Share of the nodes whose class is not that of their community: no model can score much above the rest.
+#: Share of the nodes that get a random class instead of their community's, which bounds the score of a model.
 _STRAY = 0.15
-#: Distance of a class's mean feature vector from the origin; the noise has deviation 1 a feature.
+#: Length of a class's mean feature vector; the noise of each feature has standard deviation 1.
 _SIGNAL = 1.5
-#: Rows of noise made at once.
+#: Rows of features that are made at a time.
 _ROWS = 2**16
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Classes, features, and the shares of training and validation nodes of the real data set."""
+    """Numbers of classes and features, and shares of training and validation nodes, of the real data set."""
 
     classes: int
     features: int
@@ -40,11 +40,17 @@ _TASKS = {
 
 
 def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:
-    """A generated graph with a learnable task, made on the CPU.
+    """Generates a graph with a node classification task that can be learned, on the CPU.
 
-    Each community has a class, which most of its nodes share. A node's features are the mean of its
-    class plus noise that hides it: from one node alone the class is a guess, from a neighbourhood
-    it is not.
+    Each community has a class, which most of its nodes share. A node's features are a mean vector of its
+    class plus noise, so strong that the class can be told from the features of a neighbourhood only, not from
+    those of a single node.
+
+    Args:
+        name: name of a generated graph: "reddit_like", "products_like" or "arxiv_like".
+        scale: factor of the numbers of nodes and edges, at most 1.
+        seed: seed of the graph, the labels and the features.
+        split: number of the random split.
 
     Raises:
         ValueError: `scale` is too small for the graph's mean degree.

@@ -1,4 +1,4 @@
-"""Classification of texts by their bytes, from a folder of files."""
+"""The data set "lra_text_bytes": classification of texts by their bytes, from a folder of files."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ from gnnsparse.errors import bad_type, check_integer
 __all__ = ["load_text_bytes"]
 
 _LAYOUT = "folders train and test, or none of both, with a folder of text files for each class"
-#: Of texts without a split of their own, the parts for validation and for testing.
+#: Shares of the texts for validation, and for testing if the folder has no test part.
 _VAL_SHARE, _TEST_SHARE = 0.1, 0.1
 
 
 @register_dataset("lra_text_bytes", task="sequence")
 def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split: int = 0) -> SequenceDataset:
-    """The byte-level text classification of the Long Range Arena (Tay et al. 2021) on files of your own.
+    """Loads texts for the byte-level text classification of the Long Range Arena (Tay et al. 2021).
 
-    Their task is the sentiment of the IMDB reviews (Maas et al. 2011): `root` is the unpacked
-    archive. A token is a byte plus 1.
+    For the Long Range Arena's own task, the sentiment of IMDB reviews (Maas et al. 2011), `root` is the
+    folder of the unpacked archive. A token is a byte plus 1.
 
     Args:
-        root: has `train/CLASS/FILE` and `test/CLASS/FILE`, or `CLASS/FILE`, each file a text. Classes
-            are numbered in the order of their names; in `train`, folders that `test` has not are left
-            out. A tenth of the training texts is for validation; without `train` and `test` another
-            tenth is for testing.
-        max_length: bytes of a text that are read; shorter ones are padded.
-        split: which random choice of those parts.
+        root: a folder with `train/CLASS/FILE` and `test/CLASS/FILE`, or with `CLASS/FILE`, where each file is
+            a text. Classes are numbered in the order of their names; folders of `train` that `test` lacks are
+            left out. A tenth of the training texts is used for validation; without folders `train` and
+            `test` another tenth is used for testing.
+        max_length: bytes of a text that are read; shorter texts are padded.
+        split: number of the random choice of these parts, from 0 on.
+
+    Returns:
+        The data set, on the CPU.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range.
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
         DatasetUnavailableError: `root` has no such files, or they can't be read.
     """
     check_integer("max_length", max_length)
@@ -86,7 +90,7 @@ def _read(folder: Path, classes: list[str], max_length: int) -> SequencePart:
 
 
 def _share(part: SequencePart, share: float, split: int) -> tuple[SequencePart, SequencePart]:
-    """The part without a random share of it, and that share; at least one text of each."""
+    """Divides a part at random into two of at least one text each, of which the second has a given share."""
     order = torch.randperm(len(part), generator=split_generator(split))
     count = min(max(1, round(share * len(part))), len(part) - 1)
     chosen = [ids.sort().values for ids in (order[count:], order[:count])]

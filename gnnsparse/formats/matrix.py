@@ -1,4 +1,4 @@
-"""A sparse matrix in the blocked format: its arrays, their size, and how they are read back."""
+"""BlockedMatrix: the arrays of a sparse matrix in the blocked format, their size, and decoding them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ class BlockedMatrix:
     Attributes:
         spec: the parameters.
         rows, cols, nnz: size of the matrix.
-        panel_rows: int32 [panels], first row of each panel, where it is not p * spec.panel.
+        panel_rows: int32 [panels], first row of each panel p; None: p * spec.panel.
         panel_ptr: int64 [panels + 1], first column slot of each panel.
-        columns: int32 [slots]; a padded slot repeats the last column of its panel, in lane order -1.
-        bitmap: uint8 [bricks * window * brick / 8], row-major bits in a brick, or in lane order.
+        columns: int32 [slots], the column of each column slot; a padded slot repeats the last column of its
+            panel, or is -1 in lane order.
+        bitmap: uint8 [bricks * window * brick / 8], the bits of each brick row by row, or in lane order.
         brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
-        brick_rows: int32 [bricks], which window of its panel a brick is in.
-        value_ptr: int64 [slots / block + 1], first packed value of each block.
-        values: dense or packed, in the storage dtype of the precision. Entries are pairs of 16 bits, the
-            second of which is the byte of the value in its block's operand (native packed_entries.h).
+        brick_rows: int32 [bricks], the window of its panel that a brick is in.
+        value_ptr: int64 [slots / block + 1], first packed value, or first entry, of each block.
+        values: dense, packed or entries, in the storage dtype of the precision. An entry is a 16-bit value
+            and the 16-bit byte offset of the value in its block's operand (native packed_entries.h).
         zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
-        residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the
-            windows, as a small CSR matrix.
+        residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the windows, as a
+            small CSR matrix: row numbers (int32), offsets (int64), columns (int32), values (storage dtype).
     """
 
     spec: FormatSpec
@@ -67,12 +68,12 @@ class BlockedMatrix:
 
     @property
     def slots(self) -> int:
-        """Stored columns of all panels, padding included."""
+        """Number of column slots of all panels, padding included."""
         return self.columns.numel()
 
     @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
-        """The arrays this format has, by name."""
+        """The arrays that this format has, by name."""
         found = {name: getattr(self, name) for name in _ARRAYS}
         return {name: array for name, array in found.items() if array is not None}
 
@@ -83,18 +84,23 @@ class BlockedMatrix:
 
     @cached_property
     def residual(self) -> Csr | None:
-        """The rows kept out of the windows; row i of it is row residual_rows[i] of the matrix."""
+        """The rows kept out of the windows, or None; its row i is row residual_rows[i] of the matrix."""
         if self.residual_ptr is None or self.residual_cols is None:
             return None
         return Csr(self.residual_ptr, self.residual_cols, self.cols)
 
     def to(self, device: torch.device) -> BlockedMatrix:
-        """The matrix on `device`."""
+        """Returns the matrix on `device`."""
         moved = {name: array.to(device) for name, array in self.arrays.items()}
         return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
 
     def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
-        """A native handle; `slot_scale` [slots] weighs the columns of a bitmap without values."""
+        """Returns the handle of the matrix for native functions; the tensors must outlive it.
+
+        Args:
+            slot_scale: [slots] in the storage dtype, column weights of a bitmap without values; None: no
+                weights.
+        """
         spec = self.spec
         view = _native.Blocked(
             spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
@@ -108,11 +114,11 @@ class BlockedMatrix:
         return view
 
     def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:
-        """Bytes by the formula of the format's paper, with offsets of 8 bytes instead of 4.
+        """Computes the bytes by the formula of the format's paper, with offsets of 8 bytes instead of 4.
 
         Args:
-            zeros: stored zeros, padding apart (tiled-csr).
-            residual_nnz: nonzeros kept out of the windows (rs-tile).
+            zeros: number of stored zeros, without those in padded slots (tiled-csr).
+            residual_nnz: number of nonzeros kept out of the windows (rs-tile).
         """
         spec, slots, value = self.spec, self.slots, 0 if self.values is None else self.values.itemsize
         total = 8 * (self.panels + 1) + 4 * slots
@@ -127,7 +133,7 @@ class BlockedMatrix:
         if spec.packed:
             total += 8 * (slots // spec.block + 1) + value * (self.nnz - residual_nnz)
         if spec.encoding == "entries" and self.values is not None:
-            total += 8 * (slots // spec.block + 1) + self.values.nbytes  # padded in each block
+            total += 8 * (slots // spec.block + 1) + self.values.nbytes  # with the padding of each block
         if spec.zero_index:
             total += 8 * (self.rows + 1) + 4 * zeros
         if self.residual_rows is not None:
@@ -136,10 +142,13 @@ class BlockedMatrix:
         return total
 
     def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The (row, column, value) of every stored nonzero, read back from the arrays.
+        """Reads every stored nonzero back from the arrays.
 
-        The readable specification of the layout; slow. Dense formats give every stored value that
-        is not zero. Values are None where the format does not store them.
+        This is the readable specification of the layout, and slow. From dense formats it reads the stored
+        values that are not zero.
+
+        Returns:
+            Rows and columns, int64, and values in the storage dtype, or None if the format stores none.
         """
         host = self.to(torch.device("cpu"))
         kinds = {"dense": host._decode_dense, "bitmap": host._decode_bits, "entries": host._decode_entries}
@@ -152,7 +161,7 @@ class BlockedMatrix:
         return row, col, values
 
     def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """For each column slot its panel, its position in the panel and the column slots of the panel."""
+        """Returns for each column slot its panel, its position there and the number of slots of the panel."""
         counts = self.panel_ptr.diff()
         panel = torch.repeat_interleave(torch.arange(self.panels), counts)
         return panel, torch.arange(self.slots) - self.panel_ptr[panel], counts[panel]
@@ -161,7 +170,7 @@ class BlockedMatrix:
         return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
 
     def _lane_places(self) -> torch.Tensor:
-        """Where element (row, column) of a brick lies, int64 [window, 32]."""
+        """Returns the index of each element (row, column) of a brick in lane order, int64 [window, 32]."""
         height, bits = self.spec.window, self.spec.encoding == "bitmap"
         row, col = torch.meshgrid(torch.arange(height), torch.arange(32), indexing="ij")
         lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
@@ -198,7 +207,8 @@ class BlockedMatrix:
         block = torch.repeat_interleave(torch.arange(self.value_ptr.numel() - 1), self.value_ptr.diff())
         real = place < _native.NO_ENTRY >> 16
         values, place, block = self.values[::2][real], place[real] // 2, block[real]
-        # Bits from the top: tile of 16 rows, half of a lane's slots, lane, its register and half of it.
+        # The bits of `place` from the top: tile of 16 rows, half of the lane's column slots, lane, register
+        # of the lane and half of the register.
         tile, lane, inside = place // 256, place // 8 % 32, place % 8
         r = 16 * (tile // 2) + 8 * (inside // 2 % 2) + lane // 4
         slot = 32 * block + 8 * (lane % 4) + 4 * (tile % 2) + 2 * (inside // 4) + inside % 2
@@ -212,7 +222,7 @@ class BlockedMatrix:
         bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
         if spec.lane_order:
             bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
-        # A packed value's place is its nonzero's place in this order: brick, row, column.
+        # Packed values lie in this order of their nonzeros: brick, row, column.
         brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
         if self.brick_ptr is None or self.brick_rows is None:
             column, window = brick // windows, brick % windows

@@ -1,4 +1,4 @@
-"""The published formats and our own, as presets of the blocked format."""
+"""The published formats and this project's own, as presets of the blocked format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnnsparse.precision import Precision
 
 __all__: list[str] = []
 
-# For the window kernel: bits alone; rank-1 weights go with the columns, edge values stay in row order.
+# The window kernel's own format: bits alone. Rank-1 weights lie beside the columns, edge values in row order.
 register_preset(
     FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16), source="ours"
 )
@@ -64,7 +64,8 @@ register_preset(
     source="RSH-SpMM, section 3.2",
 )  # fmt: skip
 
-# For the panel kernel, made from CSR when a plan wants them. Bits, with rank-1 weights beside the columns:
+# The panel kernels' formats are made from CSR when a plan first uses them. This one has bits alone, with
+# rank-1 weights beside the columns.
 register_preset(
     FormatSpec("panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True),
     source="ours",
@@ -74,12 +75,12 @@ register_preset(
 
 
 def _entries_of_16_bits(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
-    """Panels of 32 rows store in 16 bits the nonzeros alone, each with its place."""
+    """Panels of 32 rows store 16-bit values as entries: the nonzeros alone, each with its place."""
     few = spec.panel == 32 and precision.storage.itemsize == 2
     return replace(spec, encoding="entries") if few else spec
 
 
-# Every value, or entries, of panels that are one brick:
+# Panels that are one brick, of matrices that are not rank-1: values of every element, or entries.
 register_preset(
     FormatSpec(
         "panel-values", window=32, panel=32, block=32, brick=32, encoding="dense", pad=32, lane_order=True

@@ -1,4 +1,4 @@
-"""The registry of presets: the blocked format under the names of the papers."""
+"""The registry of presets: named parameters of the blocked format."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from gnnsparse.registry import Names, Registry
 
 __all__ = ["FORMAT_NAMES", "PRESETS", "Preset", "format_spec", "register_preset"]
 
-#: What a preset's parameters become for a precision and a density, nnz / (rows * columns).
+#: Changes a preset's parameters for a precision and a density, nnz / (rows * columns).
 Adapt = Callable[[FormatSpec, Precision, float], FormatSpec]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters of the blocked format under a name.
+    """A named set of parameters of the blocked format.
 
     Attributes:
-        spec: the parameters; its name is that of the preset.
+        spec: the parameters; its name is the preset's name.
         source: the paper and the section they are taken from.
-        panels: heights that a caller may ask for, with the rows of a window at each; none: the height is
-            that of `spec`.
-        adapt: changes the parameters where they depend on the precision or on the density; None: they
-            don't.
-        public: whether `prepare` accepts the name. False: the kernels' own form, which is made when a plan
-            first wants it.
+        panels: the heights of panels that a caller may choose, each with the rows of a window at that
+            height; empty: the height is that of `spec`.
+        adapt: changes the parameters for a precision and a density; None: they depend on neither.
+        public: whether `prepare` accepts the name. False: a form that only kernels use, made when a plan
+            first needs it.
     """
 
     spec: FormatSpec
@@ -43,7 +42,7 @@ class Preset:
             self.with_panel(panel)
 
     def with_panel(self, panel: int) -> FormatSpec:
-        """The parameters with panels of one of the heights in `panels`."""
+        """Returns the parameters with panels of `panel` rows, a key of `panels`."""
         return replace(self.spec, panel=panel, window=self.panels[panel])
 
 
@@ -62,7 +61,7 @@ def register_preset(
     adapt: Adapt | None = None,
     public: bool = True,
 ) -> Preset:
-    """Registers a preset under the name of its parameters; the arguments are the attributes of Preset.
+    """Registers a preset under the name of `spec`; the arguments are the attributes of Preset.
 
     Raises:
         ValueError: the name is taken, or a height in `panels` does not go with the parameters.
@@ -77,17 +76,17 @@ def register_preset(
 def format_spec(
     name: str, precision: Precision | str = Precision.FP16, density: float = 0.0, panel: int | None = None
 ) -> FormatSpec:
-    """The parameters of a preset.
+    """Returns the parameters of a preset for a precision, a density and a height of panels.
 
     Args:
-        name: of a registered preset, public or not.
-        precision: some presets depend on it: me-bcrs has blocks of 8 columns at 16 bits and of 4 at 32.
-        density: nnz / (rows * columns). Some presets depend on it: cvse takes vectors of 16 rows from 0.1
-            on and of 8 below.
-        panel: rows that share a column list, where the preset leaves the choice.
+        name: name of a registered preset, public or not.
+        precision: the precision; me-bcrs, for example, has blocks of 8 columns at 16 bits and of 4 at 32.
+        density: nnz / (rows * columns); cvse, for example, has vectors of 16 rows from 0.1 on, else of 8.
+        panel: rows of a panel, for presets that have several heights; None: the preset's default.
 
     Raises:
-        ValueError: there is no such preset, or it has no such panel.
+        TypeError: `name` or `precision` is of another type.
+        ValueError: there is no such preset or precision, or the preset has no such height.
     """
     precision = Precision.parse(precision)
     preset = PRESETS[PRESETS.check(name)]

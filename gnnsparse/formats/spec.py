@@ -1,4 +1,4 @@
-"""The parameters of the blocked format. docs/format.md draws it."""
+"""The parameters of the blocked format, which docs/format.md describes with drawings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class FormatSpec:
     """Parameters of the blocked format.
 
     Attributes:
-        name: of the preset.
+        name: name of the preset.
         window: rows of a brick.
-        panel: rows that share a column list, a multiple of `window`.
+        panel: rows that share a list of distinct columns, a multiple of `window`.
         block: columns of a block.
         brick: columns of a brick, a divisor of `block`.
-        encoding: "dense" (every value of a block is stored), "bitmap" (one bit an element) or "entries"
-            (nonzeros alone, each with its place in its block).
-        packed: bitmap only: nonzero values follow in the order of the bricks. False: values, if
-            any, stay in row order outside the format.
-        pad: the column slots of a panel are rounded up to a multiple of this; 1 leaves them as they are.
-        active_bricks: bitmap only: bricks without a nonzero are left out.
-        zero_index: dense only: the columns of the stored zeros of each row are listed.
-        split_short_rows: rows that would thin out a window go to a list of their own.
-        lane_order: the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
+        encoding: "dense" (the values of all elements of a block), "bitmap" (one bit for each element) or
+            "entries" (values of the nonzeros alone, each with its place in its block).
+        packed: bitmap only: whether the format stores the values of the nonzeros, in the order of the
+            bricks. False: values, if any, stay in row order outside the format.
+        pad: the number of column slots of a panel is rounded up to a multiple of this; 1: no padding.
+        active_bricks: bitmap only: whether bricks without a nonzero are left out.
+        zero_index: dense only: whether the columns of the stored zeros of each row are listed.
+        split_short_rows: whether rows that would make a window sparse are kept in a small CSR matrix.
+        lane_order: whether the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
             lanes that use them (native/include/gnnsparse/panel_tile.h), and padded column slots are -1.
     """
 
@@ -64,5 +64,5 @@ class FormatSpec:
 
     @property
     def stores_values(self) -> bool:
-        """Whether the value of each nonzero is in the format's own arrays."""
+        """Whether the format's own arrays hold the value of each nonzero."""
         return self.encoding != "bitmap" or self.packed

@@ -1,7 +1,7 @@
-"""GPUs as data: a record of rates, costs and thresholds for each GPU that was measured.
+"""Records of GPUs: rates, costs and thresholds of each kind of GPU that was measured.
 
-A record is a JSON file in this folder or in the user's; docs/gpu-records.md says what its numbers mean and
-how `gnnsparse bench fit` finds them.
+A record is a JSON file in this folder or in a folder of the user's; docs/gpu-records.md says what its numbers
+mean and how `gnnsparse bench fit` finds them.
 """
 
 from gnnsparse.gpus.record import (

@@ -1,8 +1,8 @@
-"""Modelled times of the kernels of products, from counts and a GPU's record.
+"""Modelled times of the kernels of SpMM and SDDMM, computed from counts and a GPU's record.
 
-A load holds what a plan makes of a problem, apart from any GPU: one plan's numbers, or arrays of many plans',
-which the functions take alike. docs/performance.md has the model's terms and how far it is off;
-docs/gpu-records.md says how the numbers of a record are found.
+A load holds the quantities of a problem and a plan that do not depend on the GPU. Its fields are numbers, or
+arrays with one element for each of many plans; every function accepts both. docs/performance.md explains the
+model's terms and how far it is off; docs/gpu-records.md says how the numbers of a record are found.
 """
 
 from __future__ import annotations
@@ -17,78 +17,87 @@ from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 
 __all__ = ["CsrLoad", "PanelLoad", "PanelWork", "TileCounts", "csr_us", "gather_us", "panel_us", "pass_us"]
 
-#: Panels by their length: (K tiles, how many panels have so many), in rising order.
+#: Lengths of panels: pairs (K tiles, number of panels with that many K tiles), in rising order.
 TileCounts = tuple[tuple[int, int], ...]
 
-#: Nonzeros that the csr kernel has in flight.
+#: Nonzeros whose rows of X a lane of the csr kernel loads before it uses them.
 _BATCH = 8
 
 
 def gather_us(memory: MemoryRates, size: Any, in_use: Any) -> Any:
-    """Microseconds to bring `size` bytes of rows of X out of L2, `in_use` bytes of X in use at a time."""
+    """Returns the microseconds of reading `size` bytes of random rows of X from L2.
+
+    Args:
+        memory: the record's rates.
+        size: bytes.
+        in_use: bytes of the part of X that running warps read from; the rate falls as it outgrows L2.
+    """
     sizes, rates = zip(*memory.l2, strict=True)
     return size / np.interp(in_use, sizes, rates) / 1e6
 
 
 def pass_us(memory: MemoryRates, size: Any) -> Any:
-    """Microseconds of a pass over X that reads `size` bytes and writes as many."""
+    """Returns the microseconds of a pass over X that reads `size` bytes and writes as many."""
     return memory.pass_start_us + 2 * size / memory.pass_tbs / 1e6
 
 
 @dataclass(frozen=True)
 class CsrLoad:
-    """A product by the csr kernel.
+    """The load of the csr kernel.
 
     Attributes:
-        rows: of the matrix.
-        slices: slices of 128 bytes of a row of X.
-        gathered: bytes of rows of X that are read, once for each nonzero.
-        in_use: bytes of X that are in use at a time.
-        once: bytes of a pass that reads X and writes the result.
-        longest: nonzeros that a lane of the longest warp takes.
+        rows: rows of the matrix.
+        slices: slices of 128 bytes in a row of X.
+        gathered: bytes of rows of X that are read: one row for each nonzero.
+        in_use: bytes of the part of X that running warps read from.
+        pass_bytes: mean of the bytes of X and of the result, for a pass that reads the one and writes the
+            other.
+        longest: nonzeros that a lane of the longest warp computes.
     """
 
     rows: Any
     slices: Any
     gathered: Any
     in_use: Any
-    once: Any
+    pass_bytes: Any
     longest: Any
 
 
 def csr_us(
     load: CsrLoad, memory: MemoryRates, rates: CsrRates, arithmetic: str, grouped: bool, op: str
 ) -> Any:
-    """Microseconds of the csr kernel: the most of throughput, a pass over the operands, and the longest warp.
+    """Returns the microseconds of the csr kernel.
+
+    They are the largest of three bounds: throughput, a pass over the dense operands, and the longest warp.
 
     Args:
-        load: what the plan makes of the problem.
-        memory, rates: of the GPU's record.
+        load: the load.
+        memory, rates: parts of the GPU's record.
         arithmetic: "half", "tf32" or "fp32".
-        grouped: whether rows go in groups.
+        grouped: whether the plan puts short rows into groups.
         op: "spmm" or "sddmm".
     """
-    of_rate = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
+    gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = rates.group_row_us if grouped else rates.row_us + load.slices * rates.slice_us
-    total = of_rate * gather_us(memory, load.gathered, load.in_use) + load.rows * row
+    total = gather_factor * gather_us(memory, load.gathered, load.in_use) + load.rows * row
     total = total * (rates.sddmm if op == "sddmm" else 1.0)
     wait = rates.start_us + load.longest / _BATCH * rates.batch_us
-    return np.maximum(np.maximum(total, pass_us(memory, load.once)), wait)
+    return np.maximum(np.maximum(total, pass_us(memory, load.pass_bytes)), wait)
 
 
 @dataclass(frozen=True)
 class PanelWork:
-    """A product in panels.
+    """A problem in panels of one height, from which the loads of plans are computed.
 
     Attributes:
         height: rows of a panel.
-        slots: column slots.
-        panels: their lengths.
-        slices: slices of 128 bytes that a row of X has.
+        slots: number of column slots.
+        panels: lengths of the panels.
+        slices: slices of 128 bytes in a row of X.
         row_bytes: bytes of a row of X.
         value_bytes: bytes of stored values that are read for a column slot, again for each slice.
         x_rows: rows of X.
-        concurrent_panels: panels that the GPU runs at a time.
+        concurrent_panels: number of panels that the GPU runs at a time.
     """
 
     height: int
@@ -103,20 +112,21 @@ class PanelWork:
 
 @dataclass(frozen=True)
 class PanelLoad:
-    """A product by the panel kernel.
+    """The load of the panel kernel.
 
     Attributes:
         height: rows of a panel.
-        slots: column slots.
-        slices: slices of a row of X; `taken`: those that a warp takes one after the other.
-        gathered: bytes of a row of X that are read for a column slot; `value_bytes`: of stored values
-            beside it.
+        slots: number of column slots.
+        slices: slices of 128 bytes in a row of X.
+        taken: slices that a warp computes one after the other.
+        gathered: bytes of a row of X, which are read for each column slot.
+        value_bytes: bytes of stored values that are read for each column slot.
         x_rows: rows of X.
-        warps: warps in all.
+        warps: number of warps.
         mean, longest: K tiles of the mean and of the longest part of a panel.
-        of_cut: parts of panels that are cut.
-        rounds: how often the GPU is filled with warps.
-        prescale: bytes of the pass over X before the product; 0: there is none.
+        cut_parts: number of parts of the panels that are cut.
+        rounds: number of warps over the number that the GPU runs at a time.
+        prescale: bytes that a pass over X before the product reads; 0: there is no such pass.
     """
 
     height: Any
@@ -129,45 +139,47 @@ class PanelLoad:
     warps: Any
     mean: Any
     longest: Any
-    of_cut: Any
+    cut_parts: Any
     rounds: Any
     prescale: Any
 
     @classmethod
     def of(cls, work: PanelWork, slices: int, tile_limit: int, prescale: float = 0.0) -> PanelLoad:
-        """The load of a plan.
+        """Computes the load of a plan.
 
         Args:
-            work: the product.
-            slices: slices of X that a warp takes one after the other.
-            tile_limit: K tiles that a part of a panel has at most.
-            prescale: bytes of X where it is weighed or rounded first, else 0.
+            work: the problem in panels.
+            slices: slices of X that a warp computes one after the other.
+            tile_limit: most K tiles of a part of a panel.
+            prescale: bytes of X if a pass before the product scales or rounds it, else 0.
         """
-        count = of_cut = longest = 0
+        count = cut_parts = longest = 0
         for tiles, times in work.panels:
             parts = max(1, -(-tiles // tile_limit))
             count += parts * times
-            of_cut += parts * times if parts > 1 else 0
+            cut_parts += parts * times if parts > 1 else 0
             longest = max(longest, -(-tiles // parts))
         warps = count * -(-work.slices // slices)
         return cls(
             work.height, work.slots, work.slices, slices, min(work.slices * SLICE_BYTES, work.row_bytes),
             work.value_bytes * work.slices, work.x_rows, warps, work.slots / PANEL_K_TILE / max(count, 1),
-            longest, of_cut, max(warps, 1) / work.concurrent_panels, prescale,
+            longest, cut_parts, max(warps, 1) / work.concurrent_panels, prescale,
         )  # fmt: skip
 
 
 def panel_us(
     load: PanelLoad, memory: MemoryRates, rates: PanelRates, row: PanelRow, variant: PanelVariant
 ) -> Any:
-    """Microseconds of the panel kernel.
+    """Returns the microseconds of the panel kernel.
 
-    Throughput, the longest warp and further rounds of warps are three bounds that a matrix is rarely near
-    only one of, so they are added as powers. Sums of cut panels take a second kernel.
+    There are three bounds: throughput, the longest warp, and further rounds of warps. Most matrices are near
+    more than one of them, so their powers are added. A second kernel adds the partial sums of cut panels.
 
     Args:
-        load: what the plan makes of the problem.
-        memory, rates, row, variant: of the GPU's record; `row` of the height, `variant` of the arithmetic.
+        load: the load.
+        memory, rates: parts of the GPU's record.
+        row: the record's costs of the height of the panels.
+        variant: the record's costs of the arithmetic.
     """
     in_use = load.x_rows * SLICE_BYTES * (1 + rates.slice_in_use * (load.taken - 1))
     size = variant.gather * load.gathered + load.value_bytes
@@ -178,11 +190,12 @@ def panel_us(
         row.wait_us + load.taken * (row.slice_wait_us + row.tile_wait_us * of)
         for of in (load.mean, load.longest)
     )
-    # Warps of one length end together, and a round that is not full takes as long as one that is.
+    # If all warps are of one length they end together, and a round that is not full takes as long as a full
+    # one. If lengths differ, warps of the next round start earlier.
     even = np.clip(2 - load.longest / np.maximum(load.mean, 1e-9), 0, 1)
     more = even * (np.ceil(load.rounds) - 1) + (1 - even) * np.maximum(load.rounds - 1, 0)
     bounds = (np.maximum(gather, busy), more * row.round * mean_wait, longest_wait)
     total = sum(bound**rates.power for bound in bounds) ** (1 / rates.power)
-    add = rates.add_us + rates.add_part_us * load.of_cut * load.slices * load.height / 16
+    add = rates.add_us + rates.add_part_us * load.cut_parts * load.slices * load.height / 16
     before = pass_us(memory, load.prescale)
-    return total + np.where(load.of_cut > 0, add, 0.0) + np.where(load.prescale > 0, before, 0.0)
+    return total + np.where(load.cut_parts > 0, add, 0.0) + np.where(load.prescale > 0, before, 0.0)

@@ -1,4 +1,4 @@
-"""The record of a GPU: what its numbers are called, and reading, checking, finding and writing one."""
+"""The record of a GPU: the names of its numbers, and functions that read, check, find and write records."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
     "using",
 ]  # fmt: skip
 
-#: The record that a GPU takes which resembles several of them equally.
+#: The record used for a GPU that resembles several of them equally.
 _DEFAULT = "NVIDIA H200"
 
 
 class RecordError(ValueError):
-    """A file holds no valid record of a GPU; the message names the file, the entry, and what is accepted."""
+    """A file is no valid record of a GPU; the message names the file, the entry, and what is accepted."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ class MemoryRates:
     """Rates of a GPU's memory.
 
     Attributes:
-        l2: pairs (bytes of X in use at a time, TB/s at which its random rows come out of L2), by rising size.
-        resident_bytes: a slice of X of this size stays in L2 beside what else passes through.
-        pass_start_us, pass_tbs: a pass over X that reads and writes it: microseconds of its start, TB/s.
-        dram_tbs: TB/s of a large copy, bytes read and written; with `gather_tbs` the ceiling of the
-            benchmarks' modelled floor.
-        gather_tbs: TB/s of random rows of 256 bytes out of an X of 45 MB.
+        l2: pairs (bytes of the part of X that running warps read from, TB/s of random reads of its rows
+            through L2), by rising size.
+        resident_bytes: a slice of X of at most this size stays in L2 while a product runs.
+        pass_start_us, pass_tbs: a pass that reads and writes X: microseconds of its start, and TB/s.
+        dram_tbs: TB/s of a large copy, counting bytes read and written; with `gather_tbs` the ceiling of
+            the benchmarks' modelled floor.
+        gather_tbs: TB/s of random rows of 256 bytes read from an X of 45 MB.
     """
 
     l2: tuple[tuple[float, float], ...]
@@ -60,18 +61,21 @@ class CsrRates:
 
     Attributes:
         start_us: microseconds that a warp waits at its start.
-        batch_us: for each batch of 8 nonzeros.
-        row_us, slice_us: microseconds of the whole GPU for each row, and for each slice of 128 bytes of it.
-        group_row_us: for each row in a group of short rows.
-        row_gather, group_gather: by arithmetic ("half", "tf32", "fp32") what the gather takes, in units of
-            its time by the rate of L2: of rows by themselves, and of rows in groups.
-        sddmm: what SDDMM takes, in units of SpMM's time.
-        warps: warps on a multiprocessor that share out a small matrix.
-        group_degree: rows go in groups below this mean number of nonzeros.
+        batch_us: microseconds that a warp waits for each batch of 8 nonzeros.
+        row_us, slice_us: microseconds of the whole GPU (the cost divided among all multiprocessors) for each
+            row, and for each slice of 128 bytes of a row.
+        group_row_us: microseconds of the whole GPU for each row in a group of short rows.
+        row_gather, group_gather: the time of the gather over its time by the rate of L2, for each arithmetic
+            ("half", "tf32", "fp32"): for rows by themselves, and for rows in groups.
+        sddmm: the time of SDDMM over the time of SpMM.
+        warps: warps on a multiprocessor among which a small matrix is divided.
+        group_degree: rows are put into groups below this mean number of nonzeros a row.
         group_nnz: nonzeros of a group.
-        slice_degree: from this mean on, where X does not stay in L2, a warp takes one slice of X.
-        parallel_degree: a row's nonzeros are taken side by side by k lanes from k / 2 times this mean on.
-        prescale_degree: from this mean on X is weighed in a pass of its own.
+        slice_degree: from this mean number of nonzeros a row on, a warp computes one slice of X if X does
+            not stay in L2.
+        parallel_degree: a warp computes k nonzeros of a row at a time, k a power of two, if rows have a mean
+            of at least k / 2 times this many nonzeros.
+        prescale_degree: from this mean number of nonzeros a row on, X is scaled in a pass before the product.
     """
 
     start_us: float
@@ -92,11 +96,11 @@ class CsrRates:
 
 @dataclass(frozen=True)
 class WindowRates:
-    """Costs of the window kernel, beside the csr kernel's on the problem.
+    """Costs of the window kernel, in units of the csr kernel's for an equal problem.
 
     Attributes:
-        spmm: what a gathered row costs SpMM, in units of the csr kernel's.
-        sddmm: what SDDMM takes, in units of the csr kernel's time.
+        spmm: the cost of a gathered row of X in SpMM.
+        sddmm: the time of SDDMM.
     """
 
     spmm: float
@@ -105,11 +109,11 @@ class WindowRates:
 
 @dataclass(frozen=True)
 class PanelVariant:
-    """What one arithmetic or storage costs panels, in units of the plain 16-bit kernel of their height.
+    """Costs of an arithmetic and storage of panels, in units of 16-bit panels of their height without values.
 
     Attributes:
-        gather: of the gather's time by the rate of L2.
-        busy: factor on `warp_us`, `slice_us` and `tile_us`.
+        gather: factor of the gather's time by the rate of L2.
+        busy: factor of `warp_us`, `slice_us` and `tile_us`.
     """
 
     gather: float
@@ -121,13 +125,13 @@ class PanelRow:
     """Costs of panels of one height, in microseconds.
 
     Attributes:
-        warp_us, slice_us, tile_us: what the whole GPU is busy with a warp, with each slice of X that it
-            takes, and with each K tile of a slice, beside the gather.
-        wait_us, slice_wait_us, tile_wait_us: what one warp, alone on the GPU, waits for at its start, for
-            each slice, and for each K tile of a slice.
-        round: part of a mean warp's wait that each further round of warps adds.
-        variants: by arithmetic and storage: "half" (16 bits), "tf32", "tf32_rounded" (X rounded before the
-            product), "fp32", "half_stored" (a stored value of 16 bits for each nonzero).
+        warp_us, slice_us, tile_us: time of the whole GPU (the cost divided among all multiprocessors) for a
+            warp, for each slice of X that it computes, and for each K tile of a slice, without the gather.
+        wait_us, slice_wait_us, tile_wait_us: latency of one warp alone on the GPU: at its start, for each
+            slice, and for each K tile of a slice.
+        round: share of a mean warp's latency that each further round of warps adds.
+        variants: costs by arithmetic and storage: "half" (16 bits), "tf32", "tf32_rounded" (X rounded before
+            the product), "fp32", "half_stored" (16 bits, with a stored value for each nonzero).
     """
 
     warp_us: float
@@ -145,12 +149,14 @@ class PanelRates:
     """Costs of the panel kernel.
 
     Attributes:
-        warps: warps on a multiprocessor that share out a small matrix.
-        power: bounds are added as powers of this exponent.
-        slice_in_use: how much more of X is in use for each further slice that a warp takes.
-        add_us, add_part_us: the kernel that adds up cut panels: its start, and for each part of 16 rows and
-            one slice.
-        prefetch: panels ahead that a warp asks L2 for, for each multiprocessor.
+        warps: warps on a multiprocessor among which a small matrix is divided.
+        power: the exponent with which the model's bounds are added.
+        slice_in_use: growth of the part of X that running warps read from, in slices, for each further slice
+            that a warp computes.
+        add_us, add_part_us: microseconds of the kernel that adds the partial sums of cut panels: its start,
+            and each part of 16 rows and one slice.
+        prefetch: a warp prefetches to L2 for the panel that lies this many panels further on in the work
+            list, times the number of multiprocessors.
         heights: costs by the height of a panel.
     """
 
@@ -168,13 +174,15 @@ class AttentionRates:
     """Thresholds of fused attention.
 
     Attributes:
-        prefetch: panels ahead that a warp asks L2 for, for each multiprocessor.
-        tall_nnz: nonzeros for each column slot of 16-row panels from which tall panels are looked at.
-        tall_slots: tall panels may have this many times the column slots that as many rows have on average.
-        tall_blocks: tall panels that run on a multiprocessor at a time.
-        fused_backward_slots: the backward pass in one pays where the transpose has this many times the column
-            slots.
-        partials_memory: share of the GPU's memory that its partial sums of dK and dV may take.
+        prefetch: a warp prefetches to L2 for the panel that lies this many panels further on in the work
+            list, times the number of multiprocessors.
+        tall_nnz: tall panels (64 rows) are considered if 16-row panels have this many nonzeros a column slot.
+        tall_slots: tall panels are used if four times their column slots are at most this many times those
+            of 16-row panels.
+        tall_blocks: number of tall panels that run on a multiprocessor at a time.
+        fused_backward_slots: the fused backward pass is used if 16-row panels of the transpose have at least
+            this many times the column slots of A's.
+        partials_memory: share of the GPU's memory that the fused backward's partial sums may take.
     """
 
     prefetch: int
@@ -187,14 +195,14 @@ class AttentionRates:
 
 @dataclass(frozen=True)
 class GpuRecord:
-    """What was measured on one kind of GPU.
+    """The record of one kind of GPU.
 
     Attributes:
-        name: as the driver gives it.
+        name: the GPU's name as the driver gives it.
         capability: compute capability (major, minor).
-        multiprocessors, memory_bytes, l2_bytes: of the GPU.
-        fitted: where the numbers come from: date, commit, versions, cases, and how far the model is off.
-        memory, csr, window, panel, attention: the numbers.
+        multiprocessors, memory_bytes, l2_bytes: number of multiprocessors, bytes of memory and of L2.
+        fitted: the origin of the numbers: date, commit, versions, cases, and how far the model is off.
+        memory, csr, window, panel, attention: rates, costs and thresholds.
     """
 
     name: str
@@ -215,7 +223,7 @@ def _reject(where: str, problem: str) -> NoReturn:
 
 
 def _check(record: GpuRecord, where: str) -> GpuRecord:
-    """Refuses what the models could not compute with."""
+    """Raises RecordError for numbers that the models can't compute with; returns the record."""
     sizes = [size for size, _ in record.memory.l2]
     if len(sizes) < 2 or sizes != sorted(set(sizes)) or sizes[0] != 0:
         _reject(f"{where}.memory.l2", f"has sizes {sizes}; accepted: two or more, rising, from 0 on")
@@ -254,7 +262,7 @@ def _read(content: Any, where: str) -> GpuRecord:
 
 
 def load_record(path: Path) -> GpuRecord:
-    """Reads a record.
+    """Reads a record from a JSON file.
 
     Raises:
         RecordError: the file can't be read or holds no valid record.
@@ -267,7 +275,7 @@ def load_record(path: Path) -> GpuRecord:
 
 
 def save_record(record: GpuRecord, path: Path) -> None:
-    """Writes a record, whole or not at all.
+    """Writes a record to a JSON file atomically.
 
     Raises:
         RecordError: `record` is not valid; nothing is written.
@@ -280,7 +288,7 @@ def save_record(record: GpuRecord, path: Path) -> None:
 
 
 def user_folder() -> Path:
-    """Where the user's own records are: GNNSPARSE_GPU_RECORDS, or a folder of the user's data."""
+    """Returns the folder of the user's records: GNNSPARSE_GPU_RECORDS, or one in the user's data folder."""
     chosen = os.environ.get("GNNSPARSE_GPU_RECORDS")
     return Path(chosen) if chosen else Path(platformdirs.user_data_dir("gnnsparse")) / "gpus"
 
@@ -296,7 +304,9 @@ def _read_all(user: Path) -> tuple[GpuRecord, ...]:
 
 
 def records() -> tuple[GpuRecord, ...]:
-    """All records, by name: this package's, and the user's own, which win. Read once in a process.
+    """Returns all records: this package's and the user's; of two with one name, the user's.
+
+    Files are read in the first call of a process only.
 
     Raises:
         RecordError: a file in one of the folders holds no valid record.
@@ -327,7 +337,7 @@ _in_use: GpuRecord | None = None
 
 @contextmanager
 def using(record: GpuRecord) -> Iterator[None]:
-    """Makes a record that of every GPU, for plans that are made inside."""
+    """Makes `record_for` return `record` for every GPU inside a `with` block, for plans chosen there."""
     global _in_use
     before, _in_use = _in_use, record
     try:
@@ -337,7 +347,7 @@ def using(record: GpuRecord) -> Iterator[None]:
 
 
 def record_for(device: Device) -> GpuRecord:
-    """The record of a GPU: its own, or that of the GPU it resembles most.
+    """Returns the record of a GPU: its own, or that of the GPU which it resembles most.
 
     Resemblance is judged by compute capability first, then by multiprocessors, L2 and memory.
 

@@ -1,4 +1,4 @@
-"""Layers, each in a file of its own. A layer in a file's `__all__` is importable from this package."""
+"""Layers, one file each. Every layer in the `__all__` of a file here can be imported from this package."""
 
 import torch
 
@@ -11,7 +11,7 @@ from gnnsparse.nn.sparse_linear import SparseLinear
 from gnnsparse.nn.transformer import TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.registry import discover
 
-# Type checkers know the names that are imported above; layers of other files are found when this is run.
+# Type checkers see the names that are imported above; `find_layers` adds the layers of other files.
 __all__ = [
     "AGNNConv",
     "GCNConv",
@@ -25,10 +25,10 @@ __all__ = [
 
 
 def find_layers() -> None:
-    """Makes the layers of every file in this folder importable from the package.
+    """Imports every file in this folder, and adds its layers to this package.
 
     Raises:
-        ValueError: two files define a layer of one name.
+        ValueError: two files define layers with one name.
     """
     for module in discover(__name__):
         for name in getattr(module, "__all__", ()):

@@ -1,4 +1,4 @@
-"""From an `edge_index` and edge weights to what a GCN layer multiplies with, and keeping it between calls."""
+"""Operands that layers make of an `edge_index` and edge weights, and keep from one call to the next."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["AdjacencyMemo", "GcnAdjacency", "GcnRecipe"]
 
 @dataclass(frozen=True)
 class GcnRecipe:
-    """How a layer turns edges into a matrix.
+    """How a layer makes a matrix of edges.
 
     Attributes:
-        normalize: scale by D^-1/2 on both sides, D the sums of the rows.
-        loop_weight: of the self-loops that are added where there is none; None adds none.
-        precision: of the operand.
+        normalize: whether the matrix is scaled by D^-1/2 on both sides, where D holds the sums of the rows.
+        loop_weight: weight of the self-loops that nodes without one get; None: none are added.
+        precision: precision of the operand.
     """
 
     normalize: bool
@@ -33,11 +33,11 @@ class GcnRecipe:
 
 @dataclass(frozen=True, eq=False)
 class _Loops:
-    """Where the self-loops of an edge list are; of several at a node the last one counts, as in PyG.
+    """The self-loops of an edge list. If a node has several, the last one counts, as in PyG.
 
     Attributes:
-        others: int64, the edges that are no self-loops.
-        nodes, edges: int64, the nodes with a self-loop, and the edge it is.
+        others: int64 [n], indices of the edges that are no self-loops.
+        nodes, edges: int64 [loops], the nodes with a self-loop, and the index of its edge.
     """
 
     others: torch.Tensor
@@ -54,20 +54,21 @@ class _Loops:
 
 
 class GcnAdjacency:
-    """The matrix of an `edge_index` under a recipe.
+    """The operand that a layer makes of an `edge_index`.
 
-    Without edge weights, normalised and with self-loops, the operand has rank-1 weights and `values`
-    are not needed. In every other case it is the bare structure and `values` weigh it.
+    If it is normalised, has self-loops and no edge weights, the operand has rank-1 weights, and no edge
+    values are needed. In all other cases the operand is the structure alone, and `values` returns its edge
+    values.
 
     Args:
         edge_index: int64 or int32 [2, edges], sources over targets.
-        num_nodes: of the graph.
-        recipe: how to make the matrix.
-        weighted: whether `values` will be asked for with edge weights.
+        num_nodes: number of nodes.
+        recipe: how the matrix is made.
+        weighted: whether `values` will be called with edge weights.
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
-        edge_index = edge_index.as_subclass(torch.Tensor)  # PyG's EdgeIndex is one
+        edge_index = edge_index.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
         self._recipe, self._num_nodes = recipe, num_nodes
         self._edges = edge_index.shape[1]
         self._loops: _Loops | None = None
@@ -88,10 +89,13 @@ class GcnAdjacency:
         self._indices: torch.Tensor | None = None
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """The weights of the nonzeros, float32 [nnz]; None: those of the operand. Differentiable.
+        """Computes the edge values for a product with the operand. Differentiable.
 
         Args:
-            edge_weight: floating [edges]; None: 1 each.
+            edge_weight: floating-point [edges]; None: 1 each.
+
+        Returns:
+            float32 [nnz]; None if the operand's own weights are right.
 
         Raises:
             TypeError: `edge_weight` is not a floating-point tensor.
@@ -115,7 +119,7 @@ class GcnAdjacency:
         return edge_weight
 
     def _with_loops(self, weights: torch.Tensor) -> torch.Tensor:
-        """The weights in the order of the edges that the operand was made of."""
+        """Returns the weights with those of self-loops, in the order of the edges given to `prepare`."""
         if self._loops is None or self._recipe.loop_weight is None:
             return weights
         loops = weights.new_full((self._num_nodes,), self._recipe.loop_weight)
@@ -126,20 +130,20 @@ class GcnAdjacency:
         if self._indices is None:
             self._indices = self.operand.indices()
         row, col = self._indices
-        # Row by row, in a fixed order: a scattered sum may differ from run to run on a GPU.
+        # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
         lengths = self.operand.kernels.csr.degrees
         degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
         positive = degree > 0
-        # The root of 1 where the degree is 0 keeps NaN out of the gradient.
+        # A degree of 0 is replaced by 1 under the root, so that its gradient is not NaN.
         scale = torch.where(positive, torch.where(positive, degree, 1.0).rsqrt(), 0.0)
         return scale[row] * weights * scale[col]
 
 
 class _Watched:
-    """Tells whether a tensor is still the one seen before, with the contents it had then."""
+    """Remembers a tensor and its version, to tell later whether it is that tensor with unchanged contents."""
 
     def __init__(self, tensor: torch.Tensor | None) -> None:
-        # Tensors made in inference mode have no version: a change in place could not be seen.
+        # Tensors made in inference mode have no version counter, so in-place changes can't be detected.
         self._unknown = tensor is not None and tensor.is_inference()
         self._ref = None if tensor is None else weakref.ref(tensor)
         self._version = 0 if tensor is None or self._unknown else tensor._version
@@ -152,7 +156,14 @@ class _Watched:
 
 @dataclass
 class _Entry:
-    """What a layer made last, and of what; `values` belong to `weights`, unless that is None."""
+    """The last operand of a layer, with the arguments it was made of.
+
+    Attributes:
+        num_nodes, weighted, edges: the arguments.
+        adjacency: the operand.
+        values: the last edge values.
+        weights: the edge weights that `values` were computed from; None: none were computed yet.
+    """
 
     num_nodes: int
     weighted: bool
@@ -163,11 +174,14 @@ class _Entry:
 
 
 class AdjacencyMemo:
-    """Keeps the last matrix of a layer, or the first one for ever. Copies share it, a pickle is empty.
+    """Keeps the operand that a layer made of an `edge_index`, for calls with that edge_index.
+
+    Copies share the operand; pickles do not contain it.
 
     Args:
-        forever: keep the first one, whatever comes later. Values that need a gradient are made anew
-            from the weights in each call.
+        forever: False: another edge_index, or an in-place change, makes a new operand. True: the first
+            operand is used in all calls, whatever their edge_index. In both cases edge values that need a
+            gradient are computed in each call.
     """
 
     def __init__(self, forever: bool) -> None:
@@ -183,22 +197,23 @@ class AdjacencyMemo:
         return {"_forever": self._forever, "_entry": None}
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Drops the operand."""
         self._entry = None
 
     def resolve(
         self, x: Any, adj: Any, edge_weight: torch.Tensor | None, recipe: GcnRecipe
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """What a layer multiplies with, and the values in place of its own weights.
+        """Returns the operand of a call, and edge values to use in place of its own weights, or None.
 
         Args:
             x: the layer's input [nodes, features].
-            adj: an operand, which is used as it is, or an edge_index.
-            edge_weight: with an edge_index: floating [edges], or None.
-            recipe: how to make a matrix of the edge_index.
+            adj: an operand, which is returned itself, or an edge_index.
+            edge_weight: with an edge_index: floating-point [edges], or None for 1 each.
+            recipe: how a matrix is made of the edge_index.
 
         Raises:
-            TypeError, ValueError: an argument is of another type or shape, or does not suit another one.
+            TypeError: an argument is of another type.
+            ValueError: an argument has another shape or device, or does not go with another one.
         """
         if isinstance(adj, SparseOperand):
             if edge_weight is not None:
@@ -208,7 +223,7 @@ class AdjacencyMemo:
             bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
         if not isinstance(x, torch.Tensor) or x.dim() != 2:
             bad_type("x", x, "a tensor [nodes, in_channels]")
-        if torch.compiler.is_compiling():  # imported there already; it takes seconds elsewhere
+        if torch.compiler.is_compiling():  # only then: `disable` imports modules, which takes seconds
             return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0], recipe)
         return self._prepare(adj, edge_weight, x.shape[0], recipe)
 
@@ -217,7 +232,7 @@ class AdjacencyMemo:
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
-        # What is made in inference mode could not be used in training later.
+        # Tensors made in inference mode could not be used in training later.
         with torch.inference_mode(False):
             return self.get(edge_index, edge_weight, num_nodes, recipe)
 
@@ -228,7 +243,7 @@ class AdjacencyMemo:
         num_nodes: int,
         recipe: GcnRecipe,
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """The operand of an `edge_index` and the values to weigh it with; see GcnAdjacency."""
+        """Returns the operand of an `edge_index`, made or kept, and its edge values (see GcnAdjacency)."""
         entry = self._entry
         weighted = edge_weight is not None
         if entry is None or not self._matches(entry, edge_index, num_nodes, weighted):

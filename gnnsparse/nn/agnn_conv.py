@@ -19,20 +19,21 @@ __all__ = ["AGNNConv"]
 
 
 class AGNNConv(torch.nn.Module):
-    """y_i = sum over j of softmax_j(beta cos(x_i, x_j)) x_j, j the neighbours of i and i itself.
+    """y_i = sum over j of softmax_j(beta cos(x_i, x_j)) x_j, where j are the neighbours of i and i itself.
 
-    Thekumparampil et al. 2018, "Attention-based Graph Neural Network for Semi-supervised Learning",
-    equation 6. Arguments, parameter and `state_dict` (`beta` [1]) are those of PyG's AGNNConv, and so
-    are the numbers; the cosine with a row of zeros is 0, and no gradient goes to such a row by way
-    of the cosine, where PyG's is multiplied with 10^12. Nothing is stored for each edge.
+    Thekumparampil et al. 2018, "Attention-based Graph Neural Network for Semi-supervised Learning", equation
+    6. Arguments, parameter and `state_dict` (`beta` [1]) are those of PyG's AGNNConv, and outputs agree with
+    it. The cosine with a row of zeros is 0. Such a row gets no gradient through the cosine, whereas PyG
+    multiplies its gradient by 10^12. No tensor has a value for each edge.
 
     Args:
-        requires_grad: learn beta; otherwise it is a buffer that stays 1.
-        add_self_loops: add them to an edge_index where there is none. An operand is used as it is.
-        precision: of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
+        requires_grad: whether beta is learned; False: it is a buffer that stays 1.
+        add_self_loops: whether nodes without a self-loop in an edge_index get one. Operands are not changed.
+        precision: precision of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range.
+        TypeError: an argument is of another type.
+        ValueError: the precision is unknown.
     """
 
     beta: torch.Tensor
@@ -51,24 +52,26 @@ class AGNNConv(torch.nn.Module):
             self.register_buffer("beta", torch.ones(1))
 
     def reset_parameters(self) -> None:
-        """Sets beta to 1 and forgets a kept matrix."""
+        """Sets beta to 1, and drops a kept operand."""
         torch.nn.init.ones_(self.beta)
         self._memo.clear()
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """The layer's output.
+        """Computes the layer's output.
 
         Args:
             x: [nodes, features], float32, float16 or bfloat16, on the device of `adj`.
-            adj: a SparseOperand [nodes, nodes], whose weights play no part: one prepared with
-                values="gcn" has the self-loops. Or an edge_index [2, edges], sources over targets,
-                prepared and kept as by GCNConv; an edge that is given twice counts twice.
+            adj: a SparseOperand [nodes, nodes], whose weights are ignored; prepare it with values="gcn" to
+                add self-loops. Or an edge_index [2, edges], sources over targets, which the layer prepares
+                in the first call, and again if it gets another tensor or the tensor was changed in place; an
+                edge that is repeated counts several times.
 
         Returns:
             [nodes, features] in the dtype of x.
 
         Raises:
-            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device.
         """
         recipe = GcnRecipe(False, 1.0 if self.add_self_loops else None, self.precision)
         operand, _ = self._memo.resolve(x, adj, None, recipe)
@@ -86,7 +89,7 @@ def _cosine_operands(x: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor,
 
 
 class _CosineOperands(torch.autograd.Function):
-    """Unit rows scaled for q and k, with a gradient of fewer kernels than autograd's own."""
+    """Computes q = beta u and k = u for the unit rows u of x; its gradient takes few kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, beta: torch.Tensor) -> Any:
@@ -99,7 +102,7 @@ class _CosineOperands(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dq: torch.Tensor, dk: torch.Tensor) -> Any:
         x, beta, unit, inverse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again
+        if torch.is_grad_enabled():  # by autograd, for second derivatives
             q, k = _cosine_operands(x, beta)
             wanted = [t for t, need in zip((x, beta), ctx.needs_input_grad, strict=True) if need]
             found = iter(torch.autograd.grad((q, k), wanted, (dq, dk), create_graph=True))
@@ -120,26 +123,29 @@ _quick = direct(_CosineOperands)
 
 
 def _unit_rows(x: torch.Tensor) -> torch.Tensor:
-    """The rows divided by their lengths, float32; rows of zeros stay."""
+    """Divides rows by their Euclidean lengths, in float32; rows of zeros stay zero."""
     x = x.float()  # squares of float16 overflow
     return x * _inverse_lengths(x)
 
 
 def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
-    """The reciprocal of each row's length, [.., 1]; 0 for rows of zeros."""
+    """Returns the reciprocal of each row's Euclidean length, [..., 1]; 0 for rows of zeros."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     some = length > 0
-    # A length of 1 where it is 0 keeps NaN out of the gradient.
+    # A length of 0 is replaced by 1 in the reciprocal, so that its gradient is not NaN.
     return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
 
 
 @dataclass(frozen=True)
 class _LogCounts(Key["torch.Tensor | None"]):
-    """The logarithms of how often each edge was given."""
+    """Key of the logarithms of the numbers of repeats of edges."""
 
 
 def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
-    """The logarithm of how often each edge was given, [nnz]: softmax then counts it that often."""
+    """Returns a bias by which the softmax counts repeated edges several times; None if there are none.
+
+    It is the logarithm of the number of times that each edge was given, float32 [nnz].
+    """
 
     def make() -> Any:
         if operand.num_edges == operand.nnz:

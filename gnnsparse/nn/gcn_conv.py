@@ -17,21 +17,22 @@ __all__ = ["GCNConv"]
 class GCNConv(torch.nn.Module):
     """y = D^-1/2 (A + I) D^-1/2 x W + b (Kipf and Welling 2017, equation 2).
 
-    Arguments, parameters and `state_dict` (`lin.weight` [out, in], `bias` [out]) are those of PyG's
-    GCNConv, and so are the numbers.
+    Arguments, parameters and `state_dict` (`lin.weight` [out, in], `bias` [out]) are those of PyG's GCNConv,
+    and outputs agree with it.
 
     Args:
-        in_channels, out_channels: features of a node, before and after.
-        improved: self-loops that are added weigh 2. As in PyG, without edge weights it changes nothing.
-        cached: with an edge_index: keep the matrix of the first call for ever.
-        add_self_loops: add them where there is none; None: if `normalize`. Goes with `normalize` only.
-        normalize: scale an edge_index by the degrees on both sides.
-        bias: learn b.
-        precision: of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
+        in_channels, out_channels: features of a node in x and in y.
+        improved: whether added self-loops have weight 2. As in PyG, this has no effect without edge weights.
+        cached: with an edge_index: whether the operand of the first call is used in all later calls.
+        add_self_loops: with an edge_index: whether nodes without a self-loop get one; None: if `normalize`.
+            It needs `normalize`.
+        normalize: whether an edge_index is scaled by D^-1/2 on both sides.
+        bias: whether b is learned; False: there is none.
+        precision: precision of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, or add_self_loops without normalize.
+        ValueError: an argument is out of range, or add_self_loops is given without normalize.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class GCNConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weight anew (Glorot and Bengio 2010), zeroes the bias, forgets a kept matrix."""
+        """Draws the weight (Glorot and Bengio 2010), sets the bias to 0, and drops a kept operand."""
         torch.nn.init.xavier_uniform_(self.lin.weight)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
@@ -79,22 +80,25 @@ class GCNConv(torch.nn.Module):
         adj: SparseOperand | torch.Tensor,
         edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The layer's output.
+        """Computes the layer's output.
 
         Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`. Autocast
-                works as for a linear layer.
-            adj: a SparseOperand [nodes, nodes], used as it is: `gnnsparse.prepare(...,
-                values="gcn")` makes the one of the formula. Or an edge_index [2, edges], sources
-                over targets: the layer prepares it, and again when it gets another tensor or the
-                tensor was changed in place; a model of several layers does better with an operand.
-            edge_weight: with an edge_index: floating [edges]. Gets a gradient if it needs one.
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`. Autocast works as
+                for a linear layer.
+            adj: a SparseOperand [nodes, nodes], which is used with its own weights: `gnnsparse.prepare(...,
+                values="gcn")` makes the matrix of the formula. Or an edge_index [2, edges], sources over
+                targets, which the layer prepares in the first call, and again if it gets another tensor or
+                the tensor was changed in place. In models of several layers each layer would prepare it, so
+                an operand is faster.
+            edge_weight: with an edge_index: floating-point [edges], which gets a gradient if it needs one;
+                None: 1 each.
 
         Returns:
             [nodes, out_channels], in the dtype of the linear layer's output.
 
         Raises:
-            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device, or does not go with another one.
         """
         loop_weight = (2.0 if self.improved else 1.0) if self.add_self_loops else None
         recipe = GcnRecipe(self.normalize, loop_weight, self.precision)
@@ -105,12 +109,12 @@ class GCNConv(torch.nn.Module):
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _product_first(self, x: torch.Tensor, values: torch.Tensor | None) -> bool:
-        """Whether (A x) W costs less than A (x W).
+        """Returns whether (A x) W costs less than A (x W).
 
-        The dense products cost the same either way. The sparse ones cost their width for each
-        nonzero: `in_channels` against `out_channels`, once forward, once more backward for each
-        gradient that has to pass through A. In (A x) W that is the gradient of x alone, which the
-        first layer of a model does not need; in A (x W) it is that of x or of W.
+        The dense products cost equally much in both. The cost of a sparse product is proportional to its
+        width, `in_channels` or `out_channels`. There is one in the forward pass, and one in the backward pass
+        for each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer
+        of a model does not need; in A (x W) for the gradient of x or of W.
         """
         of_x, of_w, of_values = (
             torch.is_grad_enabled() and t is not None and t.requires_grad

@@ -17,20 +17,21 @@ _MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 
 
 def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.Tensor:
-    """What `gnnsparse.attention` adds to its scores so that padded keys do not count.
+    """Makes the argument `bias` of `gnnsparse.attention` by which padded keys are masked.
 
-    A value for each sequence and edge: 4 bytes x batch x nnz, the same for all heads and layers.
+    It has a value for each sequence and edge, 4 bytes x batch x nnz, which all heads and layers can share.
 
     Args:
-        pattern: of shape [L, S].
-        key_padding_mask: [S] or [batch, S], bool, True where the key is padding; or floating, added
-            to the scores.
+        pattern: operand of shape [L, S].
+        key_padding_mask: [S] or [batch, S], bool, True for keys that are padding; or floating-point, added to
+            the scores.
 
     Returns:
-        float32 [1, nnz] or [batch, 1, nnz], in the order of the pattern's edges.
+        float32 [1, nnz] or [batch, 1, nnz], in the pattern's own order.
 
     Raises:
-        TypeError, ValueError: the mask has another dtype, shape or device.
+        TypeError: the mask is of another type or dtype.
+        ValueError: the mask has another shape or device.
     """
     keys = pattern.shape[1]
     accepted = f"a tensor [{keys}] or [batch, {keys}] of bool or of a floating dtype"
@@ -49,22 +50,23 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
 class SparseAttention(torch.nn.Module):
     """Multi-head attention (Vaswani et al. 2017) over the edges of a pattern.
 
-    Parameters and `state_dict` (`in_proj_weight`, `in_proj_bias`, `out_proj.weight`, `out_proj.bias`)
-    are those of torch.nn.MultiheadAttention, and so are the numbers with a pattern of all pairs.
-    A query that no key is left for gets the output projection's bias, where torch gives NaN.
+    Parameters and `state_dict` (`in_proj_weight`, `in_proj_bias`, `out_proj.weight`, `out_proj.bias`) are
+    those of torch.nn.MultiheadAttention, and outputs agree with it if the pattern has all pairs. A query all
+    of whose keys are masked gets the output projection's bias, whereas torch returns NaN.
 
     Args:
         embed_dim: features of a token.
-        num_heads: heads; each has embed_dim / num_heads features.
-        dropout: share of the attention weights that training sets to 0, in [0, 1).
-        bias: of the projections.
-        batch_first: inputs are [batch, length, features] rather than [length, batch, features].
-        fused: None lets the plan choose; False computes scores, softmax and output one after another; True
-            raises where no fused kernel can run.
-        device, dtype: of the parameters.
+        num_heads: number of heads; each has embed_dim / num_heads features.
+        dropout: probability with which training sets an attention weight to 0, in [0, 1).
+        bias: whether the projections have biases.
+        batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
+        fused: None: the plan decides; False: scores, softmax and output are computed by three operations;
+            True: a fused kernel runs, or an error is raised if none can.
+        device, dtype: device and dtype of the parameters.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range.
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class SparseAttention(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weights anew and zeroes the biases, as torch.nn.MultiheadAttention does."""
+        """Draws the weights and sets the biases to 0, in the way of torch.nn.MultiheadAttention."""
         torch.nn.init.xavier_uniform_(self.in_proj_weight)
         self.out_proj.reset_parameters()
         if self.in_proj_bias is not None:
@@ -115,23 +117,24 @@ class SparseAttention(torch.nn.Module):
         *,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The attended values. For self-attention give the same tensor three times.
+        """Computes the layer's output. For self-attention pass one tensor as query, key and value.
 
         Args:
-            query: [L, E], or [batch, L, E] with batch_first, or [L, batch, E].
-            key, value: the same with S in place of L.
-            pattern: from `gnnsparse.prepare`, of shape [L, S]: `gnnsparse.masks` makes some. All
-                sequences and heads share it.
-            key_padding_mask: [S] or [batch, S]: see edge_bias.
-            is_causal: leave out the edges to later keys; unlike torch's it is no hint.
-            bias: added to the scores: [nnz], [heads, nnz] or [batch, heads or 1, nnz] in the
-                pattern's own order; `edge_bias` makes one of a mask.
+            query: [L, E], or [batch, L, E] with batch_first, or [L, batch, E] without.
+            key, value: [S, E], or [batch, S, E] with batch_first, or [S, batch, E] without.
+            pattern: operand of shape [L, S] made by `gnnsparse.prepare`, for example from a pattern of
+                `gnnsparse.masks`. All sequences and heads share it.
+            key_padding_mask: [S] or [batch, S], the argument of `edge_bias`; None: no key is padding.
+            is_causal: whether edges to later keys are masked. torch's argument of this name is a hint only.
+            bias: added to the scores: [nnz], [heads, nnz] or [batch, heads or 1, nnz] in the pattern's own
+                order; `edge_bias` makes one of a padding mask. None: no bias.
 
         Returns:
-            As query, in the dtype of its projection.
+            A tensor of query's shape, in the dtype of the output projection.
 
         Raises:
-            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device.
         """
         if not isinstance(pattern, SparseOperand):
             bad_type("pattern", pattern, "a SparseOperand, from gnnsparse.prepare")
@@ -161,7 +164,7 @@ class SparseAttention(torch.nn.Module):
         return x.dim() == 3 and not self.batch_first
 
     def _batch_first(self, name: str, x: Any, length: int) -> torch.Tensor:
-        """`x` as [.., length, E], after a check."""
+        """Checks an input, and returns it as [..., length, E]."""
         if not isinstance(x, torch.Tensor):
             bad_type(name, x, f"a tensor of {self.embed_dim} features a token")
         turned = x.transpose(0, 1) if self._turned(x) else x
@@ -172,7 +175,7 @@ class SparseAttention(torch.nn.Module):
         return turned
 
     def _project(self, inputs: list[torch.Tensor], itself: bool) -> tuple[torch.Tensor, ...]:
-        """Queries, keys and values [.., tokens, E]; of one input, in one product."""
+        """Computes queries, keys and values, [..., tokens, E]: of one input tensor in one product."""
         weight, bias = self.in_proj_weight, self.in_proj_bias
         if itself:
             return F.linear(inputs[0], weight, bias).chunk(3, dim=-1)
@@ -181,9 +184,9 @@ class SparseAttention(torch.nn.Module):
         return tuple(F.linear(x, w, b) for x, w, b in parts)
 
     def _split(self, x: torch.Tensor) -> torch.Tensor:
-        """[.., tokens, E] -> [.., heads, tokens, E / heads], a view."""
+        """Returns [..., tokens, E] as a view [..., heads, tokens, E / heads]."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
 
     def extra_repr(self) -> str:
-        """What repr() shows."""
+        """Returns the text that repr() shows."""
         return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"

@@ -1,4 +1,4 @@
-"""A linear layer whose weight matrix was pruned."""
+"""A linear layer with a sparse weight matrix."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["SparseLinear"]
 
 
 class SparseLinear(torch.nn.Module):
-    """y = x W^T + b with a sparse W, through SpMM. The nonzeros of W are trained, their places stay.
+    """y = x W^T + b with a sparse W, computed by SpMM. The values of W are trained, its structure is fixed.
 
-    `weight` [nnz] holds them in CSR order, row by row; the places are buffers (`indptr` int64
-    [out + 1], `indices` int32 [nnz]) and go with the `state_dict`.
+    The parameter `weight` [nnz] holds the values in CSR order. The structure is in the buffers `indptr`,
+    int64 [out_features + 1], and `indices`, int32 [nnz], which are part of the `state_dict`.
 
     Args:
-        graph: where W [out_features, in_features] has nonzeros; its values play no part.
-        bias: learn b.
-        precision: what x and W are rounded to in the product; see gnnsparse.Precision.
+        graph: structure of W [out_features, in_features]; its values are ignored.
+        bias: whether b is learned; False: there is none.
+        precision: precision that x and W are rounded to in the product; see gnnsparse.Precision.
 
     Raises:
-        TypeError: `graph` is no SparseGraph, or another argument of another type.
-        ValueError: there is no such precision.
+        TypeError: an argument is of another type.
+        ValueError: the precision is unknown.
     """
 
     indptr: torch.Tensor
@@ -62,17 +62,18 @@ class SparseLinear(torch.nn.Module):
         *,
         precision: Precision | str = "fp32",
     ) -> SparseLinear:
-        """A layer with the largest weights of a dense one (magnitude pruning).
+        """Makes a layer of the largest weights of a dense layer (magnitude pruning).
 
         Args:
-            linear: the dense layer, which stays as it is.
-            sparsity: share of the weights to leave out, in [0, 1].
-            vector: weights that are kept or left out together, the same input of so many consecutive
-                outputs; by the sum of their squares. 1: each by itself; 8 and 16 suit the kernels.
-            precision: as of the layer.
+            linear: the dense layer, which is not changed.
+            sparsity: share of the weights that are left out, in [0, 1].
+            vector: number of consecutive outputs whose weights of one input are kept or left out together, by
+                the sum of their squares. 1: each weight is judged by itself; 8 and 16 make fast products.
+            precision: precision that x and W are rounded to in the product.
 
         Raises:
-            TypeError, ValueError: an argument is of another type or out of range.
+            TypeError: an argument is of another type.
+            ValueError: an argument is out of range.
         """
         if not isinstance(linear, torch.nn.Linear):
             bad_type("linear", linear, "a torch.nn.Linear")
@@ -93,7 +94,11 @@ class SparseLinear(torch.nn.Module):
         return layer
 
     def reset_parameters(self) -> None:
-        """Draws weights and bias anew: uniform, with the variance that keeps that of x in each output."""
+        """Draws the weights, and sets the bias to 0.
+
+        Weights are uniform, with a variance of 1 over the number of nonzeros in their row, so that outputs
+        have the variance of x.
+        """
         degree = self.indptr.diff()
         bound = degree.clamp(min=1).to(torch.float32).rsqrt()
         torch.nn.init.uniform_(self.weight, -1, 1)
@@ -104,34 +109,34 @@ class SparseLinear(torch.nn.Module):
 
     @property
     def operand(self) -> SparseOperand:
-        """The structure of W, where the weights are."""
+        """The prepared structure of W, on the device of the weights."""
         made = self._operand
         if made is None:
             graph = SparseGraph(Csr(self.indptr, self.indices, self.in_features))
-            # No part of a graph made in inference mode could be used in training later.
+            # Tensors made in inference mode could not be used in training later.
             with torch.inference_mode(False):
                 made = prepare(graph, precision=self.precision, cache=False)
         self._operand = made.to(self.weight.device)
         return self._operand
 
     def to_dense(self) -> torch.Tensor:
-        """W, [out_features, in_features]. Differentiable in `weight`."""
+        """Returns W as a dense matrix [out_features, in_features]. Differentiable in `weight`."""
         dense = self.weight.new_zeros(self.out_features, self.in_features)
         row, col = self.operand.indices()
         return dense.index_put((row, col), self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The layer's output.
+        """Computes the layer's output.
 
         Args:
-            x: [..., in_features], float32, float16 or bfloat16, where the weights are.
+            x: [..., in_features], float32, float16 or bfloat16, on the device of the weights.
 
         Returns:
             [..., out_features] in the dtype of x.
 
         Raises:
             TypeError: x is of another type or dtype.
-            ValueError: it has another last size or device.
+            ValueError: x has another last size or device.
         """
         if not isinstance(x, torch.Tensor):
             bad_type("x", x, f"a tensor [..., {self.in_features}]")
@@ -145,17 +150,26 @@ class SparseLinear(torch.nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        self._operand = None  # the places may be others now
+        self._operand = None  # the structure may have changed
 
     def extra_repr(self) -> str:
-        """What repr() shows."""
+        """Returns the text that repr() shows."""
         size = self.out_features * self.in_features
         share = 1 - self.weight.numel() / size if size else 0.0
         return f"{self.in_features}, {self.out_features}, nnz={self.weight.numel()}, sparsity={share:.3f}"
 
 
 def _largest(dense: torch.Tensor, sparsity: float, vector: int) -> torch.Tensor:
-    """Bool, the shape of `dense`: the vectors of so many rows with the largest sums of squares."""
+    """Returns a mask of the weights to keep: vectors of `vector` rows with the largest sums of squares.
+
+    Args:
+        dense: [rows, cols].
+        sparsity: share of the vectors that are left out.
+        vector: rows of a vector.
+
+    Returns:
+        bool [rows, cols].
+    """
     rows, cols = dense.shape
     strips = -(-rows // vector)
     padded = torch.nn.functional.pad(dense.float(), (0, 0, 0, strips * vector - rows))

@@ -1,4 +1,4 @@
-"""The Transformer encoder over a sparse pattern, with the interface of torch's."""
+"""The Transformer encoder with attention over a sparse pattern, with the interface of torch's encoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ACTIVATIONS", "TransformerEncoder", "TransformerEncoderLayer"]
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
-#: What `activation` accepts by name.
+#: The functions that `activation` accepts by name.
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
 
 
@@ -31,26 +31,28 @@ def _activation(given: Any) -> Activation:
 class TransformerEncoderLayer(torch.nn.Module):
     """Self-attention over a pattern and a feed-forward network (Vaswani et al. 2017).
 
-    Arguments, parameters and `state_dict` are those of torch.nn.TransformerEncoderLayer, so that
-    weights can be loaded from it, and with a pattern of all pairs so are the numbers. A pattern takes
-    the place of `src_mask`.
+    Arguments, parameters and `state_dict` are those of torch.nn.TransformerEncoderLayer, whose weights can be
+    loaded, and outputs agree with it if the pattern has all pairs. The argument `pattern` replaces
+    `src_mask`.
 
     Args:
         d_model: features of a token.
-        nhead: heads of the attention.
+        nhead: number of heads.
         dim_feedforward: features between the two layers of the feed-forward network.
-        dropout: of the attention weights, of both blocks' outputs and between the two layers, in [0, 1).
+        dropout: probability of dropout, in [0, 1), for the attention weights, the outputs of both blocks, and
+            between the two layers of the feed-forward network.
         activation: "relu", "gelu" or a function.
-        layer_norm_eps: of the layer norms.
-        batch_first: inputs are [batch, length, features] rather than [length, batch, features].
-        norm_first: normalise before each block rather than after (Xiong et al. 2020).
-        bias: of all layers.
-        device, dtype: of the parameters.
-        fused: None lets the plan choose; False computes the attention in steps; True raises where no fused
-            kernel can run.
+        layer_norm_eps: epsilon of the layer norms.
+        batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
+        norm_first: whether layer norms come before each block (Xiong et al. 2020) instead of after it.
+        bias: whether linear layers and layer norms have biases.
+        device, dtype: device and dtype of the parameters.
+        fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
+            runs, or an error is raised if none can.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range.
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **options)
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Draws all parameters."""
         for module in (self.self_attn, self.linear1, self.linear2, self.norm1, self.norm2):
             module.reset_parameters()
 
@@ -95,21 +97,23 @@ class TransformerEncoderLayer(torch.nn.Module):
         *,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The layer's output.
+        """Computes the layer's output.
 
         Args:
             src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model].
-            pattern: from `gnnsparse.prepare`, of shape [length, length].
-            src_key_padding_mask: [batch, length] or [length], bool, True where a token is padding, or
-                floating, added to the scores; see gnnsparse.nn.edge_bias for what it costs.
-            is_causal: leave out the edges to later tokens. Unlike torch's it is no hint.
-            bias: added to the scores of each edge; see SparseAttention.
+            pattern: operand of shape [length, length] made by `gnnsparse.prepare`.
+            src_key_padding_mask: [batch, length] or [length], bool, True for padding; or floating-point,
+                added to the scores. It is converted by gnnsparse.nn.edge_bias, which needs memory for each
+                edge. None: no token is padding.
+            is_causal: whether edges to later tokens are masked. torch's argument of this name is a hint only.
+            bias: added to the scores of the edges, the argument of SparseAttention; None: no bias.
 
         Returns:
-            As src.
+            A tensor of the shape of src.
 
         Raises:
-            TypeError, ValueError: an argument is of another type, dtype, shape or device.
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device.
         """
         given = (pattern, src_key_padding_mask, is_causal, bias)
         if self.norm_first:
@@ -133,13 +137,14 @@ class TransformerEncoder(torch.nn.Module):
     """A stack of encoder layers, with the interface of torch.nn.TransformerEncoder.
 
     Args:
-        encoder_layer: the layer; the stack is of copies of it. As with torch's they start with the
-            same parameters; `reset_parameters` gives each its own.
-        num_layers: how many.
-        norm: applied at the end, or None.
+        encoder_layer: the layer of which copies are stacked. As in torch they start with equal parameters;
+            `reset_parameters` draws them for each layer.
+        num_layers: number of layers.
+        norm: a module applied to the output of the last layer, or None.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range.
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -156,7 +161,7 @@ class TransformerEncoder(torch.nn.Module):
         self.norm = norm
 
     def reset_parameters(self) -> None:
-        """Draws the parameters of all layers anew, each layer's own."""
+        """Draws the parameters of all layers."""
         modules: list[Any] = [*self.layers, self.norm]
         for module in modules:
             if hasattr(module, "reset_parameters"):
@@ -171,7 +176,25 @@ class TransformerEncoder(torch.nn.Module):
         *,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The output of the last layer; arguments as of a layer. All layers share what the mask gives."""
+        """Computes the output of the last layer.
+
+        The padding mask is converted one time for all layers.
+
+        Args:
+            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model].
+            pattern: operand of shape [length, length] made by `gnnsparse.prepare`.
+            src_key_padding_mask: [batch, length] or [length], bool, True for padding; or floating-point,
+                added to the scores. None: no token is padding.
+            is_causal: whether edges to later tokens are masked.
+            bias: added to the scores of the edges, the argument of SparseAttention; None: no bias.
+
+        Returns:
+            A tensor of the shape of src.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device.
+        """
         if src_key_padding_mask is not None and isinstance(pattern, SparseOperand):
             padding = edge_bias(pattern, src_key_padding_mask)
             bias = padding if bias is None else bias + padding

@@ -1,7 +1,8 @@
-"""Operations on prepared operands.
+"""Operations on prepared operands: SpMM, SDDMM, softmax over edges and attention.
 
-Each has a folder: its api, its schema (operator, fake, gradient), and its cpu, cuda and reference versions.
-A function in the `__all__` of a folder's api is importable from this package.
+Each operation has a folder: `api` checks arguments and dispatches, `schema` registers the operator with its
+fake and its gradient, and `cpu`, `cuda` and `reference` are its implementations. Functions in the `__all__`
+of a folder's `api` can be imported from this package.
 """
 
 import importlib
@@ -17,20 +18,20 @@ from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.spmm.api import spmm
 
-# Type checkers know the names that are imported above; operations of other folders are found when this is run.
+# Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = ["attention", "edge_softmax", "release_memory", "sddmm", "spmm"]
 
 bind_eager(Products(spmm, sddmm, SparseOperand.transpose_values))
 
 
 def find_operations() -> None:
-    """Makes the operations of every folder importable from the package, and registers their operators.
+    """Makes the operations of every folder importable from this package, and registers their operators.
 
     Raises:
         ValueError: two folders define an operation of one name.
     """
     for folder in pkgutil.iter_modules(__path__):
-        if not folder.ispkg:
+        if not folder.ispkg:  # a module that operations share
             continue
         api = importlib.import_module(f"{__name__}.{folder.name}.api")
         for name in api.__all__:

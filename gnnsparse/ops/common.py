@@ -1,4 +1,4 @@
-"""Checks that all operations share, and what decides how a call is made."""
+"""Checks of arguments that all operations share, and helpers that pick the path of a call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = [
 
 #: Names that `impl=` accepts.
 IMPLS = ("auto", "cuda", "cpu", "reference")
-#: Dtypes of dense arguments. float64 is for impl="reference" alone.
+#: Dtypes of dense arguments; impl="reference" accepts float64 as well.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def require_kernels(kind: str) -> None:
-    """Raises RuntimeError where the native module has no kernels for this type of device."""
+    """Raises RuntimeError if the native module has no kernels for devices of type `kind`."""
     if kind == "cuda" and not _native.has_cuda:
         raise RuntimeError(
             "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on, or "
@@ -34,10 +34,11 @@ def require_kernels(kind: str) -> None:
 
 
 def resolve_impl(impl: Any, operand: SparseOperand) -> str:
-    """ "reference", or the type of the operand's device.
+    """Returns the implementation to use: "reference", or the type of the operand's device.
 
     Raises:
-        ValueError: the implementation can't run where the operand is.
+        TypeError: `impl` is no string.
+        ValueError: `impl` is unknown, or can't run on the operand's device.
         RuntimeError: the native module was built without CUDA.
     """
     check_choice("impl", impl, IMPLS)
@@ -53,7 +54,7 @@ def resolve_impl(impl: Any, operand: SparseOperand) -> str:
 
 
 def check_operand(operand: Any) -> SparseOperand:
-    """Return `operand` if it is one, else raise."""
+    """Returns `operand` if it is a SparseOperand, else raises TypeError."""
     if not isinstance(operand, SparseOperand):
         bad_type("A", operand, "a SparseOperand, from gnnsparse.prepare")
     return operand
@@ -64,39 +65,42 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
 
 
 def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
-    """Return `x` if it is a [rows, any] matrix that goes with the operand, else raise."""
+    """Returns `x` if it is a matrix [rows, any] of an accepted dtype on the operand's device, else raises."""
     return check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
 
 
 def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
-    """Return `values` if there is one for each nonzero of the operand, else raise."""
+    """Returns `values` if they are [nnz], of an accepted dtype and on the operand's device, else raises."""
     return check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
-    """Whether the tensors have memory that a native kernel can read right now."""
+    """Returns whether a native kernel can read the memory of all tensors now.
+
+    False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
+    """
     if torch.compiler.is_compiling():
         return False
     return all(t is None or type(t) in _PLAIN for t in tensors)
 
 
 def needs_grad(*tensors: torch.Tensor | None) -> bool:
-    """Whether autograd follows an operation on the tensors."""
+    """Returns whether autograd records an operation on the tensors."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
-    """What the checks of a plain, strided tensor look at; None for any other."""
+    """Returns what checks of a dense tensor depend on; None for other layouts and subclasses of Tensor."""
     if type(t) in _PLAIN and t.layout is torch.strided:
         return t.dtype, t.shape, t.device
     return None
 
 
 def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`function.apply` without its look at the signature of `forward`.
+    """Returns a faster `function.apply`, which does not inspect the signature of `forward`.
 
-    That is new in each call and takes longer than all the rest. Only transforms of torch.func need it,
-    and these can't reach a native kernel.
+    torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
+    torch.func need it, and they can't call native kernels.
     """
     quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return quick
@@ -115,5 +119,8 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """An operand of the reference: rounded to the precision in float32; float64 as it is. Differentiable."""
+    """Rounds an operand of the reference to the precision, in float32; returns float64 as it is.
+
+    Differentiable; the gradient passes unchanged.
+    """
     return x if x.dtype == torch.float64 else _StraightThrough.apply(x.float(), precision)

@@ -1,4 +1,4 @@
-"""Dense operands as the kernels read them."""
+"""Conversion of dense operands to the dtype and layout that the kernels read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ __all__ = [
     "Loader", "aligned_values", "cpu_loader", "cuda_loader", "holding", "on_its_device", "partial_sums",
 ]  # fmt: skip
 
-#: Gives a dense operand as the kernels read it, and its native view. Hold the tensor while the view is used.
+#: Converts a dense operand to what the kernels read, and returns it with its native view. The view holds the
+#: address of the returned tensor, which must be kept alive while the view is used.
 Loader = Callable[[torch.Tensor], tuple[torch.Tensor, _native.Dense]]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def cpu_loader(precision: Precision) -> Loader:
-    """Gives a matrix rounded to the precision, each row contiguous, and its native view."""
+    """Returns a loader for the CPU: it rounds a matrix to the precision and makes its rows contiguous."""
     code = DTYPE_CODES[precision.storage]
     dtype, rounds = precision.storage, precision is Precision.TF32
 
@@ -43,10 +44,15 @@ def cpu_loader(precision: Precision) -> Loader:
 def cuda_loader(
     precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False
 ) -> Loader:
-    """Brings X [rows, width], its rows times `scale`, into the storage dtype, every row in whole vectors.
+    """Returns a loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
 
-    It is X itself where nothing has to be done. tf32 is rounded here where it `rounds`, otherwise inside the
-    kernels.
+    X itself is returned, without a copy, if it already has the dtype, the alignment and no scale.
+
+    Args:
+        precision: arithmetic of the product.
+        width: columns of X.
+        scale: float32 [rows], factors of X's rows; None: 1 each.
+        rounds: whether the loader rounds to TF32; False: the kernels do.
     """
     dtype, code = precision.storage, DTYPE_CODES[precision.storage]
     per_vector = VECTOR_BYTES // dtype.itemsize
@@ -79,20 +85,30 @@ def cuda_loader(
 
 
 def aligned_values(values: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Edge values in the storage dtype, contiguous from an address that is a multiple of a vector."""
+    """Returns edge values rounded to the storage dtype, contiguous and aligned to VECTOR_BYTES."""
     values = round_operand(values, precision).contiguous()
     return values if values.data_ptr() % VECTOR_BYTES == 0 else values.clone()
 
 
 def partial_sums(count: int, rows: int, width: int, device: torch.device) -> torch.Tensor | None:
-    """Workspace for `count` sums of `rows` cut rows, float32; rows are padded as the kernels do."""
+    """Allocates the workspace for partial sums of rows that are divided among several items of a work list.
+
+    Args:
+        count: number of partial results.
+        rows: rows of a partial result.
+        width: columns of the result.
+        device: a GPU.
+
+    Returns:
+        Uninitialised float32 memory, with rows padded as the kernels expect it; None if `count` is 0.
+    """
     if count == 0:
         return None
     return torch.empty(count * rows * partial_width(width), dtype=torch.float32, device=device)
 
 
 def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`run` with `device` as the current one."""
+    """Returns a function that calls `run` with `device` as the current GPU."""
 
     def call(*tensors: torch.Tensor | None) -> torch.Tensor:
         with path().current(device):
@@ -102,6 +118,6 @@ def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Cal
 
 
 def holding(run: _Call, *objects: Any) -> _Call:
-    """`run`, which keeps alive what it knows by address alone."""
+    """Returns `run`, after making it keep `objects` alive, of which it holds only addresses."""
     run.held = objects  # type: ignore[attr-defined]
     return run

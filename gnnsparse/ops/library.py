@@ -1,8 +1,8 @@
-"""The operators of torch.library, which torch.compile and tensor subclasses see.
+"""The operators of torch.library, which torch.compile and subclasses of Tensor need.
 
-An operand is passed as its integer handle; whoever calls keeps the operand alive. Each operation registers
-its operator in its module `schema`. Eager calls of plain tensors go past them, which costs a third of an
-operator's overhead; both share the gradient formulas.
+An operand is passed as its integer handle, and the caller keeps the operand alive. Each operation registers
+its operator in its module `schema`. Eager calls of plain tensors do not use the operators, since their own
+path has a third of an operator's overhead. Both paths use one set of gradient formulas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _library = torch.library.Library("gnnsparse", "DEF")
 
 @dataclass(frozen=True)
 class Products:
-    """The functions that a gradient formula calls: those of users, or the registered operators."""
+    """The functions that gradient formulas call: the public functions, or the registered operators."""
 
     spmm: Callable[..., torch.Tensor]
     sddmm: Callable[..., torch.Tensor]
@@ -43,13 +43,13 @@ _eager: Products
 
 
 def bind_eager(products: Products) -> None:
-    """Sets the functions that eager gradients call: gnnsparse.ops does, once all of them are there."""
+    """Sets the functions that eager gradients call; gnnsparse.ops calls this when it has imported them."""
     global _eager
     _eager = products
 
 
 def eager() -> Products:
-    """The functions that eager gradients call."""
+    """Returns the functions that eager gradients call."""
     return _eager
 
 
@@ -63,10 +63,11 @@ def register(
     """Registers an operator for CPU and CUDA tensors.
 
     Args:
-        schema: "name(Tensor x, int operand) -> Tensor".
-        run: computes it.
-        fake: gives results of the right shapes and dtypes without computing.
-        setup, backward: of its gradient, as torch.library.register_autograd takes them; None: it has none.
+        schema: name and signature, as in "name(Tensor x, int operand) -> Tensor".
+        run: computes the results.
+        fake: returns results of the right shapes and dtypes without computing them.
+        setup, backward: the gradient, as arguments `setup_context` and `backward` of
+            torch.library.register_autograd; None: the operator has no gradient.
     """
     name = schema.partition("(")[0]
     _library.define(schema)
@@ -77,7 +78,7 @@ def register(
         torch.library.register_autograd(f"gnnsparse::{name}", backward, setup_context=setup, lib=_library)
 
 
-# The values of the edges in the transpose's order, which gradients need.
+# Gradients with respect to X need the edge values in the order of the transpose.
 
 
 def _transpose_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

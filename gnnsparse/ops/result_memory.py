@@ -1,8 +1,8 @@
-"""Memory of large results on the CPU, kept for the next ones.
+"""A cache of memory for large results on the CPU.
 
-A fresh array of tens of megabytes comes from the system page by page, cleared, which takes as long as
-the product that fills it (docs/performance.md); so memory of a result that nothing refers to any more
-is used again, as torch does on a GPU.
+The system hands over the memory of a new array page by page and clears it, which for tens of megabytes takes
+as long as the product that fills them (docs/performance.md). The memory of a result that nothing refers to
+any more is therefore kept and used for later results, as torch's caching allocator does on a GPU.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ __all__ = ["KEPT_BYTES", "empty_result", "release_memory"]
 
 #: Bytes of unused memory that are kept.
 KEPT_BYTES = 256 << 20
-#: Smaller results are left to the allocator, which keeps them itself.
+#: Results of fewer bytes come from the C allocator, which reuses their memory by itself.
 _LARGE = 8 << 20
 _PAGE = 2 << 20
 
-_free: list[mmap.mmap] = []  # the one given back last at the end
+_free: list[mmap.mmap] = []  # in the order in which they were given back
 
 
 def empty_result(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """An uninitialised matrix [rows, width] of the dtype of `like`, a tensor on the CPU."""
+    """Returns an uninitialised matrix [rows, width] of the dtype of `like`, a tensor on the CPU."""
     count = rows * width
     size = count * like.element_size()
     if size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
         return like.new_empty(rows, width)
     block = _take(-(-size // _PAGE) * _PAGE)
-    # The tensor refers to the view, so that the view's end is that of all that shares its memory.
+    # Every tensor that shares the memory refers to the view, so the view is freed after the last of them.
     view = memoryview(block)
     weakref.finalize(view, _give_back, block).atexit = False
     result = torch.frombuffer(view, dtype=like.dtype, count=count).view(rows, width)
@@ -42,14 +42,13 @@ def empty_result(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
 
 
 def release_memory() -> None:
-    """Gives the memory of earlier results on the CPU, of which up to 256 MiB are kept for the next ones,
-    back to the system."""
+    """Gives the memory that is kept for later results on the CPU, up to 256 MiB, back to the system."""
     with _lock:
         _free.clear()
 
 
 def _is_poisoned() -> bool:
-    """Whether torch fills new memory, which is to show what nobody writes."""
+    """Returns whether torch is set to fill new memory with NaN, which shows elements that nothing writes."""
     fills: bool = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     return torch.are_deterministic_algorithms_enabled() and fills
 
@@ -74,8 +73,8 @@ def _new_lock() -> None:
     _lock = threading.RLock()
 
 
-# A garbage collection may give a block back while its thread takes one. A lock that another thread
-# holds when the process forks would never be free in the child.
+# The lock is reentrant because a garbage collection may give a block back in a thread that is taking one. It
+# is made anew in a forked child, where a lock held by another thread of the parent would never be released.
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)

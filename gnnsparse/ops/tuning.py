@@ -1,4 +1,4 @@
-"""Plans by measuring: each candidate runs on the operand itself, with random dense operands."""
+"""Autotuning: each candidate plan is timed on the operand itself with random dense operands."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ from gnnsparse.timing import measure
 
 __all__ = ["milliseconds", "runner", "tune"]
 
-#: Repeats of the first round; those within _NEAR of its best run in a second one.
+#: Repeats of the first and the second round. Only plans within a factor _NEAR of the first round's best time
+#: are measured in the second.
 _FIRST, _SECOND, _NEAR = 7, 21, 1.1
-#: The model's plan stays where no other is faster by more than this: noise of a card's clock.
+#: Another plan replaces the model's only if its time is below this share: less is noise of the GPU's clock.
 _MARGIN = 0.98
 #: Seconds that the repeats of one candidate may take.
 _SECONDS = 0.5
 
 
 def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: str) -> Plan:
-    """The fastest candidate for a product, measured unless the store knows it.
+    """Returns the fastest candidate plan for a product, measured unless the store has it.
 
     Args:
-        kernels: of the orientation that is multiplied.
-        product: "spmm" or "sddmm", and its width.
-        store: where plans are kept.
-        direction: which orientation it is: "A", or "T" for its transpose.
+        kernels: the cache of the orientation that is multiplied.
+        product: an SpMM or SDDMM of a width.
+        store: where measured plans are stored.
+        direction: the name of the orientation in stored plans: "A", or "T" for its transpose.
+
+    Returns:
+        The plan, whose reasons report the measured times.
 
     Raises:
         RuntimeError: the native module has no kernels for the operand's device.
@@ -58,11 +62,11 @@ def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: st
 
 
 def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], name: str) -> Plan:
-    # The panels and lists of candidates that lose go with the scratch cache.
+    # Formats and work lists of slower candidates are freed with the scratch cache.
     run = runner(kernels.scratch(), product)
     times = {plan: milliseconds(run, plan, kernels.csr.device, _FIRST) for plan in plans}
     best = min(times.values())
-    if best == math.inf:  # no candidate at all: there is no memory for random operands, say
+    if best == math.inf:  # no candidate ran: for example, the random operands do not fit into memory
         return replace(plans[0], reasons=(*plans[0].reasons, f"autotune: no candidate could run on {name}"))
     for plan in [p for p in plans if p is plans[0] or times[p] <= _NEAR * best]:
         times[plan] = milliseconds(run, plan, kernels.csr.device, _SECOND)
@@ -73,8 +77,10 @@ def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], na
 
 
 def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
-    """ "autotuned on NVIDIA H200: panel 16 0.101 ms, csr 0.130 ms": the chosen plan, then the best of each
-    other kernel."""
+    """Returns the reason of an autotuned plan: its time, then the best time of each other kernel.
+
+    For example "autotuned on NVIDIA H200: panel 16 0.101 ms, csr 0.130 ms".
+    """
     others: dict[str, float] = {}
     for plan, ms in times.items():
         if plan.label != chosen.label and ms < math.inf:
@@ -84,20 +90,20 @@ def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
 
 
 def milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:
-    """Median time, infinite where the plan can't run."""
+    """Returns the median time of a plan in milliseconds, or infinity if it can't run."""
     try:
-        run(plan)  # what it needs is made in the first call
+        run(plan)  # the first call also makes the formats and work lists of the plan
         graph = path().takes(device)
         timing = measure(lambda: run(plan), device, repeats=repeats, seconds=_SECONDS, graph=graph)
-    except (RuntimeError, ValueError):  # no memory for its format, for one
+    except (RuntimeError, ValueError):  # for example, its format does not fit into memory
         return math.inf
     return timing.median
 
 
 def runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
-    """Runs a product with random operands by a plan."""
+    """Makes random dense operands for a product, and returns a function that runs it by a given plan."""
     csr, width, dtype = kernels.csr, product.width, kernels.precision.storage
-    generator = torch.Generator(csr.device).manual_seed(0)  # the user's own stays as it is
+    generator = torch.Generator(csr.device).manual_seed(0)  # torch's default generator is not touched
 
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, device=csr.device).to(dtype)

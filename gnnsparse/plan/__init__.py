@@ -1,8 +1,8 @@
-"""Plans: which kernel runs a problem, and how.
+"""Plans: which kernel runs a problem, and with which parameters.
 
-A `Problem` holds counts, a `Plan` says what runs. Both are plain, hashable data, so a plan can be printed,
-compared, stored, and replaced in a call. Each kernel has a module here; `choose` picks among them, by their
-modelled times or by rules where a kernel has no model.
+A `Problem` holds the counts that the choice depends on, a `Plan` the kernel and its parameters. Both are
+plain, hashable data, so a plan can be printed, compared, stored, and given to a call. Each kernel has a
+module here; `choose` picks the kernel with the least modelled time, or by rules if kernels have no model.
 """
 
 from gnnsparse.cuda_path import Device, describe_device

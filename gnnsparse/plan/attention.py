@@ -1,4 +1,4 @@
-"""Attention: the fused kernels over panels, and the chain of products where they do not fit."""
+"""Plans of attention: fused kernels over panels on a GPU, row kernels on a CPU, and the unfused chain."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = [
     "may_be_tall", "shares_rows",
 ]  # fmt: skip
 
-#: Features that the fused kernels take; with more, what a warp holds would not fit its registers.
+#: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
 MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
-#: Features that tall panels and the backward pass in one take at most: a slice in 16 bits.
+#: Most features that tall panels and the fused backward pass accept: a slice of 16-bit values.
 _TALL_FEATURES = _FUSED_BACKWARD_FEATURES = SLICE_BYTES // 2
-#: K tiles that a tall panel has at least before it is cut.
+#: The least limit on the K tiles of a tall panel's parts, in a matrix that fills the GPU.
 _TALL_TILES = 20
 
 
 @dataclass(frozen=True)
 class AttentionPlan(Plan):
-    """How fused attention runs over the rows of A: the forward pass, and the backward pass over rows.
+    """Parameters of a pass of fused attention over panels of rows: the forward pass, or a backward pass.
 
     Attributes:
-        height: rows of a panel, 16, or 64 where four warps share the gathered rows.
+        height: rows of a panel: 16, or 64, of which four warps share the gathered rows.
         tile_limit: longer panels are cut into parts of at most this many K tiles of 32 column slots.
-        longest_first: the longest parts start first; otherwise they start in the order of the rows.
-        backward: how gradients are computed; None: that is chosen when they are first asked for.
+        longest_first: whether the longest parts start first; False: parts start in the order of the rows.
+        backward: plan of the gradients; None: chosen when gradients are first computed.
     """
 
     kernel: ClassVar[str] = "attention"
@@ -46,13 +46,13 @@ class AttentionPlan(Plan):
 
 @dataclass(frozen=True)
 class AttentionGradPlan(Plan):
-    """How the gradients of fused attention are computed.
+    """Parameters of the backward pass of fused attention.
 
     Attributes:
-        rows: the pass over the rows of A, which gives the gradients of q and the bias.
-        columns: the pass over the rows of the transpose, which gives those of k and v.
-        fused_heads: heads whose gradients one pass over the rows of A computes at a time, with partial sums
-            of dK and dV for each column slot; 0: `columns` is a pass of its own.
+        rows: the pass over the rows of A, which computes the gradients of q and the bias.
+        columns: the pass over the rows of the transpose, which computes the gradients of k and v.
+        fused_heads: number of heads whose gradients the fused backward pass computes at a time. It is one
+            pass over the rows of A, with partial sums of dK and dV for each column slot. 0: two passes.
     """
 
     kernel: ClassVar[str] = "attention_grad"
@@ -63,20 +63,20 @@ class AttentionGradPlan(Plan):
 
 @dataclass(frozen=True)
 class ChainPlan(Plan):
-    """Attention as a chain of products, head by head: sddmm, edge_softmax, spmm."""
+    """Attention as a chain of three operations for each head: sddmm, edge_softmax, spmm."""
 
     kernel: ClassVar[str] = "chain"
 
 
 @dataclass(frozen=True)
 class RowsPlan(Plan):
-    """Attention by the CPU's kernels, which fuse it row by row."""
+    """Attention by the CPU's kernels, which fuse the three operations row by row."""
 
     kernel: ClassVar[str] = "rows"
 
 
 def may_be_tall(problem: AttentionProblem) -> CanRun:
-    """Whether panels of 64 rows have a kernel for a problem."""
+    """Returns whether there is a kernel for a problem with panels of 64 rows."""
     if problem.precision.storage.itemsize != 2:
         return CanRun(f"panels of {TALL_ROWS} rows have no {problem.precision.value}")
     if max(problem.width, problem.value_width) > _TALL_FEATURES:
@@ -87,7 +87,7 @@ def may_be_tall(problem: AttentionProblem) -> CanRun:
 
 
 def dkv_partial_bytes(width: int, value_width: int) -> int:
-    """Bytes of one column slot's partial sums of dK and dV, in 16 bits, padded to whole vectors."""
+    """Returns the bytes of a column slot's partial sums of dK and dV: 16 bits, padded to whole vectors."""
     return sum(-(-2 * features // VECTOR_BYTES) * VECTOR_BYTES for features in (width, value_width))
 
 
@@ -96,7 +96,7 @@ def _slots(panels: tuple[PanelCounts, ...], height: int) -> int:
 
 
 def shares_rows(problem: AttentionProblem) -> bool:
-    """Whether panels of 64 rows gather little more than one of 16: windows and blocks do, graphs don't."""
+    """Returns whether a panel of 64 rows has few more columns than one of 16: true of windows and blocks."""
     slots, tall = _slots(problem.panels, SCORE_ROWS), _slots(problem.panels, TALL_ROWS)
     rates = problem.record.attention
     full = problem.nnz >= rates.tall_nnz * slots
@@ -104,7 +104,7 @@ def shares_rows(problem: AttentionProblem) -> bool:
 
 
 def _tall_limit(problem: AttentionProblem) -> int:
-    """K tiles of a tall panel's parts: as few as keep every multiprocessor busy."""
+    """Returns the most K tiles of a tall panel's parts; smaller parts give every multiprocessor work."""
     tiles = _slots(problem.panels, TALL_ROWS) // PANEL_K_TILE
     mean = tiles * TALL_ROWS // max(problem.rows, 1)
     concurrent = problem.record.attention.tall_blocks * problem.device.multiprocessors
@@ -113,13 +113,13 @@ def _tall_limit(problem: AttentionProblem) -> int:
 
 
 class AttentionKernel(Kernel):
-    """The forward pass."""
+    """The fused kernels of attention, for the forward pass."""
 
     name = "attention"
     plan_type = AttentionPlan
 
     def can_run(self, problem: Problem) -> CanRun:
-        """On GPUs with asynchronous copies, for as many features as fit the registers."""
+        """Returns whether the GPU has asynchronous copies and the features of a row fit the registers."""
         assert isinstance(problem, AttentionProblem)
         device, precision = problem.device, problem.precision
         if not (answer := takes(device, precision)):
@@ -134,7 +134,7 @@ class AttentionKernel(Kernel):
         return CanRun()
 
     def default(self, problem: Problem) -> AttentionPlan:
-        """Tall panels where they share rows, cut so that every multiprocessor has work."""
+        """Returns a plan with tall panels if their rows share columns, else with panels of 16 rows."""
         assert isinstance(problem, AttentionProblem)
         answer = may_be_tall(problem)
         if not answer:
@@ -145,7 +145,7 @@ class AttentionKernel(Kernel):
         return AttentionPlan(TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Both heights, where both have a kernel."""
+        """Returns the default and the plans of all heights that have a kernel."""
         assert isinstance(problem, AttentionProblem)
         plans: list[Plan] = [self.default(problem), self._short(problem)]
         if may_be_tall(problem):
@@ -153,7 +153,7 @@ class AttentionKernel(Kernel):
         return plans
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raises ValueError where the problem or the height has no fused kernel."""
+        """Raises ValueError if the problem or the plan's height has no fused kernel."""
         super().check(problem, plan)
         assert isinstance(problem, AttentionProblem)
         assert isinstance(plan, AttentionPlan)
@@ -166,7 +166,7 @@ class AttentionKernel(Kernel):
             bad_value("plan", f"{plan.label} can't run here: {answer.problem}")
 
     def _short(self, problem: AttentionProblem, why: str = "") -> AttentionPlan:
-        """Panels of 16 rows, cut as those of an SDDMM whose rows are as wide as all heads together."""
+        """Returns a plan of 16-row panels, cut like the panels of an SDDMM as wide as all heads together."""
         product = Problem(
             "sddmm", problem.device, problem.precision, problem.rows, problem.cols, problem.nnz,
             problem.heads * problem.width, panels=problem.panels,
@@ -176,13 +176,13 @@ class AttentionKernel(Kernel):
 
 
 class AttentionGradKernel(AttentionKernel):
-    """The backward pass."""
+    """The fused kernels of attention, for the backward pass."""
 
     name = "attention_grad"
     plan_type = AttentionGradPlan  # type: ignore[assignment]
 
     def default(self, problem: Problem) -> AttentionGradPlan:  # type: ignore[override]
-        """Two passes, or one where the transpose shares nothing among its rows."""
+        """Returns a plan of two passes, or of one if rows of the transpose have few columns in common."""
         assert isinstance(problem, AttentionProblem)
         rows = super().default(problem)
         transposed = _transposed(problem)
@@ -191,11 +191,11 @@ class AttentionGradKernel(AttentionKernel):
         return AttentionGradPlan(rows, columns, heads, reasons=(why,))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """The default."""
+        """Returns the default plan alone."""
         return [self.default(problem)]
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raises ValueError where a pass has no kernel."""
+        """Raises ValueError if there is no kernel for a pass of the plan."""
         assert isinstance(problem, AttentionProblem)
         assert isinstance(plan, AttentionGradPlan)
         super().check(problem, plan.rows)
@@ -208,7 +208,7 @@ class AttentionGradKernel(AttentionKernel):
             bad_value("plan", f"fused_heads: {answer.problem}")
 
     def _fused_heads(self, problem: AttentionProblem, rows: AttentionPlan) -> tuple[int, str]:
-        """How many heads the backward pass in one takes at a time, 0: two passes; and why."""
+        """Returns how many heads the fused backward takes at a time, 0 for two passes; and the reason."""
         if not (answer := _may_fuse(problem)):
             return 0, f"two passes: {answer.problem}"
         if rows.height != SCORE_ROWS:
@@ -233,7 +233,7 @@ def _may_fuse(problem: AttentionProblem) -> CanRun:
 
 
 def _transposed(problem: AttentionProblem) -> AttentionProblem:
-    """The problem of the pass over columns."""
+    """Returns the problem of the pass over columns, which are the rows of the transpose."""
     return AttentionProblem(
         problem.op, problem.device, problem.precision, problem.cols, problem.rows, problem.nnz,
         problem.width, problem.format, panels=problem.transpose, value_width=problem.value_width,
@@ -242,34 +242,34 @@ def _transposed(problem: AttentionProblem) -> AttentionProblem:
 
 
 class ChainKernel(Kernel):
-    """The chain of products, which runs every attention."""
+    """The chain of operations, which runs every attention on every device."""
 
     name = "chain"
     plan_type = ChainPlan
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Always: the products run everywhere."""
+        """Returns that it can: the operations run every problem on every device."""
         return CanRun()
 
     def default(self, problem: Problem) -> ChainPlan:
-        """It has no choice."""
+        """Returns the only plan."""
         return ChainPlan()
 
 
 class RowsKernel(Kernel):
-    """The CPU's fused kernels."""
+    """The CPU's fused kernels of attention."""
 
     name = "rows"
     plan_type = RowsPlan
     devices = ("cpu",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Always, on a CPU."""
+        """Returns that it can, on a CPU."""
         return CanRun()
 
     def default(self, problem: Problem) -> RowsPlan:
-        """It has no choice."""
+        """Returns the only plan."""
         return RowsPlan(reasons=("the CPU kernels work row by row",))
 
 

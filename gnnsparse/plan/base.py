@@ -1,4 +1,4 @@
-"""What all kernels' plans share, and what a kernel tells about itself."""
+"""The base class of plans, and the interface by which a kernel describes itself to the choice."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gnnsparse.precision import Precision
 
 __all__ = ["CanRun", "Kernel", "Plan", "plan_types", "takes_stored_operands"]
 
-#: Plans by the name of their kernel.
+#: Classes of plans by the names of their kernels.
 _types: dict[str, type[Plan]] = {}
-#: Fields by the names they had before, which are still accepted.
+#: Former names of fields, which are still accepted, with their present names.
 _FORMER = {"step_limit": "tile_limit", "at_once": "concurrent_panels"}
 
 
@@ -39,11 +39,13 @@ class _PlanType(type):
 
 @dataclass(frozen=True)
 class Plan(metaclass=_PlanType):
-    """How an operation runs: the fields of one kernel. `Plan("csr", lanes=8)` makes a CsrPlan.
+    """How an operation runs: a kernel and its parameters, which subclasses add as fields.
+
+    `Plan("csr", lanes=8)` makes a CsrPlan.
 
     Attributes:
-        kernel: the kernel's name.
-        reasons: why it was chosen, one line each.
+        kernel: name of the kernel.
+        reasons: why the plan was chosen, in short statements.
     """
 
     kernel: ClassVar[str] = ""
@@ -58,13 +60,13 @@ class Plan(metaclass=_PlanType):
 
     @property
     def label(self) -> str:
-        """The kernel, with the height of its panels where it has some."""
+        """The kernel's name, followed by the height of its panels if it has panels."""
         height = getattr(self, "height", None)
         return self.kernel if height is None else f"{self.kernel} {height}"
 
 
 def plan_types() -> dict[str, type[Plan]]:
-    """The classes of plans, by the names of their kernels."""
+    """Returns the classes of plans by the names of their kernels."""
     return dict(_types)
 
 
@@ -83,7 +85,7 @@ class CanRun:
 
 
 def takes_stored_operands(precision: Precision) -> CanRun:
-    """Whether Tensor Core kernels run a precision: they multiply stored elements without converting them."""
+    """Returns whether Tensor Core kernels run a precision: they multiply stored elements as these are."""
     if precision.operands_are_stored:
         return CanRun()
     stored = str(precision.storage).removeprefix("torch.")
@@ -91,13 +93,14 @@ def takes_stored_operands(precision: Precision) -> CanRun:
 
 
 class Kernel(ABC):
-    """What a kernel tells about itself: whether it can run a problem, with which plans, and how fast.
+    """A kernel's description of itself: which problems it can run, with which plans, and how fast.
 
     Attributes:
-        name: what forces it: "csr", "window", "panel16", ...
+        name: the kernel's name, with the height of its panels: "csr", "window", "panel16", ...
         plan_type: the class of its plans.
         devices: types of devices that it runs on.
-        yields_to: names of kernels beside which this one is not modelled, and not chosen.
+        yields_to: names (`Plan.kernel`) of other kernels. If one of them can run a problem, this kernel is
+            not chosen, because its model does not compare with theirs.
     """
 
     name: str
@@ -107,26 +110,29 @@ class Kernel(ABC):
 
     @abstractmethod
     def can_run(self, problem: Problem) -> CanRun:
-        """Whether it can run a problem."""
+        """Returns whether the kernel can run a problem, or why not."""
 
     @abstractmethod
     def default(self, problem: Problem) -> Plan:
-        """The plan that it runs a problem by, which it can."""
+        """Returns the kernel's plan for a problem that it can run."""
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Plans that autotuning measures, the default first."""
+        """Returns the plans that autotuning measures."""
         return [self.default(problem)]
 
     def time_us(self, problem: Problem, plan: Plan) -> float | None:
-        """Modelled microseconds of a plan; None: there is no model, and the order of kernels decides."""
+        """Returns the modelled microseconds of a plan; None if the kernel has no model.
+
+        Among kernels without a model the first in KERNELS that can run is chosen.
+        """
         return None
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Why the problem asks for this kernel whatever it takes; "" if it does not."""
+        """Returns why the problem must be run by this kernel, whatever its time; "" if it need not be."""
         return ""
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raises ValueError where the kernel can't run a problem by a plan that was given."""
+        """Raises ValueError if the kernel can't run a problem by a plan that the caller gave."""
         if problem.device.type not in self.devices:
             bad_value("plan", f"{plan.label} can't run on {problem.device.type}")
         if not (answer := self.can_run(problem)):

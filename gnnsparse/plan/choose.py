@@ -1,4 +1,4 @@
-"""The choice among the kernels of an operation, by their modelled times."""
+"""The choice among the kernels of an operation by their modelled times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _product_kernels(op: str) -> tuple[Kernel, ...]:
     return (CSR, WINDOW, *(kernel for kernel in PANELS.values() if op in HEIGHTS[kernel.height].ops))
 
 
-#: The kernels of each operation. Among those without a model the first one that can run is taken.
+#: The kernels of each operation. Among kernels without a model the first one that can run is chosen.
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "spmm": _product_kernels("spmm"),
     "sddmm": _product_kernels("sddmm"),
@@ -34,7 +34,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 
 
 def kernel_of(op: str, plan: Any) -> Kernel:
-    """The kernel that a plan of an operation is of.
+    """Returns the kernel of an operation that a plan belongs to.
 
     Raises:
         TypeError: `plan` is no plan.
@@ -52,18 +52,18 @@ def kernel_of(op: str, plan: Any) -> Kernel:
 
 
 def forced_plan(problem: Problem, name: str) -> Plan | None:
-    """The default plan of the kernel of that name, None where it can't run the problem."""
+    """Returns the default plan of the kernel called `name`; None if it can't run the problem."""
     named = [kernel for kernel in KERNELS[problem.op] if kernel.name == name and kernel.can_run(problem)]
     return named[0].default(problem) if named else None
 
 
 def has_panels(problem: Problem, height: int) -> bool:
-    """Whether the panel kernel can run a problem with panels of `height` rows."""
+    """Returns whether the panel kernel can run a problem with panels of `height` rows."""
     return height in PANELS and bool(PANELS[height].can_run(problem))
 
 
 def _record_reason(problem: Problem) -> tuple[str, ...]:
-    """That the costs are those of another GPU, where they are."""
+    """Returns a reason which says that the record is another GPU's; empty if the GPU has its own."""
     record, name = problem.record, problem.device.name
     if problem.device.type != "cuda" or record.name == name or not name:
         return ()
@@ -71,11 +71,11 @@ def _record_reason(problem: Problem) -> tuple[str, ...]:
 
 
 def choose_plan(problem: Problem) -> Plan:
-    """The plan with the least modelled time.
+    """Returns the plan with the least modelled time.
 
-    The kernels of products are bound by the rows of X that they bring from L2 to the multiprocessors: the csr
-    kernel one for each nonzero, the others one for each distinct column of a window or panel
-    (docs/performance.md has the measurements behind the model).
+    The time of SpMM and SDDMM is bound by the rows of X that are read from L2: the csr kernel reads one for
+    each nonzero, the other kernels one for each distinct column of a window or panel (docs/performance.md has
+    the measurements behind the model).
     """
     kernels = [kernel for kernel in KERNELS[problem.op] if problem.device.type in kernel.devices]
     answers = {kernel: kernel.can_run(problem) for kernel in kernels}
@@ -102,7 +102,7 @@ def choose_plan(problem: Problem) -> Plan:
 
 
 def _counts(problem: Problem) -> str:
-    """ "1000 nonzeros, 700 columns of 16-row panels, 600 of 32-row panels"."""
+    """Returns the counts as text, such as "1000 nonzeros, 700 columns of 16-row panels"."""
     found = [f"{problem.nnz} nonzeros"]
     if problem.panels:
         found += [f"{counts.slots} columns of {counts.height}-row panels" for counts in problem.panels]
@@ -112,7 +112,7 @@ def _counts(problem: Problem) -> str:
 
 
 def candidates(problem: Problem) -> tuple[Plan, ...]:
-    """Plans to measure, each of which can run; the model's choice comes first."""
+    """Returns the plans that autotuning measures, each of which can run; the model's choice comes first."""
     plans = [choose_plan(problem)]
     if problem.device.type != "cpu":
         for kernel in KERNELS[problem.op]:
@@ -125,7 +125,7 @@ def candidates(problem: Problem) -> tuple[Plan, ...]:
 
 
 def plan_from_plain(content: Any) -> Plan | None:
-    """The plan that `gnnsparse.plain.to_plain` made plain values of, None where they are not those of one."""
+    """Converts plain values, as `gnnsparse.plain.to_plain` makes them, to a plan; None if they don't fit."""
     if not isinstance(content, dict) or content.get("kernel") not in plan_types():
         return None
     kind = plan_types()[content["kernel"]]

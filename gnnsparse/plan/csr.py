@@ -1,4 +1,4 @@
-"""The csr kernel: row by row on CUDA cores, or on the CPU."""
+"""Plans of the csr kernel, which works row by row: on CUDA cores without Tensor Cores, or on the CPU."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
 
 __all__ = ["CSR", "CsrPlan"]
 
-#: Lanes of a slice of 128 bytes a row: narrower slices waste too many instructions.
+#: Lanes that load a slice, 128 bytes of a row of X; with fewer lanes too many instructions are wasted.
 _SLICE_LANES = SLICE_BYTES // VECTOR_BYTES
-#: Nonzeros of a batch, which a lane has in flight.
+#: Nonzeros of a batch, whose rows of X a lane loads before it uses them.
 _BATCH = 8
-#: Bounds on the nonzeros of a row that is not cut; the upper one holds unless the mean is above half of it.
+#: Bounds of CsrPlan.row_limit; it may exceed the upper one only to be twice the mean row length.
 _LEAST_LIMIT, _MOST_LIMIT = 64, 256
-#: Nonzeros that a group of rows has at least.
+#: The least CsrPlan.group that is not 0.
 _LEAST_GROUP = 16
 
 
 @dataclass(frozen=True)
 class CsrPlan(Plan):
-    """How the csr kernel runs. On a CPU the fields play no part.
+    """Parameters of the csr kernel on a GPU. On a CPU they are ignored.
 
     Attributes:
-        lanes: lanes along the features; each loads 16 bytes of a row.
-        row_lanes: lanes of one row; row_lanes / lanes nonzeros run side by side.
+        lanes: lanes along the features of X; each loads 16 bytes of a row.
+        row_lanes: lanes that compute one row of the result, `row_lanes / lanes` nonzeros at a time.
         row_limit: longer rows are cut into parts of at most this many nonzeros.
-        group: neighbouring rows of about this many nonzeros in all are taken one after the other by `lanes`
-            lanes; 0: each row by itself, by `row_lanes`.
-        prescale: rank-1 weights: the rows of X are weighed once before the product; False: the value of each
-            nonzero is made once and kept.
+        group: neighbouring rows with about this many nonzeros in total form a group, which `lanes` lanes
+            compute row after row; 0: `row_lanes` lanes compute each row by itself.
+        prescale: with rank-1 weights: whether a pass before the product multiplies the rows of X by the
+            column weights; False: the value of each nonzero is computed in the first product and kept.
     """
 
     kernel: ClassVar[str] = "csr"
@@ -56,27 +56,27 @@ class CsrKernel(Kernel):
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Always: it takes CSR as it is."""
+        """Returns that it can: every matrix has CSR arrays."""
         return CanRun()
 
     def default(self, problem: Problem) -> CsrPlan:
-        """Lanes by the width and the mean row, limits by what each warp should take."""
+        """Returns a plan with lanes by the width and the mean row, and limits by the size of the matrix."""
         if problem.device.type == "cpu":
             return CsrPlan(reasons=("the CPU kernels work row by row",))
         rates = problem.record.csr
         vectors = -(-problem.row_bytes // VECTOR_BYTES)
         lanes = min(32, _power_of_two_at_least(vectors))
         mean = problem.nnz / max(problem.rows, 1)
-        # Where X does not stay in L2 as a whole but a slice of it does, a dense matrix takes slices.
+        # If X does not stay in L2 but a slice of it does, rows with many nonzeros are faster slice by slice.
         whole = problem.cols * min(lanes, vectors) * VECTOR_BYTES <= problem.record.memory.resident_bytes
         dense = problem.op == "spmm" and mean >= rates.slice_degree
         if dense and problem.slice_is_resident and not whole:
             lanes = min(lanes, _SLICE_LANES)
-        # Several nonzeros of a row side by side pay once each lane still has a dozen batches.
+        # Computing several nonzeros of a row at a time pays if each lane still has a dozen batches.
         row_lanes = lanes
         while row_lanes < 32 and mean >= rates.parallel_degree * (row_lanes // lanes):
             row_lanes *= 2
-        # In a small matrix each warp takes less, so that all have work at the same time.
+        # In a small matrix each warp gets less work, so that there are enough warps to fill the GPU.
         side_by_side = rates.warps * problem.device.multiprocessors * (32 // lanes)
         share = problem.nnz * -(-vectors // lanes) // side_by_side
         short = problem.op == "spmm" and mean < rates.group_degree
@@ -85,7 +85,7 @@ class CsrKernel(Kernel):
         return CsrPlan(lanes, row_lanes, row_limit, group, mean >= rates.prescale_degree)
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """With and without a pass that weighs X, rows in groups of two sizes and by themselves."""
+        """Returns plans with and without prescaling, with groups of two sizes and without groups."""
         plan = self.default(problem)
         if problem.device.type == "cpu":
             return [plan]
@@ -96,7 +96,7 @@ class CsrKernel(Kernel):
         return plans
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """By the model of the csr kernel."""
+        """Returns the time by the model `gnnsparse.gpus.model.csr_us`, in microseconds."""
         assert isinstance(plan, CsrPlan)
         record = problem.record
         grouped = plan.group > 0
@@ -104,7 +104,7 @@ class CsrKernel(Kernel):
         return float(csr_us(load, record.memory, record.csr, problem.arithmetic, grouped, problem.op))
 
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
-        """What a plan makes of a problem."""
+        """Returns the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
         return CsrLoad(
             problem.rows, problem.slices, problem.slices * SLICE_BYTES * problem.nnz,

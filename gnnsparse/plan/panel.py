@@ -1,4 +1,4 @@
-"""The panel kernel: Tensor Cores over panels of rows that gather each distinct column once."""
+"""Plans of the panel kernel: Tensor Cores over panels of rows, which gather each distinct column one time."""
 
 from __future__ import annotations
 
@@ -20,43 +20,45 @@ __all__ = ["HEIGHTS", "PANELS", "Height", "PanelPlan", "panel_tile_limit", "take
 
 @dataclass(frozen=True)
 class Height:
-    """What the kernels do with panels of one height.
+    """What the kernels support in panels of one height.
 
     Attributes:
-        ops: the operations that choose among panels of this height.
-        stored: how values are stored, by their bytes: "dense", with the zeros of the panel, or "entries",
-            the nonzeros alone; values of other sizes are not.
+        ops: the operations that have a kernel for the height.
+        stored: how values are stored, by their size in bytes: "dense" (all elements of the panel) or
+            "entries" (the nonzeros alone, each with its place). Values of other sizes can't be stored.
     """
 
     ops: tuple[str, ...]
     stored: Mapping[int, str] = field(default_factory=dict)
 
 
-#: By the rows of a panel; native/include/gnnsparse/panel_heights.h has the kernels' side of the table.
+#: The heights of panels that kernels support, by the rows of a panel. The table of the kernels themselves is
+#: native/include/gnnsparse/panel_heights.h.
 HEIGHTS = {
     16: Height(("spmm", "sddmm", "attention"), {2: "dense", 4: "dense"}),
     32: Height(("spmm",), {2: "entries"}),
     64: Height(("attention",)),
 }
 
-#: SDDMM keeps Q in shared memory, which has room for this many slices.
+#: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
 
 
 @dataclass(frozen=True)
 class PanelPlan(Plan):
-    """How the panel kernel runs.
+    """Parameters of the panel kernel.
 
     Attributes:
         height: rows of a panel.
         tile_limit: longer panels are cut into parts of at most this many K tiles of 32 column slots.
-        slices: slices of 128 bytes of the rows of X that a warp takes one after the other.
-        prescale: rank-1 weights: the rows of X are weighed once before the product; False: each column slot
-            has its weight. Without stored values in tf32 X is rounded once as well, not by each warp.
-        longest_first: the longest parts start first, so that none is started last; otherwise they start in
-            the order of the rows, whose neighbours share rows of X.
-        concurrent_panels: how many panels share a sweep over the rows of X, those that run at the same time;
-            0: each starts with its first column.
+        slices: number of slices, 128 bytes of the rows of X, that a warp computes one after the other.
+        prescale: with rank-1 weights: whether a pass before the product multiplies the rows of X by the
+            column weights; False: the kernel multiplies by the weight of each column slot. In tf32 without
+            stored values that pass also rounds X, which otherwise each warp does.
+        longest_first: whether the longest parts start first, so that the GPU does not wait for one that
+            started late; False: parts start in the order of the rows, whose neighbours share rows of X.
+        concurrent_panels: number of panels that run at the same time and start at columns near each other,
+            so that they read the rows of X together; 0: each panel starts with its first column.
     """
 
     kernel: ClassVar[str] = "panel"
@@ -69,9 +71,9 @@ class PanelPlan(Plan):
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
-    """Whether panels run on a device in a precision: they need asynchronous copies to shared memory.
+    """Returns whether panel kernels run on a device, which must have asynchronous copies to shared memory.
 
-    fp32 runs with each operand in two tf32 parts.
+    In fp32 each operand is split into two tf32 parts.
     """
     if device.type != "cuda" or device.capability < (8, 0):
         return CanRun(f"no asynchronous copies on sm_{device.capability[0]}{device.capability[1]}")
@@ -79,7 +81,13 @@ def takes(device: Device, precision: Precision) -> CanRun:
 
 
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
-    """K tiles of a panel's parts: few panels are cut, unless a warp's share of a small matrix is less."""
+    """Returns the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
+
+    Args:
+        mean_tiles: K tiles of the mean panel.
+        share: K tiles that each warp would get if all warps of the GPU had an equal share.
+        at_least: the least limit in a large matrix.
+    """
     return max(6, min(max(at_least, int(1.3 * mean_tiles)), int(4 * share)))
 
 
@@ -98,7 +106,7 @@ class PanelKernel(Kernel):
         self._of = HEIGHTS[height]
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Where the matrix was counted in such panels, and its values and rows fit the kernel."""
+        """Returns whether the matrix was counted in panels of the height, and the kernel has its values."""
         if problem.edge_values:
             return CanRun("panels hold no place for edge values")
         if not (answer := takes_stored_operands(problem.precision)):
@@ -116,24 +124,24 @@ class PanelKernel(Kernel):
         return CanRun()
 
     def default(self, problem: Problem) -> PanelPlan:
-        """The best cut and number of slices by the model."""
+        """Returns the plan with the least modelled time among `options`."""
         return min(self.options(problem), key=lambda option: self.time_us(problem, option))
 
     def options(self, problem: Problem) -> list[PanelPlan]:
-        """The plans that the default is chosen among."""
+        """Returns the plans that the default is chosen among."""
         resident, work = problem.slice_is_resident, self._work(problem)
         mean = work.slots / PANEL_K_TILE / max(sum(count for _, count in work.panels), 1)
-        # In a small matrix each warp takes less, so that all have work at the same time.
+        # In a small matrix each warp gets less work, so that there are enough warps to fill the GPU.
         warps = problem.record.panel.warps * problem.device.multiprocessors
         share = work.slots / PANEL_K_TILE * work.slices / warps
         limit = panel_tile_limit(mean, share, 20 if resident else 16)
-        # Where a slice of X stays in L2 the order of the rows gains nothing.
+        # If a slice of X stays in L2, starting parts in the order of the rows gains nothing.
         plan = PanelPlan(self.height, limit, longest_first=resident)
-        if problem.op == "sddmm":  # takes all slices, and its parts need no second kernel
+        if problem.op == "sddmm":  # a warp computes all slices, and cut panels need no second kernel
             return [plan]
-        # Elsewhere weights cost the kernel less than a pass over X. In tf32 it rounds X as well.
+        # A pass over X that only multiplies by weights costs more than it saves. In tf32 it also rounds X.
         rounds = problem.precision is Precision.TF32 and not problem.stores_values
-        # Where a slice does not stay in L2, warps share it as they sweep over X together.
+        # If a slice does not stay in L2, panels that run at the same time should read the same part of X.
         plan = replace(plan, concurrent_panels=0 if resident else work.concurrent_panels)
         return [
             replace(plan, slices=slices, tile_limit=plan.tile_limit * times, prescale=prescale)
@@ -143,7 +151,7 @@ class PanelKernel(Kernel):
         ]
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Cut as by default and hardly at all, one slice a warp and all, with and without a pass over X."""
+        """Returns plans with two tile limits, with one or all slices, with and without prescaling."""
         plan = self.default(problem)
         if problem.op == "sddmm":
             return [replace(plan, tile_limit=plan.tile_limit * times) for times in (1, 3)]
@@ -156,20 +164,20 @@ class PanelKernel(Kernel):
         ]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """By the model of panels, with the pass over X where the plan has one."""
+        """Returns the time by the model `gnnsparse.gpus.model.panel_us`, in microseconds."""
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)
         return float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
-        """What a plan makes of a problem."""
+        """Returns the quantities that the model computes the time of a plan from."""
         slices = problem.slices if problem.op == "sddmm" else plan.slices
         prescale = problem.cols * problem.row_bytes if plan.prescale else 0.0
         return PanelLoad.of(self._work(problem), slices, plan.tile_limit, prescale)
 
     def variant(self, problem: Problem, plan: PanelPlan) -> str:
-        """What a record calls the arithmetic and storage of a plan."""
+        """Returns the key of PanelRow.variants for the arithmetic and storage of a plan."""
         if plan.prescale and problem.arithmetic == "tf32":
             return "tf32_rounded"
         stored = problem.stores_values and problem.arithmetic == "half"
@@ -189,7 +197,7 @@ class PanelKernel(Kernel):
         )  # fmt: skip
 
     def _value_bytes(self, problem: Problem, slots: int) -> float:
-        """Bytes of stored values that a warp reads for a column slot."""
+        """Returns the bytes of stored values that a warp reads for a column slot."""
         if not problem.stores_values:
             return 0
         size = problem.precision.storage.itemsize
@@ -198,11 +206,11 @@ class PanelKernel(Kernel):
         return size * self.height
 
     def _costs(self, problem: Problem, plan: PanelPlan) -> tuple[PanelRow, PanelVariant]:
-        """What the record says of this height, or of the nearest it has, and of the arithmetic."""
+        """Returns the record's costs of the height, or of the nearest one that it has, and of the variant."""
         heights = problem.record.panel.heights
         row = heights[min(heights, key=lambda height: (abs(height - self.height), height))]
         return row, row.variants.get(self.variant(problem, plan), row.variants["half"])
 
 
-#: The kernels that products choose from, by height.
+#: The panel kernels of SpMM and SDDMM by height.
 PANELS = {height: PanelKernel(height) for height, kernels in HEIGHTS.items() if "spmm" in kernels.ops}

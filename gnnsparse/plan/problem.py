@@ -1,4 +1,4 @@
-"""Problems: the counts that decide how an operation runs."""
+"""Problems: the counts that plans are chosen by."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ __all__ = ["AttentionProblem", "PanelCounts", "Problem"]
 
 @dataclass(frozen=True)
 class PanelCounts:
-    """A matrix in panels of one height.
+    """Counts of a matrix in panels of one height.
 
     Attributes:
         height: rows of a panel.
-        slots: column slots, padded to whole K tiles.
-        tiles: pairs (K tiles, panels that have so many), in rising order; empty: all panels have as many.
+        slots: number of column slots, padded to whole K tiles.
+        tiles: pairs (K tiles, number of panels with that many K tiles), in rising order; empty: unknown, and
+            all panels are taken to be of equal length.
     """
 
     height: int
@@ -31,18 +32,18 @@ class PanelCounts:
 
 @dataclass(frozen=True)
 class Problem:
-    """The counts that decide how a product runs.
+    """The counts by which the plan of SpMM or SDDMM is chosen.
 
     Attributes:
-        op: "spmm" or "sddmm"; of an AttentionProblem "attention" or "attention_grad".
-        device: where it runs.
-        precision: of the product.
-        rows, cols, nnz: of A.
-        width: columns of X, or the feature dimension of SDDMM and of attention's q and k.
-        format: name of A's blocked format, "" if it has none.
-        slots: column slots of that format.
-        edge_values: whether values come with the call, in row order.
-        weighted: whether the matrix stores a value for each nonzero.
+        op: "spmm" or "sddmm"; "attention" or "attention_grad" in an AttentionProblem.
+        device: the device that runs it.
+        precision: arithmetic of the product.
+        rows, cols, nnz: size of A.
+        width: columns of X, or the feature dimension of q and k in SDDMM and attention.
+        format: name of the format that A was prepared in, "" for CSR alone.
+        slots: number of column slots of that format.
+        edge_values: whether values are given in the call, in the order of the nonzeros.
+        weighted: whether the matrix has its own value for each nonzero, so that it is not rank-1.
         panels: counts of the matrix in panels, for each height that was counted.
     """
 
@@ -61,12 +62,12 @@ class Problem:
 
     @cached_property
     def record(self) -> GpuRecord:
-        """Rates and costs of the GPU, or of the one it resembles most."""
+        """The record of the GPU, or of the GPU that it resembles most."""
         return record_for(self.device)
 
     @property
     def arithmetic(self) -> str:
-        """What records call the arithmetic: "half" for 16-bit operands, "tf32" or "fp32"."""
+        """The name of the arithmetic in records: "half" for 16-bit operands, "tf32" or "fp32"."""
         return self.precision.value if self.precision.storage.itemsize == 4 else "half"
 
     @property
@@ -76,40 +77,40 @@ class Problem:
 
     @property
     def slices(self) -> int:
-        """Slices of 128 bytes of a row of X."""
+        """Number of slices of 128 bytes in a row of X, the last one counted as whole."""
         return -(-self.row_bytes // SLICE_BYTES)
 
     @property
     def slice_is_resident(self) -> bool:
-        """Whether 128 bytes of every row of X stay in L2."""
+        """Whether one slice, 128 bytes of every row of X, stays in L2."""
         return self.cols * SLICE_BYTES <= self.record.memory.resident_bytes
 
     @property
     def stores_values(self) -> bool:
-        """Whether panels hold a value for each nonzero."""
+        """Whether panels store a value for each nonzero, not bits alone."""
         return self.weighted and self.op == "spmm"
 
     def panel(self, height: int) -> PanelCounts | None:
-        """The counts of panels of a height, None where they were not made."""
+        """Returns the counts of panels of a height; None if that height was not counted."""
         return next((counts for counts in self.panels if counts.height == height), None)
 
     @property
     def longest_row(self) -> int:
-        """Nonzeros that no row exceeds: a panel has at least as many columns as each of its rows."""
+        """An upper bound on the nonzeros of a row: the most column slots of a panel of 16 rows."""
         counts = self.panel(16)
         return PANEL_K_TILE * max(counts.tiles)[0] if counts is not None and counts.tiles else self.cols
 
 
 @dataclass(frozen=True)
 class AttentionProblem(Problem):
-    """The counts that decide how attention runs.
+    """The counts by which the plan of attention is chosen.
 
     Attributes:
         value_width: features of v.
-        heads: of all batches together.
-        has_score_terms: whether a bias, dropout or a causal mask takes part.
-        panels_allowed: whether the operand may be converted to panels: not where another format was asked
-            for.
+        heads: number of heads, those of all batch entries together.
+        has_score_terms: whether there is a bias, dropout or a causal mask.
+        panels_allowed: whether the operand may be converted to panels; False if the user asked for another
+            format.
         transpose: counts of the transpose in panels; for op "attention_grad".
     """
 

@@ -1,4 +1,4 @@
-"""The window kernel: Tensor Cores over windows of 8 or 16 rows, in the formats of the papers and our own."""
+"""Plans of the window kernel: Tensor Cores over row windows of 8 or 16 rows, in any format of windows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gnnsparse.tiles import WINDOW_K_TILE
 
 __all__ = ["WINDOW", "WindowPlan", "takes"]
 
-#: Rows of a window by which the mean length is judged.
+#: Rows of a window that the mean length is computed with.
 _ROWS = 8
-#: K tiles that a part of a window has at most, unless the mean is near that.
+#: The least limit on the K tiles of a window's parts; the limit is larger if the mean window is long.
 _TILE_LIMIT = 24
 
 
 @dataclass(frozen=True)
 class WindowPlan(Plan):
-    """How the window kernel runs.
+    """Parameters of the window kernel.
 
     Attributes:
         tile_limit: longer windows are cut into parts of at most this many K tiles of 16 column slots.
-        residual: how the csr kernel takes the rows that a format keeps out of its windows.
+        residual: plan of the csr kernel for the rows that a format keeps out of its windows.
     """
 
     kernel: ClassVar[str] = "window"
@@ -35,7 +35,7 @@ class WindowPlan(Plan):
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
-    """Whether a device's Tensor Cores have the products: Turing has float16 alone, none has float32."""
+    """Returns whether a device's Tensor Cores have a precision: Turing's only fp16, and none have fp32."""
     if not (answer := takes_stored_operands(precision)):
         return answer
     least = (7, 5) if precision is Precision.FP16 else (8, 0)
@@ -46,15 +46,15 @@ def takes(device: Device, precision: Precision) -> CanRun:
 
 
 class WindowKernel(Kernel):
-    """The window kernel, on operands in a format of windows."""
+    """The window kernel, for operands prepared in a format of windows."""
 
     name = "window"
     plan_type = WindowPlan
-    # Panels gather less, and beside them this kernel's time was never modelled.
+    # Panels gather fewer rows of X, and this kernel's model was fitted against the csr kernel only.
     yields_to = ("panel",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """On Tensor Cores that have the precision; formats that store values have no place for others."""
+        """Returns whether Tensor Cores have the precision, and the format can take the values."""
         if not problem.format:
             return CanRun("the operand has no blocked format")
         if not (answer := takes(problem.device, problem.precision)):
@@ -64,23 +64,26 @@ class WindowKernel(Kernel):
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """A published format is there to be run."""
+        """Returns a reason if the operand was prepared in a published format, which the user asked for."""
         return "" if problem.format == "window" else f"format {problem.format} was asked for"
 
     def default(self, problem: Problem) -> WindowPlan:
-        """Windows are cut where they are much longer than the mean."""
+        """Returns a plan that cuts windows much longer than the mean."""
         windows = -(-problem.rows // _ROWS)
         mean = problem.slots / WINDOW_K_TILE / max(windows, 1)
         residual = replace(CSR.default(problem), reasons=())
         return WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual)
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Windows cut as by default, and hardly any."""
+        """Returns the default plan, and one that hardly cuts any window."""
         plan = self.default(problem)
         return [plan, replace(plan, tile_limit=4 * plan.tile_limit)]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """The csr kernel's time, by the rows of X that are gathered; of SDDMM a share of it."""
+        """Returns the csr kernel's modelled time in microseconds, times factors of the GPU's record.
+
+        In SpMM the factor is multiplied by the ratio of gathered rows of X, column slots to nonzeros.
+        """
         csr = CSR.time_us(problem, CSR.default(problem))
         rates = problem.record.window
         if problem.op == "sddmm":

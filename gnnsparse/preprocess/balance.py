@@ -1,7 +1,7 @@
-"""Load balance: work lists in which long rows, windows and panels are cut into parts.
+"""Load balance: work lists, in which long rows, windows and panels are cut into parts.
 
-The parts of a row write float32 partial sums to a workspace and a second kernel adds them in a fixed order,
-so results do not depend on scheduling (no atomics).
+The parts of a row write float32 partial sums to a workspace, and a second kernel adds them in a fixed order.
+No kernel uses atomics, so results do not depend on scheduling.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
 
 __all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_tiles"]
 
-#: K tiles of a matrix in panels, which work lists and kernels count in 32 bits; this leaves them room.
+#: Bound on the K tiles of a matrix in panels, which work lists and kernels count in 32 bits.
 _MOST_TILES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
 class WorkList:
-    """The work list of a kernel.
+    """The work list of a kernel: parts of rows, windows or panels, of which each warp or block computes one.
 
     Attributes:
-        items: int32 [items, 4]: a row or window, the first nonzero (of the row) or K tile of the part, how
-            many it has, and the place of its partial sum or -1; of panels see `cut_panels`.
-        cuts: int32 [cut rows, windows or panels, 4]: which one, the place of its first partial sum, how
-            many it has, 0.
+        items: int32 [items, 4]: the index of the row or window, the part's first nonzero (counted in the row)
+            or K tile (counted in the window), their number in the part, and the place of the part's partial
+            sum, or -1 if the row or window has one part. For panels see `cut_panels`.
+        cuts: int32 [cut rows, windows or panels, 4]: its index, the place of its first partial sum, the
+            number of its partial sums, and 0.
         partials: number of partial sums.
-        row_offsets: int32 [items, rows of a window or panel]: nonzeros of each row before the part (plain
-            bitmaps of windows, and panels for SDDMM and attention, only).
-        prefetch_distance: how many items ahead a warp asks L2 for what that item's warp reads first.
+        row_offsets: int32 [items, rows of a window or panel]: the number of nonzeros of each row before the
+            part. Only for windows in plain bitmaps, and for panels in SDDMM and attention; else None.
+        prefetch_distance: a warp prefetches to L2 what the item that lies this many items further on reads
+            first; 0: no prefetch.
     """
 
     items: torch.Tensor
@@ -50,13 +52,13 @@ class WorkList:
         return self.items.shape[0]
 
     def to(self, device: torch.device) -> WorkList:
-        """The list on `device`."""
+        """Returns the list on `device`."""
         offsets = None if self.row_offsets is None else self.row_offsets.to(device)
         return replace(self, items=self.items.to(device), cuts=self.cuts.to(device), row_offsets=offsets)
 
     @cached_property
     def view(self) -> _native.WorkList:
-        """The native handle."""
+        """The handle of the list for native functions; the tensors must outlive it."""
         return _native.WorkList(
             address(self.items), self.count, address(self.row_offsets), address(self.cuts),
             self.cuts.shape[0], self.partials, self.prefetch_distance,
@@ -64,7 +66,15 @@ class WorkList:
 
 
 def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Cuts each item's `work` into equal parts of at most `limit`; items without work keep one."""
+    """Cuts rows, windows or panels into equal parts.
+
+    Args:
+        work: int64 [n], the nonzeros or K tiles of each row, window or panel.
+        limit: most nonzeros or K tiles of a part; what has none becomes one part.
+
+    Returns:
+        `items`, `cuts` and `partials` of a WorkList.
+    """
     device = work.device
     parts = ((work + limit - 1) // limit).clamp(min=1)
     length = (work + parts - 1) // parts
@@ -82,7 +92,10 @@ def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, in
 
 
 def cut_rows(csr: Csr, limit: int) -> WorkList:
-    """Parts of the rows with more than `limit` nonzeros. Shorter rows are not listed."""
+    """Makes the work list of the rows with more than `limit` nonzeros, in parts of at most `limit`.
+
+    Shorter rows are not in the list: the kernels find them by their index.
+    """
     degrees = csr.degrees
     long = (degrees > limit).nonzero().flatten()
     items, cuts, partials = _cut(degrees[long], limit)
@@ -92,10 +105,13 @@ def cut_rows(csr: Csr, limit: int) -> WorkList:
 
 
 def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
-    """First rows of groups of neighbouring rows with about `size` nonzeros, int32 [groups + 1].
+    """Groups neighbouring rows so that each group has about `size` nonzeros.
 
-    A row counts as two nonzeros more, for what it costs to store. Rows with more than `limit`
-    nonzeros, which cut_rows cuts, are groups of their own.
+    To account for storing its result, a row counts two nonzeros more than it has. Rows with more than `limit`
+    nonzeros, which `cut_rows` cuts, are groups of their own.
+
+    Returns:
+        int32 [groups + 1], the first row of each group, and the number of rows at the end.
     """
     if csr.rows == 0:
         return torch.zeros(1, dtype=torch.int32, device=csr.device)
@@ -108,13 +124,13 @@ def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
 
 
 def window_tiles(blocked: BlockedMatrix) -> torch.Tensor:
-    """K tiles of each window, int64 [windows]."""
+    """Returns the number of K tiles of each window, int64 [windows]."""
     per_panel = (blocked.panel_ptr.diff() + WINDOW_K_TILE - 1) // WINDOW_K_TILE
     return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.window)
 
 
 def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> WorkList:
-    """Parts of every window, of at most `limit` K tiles each."""
+    """Makes the work list of all windows, in parts of at most `limit` K tiles."""
     items, cuts, partials = _cut(window_tiles(blocked), limit)
     if blocked.spec.stores_values:
         return WorkList(items, cuts, partials)
@@ -126,12 +142,23 @@ def cut_panels(
     blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False,
     concurrent_panels: int = 0, prefetch_distance: int = 0,
 ) -> WorkList:  # fmt: skip
-    """Parts of every panel in lane order, of at most `limit` K tiles each; with `csr` row_offsets too.
+    """Makes the work list of all panels of a format in lane order.
 
-    An item is what a warp starts with, in one load: the first row, the first K tile counted over all panels,
-    the number of K tiles, and the place of the partial sum; where there is none, -1 less the K tile that the
-    warp starts with, which is 0 unless `concurrent_panels` share a sweep over X (see _first_tiles). With
-    `longest_first` the longest come first, so that none is started last.
+    An item holds what a warp needs at its start: the first row, the first K tile counted over all panels, the
+    number of K tiles, and the place of the partial sum. If there is no partial sum, the last number is -1
+    minus the K tile with which the warp starts, which is 0 unless `concurrent_panels` is given.
+
+    Args:
+        blocked: the panels.
+        limit: most K tiles of a part.
+        csr: the matrix, to compute `row_offsets`; None: they are not needed.
+        longest_first: whether items are sorted by length, so that no long part starts last.
+        concurrent_panels: number of panels that run at a time, which then read neighbouring rows of X at the
+            same time; 0: every part starts with its first K tile.
+        prefetch_distance: the attribute of the work list.
+
+    Raises:
+        ValueError: the matrix has too many K tiles for 32 bits.
     """
     if blocked.slots >= PANEL_K_TILE * _MOST_TILES:
         most = PANEL_K_TILE * _MOST_TILES
@@ -154,12 +181,16 @@ def cut_panels(
 
 
 def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> torch.Tensor:
-    """With which of its K tiles each item starts, so that warps running together read the same columns.
+    """Chooses the K tile with which each item starts, so that concurrent warps read the same part of X.
 
-    A panel's columns are sorted, so a warp that takes them in order sweeps over X. Warps start one after the
-    other, and left alone each is somewhere else in X. Here the sweep is one for all `concurrent_panels`: as
-    many K tiles as run in the time of a mean panel are a turn, an item's middle is due when half of its own
-    have run, and it starts before that by half a sweep; K tiles before its first come last. int32 [items].
+    A panel's columns are sorted, so a warp that computes its K tiles in order reads X from its first to its
+    last rows. If each warp began with its first K tile, warps that started at different times would be in
+    different parts of X. Instead one imagined sweep over X repeats with a period of `concurrent_panels` mean
+    panels of K tiles. Each item starts with such a K tile that halfway through its run it reads the part of X
+    where the sweep is then. When it has computed its last K tile, it goes on with its first.
+
+    Returns:
+        int32 [items], counted from the item's first K tile.
     """
     tiles = items[:, 2].double()
     mean = (tiles.sum() / max(panels, 1)).clamp(min=1)
@@ -171,7 +202,7 @@ def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> to
 def _row_offsets(
     blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, height: int, k_tile: int
 ) -> torch.Tensor:
-    """How many nonzeros of each of an item's `height` rows come before the item, int32 [items, height]."""
+    """Counts the nonzeros of each of an item's `height` rows before the item, int32 [items, height]."""
     offsets = torch.zeros(items.shape[0], height, dtype=torch.int64, device=items.device)
     later = (items[:, 1] > 0).nonzero().flatten()
     if later.numel():
@@ -187,7 +218,7 @@ def _row_offsets(
 def _lower_bound(
     values: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, target: torch.Tensor
 ) -> torch.Tensor:
-    """First position in each sorted range [begin, end) of `values` that is not below `target`."""
+    """Finds in each sorted range [begin, end) of `values` the first position that is not below `target`."""
     low, high = begin.clone(), end.clone()
     while bool((low < high).any()):
         middle = (low + high) // 2

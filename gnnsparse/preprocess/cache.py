@@ -1,8 +1,8 @@
 """The cache of prepared graphs: one safetensors file per graph and parameters.
 
-Files are written under another name, synced and renamed, so that a reader sees a whole file or
-none. Every tensor and the metadata beside them carry a checksum that is verified on load. A damaged
-file is reported and rebuilt. The least recently used files go once the folder passes its size cap.
+A file is written under another name, synced and renamed, so that readers see a whole file or none. Every
+tensor and the metadata have a checksum, which is verified on load. A damaged file is reported and rebuilt.
+When the folder exceeds its size cap, the least recently used files are removed.
 """
 
 from __future__ import annotations
@@ -25,25 +25,33 @@ from gnnsparse.hashing import digest, fingerprint
 
 __all__ = ["CACHE_VERSION", "CacheEntry", "CacheWarning", "GraphCache"]
 
-#: Part of every key: raise it when the meaning of the stored arrays changes.
+#: A part of every key, to be raised when the meaning of the stored arrays changes.
 CACHE_VERSION = 1
 _DEFAULT_CAP = 20 * 2**30
 _SUFFIX = ".safetensors"
-#: After this long an unfinished file is one that its writer left behind.
+#: An unfinished file that is older than this was left behind by a process that ended while writing.
 _STALE_SECONDS = 24 * 3600
 
 
 class CacheWarning(UserWarning):
-    """The cache could not be read or written; the work was done without it."""
+    """A warning that the cache could not be read or written, and the work was done without it."""
 
 
 class _DamagedError(Exception):
-    """A cache file does not hold what was written."""
+    """The content of a cache file is not what was written."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One file of the cache."""
+    """One file of the cache.
+
+    Attributes:
+        key: key of the prepared graph, the name of the file without its ending.
+        path: the file.
+        nbytes: size of the file.
+        used: time of the last use, in seconds since the epoch.
+        metadata: the plain values stored with the tensors; None if the header can't be read.
+    """
 
     key: str
     path: Path
@@ -81,8 +89,11 @@ class GraphCache:
     """A folder of prepared graphs.
 
     Args:
-        folder: where the files are; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
-        max_bytes: size cap; None: $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB.
+        folder: the folder; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
+        max_bytes: size cap of the folder; None: $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB.
+
+    Raises:
+        TypeError: `folder` is no path.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, max_bytes: int | None = None) -> None:
@@ -92,12 +103,16 @@ class GraphCache:
         self.max_bytes = _size_cap() if max_bytes is None else max_bytes
 
     def path(self, key: str) -> Path:
-        """The file of a key."""
+        """Returns the file of a key, whether or not it exists."""
         return self.folder / (key + _SUFFIX)
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[bool]:
-        """Holds the key's lock; gives False, after a warning, where the folder can't be written."""
+        """Holds the key's file lock inside a `with` block, against other processes that write the file.
+
+        Yields:
+            True; or False, after a CacheWarning, if the folder can't be written.
+        """
         import filelock
 
         lock = None
@@ -120,9 +135,12 @@ class GraphCache:
                 lock.release()
 
     def load(self, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-        """The tensors (memory-mapped) and metadata of a key, or None where it has no sound file.
+        """Reads the file of a key and verifies its checksums.
 
-        A damaged file is named in a CacheWarning and removed.
+        A damaged file is removed, and a CacheWarning names it.
+
+        Returns:
+            The tensors, which are memory-mapped, and the metadata; None if there is no valid file.
         """
         path = self.path(key)
         if not path.exists():
@@ -144,11 +162,18 @@ class GraphCache:
         return found
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-        """Writes a file, whole or not at all. A full or failing disk is a CacheWarning."""
+        """Writes the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
+
+        Args:
+            key: the key.
+            tensors: tensors on the CPU, contiguous, without shared memory.
+            metadata: plain values that JSON can express.
+        """
         from safetensors.torch import save_file
 
         text = json.dumps(metadata)
         sums = {name: _checksum(name, tensor) for name, tensor in tensors.items()}
+        # These keys belong to the file format: files with other ones count as damaged.
         header = {"facts": text, "sums": json.dumps(sums), "facts_sum": fingerprint([], text)}
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
@@ -166,7 +191,7 @@ class GraphCache:
             )
 
     def entries(self) -> list[CacheEntry]:
-        """All files, last used first. `metadata` is None for a file whose header can't be read."""
+        """Lists all files, the most recently used first."""
         found = []
         for path in self.folder.glob("*" + _SUFFIX) if self.folder.is_dir() else ():
             try:
@@ -181,7 +206,11 @@ class GraphCache:
         return sorted(found, key=lambda entry: entry.used, reverse=True)
 
     def verify(self) -> Iterator[tuple[CacheEntry, str | None]]:
-        """Each file with what is wrong with it, or None. Changes nothing."""
+        """Reads every file and verifies its checksums. Damaged files are not removed.
+
+        Yields:
+            Each entry, with what is wrong with it, or None.
+        """
         for entry in self.entries():
             try:
                 self._read(entry.path)
@@ -190,7 +219,7 @@ class GraphCache:
                 yield entry, str(problem)
 
     def clear(self) -> int:
-        """Removes every file of the cache; returns how many prepared graphs there were."""
+        """Removes every file of the cache, and returns the number of prepared graphs among them."""
         removed = 0
         for pattern in ("*" + _SUFFIX, "*.part", "*.lock"):
             for path in self.folder.glob(pattern) if self.folder.is_dir() else ():

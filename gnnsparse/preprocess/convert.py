@@ -1,4 +1,4 @@
-"""CSR to the blocked format, on the CPU (threads) or the GPU (radix sort and scans)."""
+"""Conversion of CSR to the blocked format, by threads on the CPU or by a radix sort and scans on a GPU."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ __all__ = ["convert", "count_slots", "short_row_limits"]
 
 
 def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
-    """RSH-SpMM's thresholds (algorithm 1): (nonzeros, new columns) below which a row is kept out.
+    """Chooses the thresholds of RSH-SpMM (algorithm 1) for rows that are kept out of the windows.
 
-    The paper leaves the estimate open. Ours keeps out rows of at most a quarter of the mean length
-    (at least 2 nonzeros), unless they add more than half as many columns as they may have.
+    The paper leaves their values open. Here a row is kept out if it has at most a quarter of the mean number
+    of nonzeros (or at most 2), unless it adds more than half as many columns to its window.
+
+    Returns:
+        The thresholds (nonzeros, new columns).
     """
     short = max(2, nnz // max(rows, 1) // 4)
     return short, max(2, short // 2 + 1)
 
 
 def _split(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """First rows of the windows, and the rows kept out of them. On the CPU: the scan is serial."""
+    """Returns the first row of each window, and the rows kept out; on the CPU, because the scan is serial."""
     window_rows = torch.empty(csr.rows, dtype=torch.int32)
     residual = torch.empty(csr.rows, dtype=torch.int32)
     limits = short_row_limits(csr.rows, csr.nnz)
@@ -43,16 +46,24 @@ def _padded(counts: torch.Tensor, pad: int) -> torch.Tensor:
 
 
 def _host_only(spec: FormatSpec) -> bool:
-    """Formats whose conversion has no GPU version: they are converted on the CPU and moved."""
+    """Returns whether a format's conversion has no GPU version, so that the CPU converts for GPUs as well."""
     return spec.packed or spec.panel != spec.window
 
 
 def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
-    """The blocked form of a matrix.
+    """Converts a matrix to a blocked format.
 
     Args:
-        csr: the matrix, on the CPU or a GPU; the result is on the same device.
+        csr: the matrix, on the CPU or a GPU.
+        spec: parameters of the format.
         values: [nnz] in the storage dtype, for formats that store values; else None.
+
+    Returns:
+        The blocked form, on the device of `csr`.
+
+    Raises:
+        TypeError: the format stores entries, and `values` are not of 16 bits.
+        MemoryError: on the CPU, scratch memory does not fit.
     """
     if csr.device.type == "cuda" and not _host_only(spec):
         blocked = _convert_cuda(csr, spec, values)
@@ -98,13 +109,17 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
 
 
 def count_slots(csr: Csr, spec: FormatSpec) -> torch.Tensor:
-    """Column slots of each panel of the matrix in a blocked format, int64 [panels], without converting it."""
+    """Counts the column slots of each panel in a blocked format, int64 [panels], without converting."""
     counts = csr.count_columns(spec.panel) if csr.device.type == "cpu" else _count_cuda(csr, spec)[0]
     return _padded(counts, spec.pad)
 
 
 def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Distinct columns of each panel, and the place of each nonzero's column among them."""
+    """Counts the distinct columns of each panel; also finds the place of each nonzero's column among them.
+
+    Returns:
+        int64 [panels], and int32 [nnz].
+    """
     panels = -(-csr.rows // spec.panel)
     columns_of = torch.zeros(panels, dtype=torch.int64, device=csr.device)
     position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)
@@ -137,14 +152,14 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
 
 
 def _places_values(spec: FormatSpec) -> bool:
-    """Whether the native code says where each value goes, and they are put there afterwards."""
+    """Returns whether native code computes the index of each value, by which torch then stores the values."""
     return spec.stores_values and spec.encoding != "entries"
 
 
 def _allocate(
     spec: FormatSpec, slots: int, panel_bricks: torch.Tensor | None, device: torch.device
 ) -> dict[str, torch.Tensor | None]:
-    """The zeroed arrays that the native code fills."""
+    """Allocates the arrays that native code fills, set to 0."""
     if spec.encoding == "dense":
         return {}
     bricks = slots // spec.brick * (spec.panel // spec.window)
@@ -161,29 +176,34 @@ def _allocate(
 
 
 def _with_entries(
-    banks: BlockedMatrix, csr: Csr, values: torch.Tensor | None, position: torch.Tensor | None
+    bitmap_form: BlockedMatrix, csr: Csr, values: torch.Tensor | None, position: torch.Tensor | None
 ) -> BlockedMatrix:
-    """The entries of a converted structure, whose bitmap has its nonzeros by banks.
+    """Makes the entries of a structure that was converted to bits.
 
-    `position` is the place of each nonzero's column in its panel, which the GPU does not look for again.
+    Args:
+        bitmap_form: the structure; bits of a K tile are ordered by the banks of shared memory that their
+            elements lie in (native packed_entries.h).
+        csr: the matrix.
+        values: [nnz] in a 16-bit dtype.
+        position: int32 [nnz], the place of each nonzero's column in its panel, on a GPU; None on the CPU.
     """
-    spec, device = banks.spec, csr.device
-    if values is None or banks.bitmap is None or values.dtype.itemsize != 2:
+    spec, device = bitmap_form.spec, csr.device
+    if values is None or bitmap_form.bitmap is None or values.dtype.itemsize != 2:
         bad_type("values", values, f"the values of the nonzeros in 16 bits, which {spec.name} stores")
     values = values.contiguous()
-    stages = banks.slots // spec.block
-    counts = torch.zeros(stages, dtype=torch.int64, device=device)
-    bits = address(banks.bitmap)
+    k_tiles = bitmap_form.slots // spec.block
+    counts = torch.zeros(k_tiles, dtype=torch.int64, device=device)
+    bits = address(bitmap_form.bitmap)
     if position is None:
-        _native.count_entries(bits, stages, address(counts))
+        _native.count_entries(bits, k_tiles, address(counts))
     else:
         with torch.cuda.device(device):
-            _native.cuda_count_entries(bits, stages, address(counts), path().stream(device))
+            _native.cuda_count_entries(bits, k_tiles, address(counts), path().stream(device))
     value_ptr = _running_sum(_padded(counts, _native.ENTRY_VECTOR))
     entries = torch.full((int(value_ptr[-1]),), _native.NO_ENTRY, dtype=torch.int32, device=device)
-    arrays = {**banks.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
+    arrays = {**bitmap_form.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
     del arrays["bitmap"]
-    made = BlockedMatrix(spec, banks.rows, banks.cols, banks.nnz, **arrays)
+    made = BlockedMatrix(spec, bitmap_form.rows, bitmap_form.cols, bitmap_form.nnz, **arrays)
     if position is None:
         threads = torch.get_num_threads()
         _native.fill_entries(csr.view, made.view(), bits, address(values), address(entries), threads)
@@ -204,7 +224,7 @@ def _with_values(
     packed: int,
     residual: torch.Tensor | None,
 ) -> BlockedMatrix:
-    """Puts the values, the rows kept out and the zero index into a converted structure."""
+    """Adds the values, the rows kept out of the windows and the zero index to a converted structure."""
     arrays: dict[str, torch.Tensor] = {}
     spec = target.spec
     if value_index is not None and values is not None:
@@ -232,11 +252,15 @@ def _with_values(
 def _zero_index(
     target: BlockedMatrix, csr: Csr, value_index: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores."""
+    """Computes Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores.
+
+    Returns:
+        Offsets, int64 [rows + 1], and columns, int32.
+    """
     spec, device = target.spec, csr.device
     stored = torch.zeros(target.slots * spec.window, dtype=torch.bool, device=device)
     stored[value_index] = True
-    # pad is a multiple of block here, so that every block is full and row-major.
+    # `pad` is a multiple of `block` in this format, so that every block is full and row-major.
     zero = ~stored.reshape(-1, spec.window, spec.block)
     first = torch.ones(target.slots, dtype=torch.bool, device=device)
     first[1:] = target.columns[1:] != target.columns[:-1]

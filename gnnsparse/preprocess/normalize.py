@@ -1,4 +1,4 @@
-"""Turning `values=` into the weights of a matrix: edge values, or a rank-1 r[i] * c[j]."""
+"""The weights of a matrix by the argument `values`: one for each nonzero, or rank-1 weights r[i] * c[j]."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ NORMALIZATIONS = ("gcn", "mean")
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """A graph and its weights: element (i, j) is row_scale[i] * value * col_scale[j].
+    """A graph and its weights: nonzero (i, j) has the value row_scale[i] * value * col_scale[j].
 
-    At most one of `graph.values` and the scales is set, so that a matrix either stores a value for
-    each nonzero or is rank-1 on its structure. None stands for ones.
+    `graph.values` is None or both scales are, so that a matrix stores a value for each nonzero or is rank-1.
+    Factors that are None are 1.
+
+    Attributes:
+        graph: the graph.
+        row_scale: float32 [rows], or None.
+        col_scale: float32 [cols], or None.
     """
 
     graph: SparseGraph
@@ -31,14 +36,14 @@ class Weighted:
 
 
 def _row_sums(graph: SparseGraph) -> torch.Tensor:
-    """Sum of each row's values, float64: counts stay exact and the order does not matter."""
+    """Sums each row's values, float64 [rows]: in float64 counts are exact, and rounding errors are small."""
     if graph.values is None:
         return graph.csr.degrees.to(torch.float64)
     return torch.segment_reduce(graph.values.double(), "sum", lengths=graph.csr.degrees, initial=0.0)
 
 
 def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
-    """Adds the self-loops that are missing, as PyG's add_remaining_self_loops does."""
+    """Adds missing self-loops with a weight; existing ones keep theirs, as in PyG's graph utilities."""
     csr, source = graph.csr.add_self_loops()
     kept = source >= 0
     values = graph.values
@@ -70,16 +75,16 @@ def _drop_ones(graph: SparseGraph) -> SparseGraph:
 
 
 def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.0) -> Weighted:
-    """The weights that `kind` stands for.
+    """Computes normalised weights.
 
     Args:
         graph: with or without edge values.
-        kind: None leaves the values as they are. "gcn": D^-1/2 (A + I) D^-1/2 with D the row sums of
-            A + I and a self-loop added where there is none (Kipf and Welling 2017). "mean": D^-1 A.
-        self_loop_weight: of the loops that "gcn" adds.
+        kind: None: the graph's values are kept. "gcn": D^-1/2 (A + I) D^-1/2, where D holds the row sums of
+            A + I, and a self-loop is added to nodes without one (Kipf and Welling 2017). "mean": D^-1 A.
+        self_loop_weight: weight of the self-loops that "gcn" adds.
 
     Raises:
-        ValueError: "gcn" of a matrix that is not square.
+        ValueError: `kind` is "gcn" and the matrix is not square.
     """
     graph = _drop_ones(graph)
     if kind is None:
@@ -96,7 +101,7 @@ def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.
 
 
 def symmetric_scales(weighted: Weighted, csr: Csr) -> bool:
-    """Whether the rank-1 weights are symmetric: r = c, or none."""
+    """Returns whether rank-1 weights are symmetric: r equals c, or both are None."""
     row, col = weighted.row_scale, weighted.col_scale
     if row is None and col is None:
         return True
@@ -110,7 +115,18 @@ def explicit_values(
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     precision: Precision,
 ) -> torch.Tensor:
-    """The value of each nonzero of stored rows, rounded: [nnz] in the storage dtype."""
+    """Computes the value of each nonzero, rounded to a precision.
+
+    Args:
+        csr: the matrix in its stored row order.
+        row_ids: the index in `scales[0]` of each stored row, int [rows]; None: they are equal.
+        values: [nnz]; None: 1 each.
+        scales: row and column weights, each None for 1.
+        precision: the precision.
+
+    Returns:
+        [nnz] in the storage dtype.
+    """
     if values is None:
         values = torch.ones(csr.nnz, device=csr.device)
     row_scale, col_scale = scales

@@ -1,4 +1,4 @@
-"""Plans that were measured, kept in the process and in the cache of prepared graphs."""
+"""Storage of measured plans, in the process and in the cache of prepared graphs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class PlanStore:
     """The plans that were measured on one prepared graph.
 
     Args:
-        graph: its key in the cache, or any other string that stands for it.
-        cache: None keeps plans in this process alone.
+        graph: the key of the prepared graph in the cache, or another string that identifies it.
+        cache: the cache to store plans in; None: they are kept in this process alone.
     """
 
     def __init__(self, graph: str, cache: GraphCache | None) -> None:
@@ -31,16 +31,23 @@ class PlanStore:
         self._found: dict[str, Plan] = {}
 
     def key(self, problem: Problem, direction: str, device: torch.device) -> str:
-        """What a plan is kept under: graph, problem, direction, the device's name, this library's version."""
+        """Returns the key of a plan: a hash of graph, problem, device name and library version.
+
+        Args:
+            problem: the problem.
+            direction: "A", or "T" for the transpose.
+            device: the device that plans are measured on.
+        """
         import gnnsparse
 
         parts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))
         return fingerprint([], *parts, problem)
 
     def find(self, key: str, accepted: Iterable[Plan]) -> Plan | None:
-        """The plan of a key, if it is one of the accepted ones, reasons aside.
+        """Returns the plan of a key; None if there is none, or it is not one of the accepted plans.
 
-        Anything else under this key is told in a CacheWarning; the next `keep` replaces it.
+        Reasons are not compared. A plan that is not accepted is reported by a CacheWarning, and the next
+        `keep` replaces it.
         """
         if key in self._found:
             return self._found[key]
@@ -59,7 +66,7 @@ class PlanStore:
         return plan
 
     def keep(self, key: str, problem: Problem, plan: Plan) -> None:
-        """Keeps a plan."""
+        """Stores the plan of a key."""
         self._found[key] = plan
         if self.cache is None:
             return

@@ -1,4 +1,4 @@
-"""The one-time work on a graph: weights, row order, transpose, format."""
+"""Preparation of a graph: its weights, row order, transpose and format."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["Prepared", "Recipe", "build", "inverse", "transpose_of"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters that decide what is stored.
+    """The parameters that a prepared graph depends on.
 
     Attributes:
         normalization: None, "gcn" or "mean".
-        self_loop_weight: of the loops that "gcn" adds.
-        reorder: method of the row order.
-        reorder_options: its options, as sorted pairs.
+        self_loop_weight: weight of the self-loops that "gcn" adds.
+        reorder: name of the reordering.
+        reorder_options: options of the reordering, as sorted pairs (name, value).
         format: name of a blocked format, or "csr".
-        panel: rows that share a column list, where the format leaves the choice.
-        precision: decides the rounding of values that are stored in the format.
+        panel: rows of a panel, for formats that have several heights; None: the format's default.
+        precision: precision that stored values are rounded to.
     """
 
     normalization: str | None = None
@@ -46,30 +46,31 @@ class Recipe:
     precision: Precision = Precision.FP32
 
     def spec(self, density: float) -> FormatSpec | None:
-        """The parameters of the blocked format, None for "csr"."""
+        """Returns the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
         if self.format == "csr":
             return None
         return format_spec(self.format, self.precision, density, self.panel)
 
     def key(self, source: Source) -> str:
-        """The cache key of a source prepared by this recipe."""
+        """Returns the cache key of a source that is prepared by this recipe."""
         spec = self.spec(0.0)
-        # Without values in the format nothing stored depends on the precision.
+        # If the format stores no values, nothing that is stored depends on the precision.
         precision = self.precision.value if spec is not None and spec.stores_values else "any"
         parts = (CACHE_VERSION, source.parameters, replace(self, precision=Precision.FP32), precision)
-        # A preset is code that may change under its name.
+        # The parameters of a preset may change between versions while its name stays.
         return fingerprint(source.arrays, *parts, *(() if spec is None else (spec,)))
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A graph ready for the kernels, before it is put on a device and given a precision.
+    """A prepared graph, from which operands of any device and precision are made.
 
     Attributes:
-        forward, backward: A and its transpose, which share arrays where they have a structure in common.
-        transpose_map: for each nonzero of `backward` its index in `forward`.
-        edge_map: for each input edge the index of its nonzero in `forward`; None: edge e is nonzero e.
-        report: what happened: symmetric, reorder report, seconds, edges.
+        forward, backward: A and its transpose, which share arrays if their structures are equal.
+        transpose_map: for each nonzero of `backward` its index in `forward`, int32 or int64 [nnz].
+        edge_map: for each input edge the index of its nonzero in `forward`, int32 or int64 [edges]; None:
+            edge e is nonzero e.
+        report: a dict with "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
     """
 
     forward: Oriented
@@ -80,7 +81,7 @@ class Prepared:
 
 
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
-    """The permutation that undoes this one."""
+    """Returns the inverse of a permutation, of its dtype."""
     undo = torch.empty_like(permutation)
     undo[permutation.long()] = torch.arange(
         permutation.numel(), dtype=permutation.dtype, device=permutation.device
@@ -93,7 +94,7 @@ def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor |
 
 
 def _blocked(matrix: Oriented, recipe: Recipe, spec: FormatSpec | None) -> Oriented:
-    """The matrix with its blocked form, which holds the values where the format stores them."""
+    """Returns the matrix with its blocked form, which includes the values if the format stores them."""
     if spec is None:
         return matrix
     stored = None
@@ -104,7 +105,7 @@ def _blocked(matrix: Oriented, recipe: Recipe, spec: FormatSpec | None) -> Orien
 
 
 def _ordering(graph: SparseGraph, recipe: Recipe) -> Reordering | None:
-    """The row order, with its report; None where none is asked for, which would only cost time."""
+    """Returns the row order and its report; None if none is asked for, which saves the report's time."""
     if recipe.reorder == "none" and not recipe.reorder_options:
         return None
     return reorder(graph, recipe.reorder, **dict(recipe.reorder_options))
@@ -113,7 +114,7 @@ def _ordering(graph: SparseGraph, recipe: Recipe) -> Reordering | None:
 def _transposed_order(
     weights: Weighted, csr: Csr, order: Reordering | None, recipe: Recipe
 ) -> torch.Tensor | None:
-    """The row order of A^T, which is that of A where the method serves both alike."""
+    """Returns the row order of A^T: A's order if the reordering is symmetric, else one of its own."""
     if order is None or order.order is None:
         return None
     if METHODS[order.method].symmetric:
@@ -128,10 +129,10 @@ class _Ordered:
 
     Attributes:
         matrix: the matrix.
-        ordering: the report of the row order, or None.
-        from_given: for each nonzero its index before the rows were ordered; None: they were not.
+        ordering: the row order and its report, or None.
+        from_given: for each nonzero its index before the rows were ordered; None: they were not ordered.
         to_own: the inverse of `from_given`.
-        edge_map: as in Prepared.
+        edge_map: for each input edge the index of its nonzero, or None.
     """
 
     matrix: Oriented
@@ -156,7 +157,10 @@ def _forward(weights: Weighted, recipe: Recipe) -> _Ordered:
 
 
 def _backward(weights: Weighted, forward: _Ordered, recipe: Recipe) -> tuple[Oriented, torch.Tensor, bool]:
-    """The transpose, the index in `forward` of each of its nonzeros, whether its structure is A's."""
+    """Returns the transpose, the index in `forward` of each of its nonzeros, and whether A is symmetric.
+
+    A counts as symmetric if its structure is, whatever its values.
+    """
     graph, matrix = weights.graph, forward.matrix
     csr, index = graph.csr.transpose()
     symmetric = (
@@ -177,13 +181,20 @@ def _backward(weights: Weighted, forward: _Ordered, recipe: Recipe) -> tuple[Ori
 
 
 def transpose_of(forward: Oriented, csr: Csr, row_ids: torch.Tensor | None, index: torch.Tensor) -> Oriented:
-    """The transpose of a matrix, whose values are those of `forward` at `index`."""
+    """Makes the transpose of a matrix.
+
+    Args:
+        forward: the matrix.
+        csr: structure of the transpose, in its own row order.
+        row_ids: row order of the transpose, or None.
+        index: for each nonzero of the transpose its index in `forward`.
+    """
     value_index = None if forward.values is None else index
     return Oriented(csr, row_ids, None, forward.values, value_index, forward.col_scale, forward.row_scale)
 
 
 def build(source: Source, recipe: Recipe) -> Prepared:
-    """Does all the work, on the device the input is on."""
+    """Prepares a graph by a recipe, on the device of the source."""
     start = time.perf_counter()
     weights = normalize(source.build(), recipe.normalization, recipe.self_loop_weight)
     graph = weights.graph
@@ -205,7 +216,7 @@ def build(source: Source, recipe: Recipe) -> Prepared:
 
 
 def _same_values(weights: Weighted, backward: Oriented) -> bool:
-    """Whether a matrix of symmetric structure is symmetric in its values, too."""
+    """Returns whether the values of a matrix with symmetric structure are symmetric."""
     values = backward.values
     same = values is None or torch.equal(values, values[backward.value_index.long()])  # type: ignore[union-attr]
     return same and symmetric_scales(weights, backward.csr)

@@ -1,4 +1,4 @@
-"""What `prepare` was given: the raw arrays, to hash, and how to make a graph of them."""
+"""The inputs of `prepare`: their raw arrays, which are hashed, and functions that make graphs of them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Source:
     """An input of `prepare`.
 
     Attributes:
-        arrays: the input's arrays, as given; equal arrays and parameters give equal graphs.
-        parameters: the other things that decide the graph.
+        arrays: the arrays of the input; equal arrays and parameters make equal graphs.
+        parameters: everything else that the graph depends on.
         build: validates the input and makes the graph.
     """
 
@@ -36,7 +36,7 @@ class Source:
 
 
 def _raw(name: str, value: Any) -> torch.Tensor | None:
-    """A tensor over the same memory, for hashing; None where it is no array (build complains)."""
+    """Returns a tensor over the memory of `value`, for hashing; None if it is no array (`build` raises)."""
     if isinstance(value, torch.Tensor):
         return check_device(name, value).detach().as_subclass(torch.Tensor)
     if value is None:
@@ -54,10 +54,11 @@ def _is_index_array(data: Any) -> bool:
 
 
 def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
-    """Tells the forms of input apart.
+    """Recognises the form of an input and makes its Source.
 
     Args:
-        data, num_nodes, num_cols: as in `gnnsparse.prepare`.
+        data: argument `graph` of `gnnsparse.prepare`.
+        num_nodes, num_cols: arguments of `gnnsparse.prepare`.
         values: edge values in the order of the edges given, or None.
 
     Raises:
@@ -102,7 +103,7 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
 
 
 def _reweighted(graph: SparseGraph, values: Any) -> SparseGraph:
-    """The graph with other values, given in the order of its nonzeros or of its input edges."""
+    """Returns the graph with other values, which are in the order of its input edges."""
     if values is None:
         return graph
     if graph.nnz_index_of_edge is None:

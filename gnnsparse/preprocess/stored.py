@@ -1,4 +1,4 @@
-"""Prepared graphs in the cache: which arrays a file has, and reading them back."""
+"""Prepared graphs in the cache: conversion to the tensors and metadata of a file, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _pack_oriented(prefix: str, matrix: Oriented) -> dict[str, torch.Tensor]:
 
 
 def pack(prepared: Prepared) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors and plain values that `unpack` needs."""
+    """Returns the tensors and plain values by which `unpack` restores a prepared graph."""
     forward = prepared.forward
     tensors = _pack_oriented("forward", forward)
     if not prepared.backward.shares_structure(forward):
@@ -69,7 +69,12 @@ def _unpack_structure(
 
 
 def unpack(tensors: dict[str, torch.Tensor], report: dict[str, Any], recipe: Recipe) -> Prepared:
-    """What `pack` packed."""
+    """Restores the prepared graph that `pack` made tensors and plain values of.
+
+    Args:
+        tensors, report: the results of `pack`.
+        recipe: the recipe that the graph was prepared by.
+    """
     edge_map, values, row_scale, col_scale = (tensors.get(name) for name in _SHARED[1:])
     csr, row_ids, blocked = _unpack_structure(tensors, "forward", report["cols"], recipe)
     forward = Oriented(csr, row_ids, blocked, values, None, row_scale, col_scale)
@@ -80,7 +85,16 @@ def unpack(tensors: dict[str, torch.Tensor], report: dict[str, Any], recipe: Rec
 
 
 def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> tuple[Prepared, bool]:
-    """The prepared graph, from the cache where it is there; also whether it was."""
+    """Reads a prepared graph from the cache, or builds it and stores it there.
+
+    Args:
+        source: the input of `prepare`.
+        recipe: the recipe.
+        cache: the cache; None: the graph is built.
+
+    Returns:
+        The prepared graph, and whether it was read from the cache.
+    """
     if cache is None:
         return build(source, recipe), False
     key = recipe.key(source)

@@ -1,4 +1,4 @@
-"""What can be trained: a task for each file here, under the name of its file."""
+"""The training tasks: each file here registers one, under the name of the file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from gnnsparse.training.task import RunOptions, Task
 
 __all__ = ["TASKS", "RunOptions", "Task", "register_task"]
 
-#: The tasks by name. A file is imported when its task is first asked for: Lightning takes seconds.
+#: The tasks by name. A task's file is imported when the task is first asked for, because importing Lightning
+#: takes seconds.
 TASKS: Registry[Task[Any, Any]] = Registry("task", package=__name__)
 
 
 def register_task(task: Task[Any, Any]) -> None:
-    """Registers a task under its name. A file in this folder registers the task that it is named after.
+    """Registers a task under its name. Every file in this folder registers the task that it is named after.
 
     Raises:
         ValueError: the name is taken.

@@ -1,4 +1,4 @@
-"""Classification of the nodes of one graph, which is a single batch: prepared once, kept on the device."""
+"""The task "node": classification of the nodes of one graph. The whole graph is one batch on the device."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ __all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Nodes of one part of a split.
+    """The nodes of one part of a split.
 
     Attributes:
-        nodes: int64 [n], their numbers: a mask would have to be counted on the host in each step.
-        y: their labels, int64 [n] or float32 [n, labels].
+        nodes: int64 [n], ids of the nodes. Indexing by a mask would make the host wait for a GPU in each
+            step.
+        y: int64 [n] or float32 [n, labels], labels of the nodes.
     """
 
     nodes: torch.Tensor
@@ -37,12 +38,12 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class GraphBatch:
-    """The whole graph, on one device.
+    """The whole graph on one device.
 
     Attributes:
-        x: features [nodes, features].
+        x: [nodes, features], features of the nodes.
         adj: the prepared graph.
-        train, val, test: the split.
+        train, val, test: the parts of the split.
     """
 
     x: torch.Tensor
@@ -53,22 +54,22 @@ class GraphBatch:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The split by name."""
+        """The parts of the split by name: "train", "val", "test"."""
         return {"train": self.train, "val": self.val, "test": self.test}
 
 
 class FullGraphData(PreparedData):
-    """Prepares the graph of a data set and puts graph, features and labels on a device, once.
+    """Lightning data module of a whole graph, which is prepared and put on a device when it is made.
 
-    On a GPU in fp16 or bf16 the features are stored in that type: the first layer would round them
-    to it anyway, in each step.
+    On a GPU in fp16 or bf16 the features are stored in that dtype, since the first layer would round them to
+    it in each step anyway.
 
     Args:
         dataset: the graph with its features, labels and split.
         values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
         precision: precision of the operand's products.
-        device: where graph, features and labels go.
-        preprocess: how the operand is prepared.
+        device: the device for graph, features and labels.
+        preprocess: options of `gnnsparse.prepare`; None: their defaults.
 
     Attributes:
         dataset: the graph with its features, labels and split.
@@ -105,36 +106,37 @@ class FullGraphData(PreparedData):
         return self._batch
 
     def train_dataloader(self) -> Any:
-        """The graph without end: the trainer counts the steps."""
+        """Returns a loader that repeats the graph without end; the trainer counts the steps."""
         return RepeatedBatch(self._batch, endless=True)
 
     def val_dataloader(self) -> Any:
-        """The graph once."""
+        """Returns a loader that yields the graph one time."""
         return RepeatedBatch(self._batch, endless=False)
 
     def test_dataloader(self) -> Any:
-        """The graph once."""
+        """Returns a loader that yields the graph one time."""
         return RepeatedBatch(self._batch, endless=False)
 
 
 class NodeClassifier(TaskModule):
     """Trains a model on the training nodes of a graph, by cross entropy over classes or labels.
 
-    Steps return tensors on the device and log nothing: Lightning's `log` costs more than a step on a
-    small graph, and sends metrics to the host one by one. The callbacks of `fit` do it in bulk.
+    Steps return tensors on the device and log nothing, because Lightning's `log` takes longer than a step on
+    a small graph, and copies metrics to the host one by one. The callbacks of `fit` log many at a time.
 
     Args:
         model: maps features [nodes, F] and an operand to logits [nodes, classes]. With
-            `optimizer.decay="first"` it has an attribute `first_layer`, a module.
-        dataset: says what the labels mean and how they are scored.
+            `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
+        dataset: the data set, whose labels and metric decide loss and scores.
         optimizer: learning rate, weight decay, schedule.
-        max_epochs: where a schedule ends.
+        max_epochs: the epoch at which a schedule ends.
 
     Attributes:
-        score_name: the score that chooses the best epoch.
+        score_name: name of the score by which the best epoch is chosen.
 
     Raises:
-        ValueError: the model has no `first_layer`, or the metric does not go with the labels.
+        ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go
+            with the labels.
     """
 
     def __init__(
@@ -154,17 +156,17 @@ class NodeClassifier(TaskModule):
         return self.model(batch.x, batch.adj).index_select(0, part.nodes)
 
     def training_step(self, batch: GraphBatch) -> torch.Tensor:
-        """The loss of the training nodes."""
+        """Returns the mean loss of the training nodes, a scalar on the device."""
         return self._loss(self._logits(batch, batch.train), batch.train.y)
 
     def validation_step(self, batch: GraphBatch) -> dict[str, torch.Tensor]:
-        """Loss and scores of the validation nodes, as scalars on the device."""
+        """Returns "loss" and scores of the validation nodes, scalars on the device."""
         logits, y = self._logits(batch, batch.val), batch.val.y
         scores = {name: score(logits, y) for name, score in self._scores.items()}
         return {"loss": self._loss(logits, y), **scores}
 
     def test_step(self, batch: GraphBatch) -> None:
-        """Logs the scores of all three parts, as "part/score"."""
+        """Logs the scores of all parts of the split as "part/score"."""
         logits = self.model(batch.x, batch.adj)
         for name, part in batch.parts.items():
             of_part = logits.index_select(0, part.nodes)
@@ -173,21 +175,21 @@ class NodeClassifier(TaskModule):
 
 
 class NodeTask(Task[NodeDataset, FullGraphData]):
-    """Classification of the nodes of one graph, in classes or by several labels a node."""
+    """The task "node": classification of the nodes of one graph, with one class or several labels a node."""
 
     name = "node"
     steps_per_epoch = 1
 
     def load(self, name: str, options: Mapping[str, Any]) -> NodeDataset:
-        """The data set of a name; see gnnsparse.data.load_dataset."""
+        """Loads a data set by `gnnsparse.data.load_dataset`."""
         return load_dataset(name, **options)
 
     def model_sizes(self, dataset: NodeDataset) -> tuple[int, int]:
-        """Features of a node, and classes or labels."""
+        """Returns the number of features of a node, and the number of classes or labels."""
         return dataset.num_features, dataset.num_classes
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
-        """The graph with the weights that the model wants, on the device of the run."""
+        """Makes the data module: the graph with the weights that the model needs, on the run's device."""
         return FullGraphData(
             dataset,
             values=run.values,
@@ -197,11 +199,11 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         )
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> NodeClassifier:
-        """The model as a classifier of nodes."""
+        """Makes the Lightning module that trains the model."""
         return NodeClassifier(model, data.dataset, run.optimizer, run.trainer.max_epochs)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
-        """Nodes, and nonzeros of the operand."""
+        """Returns the numbers of nodes and of the operand's nonzeros."""
         return {"nodes": data.dataset.num_nodes, "nonzeros": data.adj.nnz}
 
 

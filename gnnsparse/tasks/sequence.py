@@ -1,4 +1,4 @@
-"""Classification of sequences, in mini-batches that share one prepared attention pattern."""
+"""The task "sequence": classification of sequences, in mini-batches that share one attention pattern."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ __all__ = ["SequenceBatch", "SequenceClassifier", "SequenceData", "SequenceTask"
 
 @dataclass(frozen=True, eq=False)
 class SequenceBatch:
-    """Some sequences, on one device.
+    """A batch of sequences on one device.
 
     Attributes:
         tokens: int16 [batch, length].
-        padding: bool [batch, length], True where there is no token; None where no sequence of the
-            data set is padded.
-        y: int64 [batch].
+        padding: bool [batch, length], True for padding; None if no sequence of the data set is padded.
+        y: int64 [batch], classes.
         adj: the prepared pattern, [length, length].
-        data: what the batch is of: validation needs the other parts.
+        data: the data module of the batch, from which validation gets the sequences of other parts.
     """
 
     tokens: torch.Tensor
@@ -47,9 +46,9 @@ class SequenceBatch:
 
 
 class _Batches:
-    """The training part in random order, without end; each epoch has its own order.
+    """A loader of the training sequences without end, in a random order that differs between epochs.
 
-    A resumed run goes on where the checkpoint was written.
+    In a resumed run it begins with the batch after the last one that the checkpoint was trained on.
     """
 
     def __init__(self, data: SequenceData) -> None:
@@ -66,8 +65,8 @@ class _Batches:
                 step += 1
 
 
-class _Once:
-    """One batch, for Lightning's loops: the module asks its data for all of them."""
+class _SingleBatch:
+    """A loader of one batch, for which Lightning calls a step; the step gets all batches from the data."""
 
     def __init__(self, data: SequenceData, part: str) -> None:
         self._data, self._part = data, part
@@ -77,23 +76,23 @@ class _Once:
 
 
 class SequenceData(PreparedData):
-    """Prepares a pattern and puts it and the tokens on a device, once; hands out mini-batches.
+    """Lightning data module of sequences and a pattern, which are put on a device when it is made.
 
     Args:
         dataset: the sequences with their classes and split.
-        pattern: [length, length], made by gnnsparse.masks, for instance.
-        batch_size: sequences of a training step; the last one of an epoch may have fewer.
+        pattern: the attention pattern, [length, length], for example made by gnnsparse.masks.
+        batch_size: sequences of a training step; the last step of an epoch may have fewer.
         seed: seed of the order of the sequences.
         precision: precision of the operand's products; see gnnsparse.Precision.
-        device: where pattern and tokens go and training runs.
-        preprocess: how the pattern is prepared.
+        device: the device for pattern and tokens, on which training runs.
+        preprocess: options of `gnnsparse.prepare`; None: their defaults.
 
     Attributes:
         adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
 
     Raises:
-        TypeError, ValueError: an argument is of another type or out of range, or the pattern has
-            another size than the sequences.
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, or the pattern is of another length than the sequences.
     """
 
     def __init__(
@@ -121,49 +120,54 @@ class SequenceData(PreparedData):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps in which every training sequence is seen once."""
+        """Number of optimiser steps in an epoch, a pass over all training sequences."""
         return -(-len(self.dataset.train) // self.batch_size)
 
     def gather(self, part: str, ids: torch.Tensor) -> SequenceBatch:
-        """The sequences of a part with these numbers."""
+        """Returns a batch of sequences.
+
+        Args:
+            part: part of the split.
+            ids: int64 [batch], indices of the sequences in the part.
+        """
         source, ids = self._parts[part], ids.to(self.device)
         tokens = source.tokens[ids]
         padding = tokens == 0 if self._padded else None
         return SequenceBatch(tokens, padding, source.y[ids], self.adj, self)
 
     def chunks(self, part: str) -> Iterator[SequenceBatch]:
-        """All sequences of a part in their order, in batches."""
+        """Yields all sequences of a part in their order, in batches."""
         for ids in torch.arange(len(self._parts[part])).split(self.batch_size):
             yield self.gather(part, ids)
 
     def train_dataloader(self) -> Any:
-        """Batches without end: the trainer counts the steps."""
+        """Returns a loader of batches without end; the trainer counts the steps."""
         return _Batches(self)
 
     def val_dataloader(self) -> Any:
-        """One batch, which stands for all of them."""
-        return _Once(self, "val")
+        """Returns a loader of one batch; the validation step gets the others from the data module."""
+        return _SingleBatch(self, "val")
 
     def test_dataloader(self) -> Any:
-        """One batch, which stands for all of them."""
-        return _Once(self, "test")
+        """Returns a loader of one batch; the test step gets the others from the data module."""
+        return _SingleBatch(self, "test")
 
 
 class SequenceClassifier(TaskModule):
-    """Trains a model on sequences, by cross entropy over classes; it is scored by its accuracy.
+    """Trains a model on sequences, by cross entropy over classes, and scores it by its accuracy.
 
     Args:
-        model: maps tokens [batch, length], the operand of a pattern and a padding mask or None to
-            logits [batch, classes].
-        dataset: the task.
+        model: maps tokens [batch, length], the operand of a pattern, and a padding mask or None, to logits
+            [batch, classes].
+        dataset: the sequences.
         optimizer: learning rate, weight decay, schedule.
-        max_steps: where a schedule ends: epochs times SequenceData.steps_per_epoch.
+        max_steps: the step at which a schedule ends: epochs times SequenceData.steps_per_epoch.
 
     Attributes:
-        score_name: the score that chooses the best epoch.
+        score_name: name of the score by which the best epoch is chosen.
 
     Raises:
-        ValueError: the model has no `first_layer` where the weight decay asks for one.
+        ValueError: the weight decay needs a `first_layer`, which the model lacks.
     """
 
     def __init__(
@@ -177,15 +181,15 @@ class SequenceClassifier(TaskModule):
         return self.model(batch.tokens, batch.adj, batch.padding)
 
     def training_step(self, batch: SequenceBatch) -> torch.Tensor:
-        """The mean loss of the batch."""
+        """Returns the mean loss of the batch, a scalar on the device."""
         return F.cross_entropy(self._logits(batch).float(), batch.y)
 
     def validation_step(self, batch: SequenceBatch) -> dict[str, torch.Tensor]:
-        """Loss and accuracy of all validation sequences, as scalars on the device."""
+        """Returns "loss" and "accuracy" of all validation sequences, scalars on the device."""
         return self._score(batch, "val")
 
     def test_step(self, batch: SequenceBatch) -> None:
-        """Logs the accuracies of all three parts, as "part/accuracy"."""
+        """Logs the accuracies of all parts of the split as "part/accuracy"."""
         for part in self._dataset.parts:
             scores = {f"{part}/accuracy": self._score(batch, part)["accuracy"]}
             self.log_dict(scores, logger=False, batch_size=1)
@@ -202,13 +206,15 @@ class SequenceClassifier(TaskModule):
 
 
 def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
-    """The attention pattern of a run for sequences of a length.
+    """Makes the attention pattern of a run.
 
     Args:
-        options: the name of a pattern in gnnsparse.masks.PATTERNS as "name", and what else it takes.
+        options: "name", a pattern in gnnsparse.masks.PATTERNS, and its other arguments.
+        length: length of the sequences.
 
     Raises:
-        TypeError, ValueError: an option is not what is accepted.
+        TypeError: an option is of another type, or the pattern has no such option.
+        ValueError: there is no such pattern, or an option is out of range.
     """
     with naming("pattern"):
         name = check_choice("name", options.get("name"), tuple(PATTERNS))
@@ -216,30 +222,30 @@ def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
 
 
 class SequenceTask(Task[SequenceDataset, SequenceData]):
-    """Classification of sequences by a model with attention over a pattern, the group `pattern`."""
+    """The task "sequence": classification of sequences by attention over a pattern, the group `pattern`."""
 
     name = "sequence"
     prepared = "pattern"
 
     def check(self, run: RunOptions) -> None:
-        """Makes the smallest pattern, which complains of its options."""
+        """Raises an error if an option of the pattern is not accepted, by making a pattern of length 1."""
         make_pattern(run.groups["pattern"], 1)
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """The pattern and what decides the order of the sequences."""
+        """Returns the pattern, and the numbers that the order of the sequences depends on."""
         pattern = text_of(run.groups["pattern"])
         return {"pattern": pattern, "batch_size": run.trainer.batch_size, "order": run.seed}
 
     def load(self, name: str, options: Mapping[str, Any]) -> SequenceDataset:
-        """The data set of a name; see gnnsparse.data.load_sequences."""
+        """Loads a data set by `gnnsparse.data.load_sequences`."""
         return load_sequences(name, **options)
 
     def model_sizes(self, dataset: SequenceDataset) -> tuple[int, int]:
-        """The size of the vocabulary, and classes."""
+        """Returns the size of the vocabulary, and the number of classes."""
         return dataset.vocabulary, dataset.num_classes
 
     def make_data(self, dataset: SequenceDataset, run: RunOptions) -> SequenceData:
-        """The sequences and the pattern, on the device of the run."""
+        """Makes the data module: the sequences and the pattern, on the run's device."""
         return SequenceData(
             dataset,
             make_pattern(run.groups["pattern"], dataset.length),
@@ -251,12 +257,12 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
         )
 
     def make_module(self, model: torch.nn.Module, data: SequenceData, run: RunOptions) -> SequenceClassifier:
-        """The model as a classifier of sequences."""
+        """Makes the Lightning module that trains the model."""
         steps = run.trainer.max_epochs * data.steps_per_epoch
         return SequenceClassifier(model, data.dataset, run.optimizer, steps)
 
     def describe(self, data: SequenceData, run: RunOptions) -> dict[str, Any]:
-        """Training sequences and their length, the pattern and its nonzeros."""
+        """Returns the number and length of the training sequences, the pattern's name and its nonzeros."""
         return {
             "sequences": len(data.dataset.train),
             "length": data.dataset.length,

@@ -1,7 +1,8 @@
-"""Training with Lightning: what all tasks share. The tasks themselves are in gnnsparse.tasks.
+"""Training with Lightning: the parts that all tasks share. The tasks themselves are in gnnsparse.tasks.
 
-The names below are imported when they are first used: Lightning takes seconds to import. Those of the tasks
-"node" and "sequence" are defined in the files of these tasks.
+The names in this package are imported when they are first used, because importing Lightning takes seconds.
+Classes of the tasks "node" and "sequence" are defined in gnnsparse.tasks and can be imported from here as
+well.
 """
 
 from __future__ import annotations

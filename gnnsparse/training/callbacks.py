@@ -1,7 +1,7 @@
-"""What goes on beside the steps: scores, the best epoch, checkpoints, timing, progress.
+"""Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing, progress.
 
-Nothing here waits for a GPU in an ordinary epoch: scores stay on the device, and come to the host
-every `log_every` epochs, in one copy.
+In most epochs none of them waits for a GPU: scores stay on the device, and every `log_every` steps one copy
+brings them to the host.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ __all__ = ["BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "
 
 
 class Validation(Callback):
-    """Validates after every few epochs, and after the last one.
+    """Validates every few steps, and after the last one.
 
-    On the graph that was just trained on, in place of Lightning's evaluation loop: that takes as long
-    as a whole epoch on a small graph.
+    It calls the module's validation step with the batch that was just trained on. Lightning's evaluation loop
+    would take as long as a whole epoch on a small graph.
 
     Args:
-        every: epochs from one validation to the next.
-        listeners: have a method `validated(trainer, module, scores)`, called with each outcome.
+        every: number of steps from one validation to the next.
+        listeners: callbacks whose method `validated(trainer, module, scores)` is called after each
+            validation.
     """
 
     def __init__(self, every: int, *listeners: History | BestEpoch) -> None:
@@ -40,7 +41,7 @@ class Validation(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Validates if it is time."""
+        """Validates if `every` steps have passed, or the last one."""
         epoch = trainer.global_step
         if epoch % self._every and epoch != trainer.max_steps:
             return
@@ -53,14 +54,14 @@ class Validation(Callback):
 
 
 class History(Callback):
-    """Sends losses and validation scores to the loggers, a row for each epoch.
+    """Sends training losses and validation scores to the loggers, a row for each step.
 
     Args:
-        every: steps from one write to the next.
-        unit: what a step is to the user: "epoch" of a graph, "step" of mini-batches.
+        every: number of steps from one write to the next.
+        unit: what messages call a step: "epoch" for a whole graph, "step" for mini-batches.
 
     Attributes:
-        latest: the last step's values that are on the host.
+        latest: values of the last step that was written, by name.
     """
 
     def __init__(self, every: int, unit: str = "epoch") -> None:
@@ -69,25 +70,25 @@ class History(Callback):
         self.latest: dict[str, float] = {}
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Keeps the training loss; writes the epochs before this one if it is time."""
+        """Keeps the step's training loss, after writing the rows before it if there are `every` of them."""
         if len(self._rows) >= self._every:
             self._write(trainer)
         self._rows.append((trainer.global_step, {"train/loss": outputs["loss"]}))
 
     def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
-        """Keeps the scores of the epoch."""
+        """Keeps the validation scores of the last step."""
         self._rows[-1][1].update({f"val/{name}": value for name, value in scores.items()})
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Writes the rest."""
+        """Writes the rows that are left."""
         self._write(trainer)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Writes the epochs that the checkpoint comes after: a resumed run does not have them."""
+        """Writes all rows up to the checkpoint, because a run that resumes from it can't."""
         self._write(trainer)
 
     def _write(self, trainer: pl.Trainer) -> None:
-        """Raises FloatingPointError for a training loss that is not finite."""
+        """Writes all rows that are kept; raises FloatingPointError for a loss that is not finite."""
         if not self._rows:
             return
         tensors = [value.float() for _, row in self._rows for value in row.values()]
@@ -107,14 +108,15 @@ class History(Callback):
 
 
 class BestEpoch(Callback):
-    """Keeps the weights of the epoch with the best validation score, the first one of equals.
+    """Keeps the weights of the epoch with the best validation score, the first one among equals.
 
-    Which one that is stays on the device: better or not, each validation selects between the kept
-    tensors and the present ones. With `patience` the host has to know, and waits for it.
+    The comparison runs on the device: each validation selects between the kept and the present weights by an
+    element-wise operation, so that the host does not wait. With `patience` the host needs the outcome and
+    waits.
 
     Args:
-        score: name of the score; more is better.
-        patience: stop after this many epochs without a better one; None: never.
+        score: name of the score, of which larger values are better.
+        patience: number of steps without a better score after which training stops; None: it does not.
     """
 
     def __init__(self, score: str, patience: int | None) -> None:
@@ -125,21 +127,21 @@ class BestEpoch(Callback):
 
     @property
     def epoch(self) -> int:
-        """The best epoch so far, from 1; 0: there is none."""
+        """The step of the best score so far, counted from 1; 0: none was validated."""
         return 0 if self._epoch is None else int(self._epoch)
 
     @property
     def score(self) -> float:
-        """Its score."""
+        """The best score so far; -inf if there is none."""
         return -math.inf if self._best is None else float(self._best)
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The model's state after it."""
+        """The model's state dict after the best epoch."""
         return self._kept
 
     def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
-        """Takes the score, and the weights if it is the best one."""
+        """Keeps score, step and weights if the score is the best so far."""
         value = scores[self._score].float()
         present = {name: tensor.detach() for name, tensor in module.model.state_dict().items()}
         if self._best is None or self._epoch is None:
@@ -155,37 +157,37 @@ class BestEpoch(Callback):
             trainer.should_stop = True
 
     def restore(self, module: Any) -> None:
-        """Puts the weights of the best epoch into the model, if there is one."""
+        """Loads the weights of the best epoch into the model, if there are any."""
         if self.epoch:
             module.model.load_state_dict(self._kept)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Returns the state that a checkpoint stores."""
         return {"best": self._best, "epoch": self._epoch, "weights": self._kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Restores the state of a checkpoint."""
         self._best, self._epoch = state_dict["best"], state_dict["epoch"]
         self._kept = state_dict["weights"]
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Brings what a checkpoint had to the device."""
+        """Moves the state of a checkpoint to the device."""
         if self._best is not None and self._epoch is not None:
             self._best, self._epoch = self._best.to(module.device), self._epoch.to(module.device)
             self._kept = {name: tensor.to(module.device) for name, tensor in self._kept.items()}
 
 
 class Checkpoints(Callback):
-    """Writes last.ckpt, everything that resuming needs, and best.ckpt, the best weights.
+    """Writes last.ckpt, from which a run can be resumed, and best.ckpt, the best weights.
 
-    Each file appears whole or not at all. The state of the random numbers goes with last.ckpt, so
-    that a resumed run has the dropout of an uninterrupted one.
+    Files are written atomically. last.ckpt includes the state of torch's random number generators, so that a
+    resumed run drops out what an uninterrupted one would.
 
     Args:
-        folder: where to; None: nowhere, the state is restored only.
-        best: the callback that knows the best weights.
-        seconds: time from one write to the next during training.
-        identity: what the run is about, written to both files.
+        folder: the folder to write to; None: nothing is written, and state is restored only.
+        best: the callback that has the best weights.
+        seconds: least time from one write to the next.
+        identity: plain values by name that identify the run, written to both files.
     """
 
     def __init__(
@@ -197,7 +199,7 @@ class Checkpoints(Callback):
         self._random: dict[str, torch.Tensor] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Restores the random numbers of a checkpoint."""
+        """Restores the state of the random number generators from a checkpoint."""
         self._written_at = time.monotonic()
         if "cpu" in self._random:
             torch.set_rng_state(self._random["cpu"].cpu())
@@ -205,27 +207,27 @@ class Checkpoints(Callback):
             torch.cuda.set_rng_state(self._random["cuda"].cpu(), module.device)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Writes if it is time."""
+        """Writes if enough time has passed."""
         if time.monotonic() - self._written_at >= self._seconds:
             self._write(trainer, module)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Writes the last state."""
+        """Writes the final state."""
         self._write(trainer, module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Adds what the run is about."""
+        """Adds the identity of the run to last.ckpt."""
         checkpoint["gnnsparse"] = self._identity
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Returns the state that a checkpoint stores."""
         state = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state()
         return {"random": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From a checkpoint."""
+        """Restores the state of a checkpoint."""
         self._random = state_dict["random"]
 
     def _write(self, trainer: pl.Trainer, module: Any) -> None:
@@ -244,20 +246,20 @@ class Checkpoints(Callback):
 
 
 class EpochTimer(Callback):
-    """Times epochs: from the start of one step to the start of the next, validation included.
+    """Times each step from its start to the start of the next, validation included.
 
-    On a GPU by events, which are read at the end: the host runs ahead of the device.
+    On a GPU it records CUDA events and reads them at the end, because the host runs ahead of the device.
     """
 
     def __init__(self) -> None:
         self._marks: list[Any] = []
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Marks the start of an epoch."""
+        """Records the start of a step."""
         self._mark(module)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Marks the end of the last epoch."""
+        """Records the end of the last step."""
         self._mark(module)
 
     def _mark(self, module: Any) -> None:
@@ -269,7 +271,7 @@ class EpochTimer(Callback):
             self._marks.append(time.perf_counter())
 
     def median_milliseconds(self) -> float | None:
-        """The median over all epochs; None if there was none."""
+        """Returns the median time of a step in milliseconds; None if there was no step."""
         pairs = list(itertools.pairwise(self._marks))
         if not pairs:
             return None
@@ -280,11 +282,11 @@ class EpochTimer(Callback):
 
 
 class ProgressBar(Callback):
-    """A bar of epochs, drawn a few times a second, with the last values that are on the host.
+    """A progress bar on a terminal, with the last values that are on the host.
 
     Args:
-        history: has these values.
-        seconds: time from one drawing to the next.
+        history: the callback that has these values.
+        seconds: least time from one drawing to the next.
     """
 
     def __init__(self, history: History, seconds: float = 0.25) -> None:
@@ -293,7 +295,7 @@ class ProgressBar(Callback):
         self._bar: Progress | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Shows the bar, on a terminal."""
+        """Shows the bar if the output is a terminal."""
         console = Console()
         if not console.is_terminal:
             return
@@ -306,7 +308,7 @@ class ProgressBar(Callback):
         self._bar.start()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Draws it if it is time."""
+        """Draws the bar if enough time has passed."""
         if self._bar is None or time.monotonic() - self._drawn < self._seconds:
             return
         self._drawn = time.monotonic()
@@ -314,11 +316,11 @@ class ProgressBar(Callback):
         self._bar.update(self._bar.task_ids[0], completed=trainer.global_step, values=values, refresh=True)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Takes it away."""
+        """Removes the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Takes it away."""
+        """Removes the bar, so that the error is readable."""
         self.on_train_end(trainer, module)

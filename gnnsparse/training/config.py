@@ -1,6 +1,7 @@
-"""The settings of a training run. Each one checks itself and names its option in what it raises.
+"""The settings of a training run. Each class checks its values, and its errors name the option.
 
-What an option accepts is part of its field (`choices_of`, `counts_of`): train.py reads it there.
+The values that an option accepts are stored in its field (`choices_of`, `counts_of`), where train.py reads
+them.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ __all__ = [
     "counts_of",
 ]
 
-#: What `optimizer.decay` accepts.
+#: Values of `optimizer.decay`.
 DECAYS = ("first", "all")
-#: What `optimizer.schedule` accepts.
+#: Values of `optimizer.schedule`.
 SCHEDULES = ("none", "cosine")
-#: What `trainer.logger` accepts.
+#: Values of `trainer.logger`.
 LOGGERS = ("csv", "tensorboard", "both", "none")
 
 
@@ -46,18 +47,18 @@ def _count(default: int) -> Any:
 
 
 def choices_of(section: type[Any]) -> dict[str, Sequence[str]]:
-    """The options of a settings class that accept names, with the names."""
+    """Returns the options of a settings class that accept names, with these names."""
     fields = dataclasses.fields(section)
     return {f.name: f.metadata["choices"] for f in fields if "choices" in f.metadata}
 
 
 def counts_of(section: type[Any]) -> dict[str, int]:
-    """The options of a settings class that count something, with the least value of each."""
+    """Returns the options of a settings class that are counts, with the least value of each."""
     return {f.name: f.metadata["least"] for f in dataclasses.fields(section) if "least" in f.metadata}
 
 
 def _check_fields(section: str, settings: Any) -> None:
-    """Checks the options that `choices_of` and `counts_of` know."""
+    """Checks the options that `choices_of` and `counts_of` return."""
     for name, choices in choices_of(type(settings)).items():
         check_choice(f"{section}.{name}", getattr(settings, name), choices)
     for name, least in counts_of(type(settings)).items():
@@ -78,17 +79,18 @@ def _number(name: str, value: Any, *, zero: bool) -> None:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam (Kingma and Ba 2015).
+    """Settings of the optimiser, Adam (Kingma and Ba 2015).
 
     Attributes:
         lr: learning rate.
-        weight_decay: times a parameter, added to its gradient.
-        decay: which parameters that is for: "first", those of the model's first layer, as Kipf and
-            Welling have it, or "all".
-        schedule: of the learning rate: "none", or "cosine", from `lr` down to 0 at the last epoch.
+        weight_decay: factor of the L2 penalty: this times a parameter is added to its gradient.
+        decay: parameters with weight decay: "first": those of the model's first layer, as in Kipf and Welling
+            (2017); "all".
+        schedule: schedule of the learning rate: "none"; "cosine": from `lr` down to 0 at the last epoch.
 
     Raises:
-        TypeError, ValueError: an attribute is not what is accepted.
+        TypeError: an attribute is of another type.
+        ValueError: an attribute is out of range.
     """
 
     lr: float = 0.01
@@ -104,26 +106,28 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How long to train, and what to write meanwhile.
+    """Settings of the training loop: its length, validation, logs and checkpoints.
 
-    An epoch is one optimiser step on a whole graph, or one on each mini-batch.
+    An epoch is one optimiser step on a whole graph, or one step on each mini-batch.
 
     Attributes:
-        max_epochs: epochs, those before a checkpoint that is resumed included.
-        batch_size: sequences of a step; a step on a whole graph has all nodes.
-        val_every: epochs from one validation to the next; the last epoch has one too. The best epoch
-            is one of those.
-        patience: stop when the validation metric has not improved for this many epochs; None: never.
-        logger: "csv", "tensorboard", "both" or "none": where losses and metrics of each epoch go.
-        log_every: steps from one write to the loggers to the next: metrics stay on the device until
-            then, and a loss that is not finite is found then.
-        checkpoint: write checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the
-            weights of the best epoch, at the end and meanwhile.
-        checkpoint_seconds: meanwhile means: after an epoch, this long after the last time.
-        progress: show a progress bar, if the output is a terminal.
+        max_epochs: number of epochs, which includes those before a resumed checkpoint.
+        batch_size: sequences of a step; a step on a whole graph ignores it.
+        val_every: epochs from one validation to the next; the last epoch is validated as well. The best epoch
+            is chosen among the validated ones.
+        patience: training stops when the validation score has not improved for this many epochs; None: it
+            does not.
+        logger: where losses and metrics are logged: "csv", "tensorboard", "both" or "none".
+        log_every: steps from one write to the loggers to the next. Until then metrics stay on the device, and
+            a loss that is not finite is not noticed.
+        checkpoint: whether checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the weights of
+            the best epoch, are written, during training and at its end.
+        checkpoint_seconds: least seconds between two writes of checkpoints during training.
+        progress: whether a progress bar is shown if the output is a terminal.
 
     Raises:
-        TypeError, ValueError: an attribute is not what is accepted.
+        TypeError: an attribute is of another type.
+        ValueError: an attribute is out of range.
     """
 
     max_epochs: int = _count(200)
@@ -147,16 +151,17 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class PreprocessConfig:
-    """What `gnnsparse.prepare` is asked for; see there.
+    """Options of `gnnsparse.prepare`, which documents them.
 
     Attributes:
         reorder: row order of the operand.
-        format: of the operand.
-        cache: True: the prepared graph is kept in the user's cache folder; a path: in that folder;
-            False: nowhere.
+        format: format of the operand.
+        cache: True: the prepared graph is stored in the user's cache folder; a path: in that folder; False:
+            it is not stored.
 
     Raises:
-        TypeError, ValueError: an attribute is not what is accepted.
+        TypeError: an attribute is of another type.
+        ValueError: an attribute is unknown.
     """
 
     reorder: str = _choice("none", REORDERINGS)
@@ -169,7 +174,7 @@ class PreprocessConfig:
             bad_type("preprocess.cache", self.cache, "true, false or a folder")
 
 
-#: The groups of options that every task has.
+#: The groups of options that every task has, with their settings classes.
 SECTIONS: dict[str, type[Any]] = {
     "trainer": TrainerConfig,
     "optimizer": OptimizerConfig,

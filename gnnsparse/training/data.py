@@ -1,4 +1,4 @@
-"""The data module that the tasks build on: an operand, prepared once and kept on the device."""
+"""PreparedData, the base class of the tasks' data modules: an operand, prepared and put on a device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ __all__ = ["PreparedData", "RepeatedBatch"]
 
 
 class RepeatedBatch:
-    """A data loader of one batch, once or without end. A pass costs nothing: the batch is all of the data."""
+    """A data loader that yields one batch, which holds all of the data, one time or without end.
+
+    Args:
+        batch: the batch.
+        endless: whether the batch is repeated without end.
+    """
 
     def __init__(self, batch: Any, endless: bool) -> None:
         self._batch, self._endless = batch, endless
@@ -30,21 +35,21 @@ class RepeatedBatch:
 
 
 class PreparedData(pl.LightningDataModule):
-    """Data around one operand, which is prepared and put on a device once.
+    """A Lightning data module with one operand, which is prepared and put on a device when it is made.
 
     Args:
-        graph: the structure to prepare.
-        values: weights of the operand, a choice of `gnnsparse.prepare`.
+        graph: the graph to prepare.
+        values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
         precision: precision of the operand's products.
-        device: where the operand goes.
-        preprocess: how the operand is prepared.
+        device: the device for the operand.
+        preprocess: options of `gnnsparse.prepare`; None: their defaults.
 
     Attributes:
         adj: the operand.
         precision: precision of the operand's products.
-        device: where the operand is.
-        preprocess_seconds: what preparing took, reading it from the cache included.
-        cache_hit: whether it came from the cache.
+        device: the device of the operand.
+        preprocess_seconds: wall time of preparing the operand, or of reading it from the cache.
+        cache_hit: whether the operand was read from the cache.
     """
 
     def __init__(
@@ -75,14 +80,14 @@ class PreparedData(pl.LightningDataModule):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch."""
+        """Number of optimiser steps of an epoch."""
         return 1
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """The batch as it is: it is there already.
+        """Returns the batch itself, which is on the device already.
 
         Raises:
-            ValueError: the trainer runs on another device than this data was made for.
+            ValueError: the trainer runs on another device than that of this data.
         """
         if device.type != self.device.type:
             raise ValueError(f"device: the trainer runs on {device}, the data was put on {self.device}")

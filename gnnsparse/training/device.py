@@ -1,4 +1,4 @@
-"""The device that a run asks for."""
+"""The choice of the device of a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ __all__ = ["resolve_device"]
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of an option: "cpu", "cuda", or "auto", which is CUDA where that can be used.
+    """Returns the device of an option "cpu", "cuda", or "auto": CUDA if it can be used, else the CPU.
 
     Raises:
-        TypeError, ValueError: another name, or "cuda" where it can't be used.
+        TypeError: `name` is no string.
+        ValueError: the name is unknown, or it is "cuda" and CUDA can't be used.
     """
     check_choice("device", name, DEVICES)
     problem = None

@@ -1,4 +1,4 @@
-"""fit: one training run, from data on a device to the scores of the best epoch."""
+"""The function `fit`, which trains a model and scores its best epoch."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _GPU_MODES: dict[Precision, tuple[Any, str]] = {
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that was to be resumed can't be."""
+    """A run can't be resumed from a checkpoint; the message says why."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a run came to.
+    """The outcome of a run.
 
     Attributes:
-        epochs: trained, those before a resumed checkpoint included.
-        best_epoch: the validated epoch with the best score, the first one of equals.
+        epochs: number of trained epochs, which includes those before a resumed checkpoint.
+        best_epoch: the validated epoch with the best score, the first one among equals, counted from 1.
         metrics: scores of the model after the best epoch: {"train" | "val" | "test": {name: value}}.
-        epoch_milliseconds: median of an epoch, with validation where one is due; None without epochs.
-            Of epochs of several steps: the median of a step, times the steps of an epoch.
-        fit_seconds: wall time of the training, validation, logging and checkpoints included.
-        peak_memory_bytes: CUDA: most memory allocated by torch during the run; CPU: the largest
-            resident size of the process until now.
+        epoch_milliseconds: median time of a step, validation included, times the steps of an epoch; None if
+            nothing was trained.
+        fit_seconds: wall time of the training, which includes validation, logging and checkpoints.
+        peak_memory_bytes: on a GPU: most memory allocated by torch during the run; on a CPU: largest resident
+            size of the process until then.
         parameters: number of trained values.
     """
 
@@ -80,20 +80,24 @@ def fit(
     resume: Path | None = None,
     identity: dict[str, Any] | None = None,
 ) -> FitResult:
-    """Trains, and scores the model of the best epoch, which `module` then holds.
+    """Trains a model, scores it after the best epoch, and leaves it with the weights of that epoch.
 
-    The precision is that of the data's operand. On a GPU it is that of the dense layers too: fp16 and
-    bf16 run under autocast, fp16 with a gradient scaler, tf32 lets float32 products use TF32. On the
-    CPU dense layers stay float32, and sparse products round their operands.
+    The precision is that of the data's operand. On a GPU dense layers use it, too: fp16 and bf16 run under
+    autocast, fp16 with a gradient scaler, and in tf32 float32 products may use TF32. On the CPU dense layers
+    use float32, and only sparse products round their operands.
 
     Args:
-        module: the model and how it learns.
-        data: what the module trains on, on the device to train on.
-        config: how long, and what to write.
-        folder: where logs and checkpoints go; None: nowhere, and `config.logger` plays no part.
-        resume: a last.ckpt of an earlier run, to go on from until `config.max_epochs`.
-        identity: what the run is about, plain values by name: kept in checkpoints, and compared with
+        module: the model and its optimiser.
+        data: the training data, on the device to train on.
+        config: settings of the training loop.
+        folder: folder for logs and checkpoints; None: nothing is written, and `config.logger` is ignored.
+        resume: the last.ckpt of an earlier run, from which training goes on until `config.max_epochs`; None:
+            training begins anew.
+        identity: plain values by name that identify the run. They are stored in checkpoints, and must equal
             those of `resume`.
+
+    Returns:
+        The outcome of the run.
 
     Raises:
         CheckpointError: `resume` can't be used.
@@ -105,7 +109,8 @@ def fit(
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
     timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
     keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
-    # In this order: an epoch has its row before it is validated, and its scores before it is kept.
+    # The order matters: History adds a step's row before Validation adds scores to it, and BestEpoch has the
+    # scores before Checkpoints writes the weights.
     callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
     callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity))
     if config.progress:
@@ -137,7 +142,7 @@ def fit(
 def _make_trainer(
     config: TrainerConfig, data: PreparedData, callbacks: list[Callback], folder: Path | None
 ) -> pl.Trainer:
-    """A trainer for which one endless Lightning epoch holds all steps: ends of epochs are slow."""
+    """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
     return pl.Trainer(
         accelerator="cuda" if on_gpu else "cpu",
@@ -145,7 +150,7 @@ def _make_trainer(
         precision=_GPU_MODES[data.precision][0] if on_gpu else "32-true",
         max_epochs=-1,
         max_steps=config.max_epochs * data.steps_per_epoch,
-        limit_val_batches=0,  # the callback Validation validates
+        limit_val_batches=0,  # done by the callback Validation
         logger=_loggers(config, folder) or False,
         callbacks=callbacks,
         enable_checkpointing=False,
@@ -162,7 +167,7 @@ def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
     logs = folder / "logs"
     for name, kind in (("csv", CSVLogger), ("tensorboard", TensorBoardLogger)):
         if config.logger in (name, "both"):
-            (logs / name).mkdir(parents=True, exist_ok=True)  # it warns of a folder that is missing
+            (logs / name).mkdir(parents=True, exist_ok=True)  # the logger warns if it is missing
             loggers.append(kind(logs, name=name))
     return loggers
 
@@ -170,24 +175,24 @@ def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
 def check_checkpoint(
     path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
 ) -> None:
-    """Whether a run can go on from a checkpoint.
+    """Raises an error if a run can't be resumed from a checkpoint.
 
     Args:
-        path: of the checkpoint.
-        config: of the run.
-        identity: what the run is about, as in `fit`.
-        steps_per_epoch: optimiser steps of an epoch; None: not known yet, the epochs are not compared.
+        path: the checkpoint.
+        config: settings of the run.
+        identity: plain values by name that identify the run, the argument of `fit`.
+        steps_per_epoch: optimiser steps of an epoch; None: unknown yet, and epochs are not compared.
 
     Raises:
-        CheckpointError: there is no such file, it is none, it is of a run of another identity, or has
-            as many epochs as there are to be.
+        CheckpointError: there is no such file, it is no checkpoint, it belongs to a run of another identity,
+            or it has all epochs of the run already.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         steps, written = int(checkpoint["global_step"]), dict(checkpoint["gnnsparse"])
     except FileNotFoundError:
         raise CheckpointError(f"resume: there is no file {path}") from None
-    except Exception as error:  # torch.load raises many kinds
+    except Exception as error:  # torch.load raises errors of many types
         raise CheckpointError(f"resume: {path} is no last.ckpt of a run ({type(error).__name__})") from error
     for name, value in identity.items():
         if written.get(name) != value:
@@ -216,7 +221,7 @@ def _peak_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def _matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """torch's setting for float32 products on a GPU, for the time of a run."""
+    """Sets the precision of float32 products on a GPU inside a `with` block."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision(_GPU_MODES[precision][1])
@@ -228,14 +233,14 @@ def _matmul_precision(precision: Precision, device: torch.device) -> Iterator[No
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Lightning's notices and the warnings it causes by how it uses torch."""
+    """Silences Lightning's notices, and warnings about its use of torch, inside a `with` block."""
     loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        warnings.filterwarnings("ignore", "GPU available but not used")  # device=cpu is what was asked for
+        warnings.filterwarnings("ignore", "GPU available but not used")  # the user asked for the CPU
         try:
             yield
         finally:

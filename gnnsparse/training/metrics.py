@@ -1,4 +1,4 @@
-"""The scores of a node classification task, as functions of logits and labels."""
+"""The scores of node classification, as functions of logits and labels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def make_scores(dataset: NodeDataset) -> dict[str, Score]:
-    """The scores by name, the one that counts first.
+    """Returns the scores of a data set by name; the first one is the data set's metric.
 
-    Classes are scored by their accuracy, and with two of them by the area under the ROC curve as
-    well if that is what counts. Several labels a node are scored by F1 over all (node, label)
-    pairs, a label being predicted at a probability of one half.
+    Classes are scored by accuracy, and two classes by the area under the ROC curve as well if that is the
+    metric. Several labels a node are scored by the F1 of all (node, label) pairs, where a label is predicted
+    if its probability is above one half.
 
     Raises:
         ValueError: the data set's metric does not go with its labels.

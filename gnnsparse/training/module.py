@@ -1,4 +1,4 @@
-"""The Lightning module that every task builds on: a model and how it learns."""
+"""TaskModule, the base class of the tasks' Lightning modules: a model and its optimiser."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["TaskModule"]
 
 
 class TaskModule(pl.LightningModule):
-    """A model and how it learns. A task adds what a step does.
+    """A Lightning module with a model and its optimiser. Subclasses, one for each task, add the steps.
 
-    `training_step` returns the loss, `validation_step` the loss and the scores of the validation part by name
-    as scalars on the device, and `test_step` logs "part/score" for the parts "train", "val" and "test".
+    `training_step` returns the loss. `validation_step` returns "loss" and the scores of the validation part
+    by name, scalars on the device. `test_step` logs "part/score" for the parts "train", "val" and "test".
 
     Args:
-        model: the model; with `optimizer.decay="first"` it has an attribute `first_layer`, a module.
+        model: the model; with `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
         optimizer: learning rate, weight decay, schedule.
-        max_steps: where a schedule ends.
+        max_steps: the step at which a schedule ends.
 
     Attributes:
-        score_name: the score that chooses the best epoch.
+        score_name: name of the score by which the best epoch is chosen.
 
     Raises:
-        ValueError: the model has no `first_layer`.
+        ValueError: the weight decay needs a `first_layer`, which the model lacks.
     """
 
     score_name: str
@@ -42,7 +42,7 @@ class TaskModule(pl.LightningModule):
             bad_value("optimizer.decay", f"'first' needs a model with first_layer; {type(model)} has none")
 
     def configure_optimizers(self) -> Any:
-        """Adam in one kernel a step, and a schedule that counts steps."""
+        """Returns Adam, fused into one kernel a step, and a schedule of the learning rate by steps."""
         config = self._optimizer
         decayed = list(self.model.parameters())
         rest: list[torch.nn.Parameter] = []
@@ -54,11 +54,11 @@ class TaskModule(pl.LightningModule):
             {"params": decayed, "weight_decay": config.weight_decay},
             {"params": rest, "weight_decay": 0.0},
         ]
-        # Fused, the step of a GradScaler needs no answer from the GPU either.
+        # With a fused optimiser the host does not wait for the GPU in a step of a GradScaler either.
         optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=config.lr, fused=True)
         if config.schedule == "none":
             return optimizer
-        # A function of the step, and not CosineAnnealingLR: a checkpoint would bring its own end.
+        # Not CosineAnnealingLR, which would take the last step of the schedule from a resumed checkpoint.
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._cosine)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -1,4 +1,4 @@
-"""What a training task is: how a data set, a model and the options of a run become a training."""
+"""Task, the base class of training tasks, which make data and modules from the options of a run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Data = TypeVar("Data", bound="PreparedData")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run was asked for, checked.
+    """The options of a run, after all checks.
 
     Attributes:
-        device: where it trains.
-        precision: of the sparse products, and on a GPU of dense layers too.
-        seed: of the weights and of dropout.
-        values: weights of the operand that the model wants, as in `gnnsparse.prepare`.
-        trainer, optimizer, preprocess: how long it trains, how, and on what kind of operand.
-        groups: the options of other groups by group, as {"pattern": {"name": "bigbird", ...}}.
+        device: the device to train on.
+        precision: precision of sparse products, and on a GPU of dense layers.
+        seed: seed of the weights and of dropout.
+        values: weights of the operand that the model needs: "gcn", "mean" or None.
+        trainer, optimizer, preprocess: settings of the groups that every task has.
+        groups: options of other groups by the group's name, as in {"pattern": {"name": "bigbird", ...}}.
     """
 
     device: torch.device
@@ -47,12 +47,12 @@ class RunOptions:
 
 
 class Task(Generic[Dataset, Data]):
-    """What a model is trained for. Models and data sets name the task that they are for.
+    """A training task. Models and data sets name the task that they are for.
 
     Attributes:
-        name: of the task, and of the file that registers it.
-        prepared: what the prepared operand is, in reports.
-        steps_per_epoch: optimiser steps of an epoch where these are known before there is data, else None.
+        name: name of the task, and of the file that registers it.
+        prepared: what reports call the prepared operand.
+        steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
     """
 
     name: ClassVar[str]
@@ -60,35 +60,40 @@ class Task(Generic[Dataset, Data]):
     steps_per_epoch: ClassVar[int | None] = None
 
     def check(self, run: RunOptions) -> None:
-        """Raise a TypeError or a ValueError if the options do not suit the task, before data is loaded."""
+        """Raises TypeError or ValueError if options do not suit the task; called before data is loaded."""
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """What else has to be the same for a run to go on from another one's checkpoint."""
+        """Returns the task's own values that a run and the run whose checkpoint it resumes must share."""
         return {}
 
     def load(self, name: str, options: Mapping[str, Any]) -> Dataset:
-        """The data set of a name in the catalog."""
+        """Loads a data set of the catalog.
+
+        Args:
+            name: name of the data set.
+            options: options of its loader.
+        """
         dataset: Dataset = load_entry(name, options)
         return dataset
 
     def model_sizes(self, dataset: Dataset) -> tuple[int, int]:
-        """What a model is built with: its `in_channels` and its `out_channels`."""
+        """Returns the arguments `in_channels` and `out_channels` of the model."""
         raise NotImplementedError
 
     def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
-        """The data module: everything that the steps need, prepared and on the device of the run."""
+        """Makes the data module, with everything that the steps need, prepared and on the run's device."""
         raise NotImplementedError
 
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
-        """The Lightning module: what the steps do."""
+        """Makes the Lightning module, whose steps train and score the model."""
         raise NotImplementedError
 
     def describe(self, data: Data, run: RunOptions) -> dict[str, Any]:
-        """The size of the problem, for result.json: plain values by name."""
+        """Returns the size of the problem for result.json, plain values by name."""
         return {"nonzeros": data.adj.nnz}
 
     def table(self, result: Mapping[str, Any]) -> Table:
-        """The table that a run ends with.
+        """Makes the table that is printed at the end of a run.
 
         Args:
             result: the content of result.json.
@@ -106,5 +111,5 @@ class Task(Generic[Dataset, Data]):
 
 
 def text_of(group: Mapping[Any, Any]) -> str:
-    """A group of options in one line, to compare it with that of another run."""
+    """Returns a group of options as one line of text, to compare it with the group of another run."""
     return ",".join(f"{key!s}={value}" for key, value in group.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from gnnsparse.data.optional import import_optional
 from gnnsparse.nn import GCNConv, dropout
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from models import GCN
 
 try:
@@ -44,23 +44,30 @@ def pair(in_channels: int, out_channels: int, **options: Any) -> tuple[GCNConv, 
     return ours, theirs
 
 
-def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
-    """Equal but for the order of float32 sums of a few dozen terms."""
-    assert got.dtype == want.dtype
-    assert got.shape == want.shape
-    got, want = got.detach(), want.detach()
-    if want.numel():
-        assert float((got - want).abs().max()) <= 1e-5 * (float(want.abs().max()) or 1.0)
+def inputs_for(index: torch.Tensor, width: int, weighted: bool = False) -> list[torch.Tensor]:
+    """x, and with `weighted` weights of the edges."""
+    weights = [torch.rand(index.shape[1]) + 0.1] if weighted else []
+    return [torch.randn(NODES, width), *weights]
 
 
-def run(layer: Any, x: torch.Tensor, index: torch.Tensor, weight: torch.Tensor | None) -> list[torch.Tensor]:
-    """Output and gradients of all that has one."""
-    leaves = [x.clone().requires_grad_()]
-    if weight is not None:
-        leaves.append(weight.clone().requires_grad_())
-    y = layer(leaves[0], index, *leaves[1:])
-    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
-    return [y, *torch.autograd.grad(y, [*leaves, *layer.parameters()], probe)]
+def assert_as_pyg(
+    ours: Any, theirs: Any, inputs: list[torch.Tensor], index: torch.Tensor, adj: Any = None
+) -> None:
+    """Output and gradients of all that has one are those of PyG's layer, which float64 judges beside ours.
+
+    Args:
+        inputs: x, or x and the weights of the edges.
+        index: PyG's edge_index, and ours where `adj` is None.
+    """
+
+    def run(layer: Any, inputs: list[torch.Tensor], adj: Any = index) -> list[torch.Tensor]:
+        return with_gradients(lambda x, *weight: layer(x, adj, *weight), inputs, layer.parameters())
+
+    got, plain = run(ours, inputs, index if adj is None else adj), run(theirs, inputs)
+    with in_float64(theirs):
+        exact = run(theirs, [x.double() for x in inputs])
+    assert [x.dtype for x in got] == [x.dtype for x in plain]
+    assert_all_accurate(got, plain, exact)
 
 
 @pytest.mark.parametrize("sizes", [(5, 12), (12, 5), (7, 7)], ids=str)
@@ -72,47 +79,41 @@ def test_output_and_gradients(
 ) -> None:
     normalize, loops = mode
     index = edges()
-    weight = torch.rand(index.shape[1]) + 0.1 if weighted else None
     ours, theirs = pair(*sizes, normalize=normalize, add_self_loops=loops, bias=bias)
-    x = torch.randn(NODES, sizes[0])
-    for got, want in zip(run(ours, x, index, weight), run(theirs, x, index, weight), strict=True):
-        assert_close(got, want)
+    assert_as_pyg(ours, theirs, inputs_for(index, sizes[0], weighted), index)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_improved(weighted: bool) -> None:
     index = edges(1)
-    weight = torch.rand(index.shape[1]) + 0.1 if weighted else None
     ours, theirs = pair(6, 4, improved=True)
-    x = torch.randn(NODES, 6)
-    for got, want in zip(run(ours, x, index, weight), run(theirs, x, index, weight), strict=True):
-        assert_close(got, want)
+    assert_as_pyg(ours, theirs, inputs_for(index, 6, weighted), index)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_repeated_self_loops_count_once(weighted: bool) -> None:
     index = torch.cat([edges(2), torch.tensor([[3, 3, 3, 8], [3, 3, 3, 8]])], dim=1)
-    weight = torch.rand(index.shape[1]) + 0.1 if weighted else None
     ours, theirs = pair(6, 4)
-    x = torch.randn(NODES, 6)
-    assert_close(ours(x, index, weight), theirs(x, index, weight))
+    inputs = inputs_for(index, 6, weighted)
+    got, plain = ours(inputs[0], index, *inputs[1:]), theirs(inputs[0], index, *inputs[1:])
+    with in_float64(theirs):
+        x, *weights = (t.double() for t in inputs)
+        assert_accurate(got, plain, theirs(x, index, *weights))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_no_edges(weighted: bool) -> None:
-    index, weight = torch.empty(2, 0, dtype=torch.int64), torch.empty(0) if weighted else None
+    index = torch.empty(2, 0, dtype=torch.int64)
     ours, theirs = pair(6, 4)
-    x = torch.randn(NODES, 6)
-    for got, want in zip(run(ours, x, index, weight), run(theirs, x, index, weight), strict=True):
-        assert_close(got, want)
+    assert_as_pyg(ours, theirs, inputs_for(index, 6, weighted), index)
 
 
 def test_pygs_edge_index_class() -> None:
     kind = import_optional("torch_geometric", "this comparison").EdgeIndex
     index = edges()
     ours, theirs = pair(6, 4)
-    x = torch.randn(NODES, 6)
-    assert_close(ours(x, kind(index, sparse_size=(NODES, NODES))), theirs(x, index))
+    adj = kind(index, sparse_size=(NODES, NODES))
+    assert_as_pyg(ours, theirs, inputs_for(index, 6), index, adj)
 
 
 def test_an_operand_gives_the_same_as_its_edges() -> None:
@@ -120,8 +121,7 @@ def test_an_operand_gives_the_same_as_its_edges() -> None:
     index = edges()
     ours, theirs = pair(6, 4)
     operand = gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
-    x = torch.randn(NODES, 6)
-    assert_close(ours(x, operand), theirs(x, index))
+    assert_as_pyg(ours, theirs, inputs_for(index, 6), index, operand)
 
 
 def test_state_dicts_load_both_ways() -> None:
@@ -168,8 +168,8 @@ class PygGCN(torch.nn.Module):
         return self.convs[1](dropout(x, 0.5, True), index)
 
 
-def losses(model: torch.nn.Module, x: torch.Tensor, index: Any, y: torch.Tensor) -> list[float]:
-    """The loss curve of 20 steps, with the same dropout for every model."""
+def losses(model: torch.nn.Module, x: torch.Tensor, index: Any, y: torch.Tensor) -> torch.Tensor:
+    """The loss curve of 20 steps, with the same dropout for every model and dtype."""
     torch.manual_seed(11)
     first, second = (conv.parameters() for conv in model.convs)
     groups = [{"params": first, "weight_decay": 5e-4}, {"params": second}]
@@ -180,8 +180,8 @@ def losses(model: torch.nn.Module, x: torch.Tensor, index: Any, y: torch.Tensor)
         loss = F.cross_entropy(model(x, index), y)
         loss.backward()
         optimizer.step()
-        curve.append(loss.item())
-    return curve
+        curve.append(loss.detach())
+    return torch.stack(curve)
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -190,8 +190,8 @@ def test_the_loss_curve_is_pygs(prepared: bool) -> None:
     model = GCN(24, 16, 5, num_layers=2, dropout=0.5)
     theirs = PygGCN(model)
     operand = gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
+    exact = losses(PygGCN(model).double(), x.double(), index, y)
     got = losses(model, x, operand if prepared else index, y)
-    want = losses(theirs, x, index, y)
-    assert all(abs(a - b) <= 1e-4 * b for a, b in zip(got, want, strict=True))
-    assert min(got) < 0.9 * got[0]
-    assert len(set(itertools.pairwise(got))) == 19  # it moves
+    assert_accurate(got, losses(theirs, x, index, y), exact)
+    assert got.min() < 0.9 * got[0]
+    assert (got.diff() != 0).all()  # it moves

@@ -14,6 +14,8 @@ from gnnsparse.data import load_matrix
 from gnnsparse.testing import assert_accurate
 from tests.data_folder import data_folder
 
+pytestmark = pytest.mark.slow
+
 FOLDER = data_folder()
 PATTERNS = ("graphs/*.npz", "tu/*.npz", "suitesparse/*.mtx.gz", "dlmc/**/*.smtx.gz", "amazon/*/raw/*.npz",
             "coauthor/*/raw/*.npz", "attributed/*.npz")  # fmt: skip

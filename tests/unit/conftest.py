@@ -20,6 +20,16 @@ def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question on the terminal fails the test."""
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("asked on the terminal")
+
+    monkeypatch.setattr("builtins.input", refuse)
+
+
+@pytest.fixture
 def recorded() -> Iterator[RecordingPath]:
     """Operands on the CPU take the GPU's path, whose native calls are recorded."""
     path = RecordingPath()

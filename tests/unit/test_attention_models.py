@@ -11,8 +11,10 @@ import torch
 
 import gnnsparse
 from gnnsparse import masks
+from gnnsparse.testing import assert_accurate, in_float64, measure_errors
 from models import AGNN, MODELS, GraphTransformer, Transformer
 from models.transformer import sinusoids
+from tests.helpers import reference_layers
 
 NODES, LENGTH = 20, 14
 
@@ -49,12 +51,17 @@ def test_the_agnn_is_thekumparampils() -> None:
         second.beta.fill_(2.5)
     linked = torch.zeros(NODES, NODES, dtype=torch.bool)
     linked[tuple(a.indices())] = True
-    hidden = (x @ model.lin1.weight.T + model.lin1.bias).relu()
-    for beta in (1.0, 2.5):
-        cosine = torch.nn.functional.normalize(hidden) @ torch.nn.functional.normalize(hidden).T
-        hidden = (beta * cosine).masked_fill(~linked, float("-inf")).softmax(dim=1) @ hidden
-    want = hidden @ model.lin2.weight.T + model.lin2.bias
-    assert torch.allclose(model(x, a), want, atol=1e-5)
+
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        hidden = model.lin1(x).relu()
+        for beta in (1.0, 2.5):
+            unit = torch.nn.functional.normalize(hidden)
+            hidden = (beta * unit @ unit.T).masked_fill(~linked, float("-inf")).softmax(dim=1) @ hidden
+        return model.lin2(hidden)
+
+    got, plain = model(x, a), formula(x)
+    with in_float64(model):
+        assert_accurate(got, plain, formula(x.double()))
 
 
 def test_nodes_attend_to_their_neighbours_alone() -> None:
@@ -101,8 +108,9 @@ def test_padding_does_not_matter(pool: str) -> None:
     tokens = torch.randint(1, 7, (4, LENGTH), dtype=torch.int16)
     tokens[:, 9:] = 0
     short = gnnsparse.prepare(masks.window(9, 3), cache=False)
-    want = model(tokens[:, :9], short)
-    assert torch.allclose(model(tokens, pattern(), tokens == 0), want, atol=1e-6)
+    got, plain = model(tokens, pattern(), tokens == 0), model(tokens[:, :9], short)
+    with reference_layers(), in_float64(model):
+        assert_accurate(got, plain, model(tokens[:, :9], short))
     empty = torch.zeros(2, LENGTH, dtype=torch.int16)
     assert torch.isfinite(model(empty, pattern(), empty == 0)).all()
 
@@ -111,34 +119,46 @@ def test_the_order_of_tokens_matters() -> None:
     model = transformer().eval()
     tokens = torch.randint(1, 7, (1, LENGTH))
     everything = gnnsparse.prepare(masks.full(LENGTH), cache=False)
-    assert not torch.allclose(model(tokens, everything), model(tokens.flip(1), everything), atol=1e-4)
+    one, other = model(tokens, everything), model(tokens.flip(1), everything)
+    with reference_layers(), in_float64(model):
+        exact = model(tokens, everything)
+    assert not measure_errors(other, one, exact).ok
+
+
+def losses(dtype: torch.dtype = torch.float32, **options: Any) -> torch.Tensor:
+    """The loss curve of 15 steps."""
+    torch.manual_seed(0)
+    model, curve = transformer(dropout=0.2, **options).to(dtype), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    tokens = torch.randint(1, 7, (8, LENGTH), generator=torch.Generator().manual_seed(1))
+    y = tokens.sum(dim=1) % 3
+    for _ in range(15):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(tokens, pattern()), y)
+        loss.backward()
+        optimizer.step()
+        curve.append(loss.detach())
+    return torch.stack(curve)
 
 
 def test_fused_and_unfused_have_the_same_loss_curve() -> None:
-    curves = []
-    for fused in (True, False):
-        torch.manual_seed(0)
-        model, losses = transformer(fused=fused, dropout=0.2), []
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        tokens = torch.randint(1, 7, (8, LENGTH), generator=torch.Generator().manual_seed(1))
-        y = tokens.sum(dim=1) % 3
-        for _ in range(15):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(tokens, pattern()), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        curves.append(torch.tensor(losses))
-    assert torch.allclose(*curves, rtol=1e-3)
-    assert float(curves[0][-1]) < 0.9 * float(curves[0][0])
+    fused, unfused = losses(), losses(fused=False)
+    with reference_layers():
+        plain, exact = losses(), losses(torch.float64)
+    for curve in (fused, unfused):
+        assert_accurate(curve, plain, exact)
+    assert fused[-1] < 0.9 * fused[0]
 
 
 def test_sinusoids() -> None:
     table = sinusoids(50, 8)
     assert table.shape == (50, 8)
-    rates = torch.tensor([10_000 ** (-2 * i / 8) for i in range(4)])
-    assert torch.allclose(table[7, :4], (7 * rates).sin(), atol=1e-6)
-    assert torch.allclose(table[7, 4:], (7 * rates).cos(), atol=1e-6)
+
+    def formula(dtype: torch.dtype) -> torch.Tensor:
+        angles = 7 * torch.tensor([10_000 ** (-2 * i / 8) for i in range(4)], dtype=dtype)
+        return torch.cat([angles.sin(), angles.cos()])
+
+    assert_accurate(table[7], formula(torch.float32), formula(torch.float64))
 
 
 def test_registry() -> None:

@@ -18,6 +18,7 @@ from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.report import print_report
 from gnnsparse.cli import main
+from gnnsparse.testing import assert_accurate
 from gnnsparse.timing import CaptureError, capture, measure
 
 SMALL = ["bench", "kernels", "--matrix", "dd_like:scale=0.003", "--width", "8", "--device", "cpu"]
@@ -207,6 +208,6 @@ def test_on_a_gpu() -> None:
     assert waits.problem
     # The device, its allocator and later captures are as before.
     torch.cuda.empty_cache()
-    torch.testing.assert_close(_busy(x)(), x @ x)
+    assert_accurate(_busy(x)(), x @ x, x.double() @ x.double())
     again = measure(_busy(x), "cuda", graph=True)
     assert (again.method, again.problem) == ("graph", None)

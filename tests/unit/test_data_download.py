@@ -1,4 +1,4 @@
-"""Downloads, failing ones above all, and the layouts of sets whose files are too large to keep for tests.
+"""Downloads, failing ones above all.
 
 Nothing here leaves the machine: downloads come from a local server, or go to a proxy that is not there.
 """
@@ -6,10 +6,8 @@ Nothing here leaves the machine: downloads come from a local server, or go to a 
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import http.server
 import io
-import json
 import os
 import shutil
 import socket
@@ -24,27 +22,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-import torch
 
 from gnnsparse.data import DatasetUnavailableError, data_folder, load_dataset
 from gnnsparse.data.sources import SOURCES, import_reader
+from tests.raw_files import (
+    EDGES,
+    FEATURES,
+    LABELS,
+    NODES,
+    expected_graph,
+    write_ogb,
+    write_raw,
+)
 
-NODES = 12
-EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 0), (6, 7), (8, 9), (9, 10), (10, 11)]
-FEATURES = np.arange(NODES * 3, dtype=np.float32).reshape(NODES, 3)
-LABELS = np.arange(NODES) % 4
-PARTS = {"train": [0, 1, 2, 3, 4, 5], "val": [6, 7, 8], "test": [9, 10, 11]}
-
-pytestmark = pytest.mark.usefixtures("dataset_cache")
-
-
-@pytest.fixture(autouse=True)
-def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> str:
-        raise AssertionError("asked on the terminal")
-
-    monkeypatch.setattr("builtins.input", refuse)
+pytestmark = pytest.mark.usefixtures("dataset_cache", "no_questions")
 
 
 def use_proxy(monkeypatch: pytest.MonkeyPatch, proxy: str | None) -> None:
@@ -55,148 +46,6 @@ def use_proxy(monkeypatch: pytest.MonkeyPatch, proxy: str | None) -> None:
             if proxy is not None and key in ("http_proxy", "https_proxy"):
                 monkeypatch.setenv(name, proxy)
     monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of its first request
-
-
-def both_ways(edges: list[tuple[int, int]]) -> np.ndarray:
-    return np.array([*edges, *((v, u) for u, v in edges)]).T
-
-
-def dense_graph(name: str, root: Path) -> np.ndarray:
-    return load_dataset(name, root=root).graph.to_scipy().toarray()
-
-
-def expected_graph() -> np.ndarray:
-    matrix = np.zeros((NODES, NODES))
-    matrix[tuple(both_ways(EDGES))] = 1
-    return matrix
-
-
-def write_reddit(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    kinds = np.zeros(NODES, dtype=np.int64)
-    for kind, part in enumerate(PARTS.values(), start=1):
-        kinds[part] = kind
-    np.savez(folder / "reddit_data.npz", feature=FEATURES.astype(np.float64), label=LABELS, node_types=kinds)
-    row, col = both_ways(EDGES)
-    sp.save_npz(
-        folder / "reddit_graph.npz", sp.coo_matrix((np.ones(row.size), (row, col)), shape=(NODES, NODES))
-    )
-
-
-def write_saint(folder: Path, labels: list[Any]) -> None:
-    folder.mkdir(parents=True)
-    row, col = both_ways(EDGES)
-    matrix = sp.csr_matrix((np.ones(row.size), (row, col)), shape=(NODES, NODES))
-    np.savez(
-        folder / "adj_full.npz",
-        data=matrix.data,
-        indices=matrix.indices,
-        indptr=matrix.indptr,
-        shape=np.array(matrix.shape),
-    )
-    np.save(folder / "feats.npy", FEATURES.astype(np.float64))
-    (folder / "class_map.json").write_text(
-        json.dumps({str(node): label for node, label in enumerate(labels)})
-    )
-    (folder / "role.json").write_text(json.dumps({key[:2]: nodes for key, nodes in PARTS.items()}))
-
-
-def write_table(path: Path, rows: list[list[Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()))
-
-
-def write_ogb(folder: Path, split: str) -> None:
-    raw = folder / "raw"
-    write_table(raw / "edge.csv.gz", [list(edge) for edge in EDGES])
-    write_table(raw / "node-feat.csv.gz", FEATURES.tolist())
-    write_table(raw / "node-label.csv.gz", [[label] for label in LABELS])
-    write_table(raw / "node_year.csv.gz", [[2000 + node] for node in range(NODES)])
-    write_table(raw / "num-node-list.csv.gz", [[NODES]])
-    write_table(raw / "num-edge-list.csv.gz", [[len(EDGES)]])
-    for key, nodes in PARTS.items():
-        file = {"val": "valid"}.get(key, key)
-        write_table(folder / "split" / split / f"{file}.csv.gz", [[node] for node in nodes])
-
-
-def write_raw(name: str, folder: Path) -> None:
-    if name == "reddit":
-        write_reddit(folder / "raw")
-    elif name == "flickr":
-        write_saint(folder / "raw", LABELS.tolist())
-    elif name == "yelp":
-        write_saint(folder / "raw", np.eye(4, dtype=int)[LABELS].tolist())
-    else:
-        write_ogb(folder / name, {"ogbn_arxiv": "time", "ogbn_products": "sales_ranking"}[name])
-
-
-@pytest.mark.parametrize("name", ["reddit", "flickr", "yelp", "ogbn_arxiv", "ogbn_products"])
-def test_large_sets_are_read_from_their_raw_files(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = tmp_path / "given"
-    write_raw(name, root)
-    before = sorted((str(path), path.lstat().st_mtime_ns) for path in root.rglob("*"))
-    for _ in range(2):
-        data = load_dataset(name, root=root)
-        assert (data.graph.to_scipy().toarray() == expected_graph()).all()
-        assert data.graph.values is None
-        assert torch.equal(data.x, torch.from_numpy(FEATURES))
-        assert data.x.dtype == torch.float32
-        labels = data.y.argmax(dim=1) if name == "yelp" else data.y
-        assert labels.tolist() == LABELS.tolist()
-        assert data.multi_label == (name == "yelp")
-        assert data.metric == ("micro_f1" if name == "yelp" else "accuracy")
-        assert data.num_classes == 4
-        for mask, nodes in zip((data.train_mask, data.val_mask, data.test_mask), PARTS.values(), strict=True):
-            assert mask.nonzero().flatten().tolist() == nodes
-    assert sorted((str(path), path.lstat().st_mtime_ns) for path in root.rglob("*")) == before
-    assert capsys.readouterr().out == "", "progress belongs on stderr"
-
-
-@pytest.mark.parametrize("folder", ["ogbn_arxiv", "arxiv", "."])
-def test_ogb_roots_may_be_above_or_the_folder_itself(folder: str, tmp_path: Path) -> None:
-    write_ogb(tmp_path / folder, "time")
-    assert (dense_graph("ogbn_arxiv", tmp_path) == expected_graph()).all()
-
-
-def test_ogb_is_imported_without_its_question_for_a_newer_release() -> None:
-    import_reader(SOURCES["ogbn_arxiv"])
-    assert sys.modules.get("outdated", "absent") == "absent"
-    assert "ogb" in sys.modules
-
-
-def test_files_of_another_set_are_refused(tmp_path: Path) -> None:
-    write_raw("flickr", tmp_path)
-    with pytest.raises(DatasetUnavailableError, match="not those of yelp"):
-        load_dataset("yelp", root=tmp_path)
-
-
-@pytest.mark.parametrize("name", SOURCES)
-def test_a_wrong_root_names_files_and_folders(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DatasetUnavailableError) as caught:
-        load_dataset(name, root=tmp_path / "nothing")
-    message = str(caught.value)
-    assert message.startswith(f"root: no complete raw files of {name} in {tmp_path / 'nothing'}")
-    for text in (*SOURCES[name].files, str(tmp_path / "nothing" / SOURCES[name].place)):
-        assert text in message
-    assert not (tmp_path / "nothing").exists()
-
-
-def test_roots_of_wrong_types_are_refused() -> None:
-    with pytest.raises(TypeError, match="root: got int"):
-        load_dataset("cora", root=3)  # type: ignore[arg-type]
-
-
-def test_malformed_files_are_told_and_stay(tmp_path: Path) -> None:
-    write_raw("reddit", tmp_path)
-    (tmp_path / "raw" / "reddit_graph.npz").write_text("no archive")
-    with pytest.raises(DatasetUnavailableError, match=r"reddit: the raw files in .*raw can't be read"):
-        load_dataset("reddit", root=tmp_path)
-    assert (tmp_path / "raw" / "reddit_graph.npz").read_text() == "no archive"
-    write_raw("flickr", tmp_path / "other")
-    assert load_dataset("flickr", root=tmp_path / "other").num_nodes == NODES
 
 
 def leftovers() -> list[Path]:

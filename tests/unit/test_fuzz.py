@@ -53,6 +53,7 @@ def tolerate(call: Any) -> Any:
         return None
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     graph=ANYTHING,
@@ -79,6 +80,7 @@ def test_prepare(
         assert y.shape == (a.shape[0], 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(indptr=ANYTHING, indices=ANYTHING, values=ANYTHING, num_cols=SMALL)
 def test_csr(indptr: Any, indices: Any, values: Any, num_cols: Any) -> None:
@@ -91,6 +93,7 @@ def test_csr(indptr: Any, indices: Any, values: Any, num_cols: Any) -> None:
 A = gnnsparse.prepare(random_graph(6, 5, 0.5, seed=1), cache=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(first=ANYTHING, second=ANYTHING, which=st.sampled_from([A, A.T]))
 def test_operations(first: Any, second: Any, which: gnnsparse.SparseOperand) -> None:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 import gnnsparse
 from gnnsparse.nn import GCNConv
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from tests.helpers import PRECISIONS
 
 NODES = 30
@@ -24,6 +26,31 @@ def edges(seed: int = 0, count: int = 120) -> torch.Tensor:
 
 def operand(index: torch.Tensor, **options: Any) -> gnnsparse.SparseOperand:
     return gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False, **options)
+
+
+def formula(layer: GCNConv, index: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """What the layer computes of x and edge weights, by dense products in their dtype.
+
+    Of several self-loops at a node the last one counts; one of weight 1 is added where there is none.
+    """
+    apart, loops = (index[0] != index[1]).nonzero().flatten(), (index[0] == index[1]).nonzero().flatten()
+
+    def run(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        weight = x.new_ones(index.shape[1]) if weight is None else weight
+        matrix = x.new_zeros(NODES, NODES)
+        matrix = matrix.index_put((index[1, apart], index[0, apart]), weight[apart], accumulate=True)
+        if layer.add_self_loops:
+            last = dict(zip(index[0, loops].tolist(), loops.tolist(), strict=True))
+            matrix = matrix + torch.diag(
+                torch.stack([weight[last[n]] if n in last else x.new_ones(()) for n in range(NODES)])
+            )
+        else:
+            matrix = matrix.index_put(tuple(index[:, loops]), weight[loops], accumulate=True)
+        degree = matrix.sum(1)
+        scale = torch.where(degree > 0, degree.clamp(min=1e-30).rsqrt(), 0.0)
+        return scale[:, None] * matrix * scale @ layer.lin(x) + layer.bias
+
+    return run
 
 
 def product_width(layer: GCNConv, x: torch.Tensor, adj: Any, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -73,15 +100,15 @@ class TestOrder:
     def test_both_give_the_same(self, weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         layer, index, x = GCNConv(9, 7), edges(), torch.randn(NODES, 9)
         torch.nn.init.normal_(layer.bias)
-        weight = torch.rand(index.shape[1]) if weighted else None
-        results = []
+        inputs = [x, torch.rand(index.shape[1])] if weighted else [x]
+        plain = with_gradients(formula(layer, index), inputs, layer.parameters())
+        with in_float64(layer):
+            wide = [t.double() for t in inputs]
+            exact = with_gradients(formula(layer, index), wide, layer.parameters())
         for first in (True, False):
             monkeypatch.setattr(layer, "_product_first", lambda *_, first=first: first)
-            leaves = [t.clone().requires_grad_() for t in (x, weight) if t is not None]
-            y = layer(leaves[0], index, *leaves[1:])
-            results.append([y, *torch.autograd.grad(y.square().sum(), [*leaves, *layer.parameters()])])
-        for a, b in zip(*results, strict=True):
-            assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+            got = with_gradients(lambda x, *weight: layer(x, index, *weight), inputs, layer.parameters())
+            assert_all_accurate(got, plain, exact)
 
 
 class TestMemo:
@@ -179,7 +206,8 @@ class TestMemo:
             want = layer(x, index, weight)
         y = layer(x, index, weight)
         y.sum().backward()
-        assert torch.allclose(y, want, atol=1e-6)  # the order of the products may be another
+        with in_float64(layer):  # the order of the products may be another
+            assert_accurate(y, want, formula(layer, index)(x.double(), weight.double()))
 
     def test_copies_and_pickles(self) -> None:
         layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
@@ -205,20 +233,24 @@ def test_gradient_of_weights_where_a_degree_is_zero() -> None:
 
 
 def test_gradient_of_weights_by_finite_differences() -> None:
+    """Differences of the dense formula in float64, a step apart where truncation and rounding are equal."""
     index = edges(count=40)
     layer, x = GCNConv(3, 2), torch.randn(NODES, 3)
-    weight = (torch.rand(40) + 0.5).requires_grad_()
-    (got,) = torch.autograd.grad(layer(x, index, weight).square().sum(), weight)
-    step = 1e-2
-    for edge in range(0, 40, 5):
-        with torch.no_grad():
-            ends = []
-            for sign in (1, -1):
-                moved = weight.detach().clone()
-                moved[edge] += sign * step
-                ends.append(layer(x, index, moved).square().sum().double())
-        want = float(ends[0] - ends[1]) / (2 * step)
-        assert abs(float(got[edge]) - want) <= 2e-2 * max(1.0, abs(want))
+    weight = torch.rand(40) + 0.5
+    plain, got = (
+        torch.autograd.grad(function(x, leaf).square().sum(), leaf)[0]
+        for function, leaf in (
+            (formula(layer, index), weight.clone().requires_grad_()),
+            (lambda x, weight: layer(x, index, weight), weight.clone().requires_grad_()),
+        )
+    )
+    step, slopes = torch.finfo(torch.float64).eps ** (1 / 3), []
+    with in_float64(layer), torch.no_grad():
+        for way in torch.eye(40, dtype=torch.float64):
+            ends = (formula(layer, index)(x.double(), weight + sign * step * way) for sign in (1, -1))
+            after, before = (y.square().sum() for y in ends)
+            slopes.append((after - before) / (2 * step))
+    assert_accurate(got, plain, torch.stack(slopes))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -235,14 +267,16 @@ def test_autocast(device: str, sizes: tuple[int, int]) -> None:
     """Under autocast both orders give the low dtype, and parameters float32 gradients."""
     dtype = torch.float16 if device == "cuda" else torch.bfloat16
     layer, x = GCNConv(*sizes).to(device), torch.randn(NODES, sizes[0], device=device)
-    a = operand(edges().to(device), precision="fp16" if device == "cuda" else "bf16")
+    # The operand has a self-loop where there is none, and sums those that are there.
+    a = operand(_one_loop_each(edges()).to(device), precision="fp16" if device == "cuda" else "bf16")
+    index = _one_loop_each(edges()).to(device)
     with torch.autocast(device, dtype):
-        y = layer(x, a)
+        y, plain = layer(x, a), formula(layer, index)(x)
     y.float().square().sum().backward()
     assert y.dtype == dtype
     assert layer.lin.weight.grad.dtype == torch.float32
-    exact = GCNConv.forward(layer, x, operand(edges().to(device)))
-    assert torch.allclose(y.float(), exact, rtol=0.05, atol=0.05)
+    with in_float64(layer):
+        assert_accurate(y, plain, formula(layer, index)(x.double()))
 
 
 def test_a_layer_of_halves(device: str) -> None:
@@ -260,7 +294,7 @@ def test_compiled_without_graph_breaks() -> None:
         compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
         y = compiled(x, a)
     y.sum().backward()
-    assert torch.allclose(y, layer(x, a))
+    assert torch.equal(y, layer(x, a))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph
+from gnnsparse import SparseGraph, _native
 from gnnsparse.bench.candidates import swept
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
@@ -19,7 +19,7 @@ from gnnsparse.gpus import record_for
 from gnnsparse.gpus.model import PanelLoad, PanelWork, gather_us, panel_us
 from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
-from gnnsparse.plan.panel import PANELS
+from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance
 from gnnsparse.preprocess.balance import cut_panels
@@ -171,3 +171,11 @@ def test_a_graph_without_rows_has_a_plan() -> None:
         SparseGraph(Csr(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), 5)), cache=False
     ).kernels
     assert kernels.panel_counts(16).tiles == ()
+
+
+def test_the_plan_and_the_kernels_know_the_same_heights() -> None:
+    """plan/panel.py and native/include/gnnsparse/panel_heights.h have a row each for every height."""
+    assert set(HEIGHTS) == set(_native.PANEL_BRICK_ROWS)
+    assert {height for height, row in HEIGHTS.items() if "spmm" in row.ops} == set(_native.SPMM_PANEL_BLOCKS)
+    for height, row in HEIGHTS.items():
+        assert not row.stored or _native.PANEL_BRICK_ROWS[height] == height

@@ -22,10 +22,11 @@ from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASET
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, FormatSpec, format_spec, register_preset
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, Option, register_reordering, reorder
 from gnnsparse.registry import Names, Registry, temporary_registrations
 from gnnsparse.tasks import TASKS
-from gnnsparse.testing import random_graph
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from gnnsparse.training import PreprocessConfig
 from models import MODELS
 from tests.configs import composed
@@ -143,6 +144,14 @@ def tall(name: str = "tall", **options: Any) -> FormatSpec:
     )
 
 
+def assert_products(a: gnnsparse.SparseOperand, dense: torch.Tensor) -> None:
+    """The product and its gradient, which is the product with the transpose."""
+    x = torch.randn(dense.shape[1], 9)
+    got = with_gradients(lambda x: a @ x, [x])
+    plain = with_gradients(lambda x: gnnsparse.spmm(a, x, impl="reference"), [x])
+    assert_all_accurate(got, plain, with_gradients(lambda x: dense @ x, [x.double()]))
+
+
 def test_a_preset() -> None:
     register_preset(
         tall(),
@@ -153,19 +162,15 @@ def test_a_preset() -> None:
     assert FORMAT_NAMES[-1] == "tall"
     assert (format_spec("tall", "fp16").pad, format_spec("tall", "fp32", panel=8).window) == (8, 8)
     graph = random_graph(70, 50, 0.1, hubs=2, empty_rows=0.2)
-    x = torch.randn(50, 9, requires_grad=True)
-    want = dense_matrix(graph, None)
+    dense = dense_matrix(graph, None)
     for precision, panel in (("fp32", None), ("fp16", 8)):
         a = gnnsparse.prepare(graph, format="tall", precision=precision, panel=panel, cache=False)
         assert a.stats()["format"] == "tall"
         row, col, values = a.kernels.blocked.decode()
         found = torch.zeros(70, 50, dtype=torch.float64)
         found[row, col] = values.double()
-        assert torch.allclose(found, want, atol=1e-2 if precision == "fp16" else 1e-6)
-        y = a @ x
-        (grad,) = torch.autograd.grad(y.sum(), x)
-        assert torch.allclose(y.double(), want @ x.double(), atol=2e-2)
-        assert torch.allclose(grad.double(), want.T @ torch.ones(70, 9, dtype=torch.float64), atol=2e-2)
+        assert torch.equal(found, round_operand(dense.float(), Precision(precision)).double())
+        assert_products(a, dense)
     assert PreprocessConfig(format="tall").format == "tall"
     assert "tall" in train.choices()["preprocess.format"]
     with pytest.raises(ValueError, match=r"format: got 'ell'; accepted: auto, csr, .*tall"):
@@ -214,14 +219,9 @@ def test_a_reordering() -> None:
 
     assert REORDERINGS[-1] == "shuffle"
     graph = random_graph(30, 20, 0.2)
-    x = torch.randn(20, 3, requires_grad=True)
     a = gnnsparse.prepare(graph, reorder="shuffle", reorder_options={"seed": 5}, cache=False)
     assert seen == [(30, {"seed": 5, "top": False}), (20, {"seed": 5, "top": False})], "options reach A^T"
-    want = dense_matrix(graph, None)
-    y = a @ x
-    (grad,) = torch.autograd.grad(y.sum(), x)
-    assert torch.allclose(y.double(), want @ x.double(), atol=1e-5)
-    assert torch.allclose(grad.double(), want.T @ torch.ones(30, 3, dtype=torch.float64), atol=1e-5)
+    assert_products(a, dense_matrix(graph, None))
     assert a.stats()["reorder"]["method"] == "shuffle"
     assert PreprocessConfig(reorder="shuffle").reorder == "shuffle"
     assert "shuffle" in train.choices()["preprocess.reorder"]
@@ -318,8 +318,8 @@ def test_a_data_set() -> None:
     assert DATASETS[-1] == "rings"
     assert "rings" not in SEQUENCE_DATASETS
     assert load_dataset("rings", split=1, nodes=20).name == "rings1"
-    rows = load_dataset("rings", normalize_features=True).x
-    assert torch.allclose(rows.abs().sum(1), torch.ones(60))
+    rows, ones = load_dataset("rings", normalize_features=True).x, torch.ones(60)
+    assert_accurate(rows.abs().sum(1), ones, ones.double())
     for options, error, message in (
         ({"split": 2}, ValueError, "split: got 2; accepted: 0 to 1"),
         ({"scale": 0.5}, ValueError, "scale: got 0.5 for rings; accepted: 1"),

@@ -1,1 +1,1 @@
-"""`gnnsparse bench fit`: measures a GPU and writes its record (gnnsparse.gpus)."""
+"""The command `gnnsparse bench fit`, which measures a GPU and writes its record (gnnsparse.gpus)."""

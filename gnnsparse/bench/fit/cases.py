@@ -1,4 +1,4 @@
-"""What the kernels take on a number of matrices: the measurements that a record is fitted to."""
+"""The measurements that a record is fitted to: times of plans on a suite of matrices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from gnnsparse.precision import Precision
 
 __all__ = ["SUITE", "Case", "measure_cases", "read_cases", "write_cases"]
 
-#: The matrices: graphs of different degree, structure and size, small ones among them, whose time is that of
-#: their longest warp.
+#: The matrices: graphs of different degree, structure and size. The time of small ones is bound by their
+#: longest warp.
 SUITE = (
     "dd_like", "dd_like:scale=0.02", "dd_like:scale=0.2", "arxiv_like", "arxiv_like:scale=0.02",
     "arxiv_like:scale=0.2", "amazon_like", "amazon_like:scale=0.05", "reddit_like:scale=0.02",
@@ -35,17 +35,17 @@ SUITE = (
 _PRECISIONS = (Precision.FP16, Precision.TF32, Precision.FP32)
 _WIDTHS, _SCORE_WIDTHS, _STORED_WIDTHS = (32, 64, 128, 256), (64, 128), (128,)
 _REPEATS = 7
-#: Above this many nonzeros the variants of a plan are not all measured.
+#: For matrices of more nonzeros only some of a kernel's plans are measured.
 _LARGE = 2 * 10**7
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and what its plans take.
+    """A problem and the measured times of its plans.
 
     Attributes:
-        name: of the matrix.
-        problem: the counts.
+        name: name of the matrix.
+        problem: the problem.
         times: milliseconds of each plan that could run.
     """
 
@@ -55,7 +55,7 @@ class Case:
 
 
 def _plans(problem: Problem) -> list[Plan]:
-    """The plans that the choice is made among; of a large matrix only a few ways to cut its panels."""
+    """Returns the plans that the choice is made among; for a large matrix only those with one tile limit."""
     found: dict[Plan, None] = {}
     for kernel in KERNELS[problem.op]:
         if not kernel.can_run(problem):
@@ -101,14 +101,17 @@ def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
 def measure_cases(
     device: torch.device, more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> list[Case]:
-    """Measures the kernels on the suite and on other matrices.
+    """Measures the kernels on the suite and on further matrices.
 
-    A matrix that can't be measured is told and left out.
+    Matrices that can't be measured are reported by `tell` and left out.
 
     Args:
         device: a GPU.
-        more: matrices beside those of the suite.
-        tell: is given a line about each matrix.
+        more: further matrices.
+        tell: called with a line of text about each matrix.
+
+    Returns:
+        The cases that have times of two or more plans.
     """
     specs = [*(spec for text in SUITE for spec in parse_matrix(text)), *more]
     cases: list[Case] = []
@@ -126,7 +129,7 @@ def measure_cases(
 
 @dataclass(frozen=True)
 class _Measured:
-    """A plan and what it takes, as a file has them."""
+    """A plan, as plain values, and its time in a file of measurements."""
 
     plan: Mapping[str, Any]
     milliseconds: float
@@ -147,13 +150,13 @@ class _File:
 
 
 def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str, Any]) -> None:
-    """Writes measurements, so that a record can be fitted to them again where there is no GPU.
+    """Writes measurements to a file, so that a record can be fitted to them on a machine without a GPU.
 
     Args:
-        path: of the JSON file.
-        start: the record that the fit starts from, with the memory rates that were measured.
-        cases: what was measured.
-        about: where and when: plain values.
+        path: the JSON file.
+        start: the record that the fit starts from, with the measured memory rates.
+        cases: the measurements.
+        about: the environment that they were measured in, as plain values.
     """
     listed = tuple(
         _FileCase(
@@ -166,10 +169,13 @@ def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str
 
 
 def read_cases(path: Path) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
-    """What `write_cases` wrote: the record to start from, the cases, and where they come from.
+    """Reads a file that `write_cases` wrote.
+
+    Returns:
+        The record to start from, the cases, and the environment that they were measured in.
 
     Raises:
-        ValueError: the file can't be read or holds something else; the message names what is wrong.
+        ValueError: the file can't be read, or an entry is wrong, which the message names.
     """
     try:
         content = json.loads(path.read_text())

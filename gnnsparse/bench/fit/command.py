@@ -1,4 +1,4 @@
-"""Runs `gnnsparse bench fit`."""
+"""The command `gnnsparse bench fit`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["file_of", "run_fit"]
 
 
 def file_of(gpu: GpuRecord) -> Path:
-    """Where the record of a GPU goes by default: a file of the user's records."""
+    """Returns the file that a GPU's record is written to by default, in the folder of the user's records."""
     name = "".join(c if c.isalnum() else "-" for c in gpu.name.lower())
     return user_folder() / f"{name}.json"
 
 
 def _started(device: Device, start: GpuRecord) -> GpuRecord:
-    """The record that the fit starts from, under the name of this GPU."""
+    """Returns the record that the fit starts from, with the name and properties of this GPU."""
     return replace(
         start,
         name=device.name,
@@ -58,7 +58,7 @@ def _cells(quality: Quality) -> tuple[str, ...]:
 def _measured(
     more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
-    """The record to start from, what was measured on the current GPU, and where."""
+    """Measures the current GPU; returns the record to start from, the cases, and the environment."""
     device = torch.device("cuda", torch.cuda.current_device())
     described = describe_device(device)
     nearest = record_for(described)
@@ -79,16 +79,16 @@ def run_fit(
     """Measures, fits, prints how good the choices are, and writes the record.
 
     Args:
-        out: the file; None: one of the user's records, which plans are then chosen by.
-        more: matrices to measure beside the suite's.
-        keep: a file to write what was measured to.
-        measured: such a file, to fit to in place of measuring.
+        out: the file to write; None: `file_of` this GPU, a record which plans are then chosen by.
+        more: matrices to measure in addition to the suite's.
+        keep: a file to write the measurements to; None: none.
+        measured: a file of measurements to fit to, in place of measuring; None: this GPU is measured.
 
     Returns:
         The exit status: 1 if nothing could be measured.
 
     Raises:
-        ValueError: `measured` holds something else.
+        ValueError: `measured` is no file of measurements.
     """
     progress, console = Console(stderr=True), Console()
 

@@ -1,4 +1,4 @@
-"""Rates of a GPU's memory: copies, passes over X, and random rows out of L2."""
+"""Measures the rates of a GPU's memory: copies, passes over X, and random rows read through L2."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gnnsparse.timing import measure
 
 __all__ = ["measure_memory"]
 
-#: Bytes of X that rows are gathered out of.
+#: Sizes in bytes of an X whose random rows are read.
 _SIZES = (4e6, 15e6, 30e6, 45e6, 60e6, 90e6, 120e6, 240e6, 640e6)
-#: Rows that are gathered, and bytes of the large copy and of the two passes.
+#: Number of rows that are read, bytes of the large copy, and bytes of X in the two passes.
 _GATHERED, _COPY, _PASSES = 2**24, 2**30, (2**20, 2**28)
-#: A slice of X counts as resident in L2 while its rows come at this share of the rate of a small one.
+#: A slice of X counts as resident in L2 if its rows are read at this share of the rate of a small one.
 _RESIDENT = 0.92
 #: Features of a slice of 16-bit rows.
 _FEATURES = SLICE_BYTES // 2
@@ -33,14 +33,14 @@ def _seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _copy_rate(device: torch.device) -> float:
-    """TB/s of a large copy, bytes read and written."""
+    """Measures TB/s of a large copy, counting bytes read and written."""
     source = torch.randint(2**31 - 1, (_COPY // 4,), dtype=torch.int32, device=device)
     target = torch.empty_like(source)
     return 2 * _COPY / _seconds(lambda: target.copy_(source), device) / 1e12
 
 
 def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -> float:
-    """TB/s of random rows out of an X of `size` bytes."""
+    """Measures TB/s of random rows read from an X of `size` bytes."""
     x = torch.randn(int(size) // (2 * features), features, device=device).half()
     columns = torch.randint(x.shape[0], (_GATHERED,), dtype=torch.int32, device=device)
     processors = describe_device(device).multiprocessors
@@ -56,7 +56,7 @@ def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -
 
 
 def _pass_costs(device: torch.device) -> tuple[float, float]:
-    """A pass over X that weighs its rows: microseconds of its start, and TB/s."""
+    """Measures a pass that reads X, scales its rows and writes them: microseconds of its start, and TB/s."""
     times = []
     for size in _PASSES:
         x = torch.randn(size // SLICE_BYTES, _FEATURES, device=device).half()
@@ -68,7 +68,7 @@ def _pass_costs(device: torch.device) -> tuple[float, float]:
 
 
 def _resident_bytes(rates: list[tuple[float, float]]) -> int:
-    """The largest X whose rows come nearly as fast as those of a small one, between the sizes measured."""
+    """Interpolates the bytes of the largest X whose rows are read nearly as fast as those of a small one."""
     least = _RESIDENT * rates[0][1]
     for (small, fast), (large, slow) in pairwise(rates):
         if slow < least:
@@ -77,14 +77,14 @@ def _resident_bytes(rates: list[tuple[float, float]]) -> int:
 
 
 def measure_memory(device: torch.device) -> MemoryRates:
-    """The rates of a GPU's memory; takes a few seconds and 3 GB.
+    """Measures the rates of a GPU's memory, which takes a few seconds and 3 GB of it.
 
     Raises:
-        RuntimeError: there is no memory for it.
+        RuntimeError: the GPU's memory does not suffice.
     """
     rates = [(size, _gather_rate(size, device)) for size in _SIZES]
     start, rate = _pass_costs(device)
-    # A larger X is never faster: what looks like it is noise.
+    # Rates can't rise with the size of X: where they seem to, it is noise.
     falling = [(size, min(r for _, r in rates[: i + 1])) for i, (size, r) in enumerate(rates)]
     return MemoryRates(
         l2=((0.0, falling[0][1]), *falling[1:]),

@@ -1,10 +1,10 @@
-"""From measurements to a record: the numbers whose model makes the best choices.
+"""Fits a record to measurements, so that the model makes the best choices.
 
-Least squares of the times alone give a model that is nearer to them and chooses worse, so what is minimised
-is first of all what the model's choices cost: for each case the time of the plan that it would take, by the
-time of the best one, on a logarithmic scale. The choice is softened (a plan takes part by how near its
-modelled time is to the best), so that the cost has a gradient, and so that choices which hang on a hair count
-as half lost.
+Least squares of the times alone give a model that is nearer to the times and chooses worse. What is minimised
+is therefore mainly the regret of the choices: for each case the logarithm of the ratio of the time of the
+chosen plan to the time of the best plan. The choice is softened: plans are weighted by how near their
+modelled times are to the least one. So the regret has a gradient, and of two plans with nearly equal modelled
+times each counts as half chosen.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gnnsparse.plan.panel import PANELS
 __all__ = ["Fit", "Quality", "Table", "fit_record", "quality_of"]
 
 _Group = tuple[Any, ...]
-#: Weights in what is minimised: squared error of the times, and squared distance from the start.
+#: Weights of the squared error of the times and of the squared distance from the start in the objective.
 _ERROR, _DISTANCE = 0.02, 2e-4
-#: Softness of the choice, as a relative difference of times, from stage to stage.
+#: Softness of the choice, as a relative difference of times, in the minimisations one after the other.
 _SOFTNESS = (0.1, 0.03, 0.01)
-#: How far a number may go from where it starts: a factor.
+#: The largest factor by which a number may differ from the one it starts from.
 _REACH = 8.0
-#: A choice is lost where it is slower than this share of the best.
+#: A choice is lost if its speed is below this share of the best plan's.
 LOST = 0.97
 _STEPS, _TRIES = 60, 1500
 
@@ -44,10 +44,10 @@ class Quality:
     """How good a record's choices are on measured cases.
 
     Attributes:
-        cases: how many there are.
-        lost: how many choices are slower than 0.97 of the best.
-        worst: the speed of the worst choice, by that of the best plan.
-        mean: geometric mean of these speeds.
+        cases: number of cases.
+        lost: number of choices whose speed is below 0.97 of the best plan's.
+        worst: least ratio of the speed of a choice to the speed of the best plan.
+        mean: geometric mean of these ratios.
         error: mean relative error of modelled times.
     """
 
@@ -59,7 +59,7 @@ class Quality:
 
 
 class Table:
-    """Measured plans as arrays: loads by group, which one function models at a time.
+    """Measured plans as arrays. Plans whose times the model computes in one call form a group.
 
     Args:
         cases: measured SpMM and SDDMM problems.
@@ -88,14 +88,19 @@ class Table:
         self.regret = self.log_times - best[self.case]
 
     def model(self, record: Any) -> np.ndarray:
-        """Logarithms of the microseconds of each plan, as a record models them."""
+        """Computes the logarithms of the modelled microseconds of each plan by a record, float64 [plans]."""
         modelled = np.empty_like(self.log_times)
         for group, (at, load) in self._groups.items():
             modelled[at] = np.log(_modelled(record, group, load))
         return modelled
 
     def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
-        """What the softened choice of each case costs, on a logarithmic scale."""
+        """Computes the regret of the softened choice of each case, float64 [cases].
+
+        Args:
+            modelled: result of `model`.
+            softness: relative difference of modelled times that lowers a plan's weight by a factor e.
+        """
         least = np.full(self.cases, np.inf)
         np.minimum.at(least, self.case, modelled)
         share = np.exp(-(modelled - least[self.case]) / softness)
@@ -103,14 +108,14 @@ class Table:
         return np.bincount(self.case, share * self.regret, self.cases) / np.maximum(total, 1e-300)
 
     def chosen_regret(self, modelled: np.ndarray) -> np.ndarray:
-        """What the choice of each case costs, on a logarithmic scale."""
+        """Computes the regret of the choice of each case, float64 [cases], from the result of `model`."""
         order = np.lexsort((modelled, self.case))
         first = np.concatenate([[True], self.case[order][1:] != self.case[order][:-1]])
         return self.regret[order][first]
 
 
 def _load(case: Case, plan: Any) -> tuple[_Group, Any] | None:
-    """The group of a measured plan, and its load; None where it has no model of its own."""
+    """Returns the group of a measured plan, and its load; None if the plan has no model of its own."""
     problem = case.problem
     if isinstance(plan, CsrPlan):
         return ("csr", problem.arithmetic, plan.group > 0, problem.op), CSR.load(problem, plan)
@@ -138,7 +143,7 @@ def _modelled(record: Any, group: _Group, load: Any) -> np.ndarray:
 
 
 def quality_of(record: GpuRecord, table: Table) -> Quality:
-    """How good a record's choices are on what was measured."""
+    """Computes how good a record's choices are on measured cases."""
     modelled = table.model(record)
     regret = table.chosen_regret(modelled)
     return Quality(
@@ -148,13 +153,13 @@ def quality_of(record: GpuRecord, table: Table) -> Quality:
 
 
 class _Numbers:
-    """The numbers of a record that are fitted, as a vector of logarithms relative to where they start."""
+    """The fitted numbers of a record as a vector of logarithms, relative to the numbers of the start."""
 
     def __init__(self, start: GpuRecord) -> None:
         self._plain = to_plain(start)
         self.paths = [path for path in _paths(start) if self._at(path) > 0]
         self._start = np.array([self._at(path) for path in self.paths])
-        # What models read attributes of: checking a record anew for each vector would take most of the time.
+        # A stand-in for a record, because checking a record for each vector would take most of the time.
         self._tree = _tree(start)
         self._owners = [_owner(self._tree, path) for path in self.paths]
 
@@ -165,20 +170,20 @@ class _Numbers:
         return float(value)
 
     def quick(self, theta: np.ndarray) -> Any:
-        """What reads as the record of a vector, until the next call."""
+        """Returns an object with the attributes of a vector's record, valid until the next call."""
         for (owner, name), value in zip(self._owners, self._start * np.exp(theta), strict=True):
             owner[name] = float(value)
         return self._tree
 
     def record(self, theta: np.ndarray) -> GpuRecord:
-        """The record of a vector."""
+        """Makes the record of a vector."""
         changes = {path: self._at(path) * float(np.exp(x)) for path, x in zip(self.paths, theta, strict=True)}
         made: GpuRecord = from_plain(GpuRecord, _changed(self._plain, changes, ()), "fit")
         return made
 
 
 class _Tree(dict[Any, Any]):
-    """A dictionary whose entries are attributes as well."""
+    """A dictionary whose entries can be read as attributes."""
 
     __getattr__ = dict.__getitem__
 
@@ -192,7 +197,7 @@ def _tree(value: Any) -> Any:
 
 
 def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
-    """What holds the number at a path, and its name there."""
+    """Returns the dictionary that holds the number at a path, and the number's key."""
     for key in path[:-1]:
         tree = tree[int(key) if key.isdecimal() else key]
     return tree, path[-1]
@@ -209,7 +214,7 @@ def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
         found += [(*at, name) for name in costs]
         for variant in row.variants:
             names = [field.name for field in fields(PanelVariant)]
-            # The busy terms of the plain kernel are the unit of the others.
+            # "busy" of "half" is not fitted: the others are in units of it.
             found += [
                 (*at, "variants", variant, name) for name in names if (variant, name) != ("half", "busy")
             ]
@@ -226,7 +231,7 @@ def _objective(table: Table, numbers: _Numbers, softness: float) -> Callable[[np
     def cost(theta: np.ndarray) -> float:
         modelled = table.model(numbers.quick(theta))
         regret = table.soft_regret(modelled, softness)
-        lost = np.maximum(regret + np.log(LOST) + 0.01, 0.0)  # counted from 2 % on
+        lost = np.maximum(regret + np.log(LOST) + 0.01, 0.0)  # from a regret of 2 % on
         error = np.minimum(np.abs(modelled - table.log_times), 1.0)
         return float(
             regret.mean() + 10 * lost.mean() + _ERROR * (error**2).mean() + _DISTANCE * (theta**2).mean()
@@ -248,7 +253,7 @@ def _gradient(cost: Callable[[np.ndarray], float], step: float) -> Callable[[np.
 
 
 def _polished(cost: Callable[[np.ndarray], float], theta: np.ndarray, tries: int, reach: float) -> np.ndarray:
-    """Random changes of a few numbers at a time that make the cost less."""
+    """Improves a vector by random changes of a few numbers at a time, of which those that help are kept."""
     generator = np.random.default_rng(0)
     best, least = theta, cost(theta)
     for attempt in range(tries):
@@ -265,8 +270,8 @@ class Fit:
     """A fitted record.
 
     Attributes:
-        record: the numbers.
-        before, after: how good the choices of the record are that the fit started from, and its own.
+        record: the record.
+        before, after: how good the choices are of the record that the fit started from, and of this one.
     """
 
     record: GpuRecord
@@ -275,7 +280,7 @@ class Fit:
 
 
 def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
-    """The record with the window kernel's costs beside the csr kernel's, as measured."""
+    """Returns the record with the window kernel's measured costs, medians of its ratios to the csr kernel."""
     ratios: dict[str, list[float]] = {"spmm": [], "sddmm": []}
     for case in cases:
         windows = [ms for plan, ms in case.times.items() if isinstance(plan, WindowPlan)]
@@ -293,13 +298,13 @@ def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, trie
     """Fits the costs of the csr, window and panel kernels.
 
     Args:
-        start: the numbers to start from, with the memory rates of the GPU; of the same GPU or of one like it.
-        cases: what was measured.
-        steps: of the minimisation, for each softness.
-        tries: random changes at the end.
+        start: the record to start from, of this GPU or a similar one, with the memory rates of this GPU.
+        cases: the measurements.
+        steps: iterations of each minimisation, one for each softness.
+        tries: number of random changes at the end.
 
     Returns:
-        The record with the fewest lost choices of those that were come by, `start` included.
+        The record with the least cost among all that were reached, `start` included.
     """
     table, numbers = Table(cases), _Numbers(start)
     reach = float(np.log(_REACH))

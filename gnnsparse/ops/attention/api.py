@@ -1,4 +1,4 @@
-"""attention: checks and dispatch."""
+"""The public function `attention`: it checks its arguments and calls an implementation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["attention"]
 def _check_heads(
     a: SparseOperand, q: Any, k: Any, v: Any, dtypes: tuple[torch.dtype, ...]
 ) -> tuple[int, ...]:
-    """The leading sizes that q, k and v are broadcast to; raises where they or their shapes don't fit."""
+    """Returns the leading sizes that q, k and v are broadcast to; raises if an argument does not fit."""
     rows, cols = a.shape
     for name, x, size in (("q", q, rows), ("k", k, cols), ("v", v, cols)):
         check_tensor(name, x, dtypes=dtypes, device=a.device)
@@ -70,7 +70,7 @@ def _check_scale(scale: Any, width: int) -> float:
 
 @dataclass(frozen=True)
 class _Checked(Key[bool]):
-    """That a plan which was given can run a product."""
+    """Key under which it is kept that a plan of the caller has passed the check for a product."""
 
     product: Product
     plan: Plan
@@ -88,7 +88,7 @@ def _check_plan(call: AttentionCall, plan: Plan) -> None:
 
 
 def _check_fused(call: AttentionCall, return_weights: bool) -> None:
-    """Raises where attention that has to be fused can't be."""
+    """Raises a ValueError if `fused=True` was given and no fused kernel can run."""
     if return_weights:
         bad_value(
             "fused",
@@ -116,41 +116,44 @@ def attention(
 ) -> Any:
     """Attention over the edges of A: softmax(scale * q k^T + bias at A's nonzeros) v. Differentiable.
 
-    One pass over the edges with nothing stored for each of them; the backward pass makes the weights
-    anew from the logarithm of each row's sum (Dao et al., "FlashAttention", NeurIPS 2022). Operands of
-    both products are rounded to A's precision; sums and the softmax are float32. The weights of A play
-    no part. A row without edges, or with none that counts, gives zeros.
+    The fused kernels make one pass over the edges and store no weight for any of them. The backward pass
+    computes the weights again from each row's log-sum-exp (Dao et al., "FlashAttention", NeurIPS 2022,
+    section 3.1). Operands of both products are rounded to A's precision; sums and the softmax are float32.
+    A's own weights are ignored. A row without edges, or with masked edges only, gives zeros.
 
     Args:
-        A: from `gnnsparse.prepare`, of shape [L, S]: row i attends to the columns of its nonzeros.
-        q: [.., L, D], float32, float16 or bfloat16, any strides, on A's device. All leading dimensions
+        A: operand made by `gnnsparse.prepare`, of shape [L, S]: row i attends to the columns of its
+            nonzeros.
+        q: [..., L, D], float32, float16 or bfloat16, any strides, on A's device. All leading dimensions
             (batch, heads) share the pattern of A.
-        k: [.., S, D], of these dtypes; leading sizes of q, k and v are broadcast.
-        v: [.., S, Dv], of these dtypes.
-        scale: factor on the dot products; None: 1 / sqrt(D).
-        bias: [nnz] or [.., nnz], in A's own order (`A.from_coo_order`), added to the scaled scores;
-            leading sizes are those of q or 1. -inf masks an edge. It gets a gradient.
-        dropout_p: share of the weights that is set to 0, in [0, 1); the others are divided by
-            1 - dropout_p. The edges depend on one draw from torch's default generator of the device,
-            and on nothing else: not on layout, device, or the way it is computed.
-        is_causal: edges with column > row do not count.
-        return_weights: also give the weights, after dropout. This stores them for each edge and head,
-            and runs as with `fused=False`.
-        fused: None lets the plan choose (`A.plan(op="attention", width=D, heads=H)` tells, and why);
-            False runs `sddmm`, `edge_softmax` and `spmm` for each head; True raises where no fused
-            kernel can run.
-        impl: "auto" (where A is), "cpu", "cuda", or "reference" (the chain of products in plain torch;
-            takes float64 too).
-        plan: how to run; None lets A choose. Calls under torch.compile choose in any case.
+        k: [..., S, D], of a dtype that q may have; leading sizes of q, k and v are broadcast.
+        v: [..., S, Dv], of a dtype that q may have.
+        scale: factor of the dot products; None: 1 / sqrt(D).
+        bias: [nnz] or [..., nnz], in A's own order (`A.from_coo_order`), added to the scaled scores; leading
+            sizes are those of q, or 1. -inf masks an edge. It gets a gradient. None: no bias.
+        dropout_p: probability with which a weight is set to 0, in [0, 1); the others are divided by
+            1 - dropout_p. Which ones are dropped depends only on one seed, which is drawn from the device's
+            default generator in torch: not on strides, the kernel or the device.
+        is_causal: whether edges with column > row are masked.
+        return_weights: whether the weights after dropout are returned as well. They are then stored for each
+            edge and head, as `fused=False` does.
+        fused: None: the plan decides, which `A.plan(op="attention", width=D, heads=H)` returns with its
+            reasons. False: `sddmm`, `edge_softmax` and `spmm` run for each head. True: a fused kernel runs,
+            or an error is raised if none can.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which stores all
+            weights and accepts float64 as well).
+        plan: kernel and parameters to run with, as returned by `A.plan`; None: A's own plan. Calls inside
+            torch.compile ignore it.
 
     Returns:
-        [.., L, Dv] in the dtype of q; with `return_weights` also the weights [.., nnz] in A's own
-        order, in that dtype.
+        [..., L, Dv] in the dtype of q; with `return_weights` a pair of that and the weights [..., nnz], in
+        A's own order and the dtype of q.
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, dropout_p is out of range, or impl, the plan
-            or fused=True can't run there.
+        ValueError: a shape or a device does not go with A, dropout_p is out of range, or `impl`, `plan` or
+            fused=True can't run there.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     check_operand(A)
     kind = resolve_impl(impl, A)

@@ -1,4 +1,4 @@
-"""The arguments of attention, as every implementation takes them."""
+"""The arguments of attention in the form that every implementation takes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from gnnsparse.operand import SparseOperand
 
 __all__ = ["AttentionCall", "Grads", "Needs"]
 
-#: Gradients of q, k, v and the bias, each None where it is not needed.
+#: Gradients of q, k, v and the bias, each None if it is not needed.
 Grads = tuple["torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None"]
-#: Which of them to make.
+#: Whether the gradients of q, k, v and the bias are needed.
 Needs = tuple[bool, bool, bool, bool]
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """Attention over the nonzeros of an operand [L, S], in every head of every batch.
+    """Attention over the nonzeros of an operand [L, S], for H heads in each of B batch entries.
 
     Attributes:
-        operand: the pattern.
+        operand: the operand, whose nonzeros are the edges.
         q, k, v: [B, H, L, D], [B, H, S, D], [B, H, S, Dv], any strides.
-        bias: [B or 1, H or 1, nnz] in the nonzero order of the operand, or None.
-        seed: int64 [1], where dropout_p > 0.
-        scale: factor on the dot products.
-        dropout_p: share of the weights that is dropped.
-        is_causal: whether edges with column > row do not count.
+        bias: [B or 1, H or 1, nnz] in the operand's own order, or None.
+        seed: seed of dropout, int64 [1]; None if dropout_p is 0.
+        scale: factor of the dot products.
+        dropout_p: probability with which a weight is dropped.
+        is_causal: whether edges with column > row are masked.
     """
 
     operand: SparseOperand
@@ -43,10 +43,10 @@ class AttentionCall:
 
     @property
     def heads(self) -> int:
-        """Heads of all batches together."""
+        """Number of heads, those of all batch entries together."""
         return self.q.shape[0] * self.q.shape[1]
 
     def product(self, op: str) -> Product:
-        """What the plan of the forward ("attention") or backward pass ("attention_grad") is kept under."""
+        """Returns the key of the plan of the forward ("attention") or backward ("attention_grad") pass."""
         extras = self.bias is not None or self.seed is not None or self.is_causal
         return Product(op, self.q.shape[3], False, self.v.shape[3], self.heads, extras)

@@ -1,7 +1,7 @@
-"""Attention as a chain of products, head by head: sddmm, edge_softmax, spmm.
+"""Attention as a chain of three operations for each head: sddmm, edge_softmax, spmm.
 
-`chain` is differentiable by autograd and stores a weight for each edge and head. `forward` and `backward` are
-the chain behind the interface of the fused kernels: they keep what one head needs.
+`chain` is differentiable by autograd and stores a weight for each edge and head. `forward` and `backward` run
+the chain with the arguments and results of the fused kernels, and store weights of one head at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ def _exact(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Head:
-    """One head of one batch: q is [L, D], k [S, D], v [S, Dv], bias [nnz] or None.
+    """One head of one batch entry.
 
     Attributes:
-        at: (batch, head).
-        number: of the head among those of all batches.
+        at: (batch entry, head).
+        number: index of the head among those of all batch entries.
+        q, k, v: [L, D], [S, D], [S, Dv].
+        bias: [nnz], or None.
     """
 
     at: tuple[int, int]
@@ -45,19 +47,19 @@ class _Head:
 
 
 def _shared(x: torch.Tensor, b: int, h: int) -> tuple[int, int]:
-    """Where the edge values of a head lie in [B or 1, H or 1, nnz]."""
+    """Returns the first two indices of the values of batch entry `b`, head `h` in [B or 1, H or 1, nnz]."""
     return b if x.shape[0] > 1 else 0, h if x.shape[1] > 1 else 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Chain:
-    """The steps of one head, and what all heads share.
+    """The operations on one head, and the tensors that all heads share.
 
     Attributes:
-        call: the arguments.
-        impl: of the products.
-        index: (row, column) of each nonzero, int64 [2, nnz], where dropout or the mask asks for it.
-        masked: edges above the diagonal, bool [nnz], with a causal mask.
+        call: the arguments of attention.
+        impl: the argument `impl` of the operations.
+        index: (row, column) of each nonzero, int64 [2, nnz]; None without dropout and causal mask.
+        masked: True for edges above the diagonal, bool [nnz]; None without causal mask.
     """
 
     call: AttentionCall
@@ -67,14 +69,14 @@ class _Chain:
 
     @classmethod
     def of(cls, call: AttentionCall, impl: str = "auto") -> _Chain:
-        """The chain of a call. Not by cached properties, which torch.compile can't trace."""
+        """Makes the chain of a call. `index` is no cached property: torch.compile can't trace those."""
         if not call.is_causal and call.seed is None:
             return cls(call, impl, None, None)
         index = call.operand.indices()
         return cls(call, impl, index, index[1] > index[0] if call.is_causal else None)
 
     def heads(self) -> Iterator[_Head]:
-        """All heads, one after another."""
+        """Yields all heads of all batch entries, in order."""
         call, bias = self.call, self.call.bias
         batches, heads = call.q.shape[:2]
         for b in range(batches):
@@ -87,7 +89,7 @@ class _Chain:
                 yield _Head((b, h), b * heads + h, call.q[b, h], call.k[b, h], call.v[b, h], own)
 
     def scores(self, head: _Head) -> torch.Tensor:
-        """Scores, float32 [nnz]."""
+        """Computes the scores of a head, scaled, biased and masked: float32 [nnz], float64 for float64 q."""
         a, q, k = self.call.operand, _exact(head.q), _exact(head.k)
         scores = sddmm(a, q, k, impl=self.impl) * self.call.scale
         if head.bias is not None:
@@ -95,7 +97,7 @@ class _Chain:
         return scores if self.masked is None else scores.masked_fill(self.masked, float("-inf"))
 
     def factors(self, head: _Head, dtype: torch.dtype) -> torch.Tensor | None:
-        """What dropout multiplies the weights with, [nnz]: 0 or 1 / (1 - p)."""
+        """Returns the factors by which dropout multiplies the weights, [nnz]: 0 or 1 / (1 - p)."""
         seed, p = self.call.seed, self.call.dropout_p
         if seed is None or self.index is None:
             return None
@@ -103,10 +105,14 @@ class _Chain:
 
 
 def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention by the differentiable products.
+    """Computes attention by the three operations, which autograd differentiates.
+
+    Args:
+        call: the arguments of attention.
+        impl: the argument `impl` of the operations.
 
     Returns:
-        [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
+        The output [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
     """
     a, q, steps = call.operand, call.q, _Chain.of(call, impl)
     batches, heads = q.shape[:2]
@@ -127,13 +133,14 @@ def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _logsumexp(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The logarithm of each row's sum of exp(score), float32 [rows].
+    """Returns the log-sum-exp of each row's scores, float32 [rows].
 
-    From the largest score, whose weight can't be 0: there are no sums, so two runs give the same bits.
+    It is the largest score minus the logarithm of that score's weight, which can't be 0. This takes no sum
+    whose order could vary, so every run gives equal bits.
     """
 
     def largest(x: torch.Tensor) -> torch.Tensor:
-        low = float("-inf")  # where a row has no edges
+        low = float("-inf")  # the value of rows without edges
         return torch.segment_reduce(x, "max", offsets=kernels.csr.indptr, initial=low, unsafe=True)
 
     top = largest(scores)
@@ -144,7 +151,12 @@ def _logsumexp(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor
 
 @torch.no_grad()
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """See gnnsparse.ops.attention.cpu.forward."""
+    """Computes attention head by head.
+
+    Returns:
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and the log-sum-exp of each row's
+        scores, float32 [B, H, L], -inf for rows without unmasked edges. Rows are in the caller's numbering.
+    """
     a, q, steps = call.operand, call.q, _Chain.of(call)
     out = empty_heads(q, call.v.shape[-1])
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
@@ -161,7 +173,17 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs
 ) -> Grads:
-    """See gnnsparse.ops.attention.cpu.backward. Makes the softmax anew instead of reading lse."""
+    """Computes the gradients of q, k, v and bias head by head.
+
+    Args:
+        call: the arguments of `forward`.
+        out, lse: not used: the softmax is computed again.
+        grad_out: gradient of `out`, [B, H, L, Dv], any strides.
+        needs: which gradients are needed; the others are None.
+
+    Returns:
+        Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
+    """
     a, bias, steps = call.operand, call.bias, _Chain.of(call)
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
     dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None

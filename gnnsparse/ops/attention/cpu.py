@@ -1,4 +1,4 @@
-"""Attention on the CPU, through the native kernels: one pass over rows forward, two backward."""
+"""Attention on the CPU by the native kernels: forward over rows, backward over rows and then columns."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ __all__ = ["backward", "forward"]
 
 
 def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """`x` rounded to the precision, with contiguous rows."""
+    """Returns `x` rounded to the precision, with contiguous rows."""
     x = round_operand(x, precision)
     return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
-    """The call with operands as the kernels read them. Hold it while they run."""
+    """Returns the call with operands rounded and laid out for the kernels; keep it alive while they run."""
     q, k, v = (_rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
 
 
 def _interleaved(x: torch.Tensor) -> bool:
-    """Whether the heads of a row lie closer together than the rows of a head: they go one after another."""
+    """Returns whether `x` [B, H, n, d] is stored row by row, with the heads of a row beside one another.
+
+    Kernels then take the heads of a row one after another in one thread, since they share cache lines.
+    """
     return x.stride(1) < x.stride(2)
 
 
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention and what its gradient needs. Every argument has been checked.
+    """Computes attention, and the log-sum-exp that its gradient needs.
 
     Returns:
-        [B, H, L, Dv] in the dtype and the memory order of q, and float32 [B, H, L]: the logarithm of
-        each row's sum of exp(score), -inf where no edge counts. Rows in the caller's numbering.
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and the log-sum-exp of each row's
+        scores, float32 [B, H, L], -inf for rows without unmasked edges. Rows are in the caller's numbering.
     """
     kernels = call.operand.kernels
     out = empty_heads(call.q, call.v.shape[3])
@@ -54,17 +57,17 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs
 ) -> Grads:
-    """Gradients of q, k, v and bias, each None where it is not needed.
+    """Computes the gradients of q, k, v and bias.
 
     Args:
-        call: as it was given to `forward`.
-        out, lse: what `forward` gave. Only lse is read: the weights and their gradients, of which a
-            row is at hand, give the same sum as grad_out times out without the rounding of out.
-        grad_out: gradient of out, any strides.
-        needs: which gradients to make.
+        call: the arguments of `forward`.
+        out, lse: the results of `forward`. `out` is not read: delta, the row sum of grad_out times out,
+            equals the row sum of the weights times their gradients, which has no rounding of `out` in it.
+        grad_out: gradient of `out`, [B, H, L, Dv], any strides.
+        needs: which gradients are needed; the others are None.
 
     Returns:
-        In the dtypes of the arguments; those of q, k and v in their memory orders.
+        Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
     """
     operand, threads, bias = call.operand, torch.get_num_threads(), call.bias
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
@@ -74,7 +77,7 @@ def backward(
     delta = torch.empty_like(lse)
     problem, kernels = problem_of(call), operand.kernels
     grads = grads_view(grad, dq, dk, dv, dbias)
-    # One thread adds up the gradient of a bias that several heads share.
+    # If several heads or batch entries share a bias, one thread adds their gradients, in a fixed order.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
         problem, kernels.csr.view, address(kernels.row_ids), one_batch, one_head or _interleaved(call.k),

@@ -1,4 +1,4 @@
-"""Attention on NVIDIA GPUs: the fused kernels over panels, or the chain where the plan says so."""
+"""Attention on NVIDIA GPUs: the fused kernels over panels, or the unfused chain if the plan is one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["backward", "forward"]
 
 
 def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`x` [B, H, n, d] in `dtype`, every row contiguous from an address that is a multiple of a vector.
+    """Returns `x` [B, H, n, d] in `dtype`, each row contiguous and aligned to VECTOR_BYTES.
 
-    Rows are padded with zeros to whole vectors.
+    If that takes a copy, the memory of its rows is padded with zeros to whole vectors.
     """
     steps = [x.stride(i) for i in range(3) if x.shape[i] > 1]
     width, aligned = x.shape[3], VECTOR_BYTES // dtype.itemsize
@@ -44,14 +44,23 @@ def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
-    """The call with operands as the kernels read them. Hold it while they run."""
+    """Returns the call with operands laid out for the kernels; keep it alive while they run."""
     storage = call.operand.precision.storage
     q, k, v = (_vectorized(x, storage) for x in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
 
 
 def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """See gnnsparse.ops.attention.cpu.forward; by a plan, or the operand's own."""
+    """Computes attention by a plan, and the log-sum-exp that its gradient needs.
+
+    Args:
+        call: the arguments of attention.
+        plan: the plan to run by; None: the operand's own.
+
+    Returns:
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and the log-sum-exp of each row's
+        scores, float32 [B, H, L], -inf for rows without unmasked edges. Rows are in the caller's numbering.
+    """
     kernels = call.operand.kernels
     plan = plan or kernels.plan_of(call.product("attention"))
     if not isinstance(plan, AttentionPlan):
@@ -73,15 +82,15 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
 
 @dataclass(frozen=True)
 class _Backward:
-    """What the passes of one backward share.
+    """The arguments that the passes of one backward share.
 
     Attributes:
-        call: as the kernels read it.
-        plan: how the gradients are computed.
-        problem, stream: native handles.
-        given: handle of the output, its rows' logarithms of sums, and room for the statistics of the
-            queries, which rows() writes and columns() reads.
-        grads: handle of the gradients, those that are given and those to be written.
+        call: the arguments of attention, laid out for the kernels.
+        plan: the plan of the gradients.
+        problem, stream: native handle of `call`, and of the CUDA stream.
+        given: native handle of the output, of the log-sum-exp of its rows, and of the row statistics, which
+            `rows` writes and `columns` reads.
+        grads: native handle of the output's gradient and of the gradients to be written.
     """
 
     call: AttentionCall
@@ -96,7 +105,7 @@ class _Backward:
         return self.call.q.shape[3], self.call.v.shape[3]
 
     def rows(self) -> None:
-        """The gradients of q and the bias, and the statistics that columns() needs."""
+        """Computes the gradients of q and the bias, and the row statistics that `columns` needs."""
         operand = self.call.operand
         of = panel_pass(operand.kernels, self.plan.rows)
         partial = workspace(of, self.call.heads, self._widths[:1], operand.device)
@@ -105,7 +114,7 @@ class _Backward:
         )
 
     def columns(self) -> None:
-        """The gradients of k and v, after rows()."""
+        """Computes the gradients of k and v, after `rows`, in a pass over the rows of the transpose."""
         operand = self.call.operand
         index = operand.transpose_map if self.call.bias is not None else None
         nnz_index = _native.NnzIndices(address(index), index is not None and index.dtype == torch.int64)
@@ -116,7 +125,7 @@ class _Backward:
         )
 
     def fused(self) -> None:
-        """All of them in one pass over rows, `plan.fused_heads` heads at a time."""
+        """Computes all gradients in one pass over the rows of A, `plan.fused_heads` heads at a time."""
         operand, heads = self.call.operand, self.plan.fused_heads
         of = panel_pass(operand.kernels, self.plan.rows)
         partial = workspace(of, self.call.heads, self._widths[:1], operand.device)
@@ -132,7 +141,7 @@ class _Backward:
 
 
 def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
-    """How gradients are computed, beside a forward pass by `plan`, which may be None."""
+    """Returns the plan of the gradients for a forward pass by `plan`; None: the operand's own plans."""
     if isinstance(plan, ChainPlan):
         return plan
     if isinstance(plan, AttentionPlan) and plan.backward is not None:
@@ -145,10 +154,17 @@ def backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
-    """See gnnsparse.ops.attention.cpu.backward. Here `out` is read: its rows times grad_out's give delta.
+    """Computes the gradients of q, k, v and bias.
 
     Args:
-        plan: that of the forward pass, where one was given.
+        call: the arguments of `forward`.
+        out, lse: the results of `forward`.
+        grad_out: gradient of `out`, [B, H, L, Dv], any strides.
+        needs: which gradients are needed; the others are None.
+        plan: the plan given for the forward pass; None: the operand's own.
+
+    Returns:
+        Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
     """
     plan = _grad_plan(call, plan)
     if not isinstance(plan, AttentionGradPlan):

@@ -1,4 +1,4 @@
-"""Leading dimensions of attention's arguments, as the two that kernels know: batch and head."""
+"""Conversion of the leading dimensions of attention's arguments to two, batch and head, and back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ __all__ = ["as_given", "empty_grads", "empty_heads", "four_dimensions", "to_edge
 
 
 def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """[.., n, d] as [B, H, n, d], H the last of the leading sizes `lead` that it is broadcast to.
+    """Broadcasts `x` [..., n, d] to the leading sizes `lead`, and folds these to [B, H, n, d].
 
-    A view, except where more than two leading dimensions can't be folded into one.
+    H is the last of the leading sizes, B the product of the others. The result is a view, unless more than
+    two leading dimensions have strides that can't be folded.
     """
     if x.shape[:-2] != lead:
         x = x.expand(*lead, *x.shape[-2:])
@@ -20,7 +21,10 @@ def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
 
 
 def to_edges(values: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """[.., nnz] as [B or 1, H or 1, nnz]: sizes of 1 stay, as far as folding allows it."""
+    """Folds edge values [..., nnz] to [B or 1, H or 1, nnz], for the leading sizes `lead` of q.
+
+    Sizes of 1 are not expanded, unless they are folded into one dimension with others.
+    """
     own = (1,) * (len(lead) + 1 - values.dim()) + tuple(values.shape)
     values = values.view(own) if len(own) != values.dim() else values
     if len(lead) > 2:
@@ -32,17 +36,17 @@ def to_edges(values: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
 
 
 def four_dimensions(x: torch.Tensor) -> torch.Tensor:
-    """[n, d] or [H, n, d] as [1, H or 1, n, d]."""
+    """Returns [n, d], [H, n, d] or [B, H, n, d] as a view with four dimensions; those added have size 1."""
     return x if x.dim() == 4 else x[(None,) * (4 - x.dim())]
 
 
 def as_given(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """What `four_dimensions` made of a tensor of `dim` dimensions, with these dimensions again."""
+    """Undoes `four_dimensions` for a tensor that had `dim` dimensions."""
     return x if dim == 4 else x[(0,) * (4 - dim)]
 
 
 def empty_heads(like: torch.Tensor, width: int) -> torch.Tensor:
-    """New memory for [B, H, n, width] in the dtype and the memory order of `like` [B, H, n, any]."""
+    """Allocates [B, H, n, width] in the dtype and the memory order of `like` [B, H, n, any]."""
     batches, heads, rows = like.shape[:3]
     if like.stride(1) < like.stride(2):
         return like.new_empty(batches, rows, heads, width).transpose(1, 2)
@@ -52,5 +56,5 @@ def empty_heads(like: torch.Tensor, width: int) -> torch.Tensor:
 def empty_grads(
     inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor], needs: tuple[bool, ...]
 ) -> list[torch.Tensor | None]:
-    """New memory for the gradients of q, k and v that are needed, None for the others."""
+    """Allocates the gradients of q, k and v that are needed; the others are None."""
     return [empty_heads(x, x.shape[3]) if need else None for x, need in zip(inputs, needs, strict=False)]

@@ -1,7 +1,7 @@
-"""The generator behind attention's dropout, in torch: what native/include/gnnsparse/philox.h computes.
+"""The random numbers of attention's dropout in torch operations, equal to native/include/gnnsparse/philox.h.
 
-Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011):
-four words that depend on a counter and a key alone, so that a mask is the same in every order of work.
+The generator is Philox4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
+(SC 2011). Its four words depend on a counter and a key alone, so that the order of work can't change a mask.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def _multiply(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Words:
-    """Ten rounds of Philox.
+    """Computes ten rounds of Philox.
 
     Args:
-        counter, key: int64 tensors of words in [0, 2^32), broadcast against each other.
+        counter, key: int64 tensors of 32-bit words in [0, 2^32), broadcast against each other.
 
     Returns:
-        Four such tensors.
+        Four int64 tensors of words in [0, 2^32), of the shape that counter and key are broadcast to.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -43,26 +43,26 @@ def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Word
 
 
 def draw_seed(device: torch.device) -> torch.Tensor:
-    """A seed from torch's default generator of the device, int64 [1]. It never waits for the device."""
+    """Draws a seed from torch's default generator of the device: int64 [1], without waiting for a GPU."""
     return torch.randint(2**63 - 1, (1,), device=device)
 
 
 def dropout_threshold(p: float) -> int:
-    """The edges whose word is below this are dropped."""
+    """Returns the bound for dropout with probability `p`: an edge whose word is below it is dropped."""
     return int(p * 2**32)
 
 
 def keeps(seed: torch.Tensor, index: torch.Tensor, head: int, p: float) -> torch.Tensor:
-    """Which edges of one head dropout keeps.
+    """Computes which edges of one head dropout keeps.
 
     Args:
         seed: int64 [1], the key.
         index: (row, column) of each edge, int64 [2, edges].
-        head: index of the head among all of the batch.
-        p: share to drop, in [0, 1).
+        head: index of the head among those of all batch entries.
+        p: probability with which an edge is dropped, in [0, 1).
 
     Returns:
-        bool [edges].
+        bool [edges], True for edges that are kept.
     """
     key = (seed & _WORD, (seed >> 32) & _WORD)
     zero = torch.zeros_like(seed)

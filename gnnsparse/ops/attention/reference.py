@@ -18,20 +18,20 @@ def attention(
     factors: torch.Tensor | None = None,
     is_causal: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One head: softmax(scale * q k^T + bias, at the edges) v, in the dtype of the arguments.
+    """Computes softmax(scale * q k^T + bias, at the edges) v for one head, in the dtype of the arguments.
 
     Args:
         index: (row, column) of each edge, int64 [2, edges].
         q: [L, D].
         k: [S, D].
         v: [S, Dv].
-        scale: factor on the dot products.
-        bias: [edges], added to the scaled scores; -inf masks an edge.
-        factors: [edges], what dropout multiplies the weights with: 0 or 1 / (1 - p).
-        is_causal: edges with column > row do not count.
+        scale: factor of the dot products.
+        bias: [edges], added to the scaled scores; -inf masks an edge. None: no bias.
+        factors: [edges], by which dropout multiplies the weights: 0 or 1 / (1 - p). None: no dropout.
+        is_causal: whether edges with column > row are masked.
 
     Returns:
-        [L, Dv], and the weights after dropout, [edges]. A row without an edge that counts gives zeros.
+        The output [L, Dv], and the weights after dropout [edges]. A row without unmasked edges gives zeros.
     """
     row, column = index
     scores = (q.index_select(0, row) * k.index_select(0, column)).sum(1) * scale

@@ -1,4 +1,4 @@
-"""Attention as an operator: its schema, fake and gradient, and the backend that runs it."""
+"""Attention as an operator of torch.library, with its fake and gradient, and the choice of its backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _Backward = Callable[[AttentionCall, torch.Tensor, torch.Tensor, torch.Tensor, N
 
 
 def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output and each row's logarithm of the sum of exp(score), where the operand is."""
+    """Computes the output and the log-sum-exp of each row's scores on the operand's device.
+
+    Returns:
+        [B, H, L, Dv] in the dtype and memory order of q, and float32 [B, H, L].
+    """
     if path().takes(call.operand.device):
         return cuda.forward(call, plan)
     return chain.forward(call) if isinstance(plan, ChainPlan) else cpu.forward(call)
@@ -33,7 +37,7 @@ def run_backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
-    """The gradients, where the operand is."""
+    """Computes the gradients of q, k, v and bias on the operand's device; those not needed are None."""
     if path().takes(call.operand.device):
         return cuda.backward(call, out, lse, grad, needs, plan)
     run = chain.backward if isinstance(plan, ChainPlan) else cpu.backward
@@ -49,7 +53,7 @@ def _call(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Saves what the gradient needs: nothing of the size of the edges but the bias."""
+    """Saves the arguments and results for the gradient; only the bias has a value for each edge."""
     q, k, v, bias, seed, handle, *ctx.options = inputs
     ctx.operand = operand_of(handle)
     ctx.save_for_backward(q, k, v, bias, seed, *output)
@@ -61,14 +65,14 @@ def _saved_call(ctx: Any) -> AttentionCall:
 
 
 def _grads(ctx: Any, grad: torch.Tensor, run: _Backward) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of q, k, v and the bias, with the dimensions that were given."""
+    """Computes the gradients of q, k, v and the bias, with the dimensions that the arguments had."""
     q, _, _, _, _, out, lse = ctx.saved_tensors
     needs: Any = tuple(ctx.needs_input_grad[:4])
     *grads, dbias = run(_saved_call(ctx), four_dimensions(out), lse, four_dimensions(grad), needs)
     return *(None if x is None else as_given(x, q.dim()) for x in grads), dbias
 
 
-# The registered operators. Gradients that are not needed come back empty.
+# The registered operators. An operator can't return None, so gradients that are not needed are empty tensors.
 
 
 def _run(
@@ -136,7 +140,7 @@ register(
 
 
 def _grads_with_graph(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Gradients that can be differentiated again: those of the chain."""
+    """Computes gradients through the differentiable chain, for second derivatives."""
     saved, needs = ctx.saved_tensors[:4], ctx.needs_input_grad[:4]
     out, _ = chain.chain(_saved_call(ctx), "auto")
     wanted = [x for x, need in zip(saved, needs, strict=True) if need and x is not None]
@@ -145,7 +149,7 @@ def _grads_with_graph(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None
 
 
 class _Attention(torch.autograd.Function):
-    """Attention of operands with the dimensions that they were given with: views would be nodes, too."""
+    """Attention of arguments with two to four dimensions; views made outside would be nodes of autograd."""
 
     @staticmethod
     def forward(
@@ -171,5 +175,5 @@ class _Attention(torch.autograd.Function):
         return *grads, None, None, None, None, None, None
 
 
-#: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, lse), with a gradient.
+#: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, lse), recorded by autograd.
 with_grad = direct(_Attention)

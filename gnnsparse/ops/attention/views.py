@@ -16,19 +16,22 @@ _NO_EDGES = _native.EdgeValues(0, 0, 0, 0)
 
 
 def contiguous_edges(bias: torch.Tensor | None) -> torch.Tensor | None:
-    """`bias` with contiguous edges."""
+    """Returns `bias` [B, H, nnz] with contiguous edges, copied if it has other strides; None for None."""
     return bias if bias is None or bias.stride(2) == 1 else bias.contiguous()
 
 
 def heads_view(x: torch.Tensor | None) -> _native.Heads:
-    """A native handle of [B, H, n, d] with contiguous rows; None has no address."""
+    """Returns the native handle of [B, H, n, d] with contiguous rows; the handle for None has address 0."""
     if x is None:
         return _NO_HEADS
     return _native.Heads(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2), DTYPE_CODES[x.dtype])
 
 
 def edge_view(x: torch.Tensor | None) -> _native.EdgeValues:
-    """A native handle of edge values with contiguous edges; those of one batch or head serve all."""
+    """Returns the native handle of edge values [B or 1, H or 1, nnz] with contiguous edges.
+
+    Dimensions of size 1 get stride 0, which broadcasts them. The handle for None has address 0.
+    """
     if x is None:
         return _NO_EDGES
     batch, head = (0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))
@@ -39,17 +42,18 @@ def grads_view(
     grad: torch.Tensor, dq: torch.Tensor | None, dk: torch.Tensor | None, dv: torch.Tensor | None,
     dbias: torch.Tensor | None,
 ) -> _native.AttentionGrads:  # fmt: skip
-    """A native handle of the gradient of the result and of where those of the arguments go, or None."""
+    """Returns the native handle of the output's gradient and of the gradients to write; None: not needed."""
     return _native.AttentionGrads(
         heads_view(grad), heads_view(dq), heads_view(dk), heads_view(dv), edge_view(dbias)
     )
 
 
 def problem_of(call: AttentionCall) -> _native.Attention:
-    """What every kernel of attention is told. It holds addresses: keep the tensors.
+    """Returns the native handle of a call, which holds addresses: the caller keeps the tensors alive.
 
     Args:
-        call: with q, k and v in the storage dtype and contiguous rows, and contiguous edges of the bias.
+        call: the arguments, with q, k and v in the storage dtype with contiguous rows, and a bias with
+            contiguous edges.
     """
     q, v = call.q, call.v
     return _native.Attention(

@@ -20,11 +20,11 @@ __all__ = ["DkvPlaces", "PanelPass", "dkv_places", "panel_pass", "workspace"]
 
 
 class PanelPass(NamedTuple):
-    """A pass over panels: what its kernels read of the operand.
+    """The arguments from the operand for the kernels of a pass over panels.
 
     Attributes:
         panel, work: the panels of bits and their work list.
-        head: native arguments before the workspace.
+        head: native handles of panels, stored rows and work list, the arguments before the workspace.
     """
 
     panel: BlockedMatrix
@@ -38,7 +38,7 @@ class _PassKey(Key[PanelPass]):
 
 
 def panel_pass(kernels: KernelCache, plan: AttentionPlan) -> PanelPass:
-    """A pass over the rows of an orientation by a plan."""
+    """Returns the arguments of a pass over the rows of an orientation by a plan; `kernels` keeps them."""
 
     def make() -> PanelPass:
         panel, view, work = kernels.score_panels(
@@ -53,7 +53,18 @@ def panel_pass(kernels: KernelCache, plan: AttentionPlan) -> PanelPass:
 def workspace(
     of: PanelPass, heads: int, widths: tuple[int, ...], device: torch.device
 ) -> torch.Tensor | None:
-    """Partial sums of cut panels: rows of every width, padded, and statistics of each row."""
+    """Allocates the workspace for partial results of panels that are divided among items of a work list.
+
+    Args:
+        of: the pass.
+        heads: heads of all batch entries.
+        widths: widths of the results.
+        device: a GPU.
+
+    Returns:
+        Uninitialised float32 memory: for each row of a partial result its sums of each width, padded, and
+        two floats of the softmax (shift and sum). None if no panel is divided.
+    """
     if of.work.partials == 0:
         return None
     floats = sum(map(partial_width, widths)) + _native.PARTIAL_ROW_STATS
@@ -62,10 +73,11 @@ def workspace(
 
 
 class DkvPlaces(NamedTuple):
-    """Where partial sums of dK and dV lie: those of a column one after another, in the order of the panels.
+    """Places of the partial sums of dK and dV: those of a column are neighbours, in the order of the panels.
 
     Attributes:
-        places: int32 [K tiles, 8, 4]: the place of column slot 8 (n // 2) + 2 j + n % 2 at [n, j]; -1: none.
+        places: int32 [K tiles, 8, 4]: at [n, j] the place of column slot 8 (n // 2) + 2 j + n % 2 of the
+            K tile; -1 for padded slots.
         starts: int32 [columns + 1], the first place of each column.
     """
 
@@ -74,7 +86,7 @@ class DkvPlaces(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Partial sums of one head; those of padded slots are not written."""
+        """Number of partial sums of one head, with room for padded slots, whose sums are not written."""
         return self.places.numel()
 
 
@@ -84,7 +96,7 @@ class _DkvKey(Key[DkvPlaces]):
 
 
 def dkv_places(kernels: KernelCache) -> DkvPlaces:
-    """Where the fused backward pass writes what the column slots of an orientation add to dK and dV."""
+    """Returns the places at which the fused backward pass writes partial sums of dK and dV; they are kept."""
 
     def make() -> DkvPlaces:
         slots = kernels.panel(SCORE_ROWS, bits=True).columns
@@ -95,7 +107,7 @@ def dkv_places(kernels: KernelCache) -> DkvPlaces:
         counts = torch.bincount(slots[real], minlength=kernels.csr.cols)
         starts = torch.zeros(kernels.csr.cols + 1, dtype=torch.int32, device=slots.device)
         torch.cumsum(counts, 0, out=starts[1:])
-        # A lane writes those of slots 8 (n // 2) + n % 2 + 2 j.
+        # Lane j of a group of four writes the sums of slots 8 (n // 2) + 2 j + n % 2, n = 0 .. 7.
         lanes = places.view(-1, 4, 4, 2).transpose(2, 3).reshape(-1, 8, 4)
         return DkvPlaces(lanes, starts)
 

@@ -1,1 +1,1 @@
-"""SDDMM: dot products of rows of two dense matrices at the nonzeros of a sparse one."""
+"""SDDMM: dot products of the rows of two dense matrices, at the nonzeros of a sparse matrix."""

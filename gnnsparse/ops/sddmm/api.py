@@ -1,4 +1,4 @@
-"""sddmm: checks and dispatch."""
+"""The public function `sddmm`: it checks its arguments and calls an implementation."""
 
 from __future__ import annotations
 
@@ -33,25 +33,27 @@ def sddmm(
 ) -> torch.Tensor:
     """Sampled dense-dense product: dot(q[i], k[j]) at every nonzero (i, j) of A. Differentiable.
 
-    The weights of A play no part. Operands are rounded to A's precision, sums are float32.
+    A's weights are ignored. Operands are rounded to A's precision, sums are float32.
 
     Args:
-        A: from `gnnsparse.prepare`, of shape [m, n].
+        A: operand made by `gnnsparse.prepare`, of shape [m, n].
         q: [m, d], float32, float16 or bfloat16, any strides, on A's device.
-        k: [n, d], of these dtypes, any strides, on A's device.
-        impl: "auto" (where A is), "cpu", "cuda", or "reference" (plain torch; takes float64 too).
-        plan: how to run on a GPU; None lets A choose.
+        k: [n, d], float32, float16 or bfloat16, any strides, on A's device.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
+            float64 as well).
+        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan.
 
     Returns:
-        [nnz] in A's own order and the dtype of q: what `spmm` takes as values.
+        [nnz] in A's own order and the dtype of q, which `spmm` accepts as `values`.
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or impl or the plan can't run there.
+        ValueError: a shape or a device does not go with A, or `impl` or `plan` can't run there.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known = None
     if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
-        # Arguments like these have passed all checks before, and what runs them is made.
+        # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "sddmm", form_of(q), form_of(k)
         if (run := A.kernels.accepted.get(known)) is not None:
             return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)

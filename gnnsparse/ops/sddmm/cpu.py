@@ -1,4 +1,4 @@
-"""SDDMM on the CPU, through the native row kernels."""
+"""SDDMM on the CPU by the native kernels over CSR rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ __all__ = ["bind"]
 
 
 def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None = None) -> SddmmCall:
-    """How SDDMM runs for Q of a width and a dtype: all that does not depend on where Q and K are."""
+    """Returns a function that runs SDDMM for Q and K of a width: (q, k) -> scores. `kernels` keeps it.
+
+    Args:
+        kernels: cache of the operand.
+        width: features of Q and K.
+        dtype: dtype of Q and of the scores.
+        plan: ignored: the CPU has one kernel.
+    """
 
     def make() -> SddmmCall:
         nnz, view, row_ids = kernels.csr.nnz, kernels.csr.view, address(kernels.row_ids)

@@ -1,4 +1,4 @@
-"""SDDMM on NVIDIA GPUs. Work is queued on the caller's current stream; nothing waits."""
+"""SDDMM on NVIDIA GPUs. Kernels are queued on the caller's current stream, without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ __all__ = ["bind"]
 
 
 class _Launch(NamedTuple):
-    """A kernel's name, its arguments before Q, K and the result, and what these hold by address."""
+    """A kernel that is ready to launch.
+
+    Attributes:
+        name: name of the native function.
+        head: its arguments before Q, K and the result.
+        held: objects whose addresses are in `head`.
+    """
 
     name: str
     head: tuple[Any, ...]
@@ -28,10 +34,17 @@ class _Launch(NamedTuple):
 
 
 def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None = None) -> SddmmCall:
-    """How SDDMM runs for Q of a width and a dtype: all that does not depend on where Q and K are.
+    """Returns a function that runs SDDMM for Q and K of a width: (q, k) -> scores. `kernels` keeps it.
+
+    Args:
+        kernels: cache of the operand.
+        width: features of Q and K.
+        dtype: dtype of Q and of the scores.
+        plan: the plan to run by; None: the operand's own.
 
     Raises:
-        ValueError, RuntimeError: a plan that was given can't run here.
+        ValueError: `plan` is no plan of SDDMM.
+        RuntimeError: `plan` is of the window kernel and the operand has no blocked format.
     """
     product = Product("sddmm", width)
 

@@ -8,7 +8,7 @@ __all__ = ["sddmm"]
 
 
 def sddmm(index: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """out[e] = dot(q[i], k[j]) for nonzero e = (i, j). Sums are in the dtype of the arguments.
+    """Computes out[e] = dot(q[i], k[j]) for nonzero e = (i, j). Sums are in the dtype of the arguments.
 
     Args:
         index: (row, column) of each nonzero, int64 [2, nnz].

@@ -1,4 +1,4 @@
-"""SDDMM as an operator: its schema, fake and gradient, and the backend that runs it."""
+"""SDDMM as an operator of torch.library, with its fake and its gradient, and the choice of its backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["backend", "with_grad"]
 
 
 def backend(device: torch.device) -> ModuleType:
-    """The module whose `bind` gives what runs on a device."""
+    """Returns the module (sddmm.cpu or sddmm.cuda) whose `bind` serves a device."""
     return cuda if path().takes(device) else cpu
 
 
@@ -38,7 +38,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
-    """dQ = S K and dK = S^T Q with the gradient of the scores as S's values."""
+    """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
     q, k = ctx.saved_tensors
     operand: SparseOperand = ctx.operand
     grad = grad.contiguous()
@@ -70,5 +70,5 @@ class _Sddmm(torch.autograd.Function):
         return *_grad(ctx, grad, eager()), None
 
 
-#: (q, k, the operand's handle, what runs the product) -> scores, with a gradient.
+#: (q, k, the operand's handle, the bound call) -> scores, recorded by autograd.
 with_grad = direct(_Sddmm)

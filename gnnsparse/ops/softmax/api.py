@@ -1,4 +1,4 @@
-"""edge_softmax: checks and dispatch."""
+"""The public function `edge_softmax`: it checks its arguments and calls an implementation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ def edge_softmax(
     *,
     impl: str = "auto",
 ) -> torch.Tensor:
-    """Softmax over the nonzeros of each row of A, in float32. Differentiable.
+    """Computes the softmax over the nonzeros of each row of A, in float32. Differentiable.
 
     Args:
-        A: from `gnnsparse.prepare`.
-        scores: [nnz] in A's own order, float32, float16 or bfloat16. -inf masks an edge.
-        impl: "auto" (where A is), "cpu", "cuda", or "reference" (plain torch; takes float64 too).
+        A: operand made by `gnnsparse.prepare`. Its weights are ignored.
+        scores: [nnz] in A's own order, float32, float16 or bfloat16, on A's device. -inf masks an edge.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
+            float64 as well).
 
     Returns:
-        [nnz] in the order and dtype of scores. A row of only -inf gives zeros.
+        [nnz] in the order and dtype of scores. A row whose scores are all -inf gives zeros.
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or impl can't run there.
+        ValueError: a shape or a device does not go with A, or `impl` can't run there.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     check_operand(A)
     kind = resolve_impl(impl, A)

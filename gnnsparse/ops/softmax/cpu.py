@@ -1,4 +1,4 @@
-"""The softmax over edges on the CPU, through the native kernels."""
+"""The softmax over edges on the CPU by the native kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ __all__ = ["edge_softmax", "edge_softmax_grad"]
 
 
 def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
-    """See gnnsparse.edge_softmax. Every argument has been checked."""
+    """Computes the softmax of scores [nnz] over the nonzeros of each row, in float32.
+
+    Returns:
+        [nnz] in the dtype of the scores.
+    """
     scores32 = scores.float().contiguous()
     out = torch.empty_like(scores32)
     _native.cpu_softmax(kernels.csr.view, address(scores32), address(out), torch.get_num_threads())
@@ -20,7 +24,7 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
 
 
 def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """Gradient of the scores, [nnz], from the softmax [nnz] and its gradient."""
+    """Computes the gradient of the scores, [nnz], from the softmax [nnz] and its gradient [nnz]."""
     weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
     out = torch.empty_like(grad32)
     _native.cpu_softmax_grad(

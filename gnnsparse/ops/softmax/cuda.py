@@ -1,4 +1,4 @@
-"""The softmax over edges on NVIDIA GPUs. Work is queued on the caller's current stream; nothing waits."""
+"""The softmax over edges on NVIDIA GPUs, queued on the caller's current stream without waiting for it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from gnnsparse.kernel_cache import KernelCache
 
 __all__ = ["edge_softmax", "edge_softmax_grad"]
 
-#: Rows with more nonzeros are taken by a whole block.
+#: A row of more nonzeros is processed by a whole block of threads instead of a few lanes of a warp.
 _ROW_LIMIT = 1024
 
 
 def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
-    """See gnnsparse.edge_softmax. Every argument has been checked."""
+    """Computes the softmax of scores [nnz] over the nonzeros of each row, in float32.
+
+    Returns:
+        [nnz] in the dtype of the scores.
+    """
     scores32 = scores.float().contiguous()
     out = torch.empty_like(scores32)
     work, gpu = kernels.row_work(_ROW_LIMIT), path()
@@ -28,7 +32,7 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
 
 
 def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """Gradient of the scores, [nnz], from the softmax [nnz] and its gradient."""
+    """Computes the gradient of the scores, [nnz], from the softmax [nnz] and its gradient [nnz]."""
     weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
     out = torch.empty_like(grad32)
     work, gpu = kernels.row_work(_ROW_LIMIT), path()

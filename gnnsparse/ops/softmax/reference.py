@@ -1,4 +1,4 @@
-"""The readable specification of the softmax over edges, in plain torch."""
+"""The readable specification of the softmax over edges, in plain torch: slow and differentiable."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ __all__ = ["edge_softmax"]
 
 
 def edge_softmax(index: torch.Tensor, scores: torch.Tensor, rows: int) -> torch.Tensor:
-    """Softmax over the nonzeros of each row, in the dtype of the scores. A row of only -inf gives zeros.
+    """Computes the softmax over the nonzeros of each row, in the dtype of the scores.
+
+    A row whose scores are all -inf gives zeros.
 
     Args:
         index: (row, column) of each nonzero, int64 [2, nnz].
         scores: [nnz].
-        rows: of the matrix.
+        rows: rows of the matrix.
 
     Returns:
         [nnz] in the dtype of scores.

@@ -1,4 +1,4 @@
-"""The softmax over edges as an operator: its schema, fake and gradient, and the backend that runs it."""
+"""The softmax over edges as an operator of torch.library: fake, gradient, and the choice of its backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["backend", "with_grad"]
 
 
 def backend(device: torch.device) -> ModuleType:
-    """The module whose functions run on a device."""
+    """Returns the module (softmax.cpu or softmax.cuda) whose functions serve a device."""
     return cuda if path().takes(device) else cpu
 
 
@@ -38,11 +38,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    """ds = p (dp - sum over the row of p dp)."""
+    """Computes ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
     (weights,) = ctx.saved_tensors
     grad = grad.contiguous()
     if torch.is_grad_enabled() and (grad.requires_grad or weights.requires_grad):
-        row = ctx.operand.indices()[0]  # differentiable again
+        row = ctx.operand.indices()[0]  # in torch operations, for second derivatives
         inner = grad.new_zeros(ctx.operand.shape[0]).index_add(0, row, weights * grad)
         return weights * (grad - inner[row]), None
     return backend(grad.device).edge_softmax_grad(ctx.operand.kernels, weights, grad), None
@@ -77,5 +77,5 @@ class _EdgeSoftmax(torch.autograd.Function):
     backward = staticmethod(_grad)
 
 
-#: (scores, the operand's handle) -> weights, with a gradient.
+#: (scores, the operand's handle) -> weights, recorded by autograd.
 with_grad = direct(_EdgeSoftmax)

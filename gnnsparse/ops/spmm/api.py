@@ -1,4 +1,4 @@
-"""spmm: checks and dispatch."""
+"""The public function `spmm`: it checks its arguments and calls an implementation."""
 
 from __future__ import annotations
 
@@ -47,28 +47,30 @@ def spmm(
     impl: str = "auto",
     plan: Plan | None = None,
 ) -> torch.Tensor:
-    """Sparse times dense: y = A x. Also written `A @ x`. Differentiable in x and values.
+    """Multiplies a sparse by a dense matrix: y = A x, also written `A @ x`. Differentiable in x and values.
 
-    Operands are rounded to the precision of A, sums are float32, and the result is the same bit for
-    bit in every run.
+    Operands are rounded to the precision of A, sums are float32, and every run gives bitwise equal results.
 
     Args:
-        A: from `gnnsparse.prepare`, of shape [m, k].
-        x: [k, n] (or [k]), float32, float16 or bfloat16, any strides, on A's device.
-        values: [nnz], one for each nonzero in A's own order, in place of A's weights; same dtypes.
-        impl: "auto" (where A is), "cpu", "cuda", or "reference" (plain torch; takes float64 too).
-        plan: how to run on a GPU; None lets A choose.
+        A: operand made by `gnnsparse.prepare`, of shape [m, k].
+        x: [k, n] or [k], float32, float16 or bfloat16, any strides, on A's device.
+        values: [nnz], float32, float16 or bfloat16, one value for each nonzero in A's own order, used in
+            place of A's weights; None: A's weights.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
+            float64 as well).
+        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan.
 
     Returns:
-        [m, n] (or [m]) in the dtype of x.
+        [m, n] or [m] in the dtype of x.
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or impl or the plan can't run there.
+        ValueError: a shape or a device does not go with A, or `impl` or `plan` can't run there.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known = None
     if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
-        # Arguments like these have passed all checks before, and what runs them is made.
+        # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "spmm", form_of(x), None if values is None else form_of(values) or False
         if (run := A.kernels.accepted.get(known)) is not None:
             return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)

@@ -1,4 +1,4 @@
-"""SpMM on the CPU, through the native row kernels."""
+"""SpMM on the CPU by the native kernels over CSR rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,17 @@ __all__ = ["bind"]
 def bind(
     kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None
 ) -> SpmmCall:
-    """How SpMM runs for X of a width and a dtype: all that does not depend on where X is.
+    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None) -> y.
 
-    `kernels` keeps it, since most of a call's time would be spent on making it.
+    All arguments that do not depend on the tensors are prepared here. `kernels` keeps the function, because
+    preparing them takes most of a small call's time.
+
+    Args:
+        kernels: cache of the orientation that is multiplied.
+        width: columns of X.
+        dtype: dtype of X and y.
+        edge_values: whether values are given in the call, in place of the operand's weights.
+        plan: ignored: the CPU has one kernel.
     """
 
     def make() -> SpmmCall:

@@ -1,4 +1,4 @@
-"""SpMM on NVIDIA GPUs. Work is queued on the caller's current stream; nothing waits."""
+"""SpMM on NVIDIA GPUs. Kernels are queued on the caller's current stream, without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -24,12 +24,20 @@ __all__ = ["bind"]
 def bind(
     kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None
 ) -> SpmmCall:
-    """How SpMM runs for X of a width and a dtype: all that does not depend on where X is.
+    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None) -> y.
 
-    `kernels` keeps it, since most of a call's time would be spent on making it.
+    All arguments that do not depend on the tensors are prepared here. `kernels` keeps the function, because
+    preparing them takes most of a small call's time.
+
+    Args:
+        kernels: cache of the orientation that is multiplied.
+        width: columns of X.
+        dtype: dtype of X and y.
+        edge_values: whether values are given in the call, in place of the operand's weights.
+        plan: the plan to run by; None: the operand's own.
 
     Raises:
-        ValueError: a plan that was given can't run here.
+        ValueError: `plan` can't run for this operand.
     """
     product = Product("spmm", width, edge_values)
 
@@ -50,7 +58,7 @@ def _csr_product(
     csr: Csr, row_ids: torch.Tensor | None, work: WorkList, groups: torch.Tensor | None, plan: CsrPlan,
     width: int, precision: Precision,
 ) -> Callable[[_native.Dense, _native.Dense, int, int, torch.device], None]:  # fmt: skip
-    """The csr kernel: (x, y, address of values, address of row scales, device)."""
+    """Binds the csr kernel to a matrix; arguments left: x, y, addresses of values and row scales, device."""
     group_count = 0 if groups is None else groups.numel() - 1
     lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, address(groups), group_count)
     view, ids, items, code, partials = csr.view, address(row_ids), work.view, precision.code, work.partials
@@ -102,7 +110,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: 
     scale = kernels.row_scale if values is None else None
     stored = path().native.StoredRows(0, address(kernels.row_ids), address(scale))
     rows, code, out_code = kernels.csr.rows, kernels.precision.code, DTYPE_CODES[dtype]
-    # Stored values are rounded when they are stored, and their kernels round X.
+    # The loader rounds only for panels of bits: kernels of panels with values round X themselves.
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
     load = cuda_loader(kernels.precision, width, kernels.col_scale if plan.prescale else None, rounds=rounds)
 
@@ -139,7 +147,7 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
         loaded, x_view = load(x)
-        # Rows that are in no window and not kept out of them are empty.
+        # If the format keeps rows out of its windows, empty rows are in neither part: nothing writes them.
         y = x.new_empty(rows, width) if residual is None else x.new_zeros(rows, width)
         gpu = path()
         y_view = gpu.native.Dense(y.data_ptr(), width, out_code)
@@ -161,7 +169,7 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
 def _bind_residual(
     kernels: KernelCache, plan: CsrPlan, width: int
 ) -> Callable[[_native.Dense, _native.Dense, torch.device], None] | None:
-    """The product of the rows that the format keeps out of its windows, None where there are none."""
+    """Binds the product of the rows that the format keeps out of its windows; None if there are none."""
     blocked = kernels.blocked
     if blocked is None or blocked.residual is None:
         return None

@@ -8,13 +8,13 @@ __all__ = ["spmm"]
 
 
 def spmm(index: torch.Tensor, values: torch.Tensor | None, x: torch.Tensor, rows: int) -> torch.Tensor:
-    """y[i] = sum over nonzeros (i, j): value * x[j]. Sums are in the dtype of the arguments.
+    """Computes y[i] = sum of value * x[j] over the nonzeros (i, j). Sums are in the dtype of the arguments.
 
     Args:
         index: (row, column) of each nonzero, int64 [2, nnz].
-        values: [nnz], or None for ones.
+        values: [nnz]; None: 1 each.
         x: [cols, n].
-        rows: of the result.
+        rows: rows of the sparse matrix and of the result.
 
     Returns:
         [rows, n] in the dtype of x.

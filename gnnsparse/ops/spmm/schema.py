@@ -1,4 +1,4 @@
-"""SpMM as an operator: its schema, fake and gradient, and the backend that runs it."""
+"""SpMM as an operator of torch.library, with its fake and its gradient, and the choice of its backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["backend", "with_grad"]
 
 
 def backend(device: torch.device) -> ModuleType:
-    """The module whose `bind` gives what runs on a device."""
+    """Returns the module (spmm.cpu or spmm.cuda) whose `bind` serves a device."""
     return cuda if path().takes(device) else cpu
 
 
@@ -41,10 +41,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
-    """dX = A^T dY; dvalues = (dY X^T) at the nonzeros."""
+    """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A."""
     x, values = ctx.saved_tensors
     operand: SparseOperand = ctx.operand
-    grad = grad.contiguous()  # autograd hands over expanded tensors
+    grad = grad.contiguous()  # autograd may pass an expanded tensor, with strides of 0
     grad_x = grad_values = None
     if ctx.needs_input_grad[0]:
         values_t = None if values is None else use.transpose_values(operand, values)
@@ -75,5 +75,5 @@ class _Spmm(torch.autograd.Function):
         return *_grad(ctx, grad, eager()), None
 
 
-#: (x, values, the operand's handle, what runs the product) -> y, with a gradient.
+#: (x, values or None, the operand's handle, the bound call) -> y, recorded by autograd.
 with_grad = direct(_Spmm)

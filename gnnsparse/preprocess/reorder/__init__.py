@@ -1,4 +1,4 @@
-"""Row orders that bring rows with common columns together, each method in a file of its own."""
+"""Reorderings: row orders that place rows with common columns next to each other, one file each."""
 
 from gnnsparse.preprocess.reorder.api import Reordering, reorder
 from gnnsparse.preprocess.reorder.locality import Locality
@@ -12,7 +12,7 @@ from gnnsparse.preprocess.reorder.registry import (
 from gnnsparse.registry import discover
 
 # isort: off
-# In the order in which messages name them; the files of methods that are not named here are found.
+# Imported in the order in which messages list them. `discover` imports the files that are not named here.
 from gnnsparse.preprocess.reorder import degree, rcm, metis, community  # noqa: F401
 # isort: on
 

@@ -1,4 +1,4 @@
-"""`reorder`: a row order of a graph, and what it is worth."""
+"""The function `reorder`, which computes a row order of a graph and measures its locality."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ class Reordering:
     """The result of `reorder`.
 
     Attributes:
-        method: its name.
-        order: int32 [rows] on the CPU: row i of the reordered matrix is row order[i]. None: as given.
-        seconds: wall time of the method.
-        before, after: locality of both orders.
+        method: name of the reordering.
+        order: int32 [rows] on the CPU: row i of the reordered matrix is row order[i] of the graph. None: the
+            order is unchanged.
+        seconds: wall time of the reordering.
+        before, after: locality of the graph's own order and of `order`.
     """
 
     method: str
@@ -35,7 +36,7 @@ class Reordering:
     after: Locality
 
     def report(self) -> dict[str, Any]:
-        """Everything but the order, as plain values."""
+        """Returns everything but the order as plain values."""
         return {
             "method": self.method,
             "seconds": self.seconds,
@@ -45,24 +46,27 @@ class Reordering:
 
 
 def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reordering:
-    """A row order of the graph, with what it is worth.
+    """Computes a row order of a graph, and measures its locality.
 
     Args:
-        graph: on any device; the methods run on the CPU.
-        method: one of REORDERINGS: "none"; "degree", longest rows first; "rcm", reverse Cuthill-McKee;
-            "metis", parts of about `part_size` (128) rows, which needs pymetis; "community", communities by
-            local moving in at most `rounds` (10) sweeps a level at a `resolution` (1.0) of the modularity,
-            for graphs of any size: never worse than as given by `columns_32`. The last three take square
-            matrices and work on A + A^T. A method that is registered (register_reordering) is one more.
-        options: of the method.
+        graph: the graph, on any device; reorderings run on the CPU.
+        method: one of REORDERINGS: "none"; "degree": longest rows first; "rcm": reverse Cuthill-McKee;
+            "metis": parts of about `part_size` (128) rows, which needs the package pymetis; "community":
+            communities found by local moving, in at most `rounds` (10) sweeps at each level, at a
+            `resolution` (1.0) of the modularity. "community" is fast enough for large graphs, and its
+            `columns_32` is never above that of the graph's own order. The last three accept square matrices
+            only and work on A + A^T. `register_reordering` adds further ones.
+        options: options of the reordering, those in parentheses.
 
     Returns:
-        The order, its time and its locality. It is the same for any number of threads.
+        The order, its time and its locality. The order does not depend on the number of threads.
 
     Raises:
-        TypeError, ValueError: an argument or the matrix does not suit the method.
-        ImportError: the package that the method needs is not installed.
-        MemoryError: "community" needs more scratch than this machine has.
+        TypeError: `method` or an option is of another type.
+        ValueError: there is no such reordering or option, a value is out of range, or the reordering needs
+            a square matrix.
+        ImportError: the package that the reordering needs is not installed.
+        MemoryError: "community" needs more scratch memory than this machine has.
     """
     check_choice("reorder", method, REORDERINGS)
     csr = graph.csr.to(torch.device("cpu"))
@@ -83,7 +87,10 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
 
 
 def _checked(method: Method, order: torch.Tensor, csr: Csr) -> torch.Tensor:
-    """The order as int32 [rows]; native code reads memory by it, so that it has to be a permutation."""
+    """Returns an order as int32 [rows]; raises ValueError if it is no permutation.
+
+    Native code reads memory at the indices in the order, so a wrong one must not get there.
+    """
     seen = torch.zeros(csr.rows, dtype=torch.bool)
     if order.shape == seen.shape and (csr.rows == 0 or 0 <= int(order.min()) <= int(order.max()) < csr.rows):
         seen[order.long()] = True

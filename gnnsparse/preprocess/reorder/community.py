@@ -1,4 +1,4 @@
-"""Communities found by local moving, for graphs of any size."""
+"""The reordering "community": communities found by local moving, fast enough for large graphs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ __all__ = ["order_by_communities"]
     symmetric=True,
 )
 def order_by_communities(csr: Csr, rounds: int, resolution: float) -> torch.Tensor:
-    """Rows grouped by communities of A + A^T, and these by their communities (native, all threads).
+    """Orders rows by the hierarchy of communities of A + A^T (native code, in all threads).
 
-    Blondel et al., "Fast unfolding of communities in large networks" (2008), for the local moving in levels
-    (Louvain); Arai et al., "Rabbit Order" (IPDPS 2016), for an order that follows the hierarchy.
+    Communities are found by local moving in levels (Louvain: Blondel et al., "Fast unfolding of communities
+    in large networks", 2008). Rows of a community are neighbours, and so are communities of one community of
+    the next level (Arai et al., "Rabbit Order", IPDPS 2016).
 
     Args:
         csr: a square matrix.
-        rounds: sweeps of local moving at each level, at most.
-        resolution: of the modularity; larger: smaller communities.
+        rounds: most sweeps of local moving at each level.
+        resolution: resolution of the modularity; a larger one makes smaller communities.
     """
     return csr.community_order(rounds, resolution)

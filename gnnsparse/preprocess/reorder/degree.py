@@ -1,4 +1,4 @@
-"""Rows by their number of nonzeros."""
+"""The reordering "degree": rows by their number of nonzeros."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["order_by_degree"]
 
 @register_reordering("degree")
 def order_by_degree(csr: Csr) -> torch.Tensor:
-    """Longest rows first."""
+    """Orders rows by their number of nonzeros, longest first; rows of equal length keep their order."""
     return torch.argsort(csr.degrees, descending=True, stable=True)

@@ -1,4 +1,4 @@
-"""How many columns neighbouring rows of a matrix share."""
+"""The locality of a row order: how many columns neighbouring rows have in common."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HEIGHTS = (8, 32)
 
 @dataclass(frozen=True)
 class Locality:
-    """How many columns row groups share: what a kernel has to gather.
+    """Counts of the columns in groups of rows, which are the rows of X that a kernel has to gather.
 
     Attributes:
-        columns_8, columns_32: distinct columns summed over groups of 8 and of 32 rows.
-        blocks: 8 x 16 blocks of the window format.
-        density: nonzeros per element of the 8-row groups' columns.
+        columns_8, columns_32: sums of the distinct columns of each group of 8, and of 32, consecutive rows.
+        blocks: number of 8 x 16 blocks of the window format.
+        density: nonzeros per element of the columns of 8-row groups.
     """
 
     columns_8: int
@@ -31,7 +31,7 @@ class Locality:
 
 
 def measure_locality(csr: Csr, order: torch.Tensor | None) -> Locality:
-    """The locality of a matrix on the CPU whose rows are taken in an order; None: as they are."""
+    """Measures the locality of a matrix on the CPU in a row order; None: in its own order."""
     of_height = {h: csr.count_columns(h, order) for h in _HEIGHTS}
     columns_8 = int(of_height[8].sum())
     return Locality(

@@ -1,4 +1,4 @@
-"""METIS's parts of a graph."""
+"""The reordering "metis": rows grouped by the parts of a METIS partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["order_by_parts"]
     package="pymetis",
 )
 def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
-    """Rows grouped by METIS's k-way parts of A + A^T, of about `part_size` rows each (pymetis)."""
+    """Groups rows by METIS's k-way partition of A + A^T into parts of about `part_size` rows (pymetis)."""
     import pymetis
 
     parts = -(-csr.rows // part_size)

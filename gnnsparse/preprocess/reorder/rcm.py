@@ -1,4 +1,4 @@
-"""Reverse Cuthill-McKee, which narrows the band of a matrix."""
+"""The reordering "rcm": reverse Cuthill-McKee, which reduces the bandwidth of a matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["reverse_cuthill_mckee"]
 
 @register_reordering("rcm", square=True, symmetric=True)
 def reverse_cuthill_mckee(csr: Csr) -> torch.Tensor:
-    """Reverse Cuthill-McKee on A + A^T (scipy)."""
+    """Orders rows by reverse Cuthill-McKee on A + A^T (scipy's implementation)."""
     import numpy as np
     from scipy.sparse import csgraph
 

@@ -1,4 +1,4 @@
-"""The registry of reorderings: what each method is called, accepts and needs."""
+"""The registry of reorderings: their names, options and requirements."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OrderFunction = TypeVar("OrderFunction", bound=Callable[..., torch.Tensor])
 
 @dataclass(frozen=True)
 class Option:
-    """What an option of a method accepts.
+    """The values that an option of a reordering accepts.
 
     Attributes:
-        kind: int, float (integers are accepted, too), bool or str.
-        default: the value where none is given.
-        least, most: bounds that are accepted themselves; None: no bound.
-        above: a bound that is not accepted itself; None: no bound.
-        choices: of a str: what it may be.
+        kind: type of the option: int, float (which accepts integers), bool or str.
+        default: the value if none is given.
+        least, most: inclusive bounds; None: no bound.
+        above: an exclusive lower bound; None: no bound.
+        choices: for a str: the values accepted.
     """
 
     kind: type
@@ -40,7 +40,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value if it is accepted, as `kind`; else raise a TypeError or a ValueError."""
+        """Returns the value converted to `kind` if it is accepted; else raises TypeError or ValueError."""
         if self.kind is bool:
             return check_flag(name, value)
         if self.kind is str:
@@ -72,15 +72,16 @@ class Method:
     """A reordering.
 
     Attributes:
-        name: what users call it.
-        order: called with a matrix on the CPU and every option by keyword; returns a permutation of the
-            rows, integers [rows]: row i of the reordered matrix is row order[i] of the given one.
-        options: what it accepts, by name.
+        name: the name that users give.
+        order: the function. It is called with a matrix on the CPU and every option by keyword, and returns a
+            permutation of the rows, integers [rows]: row i of the reordered matrix is row order[i] of the
+            given one.
+        options: the options by name.
         square: whether the matrix has to be square.
-        symmetric: whether its order serves A and A^T alike, so that the transpose takes it over. False: the
-            transpose gets an order of its own.
-        package: an optional package that it imports; None: none.
-        empty: whether it is called for a matrix without nonzeros. False: such a matrix stays as given.
+        symmetric: whether the order of A is used for A^T, too. False: an order is computed for A^T.
+        package: an optional package that the function imports; None: it imports none.
+        empty: whether the function is called for a matrix without nonzeros. False: such a matrix keeps its
+            order.
     """
 
     name: str
@@ -101,10 +102,11 @@ class Method:
             option.check(name, option.default)
 
     def check_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Every option of the method, checked, with the defaults of those that are not given.
+        """Checks the given options, and returns all options of the reordering with defaults for the others.
 
         Raises:
-            TypeError, ValueError: an option is unknown, of another type or out of range.
+            TypeError: an option is of another type.
+            ValueError: an option is unknown or out of range.
         """
         check_known(self.name, given, self.options)
         return {
@@ -112,19 +114,19 @@ class Method:
         }
 
     def check_shape(self, rows: int, cols: int) -> None:
-        """Raise a ValueError if the method does not suit matrices of this shape."""
+        """Raises a ValueError if the reordering does not accept matrices of this shape."""
         if self.square and rows != cols:
             bad_value("reorder", f"{self.name!r} needs a square matrix, got {rows} x {cols}")
 
     @property
     def missing_package(self) -> str | None:
-        """What the method needs and is not installed; nothing is imported."""
+        """The package that the reordering needs if it is not installed, else None. Nothing is imported."""
         if self.package is None or importlib.util.find_spec(self.package) is not None:
             return None
         return self.package
 
     def check_package(self) -> None:
-        """Raise an ImportError if the package that the method needs can't be imported."""
+        """Raises an ImportError if the package that the reordering needs can't be imported."""
         if self.package is None:
             return
         try:
@@ -135,16 +137,16 @@ class Method:
 
 
 def check_known(method: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
-    """Raise a ValueError if an option is given that the method does not have."""
+    """Raises a ValueError if `given` has an option that is not among `options`."""
     if unknown := [name for name in given if name not in options]:
         accepted = ", ".join(options) or "none"
         bad_value("reorder", f"unknown options for {method!r}: {', '.join(unknown)}; accepted: {accepted}")
 
 
-#: The methods by name.
+#: The reorderings by name.
 METHODS: Registry[Method] = Registry("reorder")
 
-#: The names that `reorder` accepts: "none" and those of the registered methods.
+#: The names that `reorder` accepts: "none" and those of the registered reorderings.
 REORDERINGS = Names(METHODS, "none")
 
 
@@ -160,7 +162,7 @@ def register_reordering(
     """Registers the decorated function as a reordering; the arguments are the attributes of Method.
 
     Raises:
-        ValueError: the name is taken, or the options are not the function's parameters behind the matrix.
+        ValueError: the name is taken, or the options are not the function's parameters after the matrix.
     """
 
     def keep(order: OrderFunction) -> OrderFunction:

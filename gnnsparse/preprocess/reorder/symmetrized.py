@@ -1,4 +1,4 @@
-"""The undirected structure that some orders are found on."""
+"""The undirected structure A + A^T, on which some reorderings work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["symmetrized"]
 
 
 def symmetrized(csr: Csr) -> Any:
-    """The structure of A + A^T without its diagonal, as a scipy CSR array, for a square A."""
+    """Returns the structure of A + A^T without its diagonal, for a square A, as a scipy CSR array."""
     import scipy.sparse
 
     ones = torch.ones(csr.nnz, dtype=torch.int8).numpy()

@@ -58,7 +58,8 @@ struct Numbered {
   }
 };
 
-// The nonzeros of one item. The parts of long rows come first in the grid, because they take longest.
+// The nonzeros of one item. The parts of long rows come first in the grid, because they take
+// longest.
 struct RowWork : Numbered {
   int64_t row = -1;  // -1: nothing to do
   int partial = -1;

@@ -1,0 +1,81 @@
+"""Runs train.py in a process of its own.
+
+A fresh interpreter is what a user has, and takes six seconds of imports before the first epoch. Where a
+test is about what comes after them, the process is forked from one that has done them already.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import runpy
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TRAIN = Path(__file__).resolve().parents[2] / "train.py"
+TIMEOUT = 300
+
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(["tests.e2e.preload"])
+
+
+@dataclass
+class Run:
+    """A finished process and the folder it wrote to.
+
+    Attributes:
+        cpu_seconds: what the process computed for, with the processes that it started: unlike the time on the
+            clock it does not depend on what else the machine does. 0 for a forked one.
+    """
+
+    status: int
+    output: str
+    errors: str
+    folder: Path
+    cpu_seconds: float = 0.0
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert self.status == 0, self.errors
+        return json.loads((self.folder / "result.json").read_text())
+
+
+def run_fresh(options: list[str], folder: Path, environment: dict[str, str]) -> Run:
+    """In a new interpreter."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, str(TRAIN), *options],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return Run(done.returncode, done.stdout, done.stderr, folder, seconds)
+
+
+def run_forked(options: list[str], folder: Path, environment: dict[str, str], streams: Path) -> Run:
+    """In a process forked from one that has the imports; `streams` is a folder for what it prints."""
+    process = _FORKED.Process(target=_train, args=(options, folder, environment, streams))
+    process.start()
+    process.join(TIMEOUT)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError(f"train.py {options} runs for more than {TIMEOUT} s")
+    output, errors = ((streams / name).read_text() for name in ("stdout", "stderr"))
+    return Run(process.exitcode, output, errors, folder)
+
+
+def _train(options: list[str], folder: Path, environment: dict[str, str], streams: Path) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(streams / name, os.O_CREAT | os.O_WRONLY)
+        os.dup2(file, number)
+        setattr(sys, name, os.fdopen(number, "w", buffering=1))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = [str(TRAIN), *options]
+    runpy.run_path(str(TRAIN), run_name="__main__")

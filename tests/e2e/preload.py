@@ -1,0 +1,13 @@
+"""What train.py imports sooner or later; see tests/e2e/launch.py."""
+
+import hydra
+import lightning.pytorch
+import rich.table
+import torch
+import torch_geometric.datasets
+
+import gnnsparse.data
+import gnnsparse.training
+import models
+
+__all__ = ["gnnsparse", "hydra", "lightning", "models", "rich", "torch", "torch_geometric"]

@@ -1,0 +1,116 @@
+"""The arithmetic of the report of `gnnsparse bench kernels`, timing, and arguments that name matrices."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gnnsparse.bench import floors
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.peers import peer_precision
+from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto
+from gnnsparse.bench.workload import Subject, Workload
+from gnnsparse.precision import Precision
+from gnnsparse.testing import random_graph
+from gnnsparse.timing import Timing, cache_flusher, measure
+from tests.unit.test_bench import MTX, row
+
+
+def test_ratios_are_to_the_peer_of_the_same_case() -> None:
+    rows = [
+        row("cusparse", 4.0), row("cusparse", 6.0, precision="fp32"), row("cusparse", 1.0, graph="other"),
+        row("auto", 2.0), row("csr", 8.0), row("auto", 3.0, precision="tf32"),
+        row("auto", 1.0, precision="bf16"),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    assert [r["over_cusparse"] for r in rows] == [1.0, 1.0, 1.0, 2.0, 0.5, 2.0, None]
+    assert rows[3]["baseline"] == "cusparse fp16"
+    assert rows[5]["baseline"] == "cusparse fp32"
+    add_ratios(wrong := [row("cusparse", 4.0, ok=False), row("auto", 2.0)], "cuda")
+    assert wrong[1]["over_cusparse"] is None
+
+
+def test_precision_of_the_peers() -> None:
+    assert peer_precision("cusparse", Precision.BF16) is Precision.BF16
+    assert peer_precision("cusparse", Precision.TF32) is Precision.FP32
+    assert peer_precision("sparse_mm", Precision.FP16) is Precision.FP32
+    assert peer_precision("sampled_addmm", Precision.FP16) is Precision.FP32
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([3.0]) == pytest.approx(3.0)
+    with pytest.raises(ValueError, match="none"):
+        geometric_mean([])
+
+
+def test_means_leave_out_what_is_wrong() -> None:
+    rows = [row("cusparse", 4.0, graph=g) for g in "abc"]
+    rows += [row("auto", 2.0, graph="a"), row("auto", 0.5, graph="b"), row("auto", 0.1, graph="c", ok=False)]
+    add_ratios(rows, "cuda")
+    (mean,) = means_of_auto(rows)
+    assert (mean["matrices"], mean["cases"]) == (2, 2)
+    assert mean["mean"] == pytest.approx(4.0)
+
+
+def test_lost_cases() -> None:
+    rows = [
+        row("cusparse", 4.0), row("auto", 1.0), row("csr", 0.98), row("window", 1.5),  # within 3 %
+        row("cusparse", 4.0, width=8), row("auto", 2.0, width=8), row("csr", 1.0, width=8),
+        row("cusparse", 1.5, graph="b"), row("auto", 2.0, graph="b"), row("csr", 0.1, graph="b", ok=False),
+        row("pyg", 0.1),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    lost = lost_cases(rows)
+    assert [(c["graph"], c["width"], c["best"]) for c in lost] == [
+        ("g", 8, "csr"),
+        ("b", 64, "cusparse fp16"),
+    ]
+    assert [c["speed"] for c in lost] == pytest.approx([0.5, 0.75])
+
+
+def test_the_model_of_the_floor() -> None:
+    graph = random_graph(100, 100, 0.2, weighted=False)
+    work = Workload(Subject("g", "none", graph, graph.csr), "spmm", Precision.FP16, 64)
+    rates = floors.Rates(dram=1e9, gather=1e9)
+    assert floors.floor_model(work, graph.nnz, rates) == pytest.approx(1e3 * graph.nnz * 128 / 1e9)
+    slow = floors.Rates(dram=1e6, gather=1e9)
+    assert floors.floor_model(work, graph.nnz, slow) == pytest.approx(1e3 * (200 * 128 + 4 * graph.nnz) / 1e6)
+    assert floors.rates_of("NVIDIA H200") is not None
+    assert floors.rates_of("some processor") is None
+
+
+def test_timing() -> None:
+    timing = Timing.of([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (timing.fastest, timing.lower_quartile, timing.median) == (1.0, 2.0, 3.0)
+    assert (timing.upper_quartile, timing.slowest, timing.repeats) == (4.0, 5.0, 5)
+    assert Timing.of([2.0]) == Timing(2.0, 2.0, 2.0, 1, 2.0, 2.0)
+    order: list[str] = []
+    measure(lambda: order.append("call"), "cpu", warmup=1, repeats=2, before=lambda: order.append("flush"))
+    assert order == ["call", "flush", "call", "flush", "call"]
+    slow = measure(lambda: time.sleep(0.01), "cpu", repeats=50, seconds=0.05)
+    assert 3 <= slow.repeats <= 5
+    assert measure(lambda: time.sleep(0.01), "cpu", repeats=2, seconds=0.0).repeats == 2
+    with pytest.raises(ValueError, match="repeats"):
+        measure(lambda: None, "cpu", repeats=0)
+    cache_flusher("cpu")()
+
+
+def test_matrix_arguments(tmp_path: Path) -> None:
+    assert parse_matrix("reddit_like") == [MatrixSpec("reddit_like", "reddit_like")]
+    (spec,) = parse_matrix("dd_like:scale=0.01:shuffled:seed=3")
+    assert (spec.generator, spec.scale, spec.shuffled, spec.seed) == ("dd_like", 0.01, True, 3)
+    assert spec.load("cpu").num_rows == 3349
+    file = tmp_path / "a:b.mtx"
+    file.write_text(MTX)
+    (spec,) = parse_matrix(str(file))
+    assert spec == MatrixSpec("a:b.mtx", path=file)
+    graph = spec.load("cpu")
+    assert (graph.num_rows, graph.num_cols, graph.nnz, graph.values) == (4, 6, 5, None)
+
+
+def test_names_are_unique() -> None:
+    specs = [MatrixSpec("a.mtx", path=Path(f)) for f in ("x/a.mtx", "y/a.mtx", "x/a.mtx")]
+    assert [s.name for s in unique_names(specs)] == ["a.mtx", "a.mtx#2"]

@@ -1,0 +1,136 @@
+"""The accuracy rule: what it allows, what it does not, and sums that cancel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnnsparse.testing import (
+    assert_accurate,
+    assert_all_accurate,
+    in_float64,
+    measure_errors,
+    with_gradients,
+)
+
+EXACT = torch.linspace(1, 2, 100, dtype=torch.float64)
+
+
+def off_by(error: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return (EXACT * (1 + error)).to(dtype)
+
+
+def test_twice_the_error_of_a_plain_run_is_allowed() -> None:
+    plain = off_by(1e-4)
+    assert measure_errors(off_by(1.9e-4), plain, EXACT).ok
+    assert not measure_errors(off_by(2.1e-4), plain, EXACT).ok
+    assert measure_errors(off_by(2.9e-4), plain, EXACT, factor=3.0).ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "floor"), [(torch.float32, 1e-6), (torch.float16, 4 * 2**-10), (torch.bfloat16, 4 * 2**-7)]
+)
+def test_a_few_roundings_are_allowed_where_the_plain_run_is_exact(dtype: torch.dtype, floor: float) -> None:
+    right = off_by(0, dtype)
+    assert measure_errors(right, right, right.double()).allowed == (floor, floor)
+    assert measure_errors(off_by(2 * floor, dtype), right, right.double(), floor=3 * floor).ok
+    assert not measure_errors(off_by(2 * floor, dtype), right, right.double()).ok
+
+
+def test_one_wrong_element_is_seen() -> None:
+    """It hardly shows in the norm of many."""
+    wrong = EXACT.repeat(100)
+    exact = wrong.clone()
+    wrong[5] += 1e-5
+    errors = measure_errors(wrong, exact, exact)
+    assert errors.actual[0] < errors.allowed[0]
+    assert not errors.ok
+
+
+def test_nan_is_never_right() -> None:
+    wrong = off_by(0)
+    wrong[3] = float("nan")
+    assert not measure_errors(wrong, wrong, EXACT).ok
+
+
+def test_a_zero_has_to_be_one() -> None:
+    zero = torch.zeros(5)
+    assert measure_errors(zero, zero, zero.double()).ok
+    assert not measure_errors(zero + 1e-5, zero, zero.double()).ok
+
+
+def cancelling(size: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The exact sum of terms that cancel, a sum that is off by a rounding of a term, and their scale."""
+    terms = torch.tensor([size, -size, 1.0], dtype=torch.float64)
+    exact = terms.sum().reshape(1)
+    return exact, exact + 2**-24 * size, terms.norm().reshape(1)
+
+
+def test_the_floor_is_relative_to_terms_that_cancel() -> None:
+    exact, actual, scale = cancelling(1000.0)
+    assert not measure_errors(actual, exact, exact).ok
+    assert measure_errors(actual, exact, exact, scale=scale).ok
+    assert not measure_errors(exact + 1e-5 * scale, exact, exact, scale=scale).ok
+
+
+def test_a_scale_allows_no_more_where_nothing_cancels() -> None:
+    scale = EXACT / 3  # nine equal terms
+    assert measure_errors(EXACT, EXACT, EXACT, scale=scale).allowed == (1e-6, 1e-6)
+
+
+def test_a_sum_that_is_zero_is_judged_by_its_terms() -> None:
+    zero, scale = torch.zeros(1, dtype=torch.float64), torch.full((1,), 100.0)
+    assert measure_errors(zero + 5e-5, zero, zero, scale=scale).ok
+    assert not measure_errors(zero + 2e-4, zero, zero, scale=scale).ok
+
+
+def test_shapes_are_compared() -> None:
+    with pytest.raises(ValueError, match="actual: shapes differ"):
+        measure_errors(EXACT[:5], EXACT, EXACT)
+    with pytest.raises(ValueError, match=r"scale: has shape \(1,\); accepted: \(100,\), as exact"):
+        measure_errors(EXACT, EXACT, EXACT, scale=torch.ones(1))
+    assert measure_errors(EXACT[:0], EXACT[:0], EXACT[:0]).ok
+
+
+def test_a_failure_says_by_how_much_and_which_result() -> None:
+    with pytest.raises(AssertionError, match=r"^relative error \(Frobenius, largest\) \(0\.1"):
+        assert_accurate(off_by(0.1), EXACT, EXACT)
+    with pytest.raises(AssertionError, match=r"^result 1: relative error"):
+        assert_all_accurate([EXACT, off_by(0.1)], [EXACT, EXACT], [EXACT, EXACT])
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        assert_all_accurate([EXACT, EXACT], [EXACT], [EXACT, EXACT])
+
+
+def test_gradients_of_inputs_and_parameters() -> None:
+    linear = torch.nn.Linear(3, 2)
+    x = torch.randn(5, 3)
+    y, of_x, of_weight, of_bias = with_gradients(linear, [x], linear.parameters())
+    probe = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(y, linear(x))
+    assert_all_accurate(
+        [of_x, of_weight, of_bias],
+        [probe @ linear.weight, probe.T @ x, probe.sum(0)],
+        [probe.double() @ linear.weight.double(), probe.double().T @ x.double(), probe.double().sum(0)],
+    )
+    assert x.grad is None
+    assert all(p.grad is None for p in linear.parameters())
+
+
+def test_the_gradient_of_the_result_is_the_same_in_every_dtype() -> None:
+    x = torch.randn(4, 3)
+    assert torch.equal(
+        with_gradients(torch.clone, [x])[1], with_gradients(torch.clone, [x.double()])[1].float()
+    )
+
+
+def test_a_module_comes_back_from_float64_as_it_was() -> None:
+    norm = torch.nn.BatchNorm1d(3).eval()
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    with in_float64(norm) as wide:
+        assert wide is norm
+        assert norm.weight.dtype == norm.running_mean.dtype == torch.float64
+    with pytest.raises(RuntimeError, match="running_mean"), in_float64(norm):
+        norm(torch.ones(2, 4, dtype=torch.float64))
+    for name, value in norm.state_dict().items():
+        assert value.dtype == before[name].dtype
+        assert torch.equal(value, before[name])
