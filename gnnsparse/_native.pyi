@@ -3,6 +3,13 @@
 Objects hold addresses only: keep the tensors while they are used.
 """
 
+from typing import TypedDict
+
+class _PrecisionTraits(TypedDict):
+    code: int
+    storage: str
+    operands_are_stored: bool
+
 has_cuda: bool
 cuda_architectures: str
 
@@ -23,7 +30,7 @@ PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
 DTYPE_CODES: dict[str, int]
 ENCODING_CODES: dict[str, int]
-PRECISION_CODES: dict[str, int]
+PRECISIONS: dict[str, _PrecisionTraits]
 ATTENTION_FEATURES: dict[str, int]
 
 class Csr:

@@ -56,9 +56,14 @@ class Precision(str, enum.Enum):
         return _STORAGE[self]
 
     @property
+    def operands_are_stored(self) -> bool:
+        """Whether stored elements are the operands of a Tensor Core product as they are."""
+        return _native.PRECISIONS[self.value]["operands_are_stored"]
+
+    @property
     def code(self) -> int:
         """The number of this precision in the native module."""
-        return _native.PRECISION_CODES[self.value]
+        return _native.PRECISIONS[self.value]["code"]
 
 
 def dense_view(x: torch.Tensor) -> _native.Dense:
@@ -67,9 +72,8 @@ def dense_view(x: torch.Tensor) -> _native.Dense:
     return _native.Dense(x.data_ptr(), stride, DTYPE_CODES[x.dtype])
 
 
-_STORAGE = dict.fromkeys(Precision, torch.float32) | {
-    Precision.FP16: torch.float16,
-    Precision.BF16: torch.bfloat16,
+_STORAGE: dict[Precision, torch.dtype] = {
+    Precision(name): getattr(torch, traits["storage"]) for name, traits in _native.PRECISIONS.items()
 }
 
 

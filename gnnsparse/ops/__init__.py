@@ -1,9 +1,14 @@
 """Operations on prepared operands: SpMM, SDDMM, softmax over edges and attention.
 
 Each operation has a folder: `api` checks arguments and dispatches, `schema` registers the operator with its
-fake and its gradient, and `cpu`, `cuda` and `reference` are its implementations.
+fake and its gradient, and `cpu`, `cuda` and `reference` are its implementations. Functions in the `__all__`
+of a folder's `api` can be imported from this package.
 """
 
+import importlib
+import pkgutil
+
+from gnnsparse.errors import bad_value
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
 from gnnsparse.ops.attention.api import attention
@@ -13,6 +18,30 @@ from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.spmm.api import spmm
 
+# Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = ["attention", "edge_softmax", "release_memory", "sddmm", "spmm"]
 
 bind_eager(Products(spmm, sddmm, SparseOperand.transpose_values))
+
+
+def find_operations() -> None:
+    """Makes the operations of every folder importable from this package, and registers their operators.
+
+    Raises:
+        ValueError: two folders define an operation of one name.
+    """
+    for folder in pkgutil.iter_modules(__path__):
+        if not folder.ispkg:  # a module that operations share
+            continue
+        api = importlib.import_module(f"{__name__}.{folder.name}.api")
+        for name in api.__all__:
+            operation = getattr(api, name)
+            if name not in __all__:
+                # Under the name of a folder there is its package, as importing it has left it.
+                globals()[name] = operation
+                __all__.append(name)
+            elif globals()[name] is not operation:
+                bad_value("operation", f"got {name!r} in {api.__name__}; accepted: a name that is not taken")
+
+
+find_operations()

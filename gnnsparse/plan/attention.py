@@ -122,8 +122,8 @@ class AttentionKernel(Kernel):
         """Returns whether the GPU has asynchronous copies and the features of a row fit the registers."""
         assert isinstance(problem, AttentionProblem)
         device, precision = problem.device, problem.precision
-        if not takes(device, precision):
-            return CanRun(f"no asynchronous copies on sm_{device.capability[0]}{device.capability[1]}")
+        if not (answer := takes(device, precision)):
+            return answer
         if not problem.panels_allowed:
             return CanRun(f"the operand was prepared in the format {problem.format or 'csr'}")
         widest, most = max(problem.width, problem.value_width), MOST_FEATURES[precision]

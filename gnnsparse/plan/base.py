@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from gnnsparse.errors import bad_value
 from gnnsparse.plan.problem import Problem
+from gnnsparse.precision import Precision
 
-__all__ = ["CanRun", "Kernel", "Plan", "plan_types"]
+__all__ = ["CanRun", "Kernel", "Plan", "plan_types", "takes_stored_operands"]
 
 #: Classes of plans by the names of their kernels.
 _types: dict[str, type[Plan]] = {}
@@ -81,6 +82,14 @@ class CanRun:
 
     def __bool__(self) -> bool:
         return not self.problem
+
+
+def takes_stored_operands(precision: Precision) -> CanRun:
+    """Returns whether Tensor Core kernels run a precision: they multiply stored elements as these are."""
+    if precision.operands_are_stored:
+        return CanRun()
+    stored = str(precision.storage).removeprefix("torch.")
+    return CanRun(f"Tensor Core kernels do not convert {stored}, which {precision.value} stores")
 
 
 class Kernel(ABC):

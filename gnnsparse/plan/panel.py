@@ -10,7 +10,7 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import Device
 from gnnsparse.gpus.model import PanelLoad, PanelWork, panel_us
 from gnnsparse.gpus.record import PanelRow, PanelVariant
-from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
@@ -70,12 +70,14 @@ class PanelPlan(Plan):
     concurrent_panels: int = 0
 
 
-def takes(device: Device, precision: Precision) -> bool:
+def takes(device: Device, precision: Precision) -> CanRun:
     """Returns whether panel kernels run on a device, which must have asynchronous copies to shared memory.
 
-    They run in every precision: in fp32 each operand is split into two tf32 parts.
+    In fp32 each operand is split into two tf32 parts.
     """
-    return device.type == "cuda" and device.capability >= (8, 0)
+    if device.type != "cuda" or device.capability < (8, 0):
+        return CanRun(f"no asynchronous copies on sm_{device.capability[0]}{device.capability[1]}")
+    return takes_stored_operands(precision)
 
 
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
@@ -107,6 +109,8 @@ class PanelKernel(Kernel):
         """Returns whether the matrix was counted in panels of the height, and the kernel has its values."""
         if problem.edge_values:
             return CanRun("panels hold no place for edge values")
+        if not (answer := takes_stored_operands(problem.precision)):
+            return answer
         counts = problem.panel(self.height)
         if counts is None or not counts.slots:
             return CanRun(f"the operand has no panels of {self.height} rows")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnnsparse.cuda_path import Device
-from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
@@ -34,11 +34,15 @@ class WindowPlan(Plan):
     residual: CsrPlan = field(default_factory=CsrPlan)
 
 
-def takes(device: Device, precision: Precision) -> bool:
+def takes(device: Device, precision: Precision) -> CanRun:
     """Returns whether a device's Tensor Cores have a precision: Turing's only fp16, and none have fp32."""
-    if device.type != "cuda" or precision is Precision.FP32:
-        return False
-    return device.capability >= ((7, 5) if precision is Precision.FP16 else (8, 0))
+    if not (answer := takes_stored_operands(precision)):
+        return answer
+    least = (7, 5) if precision is Precision.FP16 else (8, 0)
+    if device.type != "cuda" or precision is Precision.FP32 or device.capability < least:
+        name = f"sm_{device.capability[0]}{device.capability[1]}"
+        return CanRun(f"no Tensor Core product of {precision.value} on {name}")
+    return CanRun()
 
 
 class WindowKernel(Kernel):
@@ -53,9 +57,8 @@ class WindowKernel(Kernel):
         """Returns whether Tensor Cores have the precision, and the format can take the values."""
         if not problem.format:
             return CanRun("the operand has no blocked format")
-        if not takes(problem.device, problem.precision):
-            name = f"sm_{problem.device.capability[0]}{problem.device.capability[1]}"
-            return CanRun(f"no Tensor Core product of {problem.precision.value} on {name}")
+        if not (answer := takes(problem.device, problem.precision)):
+            return answer
         if problem.format != "window" and (problem.op == "sddmm" or problem.edge_values):
             return CanRun(f"{problem.format} stores no bits to place edge values by")
         return CanRun()

@@ -5,10 +5,11 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
-#include "gnnsparse/types.h"
+#include "gnnsparse/precision.h"
 
 namespace gnnsparse::bindings {
 
@@ -39,15 +40,18 @@ T* optional_array(Address address, const char* name) {
   return array<T>(address, 0, name);
 }
 
+inline void require_code(int code, size_t count, const char* name) {
+  if (code >= 0 && static_cast<size_t>(code) < count) return;
+  reject(name, "code must be 0 to " + std::to_string(count - 1) + ", got " + std::to_string(code));
+}
+
 inline DType dtype_of(int code) {
-  if (code < 0 || code > 2) reject("dtype", "code must be 0, 1 or 2, got " + std::to_string(code));
+  require_code(code, std::size(kDTypes), "dtype");
   return static_cast<DType>(code);
 }
 
 inline Precision precision_of(int code) {
-  if (code < 0 || code > 3) {
-    reject("precision", "code must be 0 to 3, got " + std::to_string(code));
-  }
+  require_code(code, std::size(kPrecisions), "precision");
   return static_cast<Precision>(code);
 }
 

@@ -4,16 +4,6 @@
 #include "gnnsparse/panel_heights.h"
 
 namespace gnnsparse::bindings {
-namespace {
-
-template <Precision P>
-void add_precision(py::dict& codes, py::dict& features, const char* name) {
-  codes[name] = static_cast<int>(P);
-  features[name] = kAttentionFeatures<P>;
-}
-
-}  // namespace
-
 void bind_constants(py::module_& m) {
   // Bytes of what a lane loads at a time: rows of dense operands are padded to it.
   m.attr("VECTOR_BYTES") = kChunkBytes;
@@ -52,9 +42,7 @@ void bind_constants(py::module_& m) {
   m.attr("SPMM_PANEL_BLOCKS") = blocks;
 
   py::dict dtypes;
-  dtypes["float32"] = static_cast<int>(DType::kFloat32);
-  dtypes["float16"] = static_cast<int>(DType::kFloat16);
-  dtypes["bfloat16"] = static_cast<int>(DType::kBFloat16);
+  for (const NamedDType& row : kDTypes) dtypes[row.name] = static_cast<int>(row.type);
   m.attr("DTYPE_CODES") = dtypes;
 
   py::dict encodings;
@@ -63,14 +51,23 @@ void bind_constants(py::module_& m) {
   encodings["entries"] = static_cast<int>(Encoding::kEntries);
   m.attr("ENCODING_CODES") = encodings;
 
-  // And the most features of a head that the fused attention kernels hold.
   py::dict precisions;
+  for (const PrecisionRow& row : kPrecisions) {
+    py::dict traits;
+    traits["code"] = static_cast<int>(row.precision);
+    traits["storage"] = kDTypes[static_cast<int>(row.storage)].name;
+    traits["operands_are_stored"] = row.operands_are_stored;
+    precisions[row.name] = traits;
+  }
+  m.attr("PRECISIONS") = precisions;
+
+  // The most features of a head that the fused attention kernels hold, of the precisions they take.
   py::dict features;
-  add_precision<Precision::kFp32>(precisions, features, "fp32");
-  add_precision<Precision::kTf32>(precisions, features, "tf32");
-  add_precision<Precision::kFp16>(precisions, features, "fp16");
-  add_precision<Precision::kBf16>(precisions, features, "bf16");
-  m.attr("PRECISION_CODES") = precisions;
+  for_each_precision([&](auto p) {
+    if constexpr (StoredOperands::kTakes<p>) {
+      features[kPrecisions[static_cast<int>(p())].name] = kAttentionFeatures<p>;
+    }
+  });
   m.attr("ATTENTION_FEATURES") = features;
 }
 

@@ -57,7 +57,7 @@ inline void require_spmm_panels(const BlockedView& a, Precision precision) {
   if (a.encoding != Encoding::kBitmap && a.shape.panel != a.shape.window) {
     reject("format", "values are stored of panels that are one brick");
   }
-  const bool half = storage_of(precision) != DType::kFloat32;
+  const bool half = size_of(storage_of(precision)) == 2;
   if (a.encoding == Encoding::kEntries && !half) reject("format", "entries hold values of 16 bits");
   if (a.encoding == Encoding::kDense && half && a.shape.window == kPackedRows) {
     reject("format", "16-bit values of panels of 32 rows are entries");

@@ -181,13 +181,9 @@ void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
   }
 }
 
-inline Vec rounded(Vec v, const Half*, Precision) {
-  Half narrow[kWidth];
-  store(narrow, v);
-  return load(narrow);
-}
-inline Vec rounded(Vec v, const BFloat*, Precision) {
-  BFloat narrow[kWidth];
+template <class X>
+inline Vec rounded(Vec v, const X*, Precision) {
+  X narrow[kWidth];
   store(narrow, v);
   return load(narrow);
 }

@@ -23,19 +23,6 @@ inline const T* row_of(const DenseView& m, int64_t row) {
   return static_cast<const T*>(m.data) + row * m.stride;
 }
 
-// Calls body with a null pointer of the type that stores `dtype`.
-template <class Body>
-void with_type(DType dtype, Body body) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return body(static_cast<const Half*>(nullptr));
-    case DType::kBFloat16:
-      return body(static_cast<const BFloat*>(nullptr));
-    default:
-      return body(static_cast<const float*>(nullptr));
-  }
-}
-
 struct Unweighted {
   explicit Unweighted(const SpmmArgs&) {}
   float operator()(int64_t, int32_t) const { return 1.0f; }

@@ -1,6 +1,8 @@
 // A vector of floats as wide as the instruction set this file is compiled for, with loads and
-// stores from float32, float16 and bfloat16 memory. Include it only from kernels_*.cpp, with
-// GNNSPARSE_ISA set to a namespace of its own: the same names mean different code in each.
+// stores from memory of every storage type: one that has to_float and from_float is loaded and
+// stored element by element, where the instruction set has nothing quicker. Include it only from
+// kernels_*.cpp, with GNNSPARSE_ISA set to a namespace of its own: the same names mean different
+// code in each.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +36,19 @@ struct BFloat {
   uint16_t bits;
 };
 
+// Calls body with a null pointer of the type that stores `dtype`.
+template <class Body>
+void with_type(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return body(static_cast<const Half*>(nullptr));
+    case DType::kBFloat16:
+      return body(static_cast<const BFloat*>(nullptr));
+    default:
+      return body(static_cast<const float*>(nullptr));
+  }
+}
+
 inline Vec broadcast(float value) { return value - Vec{}; }
 
 inline float to_float(float value) { return value; }
@@ -49,6 +64,17 @@ inline Vec load(const float* p) {
   return v;
 }
 inline void store(float* p, Vec v) { memcpy(p, &v, sizeof v); }
+
+template <class T>
+inline Vec load(const T* p) {
+  Vec v = {};
+  for (int i = 0; i < kWidth; ++i) v[i] = to_float(p[i]);
+  return v;
+}
+template <class T>
+inline void store(T* p, Vec v) {
+  for (int i = 0; i < kWidth; ++i) from_float(v[i], p + i);
+}
 
 #if defined(__AVX512F__)
 
@@ -87,35 +113,15 @@ inline void store(Half* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), raw);
 }
 
-#else
-
-template <class T>
-inline Vec load_each(const T* p, int64_t n) {
-  Vec v = {};
-  for (int64_t i = 0; i < n; ++i) v[i] = to_float(p[i]);
-  return v;
-}
-inline Vec load(const Half* p) { return load_each(p, kWidth); }
-inline Vec load(const BFloat* p) { return load_each(p, kWidth); }
-inline void store(Half* p, Vec v) {
-  for (int i = 0; i < kWidth; ++i) from_float(v[i], p + i);
-}
-
 #endif
 
-inline void store(BFloat* p, Vec v) {
-  for (int i = 0; i < kWidth; ++i) from_float(v[i], p + i);
-}
-
 // The first n < kWidth elements; the rest are zero, or are left as they are.
-#if !defined(__AVX512F__)
 template <class T>
 inline Vec load(const T* p, int64_t n) {
   T padded[kWidth] = {};
   memcpy(padded, p, n * sizeof(T));
   return load(padded);
 }
-#endif
 template <class T>
 inline void store(T* p, Vec v, int64_t n) {
   T padded[kWidth];

@@ -5,28 +5,57 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import gnnsparse.ops
 from gnnsparse.registry import temporary_registrations
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: The first line of an example that shows a file of an operation.
+OPERATION_FILE = re.compile(r"# gnnsparse/ops/(\w+/\w+\.py)\n")
 
 
 def examples(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+@pytest.fixture
+def operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is a part of gnnsparse/ops/ for the time of a test."""
+    folder, before = tmp_path / "operations", list(gnnsparse.ops.__all__)
+    monkeypatch.setattr(gnnsparse.ops, "__path__", [*gnnsparse.ops.__path__, str(folder)])
+    yield folder
+    for name in gnnsparse.ops.__all__[len(before) :]:
+        delattr(gnnsparse.ops, name)
+    del gnnsparse.ops.__all__[len(before) :]
+    for path in folder.glob("*"):
+        for module in [name for name in sys.modules if name.startswith(f"gnnsparse.ops.{path.name}")]:
+            del sys.modules[module]
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda p: p.name)
-def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of a page, one after another in one namespace, as a reader would type them."""
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operations: Path) -> None:
+    """The examples of a page, one after another in one namespace, as a reader would type them.
+
+    Those that begin with the path of a file in gnnsparse/ops/ are that file: they are imported.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path / "gpus"))
     namespace: dict[str, object] = {}
     with temporary_registrations():
         for number, example in enumerate(examples(page)):
+            if shown := OPERATION_FILE.match(example):
+                file = operations / shown[1]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(example)
+                continue
+            gnnsparse.ops.find_operations()
             exec(compile(example, f"{page.name}, example {number + 1}", "exec"), namespace)
 
 

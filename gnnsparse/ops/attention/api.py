@@ -11,7 +11,6 @@ from gnnsparse.errors import bad_type, bad_value, check_flag, check_share, check
 from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
-from gnnsparse.ops.attention import reference
 from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.chain import chain
 from gnnsparse.ops.attention.layout import to_edges, to_heads
@@ -21,7 +20,7 @@ from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, re
 from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.plan.choose import kernel_of
 
-__all__ = ["attention", "reference"]
+__all__ = ["attention"]
 
 
 def _check_heads(

@@ -16,6 +16,12 @@ __device__ __forceinline__ Vec16 load_vec16(const void* p) {
   return {{v.x, v.y, v.z, v.w}};
 }
 
+// 8 bytes; the other half is zero.
+__device__ __forceinline__ Vec16 load_vec8(const void* p) {
+  const uint2 v = __ldg(static_cast<const uint2*>(p));
+  return {{v.x, v.y, 0, 0}};
+}
+
 // The stored elements of 16 bytes as floats.
 template <DType kStorage>
 __device__ __forceinline__ void decode(
@@ -56,6 +62,42 @@ __device__ __forceinline__ float round_decoded(float x) {
   return x;
 }
 
+__device__ __forceinline__ uint32_t pack(__half2 pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+__device__ __forceinline__ uint32_t pack(__nv_bfloat162 pair) {
+  uint32_t bits;
+  memcpy(&bits, &pair, sizeof bits);
+  return bits;
+}
+
+// Two numbers in a type of 16 bits.
+template <DType kStorage>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  static_assert(kStorage == DType::kFloat16 || kStorage == DType::kBFloat16, "16 bits");
+  if constexpr (kStorage == DType::kFloat16) {
+    return pack(__floats2half2_rn(low, high));
+  } else {
+    return pack(__floats2bfloat162_rn(low, high));
+  }
+}
+
+// Floats as the stored elements of 16 bytes, rounded to nearest.
+template <DType kStorage, int kElements>
+__device__ __forceinline__ void encode(const float (&v)[kElements], uint32_t (&words)[4]) {
+  static_assert(kElements * size_of(kStorage) == 16, "16 bytes");
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (kStorage == DType::kFloat32) {
+      words[i] = __float_as_uint(v[i]);
+    } else {
+      words[i] = pack_pair<kStorage>(v[2 * i], v[2 * i + 1]);
+    }
+  }
+}
+
 // The elements of a vector, and one element, as they enter a product.
 template <Precision P>
 __device__ __forceinline__ void to_floats(const Vec16& v, float (&out)[kPerVector<P>]) {
@@ -92,19 +134,8 @@ __device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t at
   }
 }
 
-__device__ __forceinline__ uint32_t pack(__half2 pair) {
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
-__device__ __forceinline__ uint32_t pack(__nv_bfloat162 pair) {
-  uint32_t bits;
-  memcpy(&bits, &pair, sizeof bits);
-  return bits;
-}
-
-// Writes kCount (4 or 8) consecutive elements at `at`, of which those before column `limit - col`
-// exist; 16- and 8-byte stores where the address allows.
+// Writes kCount (4, or whole eights) consecutive elements at `at`, of which those before column
+// `limit - col` exist; 16- and 8-byte stores where the address allows.
 template <int kCount>
 __device__ __forceinline__ void store_row(const MutableDenseView& y, int64_t row, int64_t col,
                                           int64_t limit, const float (&v)[kCount]) {
@@ -127,9 +158,13 @@ __device__ __forceinline__ void store_row(const MutableDenseView& y, int64_t row
                                             : pack(__floats2bfloat162_rn(v[2 * i], v[2 * i + 1]));
     }
     uint16_t* p = static_cast<uint16_t*>(y.data) + at;
-    if (whole && reinterpret_cast<uintptr_t>(p) % (kCount * 2) == 0) {
-      if constexpr (kCount == 8) {
-        *reinterpret_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
+    if (whole && reinterpret_cast<uintptr_t>(p) % (kCount == 4 ? 8 : 16) == 0) {
+      if constexpr (kCount % 8 == 0) {
+#pragma unroll
+        for (int i = 0; i < kCount / 2; i += 4) {
+          *reinterpret_cast<uint4*>(p + 2 * i) =
+              make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
+        }
       } else {
         // Results of the panel kernel leave L2 first: the rows of X are still in use.
         __stcs(reinterpret_cast<uint2*>(p), make_uint2(words[0], words[1]));

@@ -2,16 +2,18 @@
 //
 // A precision is two things apart: how dense operands are stored, and the arithmetic that
 // multiplies them. Kernels ask for the storage where they address, copy and load, and for the
-// arithmetic where they multiply. A storage type of 8 bits is then a DType with its StorageTraits
-// and its decoder (device/vector.cuh), and a Precision that combines it with an arithmetic. The csr
-// kernels take it as it is. The Tensor Core kernels move stored elements into operands unchanged,
-// so they need a conversion first where the two differ: operands_are_stored() is what they assert.
+// arithmetic where they multiply. The csr kernels convert every stored element to float32, so that
+// they take any storage type. The Tensor Core kernels move stored elements into operands unchanged:
+// they take a precision only where operands_are_stored(). docs/adding-a-kernel.md has the steps of
+// adding a storage type.
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "gnnsparse/fragment.h"
 #include "gnnsparse/types.h"
@@ -33,6 +35,14 @@ template <>
 struct StorageTraits<DType::kBFloat16> {
   using Bits = uint16_t;
 };
+
+// The storage types, by the names that torch has for them, in the order of their codes.
+struct NamedDType {
+  DType type;
+  const char* name;
+};
+inline constexpr NamedDType kDTypes[] = {
+    {DType::kFloat32, "float32"}, {DType::kFloat16, "float16"}, {DType::kBFloat16, "bfloat16"}};
 
 // How operands are multiplied. Sums are float32 in every case.
 enum class Arithmetic : int { kFp32, kTf32, kFp16, kBf16 };
@@ -77,6 +87,7 @@ template <DType kDType, Arithmetic kMath>
 struct StoredAndMultiplied {
   static constexpr DType kStorage = kDType;
   using Storage = typename StorageTraits<kDType>::Bits;
+  static_assert(sizeof(Storage) == size_of(kDType), "what size_of says");
   static constexpr int kPerVector = 16 / sizeof(Storage);  // elements of 16 bytes
 
   static constexpr Arithmetic kArithmetic = kMath;
@@ -120,30 +131,78 @@ constexpr bool operands_are_stored() {
   return PrecisionTraits<P>::kStorage == PrecisionTraits<P>::kOperand;
 }
 
-// Calls run(p), where p is the precision as a compile-time constant: run<p>(...) uses it. `kernel`
-// is named in the error where there is no such precision, or fp32 is asked for and
-// kTakesFp32 is false.
-template <bool kTakesFp32, class Run>
-decltype(auto) dispatch_precision(Precision precision, const char* kernel, const Run& run) {
-  switch (precision) {
-    case Precision::kTf32:
-      return run(std::integral_constant<Precision, Precision::kTf32>{});
-    case Precision::kFp16:
-      return run(std::integral_constant<Precision, Precision::kFp16>{});
-    case Precision::kBf16:
-      return run(std::integral_constant<Precision, Precision::kBf16>{});
-    case Precision::kFp32:
-      if constexpr (kTakesFp32) {
-        return run(std::integral_constant<Precision, Precision::kFp32>{});
-      }
+// What is known of a precision at run time. The rows are in the order of the codes.
+struct PrecisionRow {
+  Precision precision;
+  const char* name;  // in Python
+  DType storage;
+  bool operands_are_stored;
+};
+template <Precision P>
+constexpr PrecisionRow precision_row(const char* name) {
+  return {P, name, PrecisionTraits<P>::kStorage, operands_are_stored<P>()};
+}
+inline constexpr PrecisionRow kPrecisions[] = {
+    precision_row<Precision::kFp32>("fp32"), precision_row<Precision::kTf32>("tf32"),
+    precision_row<Precision::kFp16>("fp16"), precision_row<Precision::kBf16>("bf16")};
+
+constexpr bool places_are_codes() {
+  for (size_t i = 0; i < std::size(kDTypes); ++i) {
+    if (static_cast<size_t>(kDTypes[i].type) != i) return false;
   }
-  throw std::invalid_argument(std::string("precision: the ") + kernel + " kernel has no fp32");
+  for (size_t i = 0; i < std::size(kPrecisions); ++i) {
+    if (static_cast<size_t>(kPrecisions[i].precision) != i) return false;
+  }
+  return true;
+}
+static_assert(places_are_codes(), "rows are found by their codes");
+
+// Calls body(p) for every precision, where p is the precision as a compile-time constant.
+template <class Body, size_t... kIndex>
+void for_each_precision(const Body& body, std::index_sequence<kIndex...>) {
+  (body(std::integral_constant<Precision, kPrecisions[kIndex].precision>{}), ...);
+}
+template <class Body>
+void for_each_precision(const Body& body) {
+  for_each_precision(body, std::make_index_sequence<std::size(kPrecisions)>{});
+}
+
+// The precisions that a kernel family is compiled for: one that converts what it loads takes every
+// one; a Tensor Core kernel takes those whose operands are stored, and of these the ones whose
+// operands are whole where it has no code for two tf32 numbers.
+struct EveryPrecision {
+  template <Precision P>
+  static constexpr bool kTakes = true;
+};
+struct StoredOperands {
+  template <Precision P>
+  static constexpr bool kTakes = operands_are_stored<P>();
+};
+struct StoredWholeOperands {
+  template <Precision P>
+  static constexpr bool kTakes = operands_are_stored<P>() && !kSplit<P>;
+};
+
+// Calls run(p), where p is the precision as a compile-time constant: run<p>(...) uses it. `kernel`
+// is named in the error where Family does not take the precision.
+template <class Family, class Run>
+void dispatch_precision(Precision precision, const char* kernel, const Run& run) {
+  bool found = false;
+  for_each_precision([&](auto p) {
+    if constexpr (Family::template kTakes<decltype(p)::value>) {
+      if (precision != p) return;
+      found = true;
+      run(p);
+    }
+  });
+  if (found) return;
+  throw std::invalid_argument(std::string("precision: the ") + kernel + " kernel has no " +
+                              kPrecisions[static_cast<int>(precision)].name);
 }
 
 // The dtype that operands of a precision are stored in.
 inline DType storage_of(Precision precision) {
-  return dispatch_precision<true>(precision, "",
-                                  [](auto p) { return PrecisionTraits<p>::kStorage; });
+  return kPrecisions[static_cast<int>(precision)].storage;
 }
 
 }  // namespace gnnsparse

@@ -144,8 +144,8 @@ void combine_attention(const PanelAttention& p, const HeadsView& to, int64_t wid
 }
 
 void attention_panel(const PanelAttention& p, AttentionPass pass, Stream stream) {
-  dispatch_precision<true>(p.problem.precision, "attention",
-                           [&](auto precision) { run<precision>(p, pass, stream); });
+  dispatch_precision<StoredOperands>(p.problem.precision, "attention",
+                                     [&](auto precision) { run<precision>(p, pass, stream); });
 }
 
 }  // namespace gnnsparse::cuda

@@ -29,17 +29,6 @@ inline ChunkRows whole_chunks(const MutableDenseView& to, int64_t width, DType s
   return {static_cast<char*>(to.data), static_cast<uint32_t>(stride), static_cast<int>(bytes)};
 }
 
-// Two numbers in a type of 16 bits.
-template <DType kDType>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  static_assert(kDType == DType::kFloat16 || kDType == DType::kBFloat16, "16 bits");
-  if constexpr (kDType == DType::kFloat16) {
-    return pack(__floats2half2_rn(low, high));
-  } else {
-    return pack(__floats2bfloat162_rn(low, high));
-  }
-}
-
 // 16 bytes of results. They leave L2 first: gathered rows are still in use.
 __device__ __forceinline__ void store_chunk(char* to, const uint32_t (&words)[4]) {
   __stcs(reinterpret_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
@@ -47,14 +36,7 @@ __device__ __forceinline__ void store_chunk(char* to, const uint32_t (&words)[4]
 template <Precision P, int kElements>
 __device__ __forceinline__ void store_vec16(char* to, const float (&v)[kElements]) {
   uint32_t words[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (sizeof(StorageOf<P>) == 4) {
-      words[i] = __float_as_uint(v[i]);
-    } else {
-      words[i] = pack_pair<PrecisionTraits<P>::kStorage>(v[2 * i], v[2 * i + 1]);
-    }
-  }
+  encode<PrecisionTraits<P>::kStorage>(v, words);
   store_chunk(to, words);
 }
 

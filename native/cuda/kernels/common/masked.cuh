@@ -21,7 +21,7 @@ __device__ __forceinline__ Vec16 load_masked(const void* row, int64_t feature, i
     if (inside <= 0) {
       v.word[i] = 0;
     } else if (inside < kPerWord) {
-      v.word[i] &= 0xffffu;
+      v.word[i] &= (1u << 8 * sizeof(Storage) * inside) - 1;
     }
   }
   return v;

@@ -74,7 +74,7 @@ void run(const CsrSddmm& p, Stream stream) {
 }  // namespace
 
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream) {
-  dispatch_precision<true>(precision, "csr", [&](auto p) { run<p>(problem, stream); });
+  dispatch_precision<EveryPrecision>(precision, "csr", [&](auto p) { run<p>(problem, stream); });
 }
 
 }  // namespace gnnsparse::cuda

@@ -3,8 +3,8 @@
 namespace gnnsparse::cuda {
 
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream) {
-  dispatch_precision<true>(precision, "panel",
-                           [&](auto p) { PanelSddmmUnit<p>::run(problem, stream); });
+  dispatch_precision<StoredOperands>(precision, "panel",
+                                     [&](auto p) { PanelSddmmUnit<p>::run(problem, stream); });
 }
 
 }  // namespace gnnsparse::cuda

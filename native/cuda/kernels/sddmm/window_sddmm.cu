@@ -132,7 +132,8 @@ void run(const WindowSddmm& p, Stream stream) {
 }  // namespace
 
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream) {
-  dispatch_precision<false>(precision, "window", [&](auto p) { run<p>(problem, stream); });
+  dispatch_precision<StoredWholeOperands>(precision, "window",
+                                          [&](auto p) { run<p>(problem, stream); });
 }
 
 }  // namespace gnnsparse::cuda

@@ -38,9 +38,13 @@ class BatchValues {
 
   __device__ BatchValues(const Storage* values, int at, int room) {
     if (at + kBatch <= room) {
+      if constexpr (kElements > kBatch) {
+        packed_[0] = load_vec8(values + at);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kBatch / kElements; ++i) {
-        packed_[i] = load_vec16(values + at + i * kElements);
+        for (int i = 0; i < kBatch / kElements; ++i) {
+          packed_[i] = load_vec16(values + at + i * kElements);
+        }
       }
       return;
     }
@@ -49,13 +53,13 @@ class BatchValues {
     for (int i = 0; i < kBatch; ++i) to[i] = at + i < room ? __ldg(values + at + i) : Storage{0};
   }
   __device__ float operator()(int i) const {
-    const uint32_t word = packed_[i / kElements].word[i % kElements * 4 / kElements];
-    if constexpr (kElements == 4) return scalar_to_float<P>(word);
-    return scalar_to_float<P>(static_cast<Storage>(i % 2 == 0 ? word : word >> 16));
+    constexpr int kPerWord = kElements / 4;
+    const uint32_t word = packed_[i / kElements].word[i % kElements / kPerWord];
+    return scalar_to_float<P>(static_cast<Storage>(word >> 8 * sizeof(Storage) * (i % kPerWord)));
   }
 
  private:
-  Vec16 packed_[kBatch / kElements];
+  Vec16 packed_[ceil_div(kBatch, kElements)];
 };
 
 template <Precision P>
@@ -307,7 +311,7 @@ void run(const CsrSpmm& problem, Stream stream) {
 }  // namespace
 
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream) {
-  dispatch_precision<true>(precision, "csr", [&](auto p) { run<p>(problem, stream); });
+  dispatch_precision<EveryPrecision>(precision, "csr", [&](auto p) { run<p>(problem, stream); });
 }
 
 }  // namespace gnnsparse::cuda

@@ -4,8 +4,8 @@
 namespace gnnsparse::cuda {
 
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream) {
-  dispatch_precision<true>(precision, "panel",
-                           [&](auto p) { PanelSpmmUnit<p>::run(problem, stream); });
+  dispatch_precision<StoredOperands>(precision, "panel",
+                                     [&](auto p) { PanelSpmmUnit<p>::run(problem, stream); });
   reduce_cut(problem, problem.a.shape.panel, stream);
 }
 

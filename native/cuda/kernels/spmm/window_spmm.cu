@@ -4,8 +4,8 @@
 namespace gnnsparse::cuda {
 
 void spmm_window(const WindowSpmm& problem, Precision precision, Stream stream) {
-  dispatch_precision<false>(precision, "window",
-                            [&](auto p) { WindowSpmmUnit<p>::run(problem, stream); });
+  dispatch_precision<StoredWholeOperands>(precision, "window",
+                                          [&](auto p) { WindowSpmmUnit<p>::run(problem, stream); });
   reduce_cut(problem, problem.a.shape.window, stream);
 }
 

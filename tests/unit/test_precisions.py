@@ -1,0 +1,55 @@
+"""What follows from the native table of precisions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gnnsparse import Precision, _native
+from gnnsparse.plan import KERNELS, AttentionProblem, Plan, Problem, choose_plan
+from tests.gpu_paths import H200
+from tests.helpers import panel_counts
+
+
+def test_python_has_the_precisions_of_the_native_module() -> None:
+    assert list(_native.PRECISIONS) == sorted(Precision.names(), key=lambda name: Precision(name).code)
+    assert set(_native.PRECISIONS) == set(Precision.names())
+    storage = {precision.value: precision.storage for precision in Precision}
+    half = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    assert storage == {"fp32": torch.float32, "tf32": torch.float32, **half}
+
+
+def test_tensor_core_kernels_refuse_what_they_would_have_to_convert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them with one reason; products run by the csr kernel, and attention as a chain of them."""
+    traits = {**_native.PRECISIONS["fp16"], "operands_are_stored": False}
+    monkeypatch.setitem(_native.PRECISIONS, "fp16", traits)
+    reason = "Tensor Core kernels do not convert float16, which fp16 stores"
+    for op, kind in (("spmm", Problem), ("sddmm", Problem), ("attention", AttentionProblem)):
+        problem = kind(
+            op,
+            H200,
+            Precision.FP16,
+            1000,
+            1000,
+            50_000,
+            64,
+            "window",
+            20_000,
+            panels=panel_counts(30_000, 25_000),
+        )
+        refused = {kernel.name: kernel.can_run(problem).problem for kernel in KERNELS[op]}
+        able = {"csr"} if op != "attention" else {"rows", "chain"}
+        assert {name for name, why in refused.items() if not why} == able
+        assert {why for name, why in refused.items() if name not in able} == {reason}
+        plan = choose_plan(problem)
+        assert plan.kernel == ("csr" if op != "attention" else "chain")
+        assert reason in str(plan)
+
+
+def test_a_plan_that_is_forced_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    traits = {**_native.PRECISIONS["fp16"], "operands_are_stored": False}
+    monkeypatch.setitem(_native.PRECISIONS, "fp16", traits)
+    problem = AttentionProblem("attention", H200, Precision.FP16, 100, 100, 900, 16, value_width=16)
+    kernel = next(kernel for kernel in KERNELS["attention"] if kernel.name == "attention")
+    with pytest.raises(ValueError, match="attention 16 can't run here: Tensor Core kernels do not convert"):
+        kernel.check(problem, Plan("attention"))
