@@ -106,11 +106,12 @@ class CsrKernel(Kernel):
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
         """Returns the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
-        counts, row_bytes = problem.panel(SCORE_ROWS), problem.slices * SLICE_BYTES
+        counts = problem.panel(SCORE_ROWS)
+        row_bytes = min(problem.slices * SLICE_BYTES, problem.row_bytes)
         distinct = min(counts.slots, problem.nnz) if counts is not None else problem.nnz
         return CsrLoad(
             problem.rows, problem.slices, row_bytes * problem.nnz, row_bytes * distinct,
-            problem.cols * SLICE_BYTES, (problem.rows + problem.cols) / 2 * problem.row_bytes,
+            problem.cols * min(SLICE_BYTES, problem.row_bytes), (problem.rows + problem.cols) / 2 * problem.row_bytes,
             part * plan.lanes / plan.row_lanes,
         )  # fmt: skip
 

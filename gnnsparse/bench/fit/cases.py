@@ -35,8 +35,6 @@ SUITE = (
 _PRECISIONS = (Precision.FP16, Precision.TF32, Precision.FP32)
 _WIDTHS, _SCORE_WIDTHS, _STORED_WIDTHS = (32, 64, 128, 256), (64, 128), (128,)
 _REPEATS = 7
-#: For matrices of more nonzeros only some of a kernel's plans are measured.
-_LARGE = 2 * 10**7
 
 
 @dataclass(frozen=True)
@@ -55,20 +53,14 @@ class Case:
 
 
 def _plans(problem: Problem) -> list[Plan]:
-    """Returns the plans that the choice is made among; for a large matrix only those with one tile limit."""
+    """Returns the plans that the choice is made among."""
     found: dict[Plan, None] = {}
     for kernel in KERNELS[problem.op]:
         if not kernel.can_run(problem):
             continue
         plans: list[Plan] = [kernel.default(problem)]
         if isinstance(kernel, PanelKernel):
-            options = kernel.options(problem)
-            least = min(option.tile_limit for option in options)
-            plans += [
-                option
-                for option in options
-                if problem.nnz < _LARGE or (option.slices <= 2 and option.tile_limit == least)
-            ]
+            plans += kernel.options(problem)
         found.update((replace(plan, reasons=()), None) for plan in plans)
     return list(found)
 

@@ -29,8 +29,8 @@ from gnnsparse.plan.panel import PANELS
 __all__ = ["Fit", "Quality", "Table", "fit_record", "quality_of"]
 
 _Group = tuple[Any, ...]
-#: Weights of the squared error of the times and of the squared distance from the start in the objective.
-_ERROR, _DISTANCE = 0.02, 2e-4
+#: Weights of the error of the times and of the squared distance from the start in the objective.
+_ERROR, _DISTANCE = 0.3, 2e-4
 #: Softness of the choice, as a relative difference of times, in the minimisations one after the other.
 _SOFTNESS = (0.1, 0.03, 0.01)
 #: The largest factor by which a number may differ from the one it starts from.
@@ -105,6 +105,16 @@ class Table:
         for group, (at, load) in self._groups.items():
             modelled[at] = np.log(_modelled(record, group, load))
         return modelled
+
+    def time_error(self, modelled: np.ndarray) -> float:
+        """Returns how far modelled times are off: a mean of squares, of absolute values where they are large.
+
+        Plans far from the best of their case count less.
+        """
+        error = np.abs(modelled - self.log_times)
+        huber = np.where(error < 0.3, error**2, 0.6 * error - 0.09)
+        share = np.exp(-self.regret / 0.5)
+        return float((share * huber).sum() / share.sum())
 
     def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
         """Computes the regret of the softened choice of each case, float64 [cases].
@@ -248,21 +258,15 @@ def _objective(table: Table, numbers: _Numbers, softness: float) -> Callable[[np
         modelled = table.model(numbers.quick(theta))
         regret = table.soft_regret(modelled, softness)
         lost = np.maximum(regret + np.log(LOST) + 0.01, 0.0)  # from a regret of 2 % on
-        error = np.minimum(np.abs(modelled - table.log_times), 1.0)
         chosen = (table.weight * (regret + 10 * lost)).mean()
-        return float(chosen + _ERROR * (error**2).mean() + _DISTANCE * (theta**2).mean())
+        return float(chosen + _ERROR * table.time_error(modelled) + _DISTANCE * (theta**2).mean())
 
     return cost
 
 
 def _times_objective(table: Table, numbers: _Numbers) -> Callable[[np.ndarray], float]:
-    """Returns how far modelled times are off, mainly those of plans that are near the best of their case."""
-    share = np.exp(-table.regret / 0.5)
-
     def cost(theta: np.ndarray) -> float:
-        error = np.abs(table.model(numbers.quick(theta)) - table.log_times)
-        huber = np.where(error < 0.3, error**2, 0.6 * error - 0.09)
-        return float((share * huber).sum() / share.sum() + _DISTANCE * (theta**2).mean())
+        return table.time_error(table.model(numbers.quick(theta))) + float(_DISTANCE * (theta**2).mean())
 
     return cost
 
