@@ -6,6 +6,7 @@ This is the one module that hands CSR arrays to the native code: everything abov
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,9 @@ from gnnsparse.errors import check_memory
 __all__ = ["Csr", "address", "coo_to_csr", "index_dtype", "run_cuda"]
 
 _MAX_INT32 = 2**31 - 1
+
+#: Nonzeros that `Csr.count_near` takes at a time.
+_NEAR_PART = 1 << 24
 
 
 def address(tensor: torch.Tensor | None) -> int:
@@ -97,6 +101,26 @@ class Csr:
         rows = torch.arange(self.rows, device=self.device)
         # Not `degrees`: torch.compile can't trace the making of a cached property.
         return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.nnz)
+
+    def count_near(self, reach: int) -> int:
+        """Counts the nonzeros near the diagonal, whose column differs by at most `reach` from its position.
+
+        In a matrix that is not square, row r crosses the diagonal at column r * cols // rows.
+
+        Returns:
+            The number of nonzeros (i, j) with |j - i * cols // rows| <= reach.
+        """
+        # In parts, because the intermediate tensors take many times the bytes of the indices.
+        parts = torch.arange(0, self.nnz, _NEAR_PART, device=self.device)
+        bounds = [*torch.searchsorted(self.indptr, parts, right=True).sub(1).tolist(), self.rows]
+        found = 0
+        for first, last in itertools.pairwise(bounds):
+            diagonal = torch.arange(first, last, device=self.device) * self.cols // max(self.rows, 1)
+            degrees = self.indptr[first : last + 1].diff()
+            begin, end = self.indptr[first], self.indptr[last]
+            distance = self.indices[begin:end] - torch.repeat_interleave(diagonal, degrees)
+            found += int((distance.abs() <= reach).sum())
+        return found
 
     def _empty_like(self, rows: int, nnz: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         indptr = torch.empty(rows + 1, dtype=torch.int64, device=self.device)

@@ -16,6 +16,7 @@ from gnnsparse.kept import Kept, Key
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
 from gnnsparse.plan.panel import HEIGHTS, takes
+from gnnsparse.plan.problem import NEAR
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.preprocess.convert import convert, count_slots
@@ -79,6 +80,11 @@ class _Panels(Key[BlockedMatrix]):
 @dataclass(frozen=True)
 class _Counts(Key[PanelCounts]):
     height: int
+
+
+@dataclass(frozen=True)
+class _Near(Key[int]):
+    pass
 
 
 @dataclass(frozen=True)
@@ -367,12 +373,18 @@ class KernelCache:
         common = (op, device, self.precision, csr.rows, csr.cols, csr.nnz, product.width, name, slots)
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
-            return Problem(*common, product.edge_values, weighted, panels)
+            return Problem(*common, product.edge_values, weighted, panels, self._near() if panels else 0)
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
-            *common, False, weighted, panels, product.value_width, product.heads, product.has_score_terms,
+            *common, False, weighted, panels, 0, product.value_width, product.heads, product.has_score_terms,
             self.allows_panels, back,
         )  # fmt: skip
+
+    def _near(self) -> int:
+        """Counts the nonzeros near the diagonal, unless rows have other places than their numbers."""
+        if self.row_ids is not None:
+            return 0
+        return self.kept.get(_Near(), lambda: self.csr.count_near(NEAR))
 
     def _panels_of(self, op: str) -> tuple[PanelCounts, ...]:
         """Counts panels of the heights that an operation has; tall ones only where they may pay."""

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Everything that needs an NVIDIA GPU: build, GPU tests, compute-sanitizer, benchmarks.
 #
-#   scripts/gpu_check.sh [build] [test] [sanitize] [bench]      (no argument: all four)
+#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [fit] [choices]
+#
+# Without an argument: the first four. `fit` measures this GPU and writes a record of it, and `choices` compares what
+# the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md).
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
-# `pip install .[train,dev]`. Results of `bench` go to $OUT (default: benchmarks/results); where the
+# `pip install .[train,dev]`. Results go to $OUT (default: benchmarks/results); where the
 # sources are a copy without git, $GNNSPARSE_COMMIT names their commit in them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,7 +30,7 @@ build() {
 }
 
 test_() {
-  "$python" -m pytest -m gpu -q -p no:cacheprovider
+  "$python" -m pytest -m gpu -q -p no:cacheprovider --numprocesses "${JOBS:-4}"
 }
 
 sanitize() {
@@ -67,12 +70,29 @@ bench() {
   "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }
 
+fit() {
+  mkdir -p "$out"
+  # What was measured is kept: `gnnsparse bench fit --measured` fits to it again without a GPU.
+  "$python" -m gnnsparse.cli bench fit --keep "$out/fit_measured.json" --out "$out/gpu_record.json"
+}
+
+choices() {
+  mkdir -p "$out"
+  local gpu
+  gpu=$("$python" -c 'import torch; print(torch.cuda.get_device_name().split()[1].lower())')
+  "$python" -m gnnsparse.cli bench kernels --device cuda \
+    --matrix reddit_like products_like amazon_like arxiv_like dd_like --width 32 128 256 \
+    --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices_$gpu.json"
+}
+
 for step in "${steps[@]}"; do
   case $step in
     build) build ;;
     test) test_ ;;
     sanitize) sanitize ;;
     bench) bench ;;
-    *) echo "unknown step '$step': build, test, sanitize or bench" >&2; exit 2 ;;
+    fit) fit ;;
+    choices) choices ;;
+    *) echo "unknown step '$step': build, test, sanitize, bench, fit or choices" >&2; exit 2 ;;
   esac
 done

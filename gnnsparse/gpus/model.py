@@ -15,7 +15,17 @@ import numpy as np
 from gnnsparse.gpus.record import CsrRates, MemoryRates, PanelRates, PanelRow, PanelVariant
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 
-__all__ = ["CsrLoad", "PanelLoad", "PanelWork", "TileCounts", "csr_us", "gather_us", "panel_us", "pass_us"]
+__all__ = [
+    "CsrLoad",
+    "PanelLoad",
+    "PanelWork",
+    "TileCounts",
+    "csr_us",
+    "gather_us",
+    "panel_us",
+    "panel_variant",
+    "pass_us",
+]
 
 #: Lengths of panels: pairs (K tiles, number of panels with that many K tiles), in rising order.
 TileCounts = tuple[tuple[int, int], ...]
@@ -49,7 +59,7 @@ class CsrLoad:
         rows: rows of the matrix.
         slices: slices of 128 bytes in a row of X.
         gathered: bytes of rows of X that are read: one row for each nonzero.
-        distinct: bytes of those that no earlier one of 16 neighbouring rows reads.
+        near: bytes of those for nonzeros near the diagonal, which neighbouring rows of A read, too.
         in_use: bytes of the part of X that running warps read from.
         pass_bytes: mean of the bytes of X and of the result, for a pass that reads the one and writes the
             other.
@@ -59,7 +69,7 @@ class CsrLoad:
     rows: Any
     slices: Any
     gathered: Any
-    distinct: Any
+    near: Any
     in_use: Any
     pass_bytes: Any
     longest: Any
@@ -81,11 +91,17 @@ def csr_us(
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = rates.group_row_us if grouped else rates.row_us + load.slices * rates.slice_us
-    gathered = rates.shared * load.gathered + (1 - rates.shared) * load.distinct
+    gathered = load.gathered - (1 - rates.near) * load.near
     total = gather_factor * gather_us(memory, gathered, load.in_use) + load.rows * row
     total = total * (rates.sddmm if op == "sddmm" else 1.0)
     wait = rates.start_us + load.longest / _BATCH * rates.batch_us
     return np.maximum(np.maximum(total, pass_us(memory, load.pass_bytes)), wait)
+
+
+def panel_variant(row: PanelRow, name: str) -> PanelVariant:
+    """Returns the costs of an arithmetic and storage, or of the nearest that the row has (see PanelRow)."""
+    arithmetic = name.removesuffix("_stored")
+    return row.variants[next(n for n in (name, arithmetic, "half") if n in row.variants)]
 
 
 @dataclass(frozen=True)

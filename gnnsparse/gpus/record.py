@@ -67,8 +67,8 @@ class CsrRates:
         group_row_us: microseconds of the whole GPU for each row in a group of short rows.
         row_gather, group_gather: the time of the gather over its time by the rate of L2, for each arithmetic
             ("half", "tf32", "fp32"): for rows by themselves, and for rows in groups.
-        shared: cost of gathering a row of X that an earlier one of 16 neighbouring rows has gathered, over
-            the cost of a row that none of them has; from 0 to 1.
+        near: cost of gathering a row of X for a nonzero near the diagonal, which L1 often holds, over the
+            cost for other nonzeros; from 0 to 1.
         sddmm: the time of SDDMM over the time of SpMM.
         warps: warps on a multiprocessor among which a small matrix is divided.
         group_degree: rows are put into groups below this mean number of nonzeros a row.
@@ -87,7 +87,7 @@ class CsrRates:
     group_row_us: float
     row_gather: Mapping[str, float]
     group_gather: Mapping[str, float]
-    shared: float
+    near: float
     sddmm: float
     warps: int
     group_degree: float
@@ -244,8 +244,8 @@ def _check(record: GpuRecord, where: str) -> GpuRecord:
         "panel.power": record.panel.power,
         "attention.tall_blocks": record.attention.tall_blocks,
     }
-    if not 0 <= record.csr.shared <= 1:
-        _reject(f"{where}.csr.shared", f"got {record.csr.shared}; accepted: from 0 to 1")
+    if not 0 <= record.csr.near <= 1:
+        _reject(f"{where}.csr.near", f"got {record.csr.near}; accepted: from 0 to 1")
     for name, value in rates.items():
         if value <= 0:
             _reject(f"{where}.{name}", f"got {value}; accepted: above 0")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gnnsparse.gpus.model import CsrLoad, csr_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.problem import Problem
-from gnnsparse.tiles import SCORE_ROWS, SLICE_BYTES, VECTOR_BYTES
+from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
 
 __all__ = ["CSR", "CsrPlan"]
 
@@ -106,14 +106,16 @@ class CsrKernel(Kernel):
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
         """Returns the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
-        counts = problem.panel(SCORE_ROWS)
         row_bytes = min(problem.slices * SLICE_BYTES, problem.row_bytes)
-        distinct = min(counts.slots, problem.nnz) if counts is not None else problem.nnz
         return CsrLoad(
-            problem.rows, problem.slices, row_bytes * problem.nnz, row_bytes * distinct,
-            problem.cols * min(SLICE_BYTES, problem.row_bytes), (problem.rows + problem.cols) / 2 * problem.row_bytes,
-            part * plan.lanes / plan.row_lanes,
-        )  # fmt: skip
+            rows=problem.rows,
+            slices=problem.slices,
+            gathered=row_bytes * problem.nnz,
+            near=row_bytes * problem.near,
+            in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),
+            pass_bytes=(problem.rows + problem.cols) / 2 * problem.row_bytes,
+            longest=part * plan.lanes / plan.row_lanes,
+        )
 
 
 CSR = CsrKernel()

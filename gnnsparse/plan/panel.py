@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import Device
-from gnnsparse.gpus.model import PanelLoad, PanelWork, panel_us
+from gnnsparse.gpus.model import PanelLoad, PanelWork, panel_us, panel_variant
 from gnnsparse.gpus.record import PanelRow, PanelVariant
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.problem import Problem
@@ -208,8 +208,7 @@ class PanelKernel(Kernel):
         """Returns the record's costs of the height, or of the nearest one that it has, and of the variant."""
         heights = problem.record.panel.heights
         row = heights[min(heights, key=lambda height: (abs(height - self.height), height))]
-        base = row.variants.get(problem.arithmetic, row.variants["half"])
-        return row, row.variants.get(self.variant(problem, plan), base)
+        return row, panel_variant(row, self.variant(problem, plan))
 
 
 #: The panel kernels of SpMM and SDDMM by height.

@@ -11,7 +11,10 @@ from gnnsparse.gpus.record import GpuRecord, record_for
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 
-__all__ = ["AttentionProblem", "PanelCounts", "Problem"]
+__all__ = ["NEAR", "AttentionProblem", "PanelCounts", "Problem"]
+
+#: The distance from the diagonal up to which columns count as near: that many rows of X fit L1.
+NEAR = 512
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Problem:
         edge_values: whether values are given in the call, in the order of the nonzeros.
         weighted: whether the matrix has its own value for each nonzero, so that it is not rank-1.
         panels: counts of the matrix in panels, for each height that was counted.
+        near: nonzeros whose columns are within NEAR of the diagonal, where neighbouring rows read rows of X
+            that lie close together; 0 if rows were reordered or nothing was counted.
     """
 
     op: str
@@ -59,6 +64,7 @@ class Problem:
     edge_values: bool = False
     weighted: bool = False
     panels: tuple[PanelCounts, ...] = ()
+    near: int = 0
 
     @cached_property
     def record(self) -> GpuRecord:

@@ -98,6 +98,7 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
         (("memory", "pass_tbs"), 0, r"memory\.pass_tbs: got 0"),
         (("memory", "pass_tbs"), math.inf, "got inf; accepted: a finite number"),
         (("csr", "warps"), 2.5, r"csr\.warps: got 2\.5; accepted: an integer"),
+        (("csr", "near"), 1.5, r"csr\.near: got 1\.5; accepted: from 0 to 1"),
         (("csr", "row_gather"), {"half": 1.0}, "accepted: half, tf32 and fp32"),
         (("panel", "heights"), {}, "has no row 16"),
         (("panel", "heights"), {"tall": {}}, "'tall'; accepted: a positive integer"),

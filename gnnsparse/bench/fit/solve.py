@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from gnnsparse.bench.fit.cases import Case
-from gnnsparse.gpus.model import CsrLoad, PanelLoad, csr_us, panel_us
+from gnnsparse.gpus.model import CsrLoad, PanelLoad, csr_us, panel_us, panel_variant
 from gnnsparse.gpus.record import GpuRecord, PanelRow, PanelVariant
 from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.plan import CsrPlan, PanelPlan, WindowPlan
@@ -30,7 +30,7 @@ __all__ = ["Fit", "Quality", "Table", "fit_record", "quality_of"]
 
 _Group = tuple[Any, ...]
 #: Weights of the error of the times and of the squared distance from the start in the objective.
-_ERROR, _DISTANCE = 0.3, 2e-4
+_ERROR, _DISTANCE = 0.5, 2e-4
 #: Softness of the choice, as a relative difference of times, in the minimisations one after the other.
 _SOFTNESS = (0.1, 0.03, 0.01)
 #: The largest factor by which a number may differ from the one it starts from.
@@ -38,8 +38,8 @@ _REACH = 8.0
 #: A choice is lost if its speed is below this share of the best plan's.
 LOST = 0.97
 #: The exponent of a case's time in its weight.
-_WEIGHT = 0.4
-_STEPS, _TRIES = 60, 12000
+_WEIGHT = 0.5
+_STEPS, _TRIES = 60, 25000
 #: How much worse than the present vector a random change may be, at first, to be kept now and then.
 _HEAT = 4e-3
 
@@ -113,7 +113,7 @@ class Table:
         """
         error = np.abs(modelled - self.log_times)
         huber = np.where(error < 0.3, error**2, 0.6 * error - 0.09)
-        share = np.exp(-self.regret / 0.5)
+        share = np.exp(-self.regret)
         return float((share * huber).sum() / share.sum())
 
     def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
@@ -160,7 +160,7 @@ def _modelled(record: Any, group: _Group, load: Any) -> np.ndarray:
         assert isinstance(load, PanelLoad)
         _, height, variant = group
         row = record.panel.heights[height]
-        us = panel_us(load, record.memory, record.panel, row, row.variants[variant])
+        us = panel_us(load, record.memory, record.panel, row, panel_variant(row, variant))
     return np.asarray(us)
 
 
@@ -181,9 +181,9 @@ class _Numbers:
         self._plain = to_plain(start)
         self.paths = [path for path in _paths(start) if self._at(path) > 0]
         self._start = np.array([self._at(path) for path in self.paths])
-        # Bounds of the logarithms. What neighbouring rows share costs at most as much as the rest.
+        # Bounds of the logarithms. A nonzero near the diagonal costs at most what another one does.
         reach = np.full(len(self.paths), np.log(_REACH))
-        at_most = [1.0 if path == ("csr", "shared") else np.inf for path in self.paths]
+        at_most = [1.0 if path == ("csr", "near") else np.inf for path in self.paths]
         self.least, self.most = -reach, np.minimum(reach, np.log(at_most / self._start))
         # A stand-in for a record, because checking a record for each vector would take most of the time.
         self._tree = _tree(start)
@@ -230,7 +230,7 @@ def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
 
 
 def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
-    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "shared", "sddmm")
+    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "near", "sddmm")
     found: list[tuple[str, ...]] = [("csr", name) for name in csr]
     found += [("csr", of, name) for of in ("row_gather", "group_gather") for name in ("half", "tf32", "fp32")]
     found += [("panel", name) for name in ("power", "slice_in_use", "add_us", "add_part_us")]
@@ -350,9 +350,8 @@ def _with_variants(record: GpuRecord, table: Table) -> GpuRecord:
     """Returns the record with costs for each arithmetic and storage that was measured."""
     heights = dict(record.panel.heights)
     for height, name in sorted(table.panel_variants):
-        variants = heights[height].variants
-        base = variants.get(name.removesuffix("_stored"), variants["half"])
-        heights[height] = replace(heights[height], variants={**variants, name: variants.get(name, base)})
+        row = heights[height]
+        heights[height] = replace(row, variants={**row.variants, name: panel_variant(row, name)})
     return replace(record, panel=replace(record.panel, heights=heights))
 
 
@@ -372,13 +371,13 @@ def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, trie
     start = _with_variants(start, table)
     numbers = _Numbers(start)
     zero = np.zeros(len(numbers.paths))
-    tried = [zero]
-    for theta in (zero, _minimised(_times_objective(table, numbers), zero, numbers, steps)):
-        for softness in _SOFTNESS:
-            theta = _minimised(_objective(table, numbers, softness), theta, numbers, steps)
-            tried.append(theta)
+    theta = _minimised(_times_objective(table, numbers), zero, numbers, 3 * steps)
+    tried = [zero, theta]
+    for softness in _SOFTNESS:
+        theta = _minimised(_objective(table, numbers, softness), theta, numbers, steps)
+        tried.append(theta)
     final = _objective(table, numbers, _SOFTNESS[-1])
-    tried += [_annealed(final, of, numbers, tries) for of in (zero, min(tried[1:], key=final))]
+    tried += [_annealed(final, of, numbers, tries) for of in (zero, min(tried, key=final))]
     best = numbers.record(_minimised(final, min(tried, key=final), numbers, steps))
     before = quality_of(start, table)
     return Fit(_with_window(best, cases), before, quality_of(best, table))
