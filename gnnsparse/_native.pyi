@@ -1,6 +1,8 @@
 """Types of the native module. Addresses, sizes and streams are plain integers; an address of 0 is no array.
 
 Objects hold addresses only: keep the tensors while they are used.
+
+Signatures are written out where several functions take the same arguments: a stub has no way to share them.
 """
 
 from typing import TypedDict

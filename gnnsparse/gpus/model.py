@@ -56,8 +56,8 @@ class CsrLoad:
     """The load of the csr kernel.
 
     Attributes:
-        rows: rows of the matrix.
-        slices: slices of 128 bytes in a row of X.
+        rows, nnz: rows and nonzeros of the matrix.
+        slices: bytes of a row of X, in slices of 128 bytes; need not be whole.
         gathered: bytes of rows of X that are read: one row for each nonzero.
         near: bytes of those for nonzeros near the diagonal, which neighbouring rows of A read, too.
         in_use: bytes of the part of X that running warps read from.
@@ -67,6 +67,7 @@ class CsrLoad:
     """
 
     rows: Any
+    nnz: Any
     slices: Any
     gathered: Any
     near: Any
@@ -90,9 +91,10 @@ def csr_us(
         op: "spmm" or "sddmm".
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
-    row = rates.group_row_us if grouped else rates.row_us + load.slices * rates.slice_us
+    row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
     gathered = load.gathered - (1 - rates.near) * load.near
-    total = gather_factor * gather_us(memory, gathered, load.in_use) + load.rows * row
+    total = gather_factor * gather_us(memory, gathered, load.in_use)
+    total = total + load.rows * row + load.nnz * rates.nnz_us
     total = total * (rates.sddmm if op == "sddmm" else 1.0)
     wait = rates.start_us + load.longest / _BATCH * rates.batch_us
     return np.maximum(np.maximum(total, pass_us(memory, load.pass_bytes)), wait)

@@ -63,8 +63,9 @@ class CsrRates:
         start_us: microseconds that a warp waits at its start.
         batch_us: microseconds that a warp waits for each batch of 8 nonzeros.
         row_us, slice_us: microseconds of the whole GPU (the cost divided among all multiprocessors) for each
-            row, and for each slice of 128 bytes of a row.
-        group_row_us: microseconds of the whole GPU for each row in a group of short rows.
+            row, and for each slice of 128 bytes of a row, half of it for half a slice.
+        group_row_us: replaces `row_us` for rows in groups of short rows.
+        nnz_us: microseconds of the whole GPU for each nonzero, beside the gather.
         row_gather, group_gather: the time of the gather over its time by the rate of L2, for each arithmetic
             ("half", "tf32", "fp32"): for rows by themselves, and for rows in groups.
         near: cost of gathering a row of X for a nonzero near the diagonal, which L1 often holds, over the
@@ -85,6 +86,7 @@ class CsrRates:
     row_us: float
     slice_us: float
     group_row_us: float
+    nnz_us: float
     row_gather: Mapping[str, float]
     group_gather: Mapping[str, float]
     near: float

@@ -109,7 +109,8 @@ class CsrKernel(Kernel):
         row_bytes = min(problem.slices * SLICE_BYTES, problem.row_bytes)
         return CsrLoad(
             rows=problem.rows,
-            slices=problem.slices,
+            nnz=problem.nnz,
+            slices=row_bytes / SLICE_BYTES,
             gathered=row_bytes * problem.nnz,
             near=row_bytes * problem.near,
             in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),

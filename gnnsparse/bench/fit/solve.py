@@ -5,7 +5,8 @@ is therefore mainly the regret of the choices: for each case the logarithm of th
 chosen plan to the time of the best plan. The choice is softened: plans are weighted by how near their
 modelled times are to the least one. So the regret has a gradient, and of two plans with nearly equal modelled
 times each counts as half chosen. Cases count by a power of the time that they take: a wrong choice costs more
-on a large graph than on a small one, whose times are also less certain.
+on a large graph than on a small one, whose times are also less certain. The graphs that the benchmarks report
+have a larger weight still.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from gnnsparse.bench.fit.cases import Case
+from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.gpus.model import CsrLoad, PanelLoad, csr_us, panel_us, panel_variant
 from gnnsparse.gpus.record import GpuRecord, PanelRow, PanelVariant
 from gnnsparse.plain import from_plain, to_plain
@@ -37,9 +39,9 @@ _SOFTNESS = (0.1, 0.03, 0.01)
 _REACH = 8.0
 #: A choice is lost if its speed is below this share of the best plan's.
 LOST = 0.97
-#: The exponent of a case's time in its weight.
-_WEIGHT = 0.5
-_STEPS, _TRIES = 60, 25000
+#: The exponent of a case's time in its weight, and the factor for SpMM on the graphs of the benchmarks.
+_WEIGHT, _BENCHMARK_WEIGHT = 0.5, 4.0
+_STEPS, _TRIES = 60, 100000
 #: How much worse than the present vector a random change may be, at first, to be kept now and then.
 _HEAT = 4e-3
 
@@ -92,6 +94,8 @@ class Table:
         np.minimum.at(best, self.case, self.log_times)
         self.regret = self.log_times - best[self.case]
         weight = np.exp(_WEIGHT * best)
+        reported = [case.name in GENERATED_GRAPHS and case.problem.op == "spmm" for case in cases]
+        weight[reported] *= _BENCHMARK_WEIGHT
         self.weight = weight / weight.mean()
 
     @property
@@ -230,7 +234,7 @@ def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
 
 
 def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
-    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "near", "sddmm")
+    csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "nnz_us", "near", "sddmm")
     found: list[tuple[str, ...]] = [("csr", name) for name in csr]
     found += [("csr", of, name) for of in ("row_gather", "group_gather") for name in ("half", "tf32", "fp32")]
     found += [("panel", name) for name in ("power", "slice_in_use", "add_us", "add_part_us")]

@@ -52,6 +52,8 @@ enum class Arithmetic : int { kFp32, kTf32, kFp16, kBf16 };
 //   kSplit    whether each operand is two tf32 numbers, whose products are added up: float32 on
 //             Tensor Cores, which have no such mma
 //   kOne      1.0 in the type of the operands
+//
+// The four have equal shapes and are written out, as rows of a table are.
 template <Arithmetic kArithmetic>
 struct ArithmeticTraits;
 template <>
