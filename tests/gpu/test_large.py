@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse.testing import measure_errors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -57,4 +58,6 @@ def test_more_than_2_to_31_elements_of_x(precision: str) -> None:
     y = a @ x
     for begin in range(0, n, 1_000_000):
         part = slice(begin, begin + 1_000_000)
-        assert torch.equal(y[part], x[permutation[part]])
+        moved = x[permutation[part]]
+        # Not bit for bit: in fp32 a Tensor Core kernel multiplies two parts of each element.
+        assert measure_errors(y[part], moved.to(y.dtype), moved.double()).ok

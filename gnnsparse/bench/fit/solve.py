@@ -40,10 +40,10 @@ _REACH = 8.0
 #: A choice is lost if its speed is below this share of the best plan's.
 LOST = 0.97
 #: The exponent of a case's time in its weight, and the factor for SpMM on the graphs of the benchmarks.
-_WEIGHT, _BENCHMARK_WEIGHT = 0.5, 4.0
-_STEPS, _TRIES = 60, 100000
+_WEIGHT, _BENCHMARK_WEIGHT = 0.15, 8.0
+_STEPS, _TRIES = 60, 60000
 #: How much worse than the present vector a random change may be, at first, to be kept now and then.
-_HEAT = 4e-3
+_HEAT = 2e-3
 
 
 @dataclass(frozen=True)
