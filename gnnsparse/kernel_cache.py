@@ -376,8 +376,8 @@ class KernelCache:
             return Problem(*common, product.edge_values, weighted, panels, self._near() if panels else 0)
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
-            *common, False, weighted, panels, 0, product.value_width, product.heads, product.has_score_terms,
-            self.allows_panels, back,
+            *common, False, weighted, panels, value_width=product.value_width, heads=product.heads,
+            has_score_terms=product.has_score_terms, panels_allowed=self.allows_panels, transpose=back,
         )  # fmt: skip
 
     def _near(self) -> int:

@@ -78,11 +78,9 @@ fit() {
 
 choices() {
   mkdir -p "$out"
-  local gpu
-  gpu=$("$python" -c 'import torch; print(torch.cuda.get_device_name().split()[1].lower())')
   "$python" -m gnnsparse.cli bench kernels --device cuda \
     --matrix reddit_like products_like amazon_like arxiv_like dd_like --width 32 128 256 \
-    --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices_$gpu.json"
+    --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices.json"
 }
 
 for step in "${steps[@]}"; do

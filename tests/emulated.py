@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
-import pytest
 import torch
 
 from gnnsparse import Precision, cuda_path
@@ -13,11 +14,12 @@ from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from tests.gpu_paths import H200, RunningPath
 
 
-def install(monkeypatch: pytest.MonkeyPatch, emulated: ModuleType, device: Device = H200) -> RunningPath:
-    """Operands on the CPU take the path of a GPU from here on."""
+@contextmanager
+def running(emulated: ModuleType, device: Device = H200) -> Iterator[RunningPath]:
+    """Operands on the CPU take the path of a GPU inside a `with` block."""
     path = RunningPath(emulated, device)
-    monkeypatch.setattr(cuda_path, "_path", path)
-    return path
+    with cuda_path.use(path):
+        yield path
 
 
 def attention_plan(tall: bool, limit: int) -> AttentionPlan:

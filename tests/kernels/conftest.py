@@ -40,14 +40,16 @@ def late(one_thread: None, built: ModuleType) -> ModuleType:
 
 
 @pytest.fixture
-def native(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RunningPath:
+def native(module: ModuleType) -> Iterator[RunningPath]:
     """Products on the path of a GPU, with copies at once and late."""
-    return emulated.install(monkeypatch, module)
+    with emulated.running(module) as path:
+        yield path
 
 
 @pytest.fixture
-def copyless(late: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPath]:
+def copyless(late: ModuleType) -> Iterator[RunningPath]:
     """Products on the path of a GPU by kernels that copy nothing asynchronously, which is made sure of."""
     before = late.copies_started()
-    yield emulated.install(monkeypatch, late)
+    with emulated.running(late) as path:
+        yield path
     assert late.copies_started() == before

@@ -37,9 +37,7 @@ ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_fused_backward")}
     ],
 )
 @pytest.mark.parametrize("pattern", [*PATTERNS, "cut"])
-def test_patterns(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, d: int, precision: str, pattern: str
-) -> None:
+def test_patterns(module: ModuleType, d: int, precision: str, pattern: str) -> None:
     """Rows of every width, panels of 16 and of 64 rows, whole and cut."""
     if pattern == "long":
         graph = masks.full(120, 600)  # what takes a GPU microseconds takes seconds here
@@ -50,12 +48,12 @@ def test_patterns(
     else:
         graph = PATTERNS[pattern]()
     a = make(graph, "cpu", precision=precision)
-    native = emulated.install(monkeypatch, module)
-    assert shares_rows(a) == (pattern in ("window", "blocks", "long"))
+    with emulated.running(module) as native:
+        assert shares_rows(a) == (pattern in ("window", "blocks", "long"))
+        scale = -0.2 if d == 8 else None
+        case = make_case(a, d, d, lead=(1, 1) if pattern in ("long", "cut") else (1, 2), scale=scale)
+        check(a, case, floor=rounding_of(a, pattern == "strips"))
     in_16_bits = a.precision.storage.itemsize == 2
-    scale = -0.2 if d == 8 else None
-    case = make_case(a, d, d, lead=(1, 1) if pattern in ("long", "cut") else (1, 2), scale=scale)
-    check(a, case, floor=rounding_of(a, pattern == "strips"))
     assert native.called == (ONE_PASS if pattern == "strips" and in_16_bits and d <= 64 else TWO_PASSES)
 
 
@@ -64,12 +62,10 @@ def test_patterns(
 @pytest.mark.parametrize(
     ("precision", "reorder"), [("fp16", "none"), ("fp16", "degree"), ("tf32", "none"), ("fp32", "none")]
 )
-def test_options(
-    late: ModuleType, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], precision: str, reorder: str
-) -> None:
+def test_options(late: ModuleType, options: dict[str, Any], precision: str, reorder: str) -> None:
     a = make(random_graph(61, 83, 0.1, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder=reorder)
-    emulated.install(monkeypatch, late)
-    check(a, make_case(a, 16, 24, **options), floor=rounding_of(a) if precision == "fp32" else None)
+    with emulated.running(late):
+        check(a, make_case(a, 16, 24, **options), floor=rounding_of(a) if precision == "fp32" else None)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -91,8 +87,8 @@ def test_one_pass(
     )
     save_record(replace(record_for(H200), name="small", attention=rates), tmp_path / "small.json")
     monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path))
-    native = emulated.install(monkeypatch, late, replace(H200, name="small", memory=2**30))
-    check(a, make_case(a, d, dv, **options), floor=rounding_of(a, dkv_partials=True))
+    with emulated.running(late, replace(H200, name="small", memory=2**30)) as native:
+        check(a, make_case(a, d, dv, **options), floor=rounding_of(a, dkv_partials=True))
     assert native.called == ONE_PASS
 
 
@@ -102,24 +98,21 @@ def test_one_pass(
 @pytest.mark.parametrize("limit", [1, 2, 3, 1000])
 @pytest.mark.parametrize(("d", "dv"), [(8, 64), (64, 24), (33, 40)])
 def test_panels_cut_anywhere(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, tall: bool, limit: int, d: int,
-    dv: int,
-) -> None:  # fmt: skip
+    module: ModuleType, precision: str, tall: bool, limit: int, d: int, dv: int
+) -> None:
     """Panels of 16 and of 64 rows that share few columns, in another order than the caller's rows."""
     a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
-    native = emulated.install(monkeypatch, module)
     plan = emulated.attention_plan(tall, limit)
-    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)
+    with emulated.running(module) as native:
+        check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)
     assert native.called == TWO_PASSES
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize(("d", "dv", "limit"), [(8, 128, 1000), (72, 100, 3), (100, 72, 1), (128, 128, 2)])
-def test_wide_heads_of_other_widths(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, d: int, dv: int, limit: int
-) -> None:
+def test_wide_heads_of_other_widths(module: ModuleType, precision: str, d: int, dv: int, limit: int) -> None:
     a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
-    emulated.install(monkeypatch, module)
     plan = emulated.attention_plan(False, limit)
-    check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)
+    with emulated.running(module):
+        check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)

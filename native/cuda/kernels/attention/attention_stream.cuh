@@ -17,7 +17,6 @@ template <Precision kPrecision, int kWarpCount, int kWidth>
 struct AttentionTile {
   static constexpr Precision P = kPrecision;
   static constexpr int kSliceFeatures = PanelTile<P>::kFeatures;
-  static constexpr int kElementBytes = sizeof(StorageOf<P>);
   static constexpr int kWarps = kWarpCount;
   static constexpr int kRows = kQueryRows * kWarps;
   static constexpr bool kPaired = kWidth == 0;
