@@ -57,9 +57,8 @@ class CsrLoad:
 
     Attributes:
         rows, nnz: rows and nonzeros of the matrix.
-        slices: bytes of a row of X, in slices of 128 bytes; need not be whole.
-        gathered: bytes of rows of X that are read: one row for each nonzero.
-        near: bytes of those for nonzeros near the diagonal, which neighbouring rows of A read, too.
+        near: nonzeros near the diagonal, whose rows of X neighbouring rows of A read, too.
+        slices: bytes of a row of X, divided by the 128 bytes of a slice; need not be whole.
         in_use: bytes of the part of X that running warps read from.
         pass_bytes: mean of the bytes of X and of the result, for a pass that reads the one and writes the
             other.
@@ -68,9 +67,8 @@ class CsrLoad:
 
     rows: Any
     nnz: Any
-    slices: Any
-    gathered: Any
     near: Any
+    slices: Any
     in_use: Any
     pass_bytes: Any
     longest: Any
@@ -92,7 +90,7 @@ def csr_us(
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
-    gathered = load.gathered - (1 - rates.near) * load.near
+    gathered = SLICE_BYTES * load.slices * (load.nnz - (1 - rates.near) * load.near)
     total = gather_factor * gather_us(memory, gathered, load.in_use)
     total = total + load.rows * row + load.nnz * rates.nnz_us
     total = total * (rates.sddmm if op == "sddmm" else 1.0)

@@ -106,13 +106,11 @@ class CsrKernel(Kernel):
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
         """Returns the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
-        row_bytes = min(problem.slices * SLICE_BYTES, problem.row_bytes)
         return CsrLoad(
             rows=problem.rows,
             nnz=problem.nnz,
-            slices=row_bytes / SLICE_BYTES,
-            gathered=row_bytes * problem.nnz,
-            near=row_bytes * problem.near,
+            near=problem.near,
+            slices=problem.row_bytes / SLICE_BYTES,
             in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),
             pass_bytes=(problem.rows + problem.cols) / 2 * problem.row_bytes,
             longest=part * plan.lanes / plan.row_lanes,
