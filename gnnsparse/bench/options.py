@@ -29,7 +29,7 @@ against float64, and says where the plan's own choice (auto) is not the best.
 """
 FIT_DESCRIPTION = """\
 Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
-a record (docs/gpu-records.md). Takes about ten minutes and much of the GPU's memory.
+a record (docs/gpu-records.md). Takes about six minutes and much of the GPU's memory.
 """
 #: The matrices by type of device if none is named: on a CPU the large ones would take hours.
 _DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
