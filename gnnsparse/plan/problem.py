@@ -88,8 +88,8 @@ class Problem:
 
     @property
     def slice_is_resident(self) -> bool:
-        """Whether one slice, 128 bytes of every row of X, stays in L2."""
-        return self.cols * SLICE_BYTES <= self.record.memory.resident_bytes
+        """Whether one slice, 128 bytes of every row of X or all of a shorter row, stays in L2."""
+        return self.cols * min(SLICE_BYTES, self.row_bytes) <= self.record.memory.resident_bytes
 
     @property
     def stores_values(self) -> bool:
