@@ -102,4 +102,4 @@ $(VENV)/.train $(VENV)/.dev: pyproject.toml $(native)
 	touch $(if $(filter %.dev,$@),$(VENV)/.train) $@
 
 clean:
-	rm -rf build $(VENV) outputs .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf build $(VENV) outputs .cache .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -42,6 +42,14 @@ def check_installation(cuda_architectures: str) -> None:
         assert optional not in sys.modules, f"importing gnnsparse imports {optional}"
 
 
+def check_openmp() -> None:
+    """The module shares torch's threads: there is one OpenMP runtime in the process."""
+    gnnsparse.prepare(random_graph(50, 50, 0.1)) @ torch.randn(50, 4)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    loaded = {line.split()[-1] for line in lines if "libgomp" in line}
+    assert len(loaded) == 1, f"there are {len(loaded)} OpenMP runtimes: {loaded}"
+
+
 def check_products() -> None:
     graph = random_graph(300, 200, 0.05, seed=1)
     exact = torch.from_numpy(graph.to_scipy().toarray()).double()
@@ -122,6 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     check_installation(options.cuda_architectures)
+    check_openmp()
     check_products()
     check_attention()
     check_layers()
