@@ -290,7 +290,8 @@ def block(blocks: torch.Tensor, size: int, length: int | None = None, keys: int 
     Args:
         blocks: bool [block rows, block columns], True for the blocks that are kept.
         size: rows and columns of a block.
-        length, keys: queries L and keys S, if the last block row or column is cut; None: it is whole.
+        length: queries L, if the last block row is cut; None: it is whole.
+        keys: keys S, if the last block column is cut; None: it is whole.
 
     Raises:
         TypeError: `blocks` is not a matrix of bool.

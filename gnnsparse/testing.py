@@ -152,8 +152,11 @@ def assert_all_accurate(
     """`assert_accurate` for each of several results, such as an output and its gradients.
 
     Args:
-        actual, plain, exact: equally many results each.
-        factor, floor: as in `measure_errors`.
+        actual: the results in question.
+        plain: the results of plain PyTorch operations, as many.
+        exact: the results in float64, as many.
+        factor: how many times the errors of `plain` are allowed.
+        floor: a relative error that is always allowed; None: as in `measure_errors`.
         scales: for each result its `scale`, or None.
 
     Raises:
@@ -217,7 +220,8 @@ def random_graph(
     """Makes a random matrix for tests, on the CPU.
 
     Args:
-        rows, cols: shape.
+        rows: number of rows.
+        cols: number of columns.
         density: expected fraction of nonzeros in an ordinary row.
         seed: seed of the structure and the values.
         weighted: True: standard normal values; False: no values.

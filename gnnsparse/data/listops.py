@@ -49,8 +49,11 @@ def load_listops(
 
     Args:
         seed: seed of the expressions.
-        min_length, max_length: range of the tokens of an expression, brackets included.
-        train_size, val_size, test_size: number of expressions of each part.
+        min_length: fewest tokens of an expression, brackets included.
+        max_length: most tokens of an expression.
+        train_size: number of expressions for training.
+        val_size: number of expressions for validation.
+        test_size: number of expressions for the test.
 
     Raises:
         TypeError: an argument is no integer.

@@ -21,7 +21,8 @@ class GCNConv(torch.nn.Module):
     and outputs agree with it.
 
     Args:
-        in_channels, out_channels: features of a node in x and in y.
+        in_channels: features of a node in x.
+        out_channels: features of a node in y.
         improved: whether added self-loops have weight 2. As in PyG, this has no effect without edge weights.
         cached: with an edge_index: whether the operand of the first call is used in all later calls.
         add_self_loops: with an edge_index: whether nodes without a self-loop get one; None: if `normalize`.

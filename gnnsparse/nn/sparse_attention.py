@@ -62,7 +62,8 @@ class SparseAttention(torch.nn.Module):
         batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
         fused: None: the plan decides; False: scores, softmax and output are computed by three operations;
             True: a fused kernel runs, or an error is raised if none can.
-        device, dtype: device and dtype of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Raises:
         TypeError: an argument is of another type.
@@ -121,7 +122,8 @@ class SparseAttention(torch.nn.Module):
 
         Args:
             query: [L, E], or [batch, L, E] with batch_first, or [L, batch, E] without.
-            key, value: [S, E], or [batch, S, E] with batch_first, or [S, batch, E] without.
+            key: [S, E], or [batch, S, E] with batch_first, or [S, batch, E] without.
+            value: as key.
             pattern: operand of shape [L, S] made by `gnnsparse.prepare`, for example from a pattern of
                 `gnnsparse.masks`. All sequences and heads share it.
             key_padding_mask: [S] or [batch, S], the argument of `edge_bias`; None: no key is padding.

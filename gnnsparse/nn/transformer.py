@@ -46,7 +46,8 @@ class TransformerEncoderLayer(torch.nn.Module):
         batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
         norm_first: whether layer norms come before each block (Xiong et al. 2020) instead of after it.
         bias: whether linear layers and layer norms have biases.
-        device, dtype: device and dtype of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
         fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
             runs, or an error is raised if none can.
 
