@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
+
+from gnnsparse.memory import available_memory
 
 __all__ = [
     "bad_type",
@@ -22,6 +23,9 @@ __all__ = [
     "check_tensor",
     "naming",
 ]
+
+#: Bytes below which no limit of memory is looked up, so that small calls stay fast.
+_SMALL = 2**26
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -78,14 +82,21 @@ def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raises MemoryError if an allocation on the CPU would need 90 % of the machine's memory or more.
+    """Raises MemoryError if an allocation on the CPU needs more memory than this process can still get.
 
-    Without this check the operating system would end the process instead.
+    Without this check the operating system would end the process, or a library would fail after minutes.
+
+    Args:
+        name: the argument that the size comes from.
+        nbytes: bytes that are needed at least.
+        what: what needs them, with its sizes.
     """
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if nbytes > 0.9 * total:
+    if nbytes < _SMALL:
+        return
+    limit = available_memory()
+    if nbytes > limit.free:
         raise MemoryError(
-            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, this machine has {total / 1e9:.1f} GB"
+            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, and {limit.name} leaves {limit.free / 1e9:.1f} GB"
         )
 
 
