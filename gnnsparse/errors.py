@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ __all__ = [
     "check_share",
     "check_tensor",
     "naming",
+    "shown",
 ]
 
 #: Bytes below which no limit of memory is looked up, so that small calls stay fast.
@@ -39,12 +41,19 @@ def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
 
 
+def shown(number: Any) -> str:
+    """Returns a number as text for a message, short even where it has thousands of digits."""
+    if isinstance(number, int) and abs(number) >= 10**30:
+        return f"{'-' if number < 0 else ''}about 10^{round(math.log10(2) * abs(number).bit_length())}"
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
 def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
     """Returns `value` if it is an integer and at least `least`, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
     if value < least:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return value
 
 
@@ -54,7 +63,7 @@ def check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
     if not 0 <= value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return float(value)
 
 

@@ -70,7 +70,11 @@ def _cgroup() -> Iterator[MemoryLimit]:
         if controllers and "memory" not in controllers.split(","):
             continue
         base = _CGROUPS / "memory" if controllers else _CGROUPS
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        names = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            if controllers
+            else ("memory.max", "memory.current")
+        )
         parts = [part for part in path.split("/") if part and part != ".."]
         # In a container the path may be that of the host, of which only the root is to be seen.
         for depth in range(len(parts), -1, -1):

@@ -112,7 +112,9 @@ def _read_smtx(path: Path) -> SparseGraph:
         words = head.replace(",", " ").split()
         sizes = [int(word) if word.isdecimal() and len(word) < 20 else -1 for word in words]
         if len(sizes) != 3 or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
-            raise ValueError(f"line 1: is {head.strip()[:80]!r}; accepted: rows, cols, nnz, the first two below 2^31")
+            raise ValueError(
+                f"line 1: is {head.strip()[:80]!r}; accepted: rows, cols, nnz, the first two below 2^31"
+            )
         rows, cols, nnz = sizes
         if 2 * (rows + nnz) > size:  # a digit and a space
             raise ValueError(f"line 1: promises {rows + 1} offsets and {nnz} columns in at most {size} bytes")
@@ -145,8 +147,8 @@ def _read_npz(path: Path) -> SparseGraph:
             _check_shape("num_nodes", nodes, nodes)
             return _checked_rows(_from_csr(indptr, arrays.read("indices", "iu", (None,)), None, nodes), nodes)
         raise ValueError(
-            f"it holds {', '.join(sorted(arrays.names)[:8]) or 'nothing'}; accepted: what scipy.sparse.save_npz "
-            "writes, indptr and indices, or adj_indptr, adj_indices, adj_data and adj_shape"
+            f"holds {', '.join(sorted(arrays.names)[:8]) or 'nothing'}; accepted: what "
+            "scipy.sparse.save_npz writes, indptr and indices, or adj_indptr, adj_indices and adj_shape"
         )
 
 
@@ -216,7 +218,7 @@ def _from_bsr(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
 
 
 def _from_dia(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
-    """Makes a matrix of diagonals: element (j - offset, j) is element j of its diagonal; zeros are left out."""
+    """Makes a matrix of diagonals: element (j - offset, j) is element j of a diagonal; zeros are left out."""
     diagonals = arrays.read("data", "biuf", (None, None))
     offsets = _integers("offsets", arrays.read("offsets", "iu", diagonals.shape[:1]))
     if np.unique(offsets).size != offsets.size:
@@ -226,7 +228,9 @@ def _from_dia(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
     col = np.arange(diagonals.shape[1])
     row = col - offsets[:, None]
     inside = (row >= 0) & (row < rows) & (col < cols) & (diagonals != 0)
-    return _from_coordinates((rows, cols), row[inside], np.broadcast_to(col, row.shape)[inside], diagonals[inside])
+    return _from_coordinates(
+        (rows, cols), row[inside], np.broadcast_to(col, row.shape)[inside], diagonals[inside]
+    )
 
 
 _FORMS = {"csc": _from_csc, "coo": _from_coo, "bsr": _from_bsr, "dia": _from_dia}
@@ -239,7 +243,7 @@ def _counts(arrays: Arrays, groups: int, elements: int) -> np.ndarray:
     if indptr[0] != 0 or indptr[-1] != elements or (indptr[1:] < indptr[:-1]).any():
         bad_value(
             "indptr",
-            f"runs from {indptr[0]} to {indptr[-1]}, or decreases; accepted: from 0 to {elements}, never decreasing",
+            f"runs from {indptr[0]} to {indptr[-1]}, or decreases; accepted: 0 to {elements}, ascending",
         )
     return counts
 

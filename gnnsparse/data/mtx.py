@@ -86,7 +86,9 @@ def _read_head(file: BinaryIO, size: int) -> _Head:
     while line and (line.startswith(b"%") or not line.strip()):
         line = bounded_line(file)
     count = 3 if layout == "coordinate" else 2
-    sizes = [int(word) if word.isdecimal() and len(word) < 20 else -1 for word in line.decode("latin1").split()]
+    sizes = [
+        int(word) if word.isdecimal() and len(word) < 20 else -1 for word in line.decode("latin1").split()
+    ]
     if len(sizes) != count or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
         names = "rows, columns and elements" if count == 3 else "rows and columns"
         raise ValueError(
@@ -94,11 +96,15 @@ def _read_head(file: BinaryIO, size: int) -> _Head:
         )
     rows, cols = sizes[:2]
     if storage != "general" and rows != cols:
-        raise ValueError(f"sizes: got {rows} rows and {cols} columns of a {storage} matrix; accepted: a square one")
+        raise ValueError(
+            f"sizes: got {rows} rows and {cols} columns of a {storage} matrix; accepted: a square one"
+        )
     lines = sizes[2] if layout == "coordinate" else _stored(rows, cols, storage)
     shortest = (2 if layout == "array" else 4) * lines - 1  # "1 1" or "1", and the end of the line
     if shortest > size:
-        raise ValueError(f"sizes: promise {lines} lines in at most {size} bytes; accepted: what they can hold")
+        raise ValueError(
+            f"sizes: promise {lines} lines in at most {size} bytes; accepted: what they can hold"
+        )
     check_memory("sizes", 32 * lines, f"a matrix of {rows} rows, {cols} columns and {lines} elements")
     return _Head(layout, field, storage, rows, cols, lines)
 

@@ -23,7 +23,14 @@ __all__ = ["Arrays", "open_npz", "read_npy"]
 
 #: Bytes that are read at a time.
 _CHUNK = 2**24
-_FORMS = {"b": "bools", "i": "integers", "u": "unsigned integers", "f": "real numbers", "S": "bytes", "U": "text"}
+_FORMS = {
+    "b": "bools",
+    "i": "integers",
+    "u": "unsigned integers",
+    "f": "real numbers",
+    "S": "bytes",
+    "U": "text",
+}
 
 Shape = tuple[int | None, ...]
 
@@ -43,7 +50,9 @@ class Arrays:
             if name in self._members:
                 bad_value(name, "is in the archive twice; accepted: one array of a name")
             if member.compress_size > size:
-                bad_value(name, f"promises {member.compress_size} bytes of a file of {size}; accepted: a whole file")
+                bad_value(
+                    name, f"promises {member.compress_size} bytes of a file of {size}; accepted: a whole file"
+                )
             self._members[name] = member
         self.names = frozenset(self._members)
 
@@ -154,7 +163,7 @@ def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype
 
 def _fill(name: str, file: IO[bytes], array: np.ndarray) -> np.ndarray:
     """Reads an array's bytes into it, to the end of the file, where an archive checks its checksum."""
-    target = memoryview(array.view(np.uint8)) if array.size else memoryview(b"")
+    target: Any = memoryview(array.view(np.uint8)) if array.size else b""  # type: ignore[arg-type]
     at = 0
     while chunk := file.read(min(_CHUNK, len(target) - at) or 1):
         if at + len(chunk) > len(target):

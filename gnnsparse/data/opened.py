@@ -54,7 +54,9 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         ValueError: it is a pipe, a device or a socket, which might be without an end.
         OSError: there is no such file, it is a folder, or it can't be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # without waiting for a pipe's writer
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # without waiting for a pipe's writer
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -70,7 +72,9 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 def check_inflated(name: str, nbytes: int, stored: int) -> None:
     """Raises if `nbytes` can't come from `stored` bytes of deflated data, or don't fit into memory."""
     if nbytes > MAX_DEFLATE * stored + MAX_DEFLATE:
-        bad_value(name, f"promises {nbytes} bytes in {stored} bytes of the file; accepted: what they can hold")
+        bad_value(
+            name, f"promises {nbytes} bytes in {stored} bytes of the file; accepted: what they can hold"
+        )
     check_memory(name, nbytes, f"an array of {nbytes} bytes")
 
 
@@ -89,7 +93,7 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         size = os.fstat(file.fileno()).st_size
         if path.suffix == ".gz":
             with gzip.GzipFile(fileobj=file) as text:
-                yield io.BufferedReader(text, 2**16), MAX_DEFLATE * size  # type: ignore[arg-type,misc]
+                yield io.BufferedReader(text, 2**16), MAX_DEFLATE * size
         else:
             yield file, size
 

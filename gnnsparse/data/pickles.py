@@ -24,16 +24,18 @@ __all__ = ["Record", "read_pickle", "recorded_array", "recorded_csr", "recorded_
 #: Bytes of a file that are read; the largest of Planetoid's has 6 MB.
 _MAX_BYTES = 2**30
 #: Types of array elements: a letter for the kind and the bytes of an element.
-_TYPES = {f"{kind}{size}" for kind, sizes in (("i", "1248"), ("u", "1248"), ("f", "248")) for size in sizes} | {"b1"}
+_TYPES = {
+    f"{kind}{size}" for kind, sizes in (("i", "1248"), ("u", "1248"), ("f", "248")) for size in sizes
+} | {"b1"}
 #: Instructions that the files hold: constants, containers, names, and calls of what a name stands for.
-_INSTRUCTIONS = frozenset(
-    "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE "
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
-    "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES BINBYTES8 "
-    "EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
-    "PUT BINPUT LONG_BINPUT MEMOIZE GET BINGET LONG_BINGET "
-    "GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD".split()
-)
+_INSTRUCTIONS = frozenset({
+    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT",
+    "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "STRING", "BINSTRING",
+    "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINBYTES", "SHORT_BINBYTES",
+    "BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "APPEND",
+    "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
+    "GET", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "BUILD",
+})  # fmt: skip
 
 
 class Record:
@@ -140,7 +142,7 @@ def _check_instructions(content: bytes) -> None:
             if name in ("PUT", "BINPUT", "LONG_BINPUT"):
                 stored += 1
                 # The unpickler keeps a table as long as the largest number that an object is stored under.
-                if not 0 <= int(argument) <= 2 * stored + 256:
+                if not 0 <= int(argument or 0) <= 2 * stored + 256:
                     raise ValueError(f"stores an object under the number {argument}")
     except Exception as error:  # damaged arguments raise errors of many types
         raise ValueError(f"is no pickle of arrays ({type(error).__name__}: {error})") from error
@@ -175,7 +177,7 @@ def _recorded_type(name: str, record: Any) -> np.dtype[Any]:
     order = record.state[1] if code and isinstance(record.state, tuple) and len(record.state) > 1 else "<"
     if not isinstance(code, str) or code not in _TYPES or order not in ("<", ">", "|", "="):
         bad_value(name, f"has elements of type {str(code)[:40]}; accepted: integers and real numbers")
-    return np.dtype(code).newbyteorder("<" if order in "|=" else order)
+    return np.dtype(code).newbyteorder(">" if order == ">" else "<")
 
 
 def recorded_csr(name: str, record: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
@@ -186,7 +188,12 @@ def recorded_csr(name: str, record: Any) -> tuple[np.ndarray, np.ndarray, np.nda
     """
     state = record.state if isinstance(record, _Csr) else None
     shape = state.get("_shape") if isinstance(state, dict) else None
-    if not isinstance(shape, tuple) or len(shape) != 2 or any(type(size) is not int for size in shape):
+    if (
+        not isinstance(state, dict)
+        or not isinstance(shape, tuple)
+        or len(shape) != 2
+        or any(type(size) is not int for size in shape)
+    ):
         bad_value(name, "is no sparse matrix; accepted: a scipy.sparse.csr_matrix")
     arrays = (recorded_array(f"{name}.{part}", state.get(part)) for part in ("indptr", "indices", "data"))
     indptr, indices, data = arrays

@@ -53,6 +53,7 @@ def parse_rows(
     rows: int,
     delimiter: str | None = None,
     columns: tuple[int, ...] | None = None,
+    exact: bool = True,
 ) -> np.ndarray:
     """Parses lines of numbers; lines without any, and what follows `%`, are left out.
 
@@ -63,6 +64,7 @@ def parse_rows(
         rows: the number of rows.
         delimiter: what separates numbers; None: white space.
         columns: the columns to read, so that others may hold anything; None: all.
+        exact: whether there must be so many rows; else there may be fewer.
 
     Returns:
         [rows, columns], or [rows] of a structured type.
@@ -85,12 +87,13 @@ def parse_rows(
             bad_value(name, str(error))
         except ValueError as error:
             bad_value(name, f"has something else than numbers: {str(error).partition(';')[0]}")
-    if len(table) != rows:
-        bad_value(name, f"has {'more' if len(table) > rows else len(table)} rows; accepted: {rows}")
+    if len(table) > rows or (exact and len(table) < rows):
+        least = "" if exact else "at most "
+        bad_value(name, f"has {'more' if len(table) > rows else len(table)} rows; accepted: {least}{rows}")
     return table
 
 
-def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None) -> np.ndarray:
+def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None, exact: bool = True) -> np.ndarray:
     """Reads a table of comma-separated numbers without a head, `.csv.gz`.
 
     Args:
@@ -98,6 +101,7 @@ def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None) -> n
         dtype: a numpy type.
         rows: the number of rows.
         columns: the number of columns; None: any.
+        exact: whether there must be so many rows; else there may be fewer.
 
     Returns:
         [rows, columns].
@@ -112,10 +116,13 @@ def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None) -> n
         width = first.count(b",") + 1
         if columns is not None and first and width != columns:
             raise ValueError(f"has {width} columns; accepted: {columns}")
-        if rows * 2 * width > size + 1:  # a digit and what follows it
+        if exact and rows * 2 * width > size + 1:  # a digit and what follows it
             raise ValueError(f"has at most {size} bytes; accepted: {rows} rows of {width} columns")
-        check_memory("rows", rows * width * np.dtype(dtype).itemsize, f"a table of {rows} rows and {width} columns")
-        return parse_rows("table", _lines(first, file), dtype, rows, ",").reshape(rows, width)
+        check_memory(
+            "rows", rows * width * np.dtype(dtype).itemsize, f"a table of {rows} rows and {width} columns"
+        )
+        table = parse_rows("table", _lines(first, file), dtype, rows, ",", exact=exact)
+        return table.reshape(len(table), width)
 
 
 def _lines(first: bytes, file: BinaryIO) -> Iterator[bytes]:
