@@ -33,8 +33,9 @@ def load_dataset(
     """Loads a data set of nodes by name.
 
     `digits` is a part of scikit-learn, the names that end in `_like` are generated, and all others are
-    published data sets, which classes of PyG or OGB download. Every array is checked before it is used, and no
-    file can run code: Planetoid's pickles (cora, citeseer, pubmed) are read without the functions they name.
+    published data sets, which classes of PyG or OGB download. Every array is checked before it is used, and
+    no file can run code: Planetoid's pickles (cora, citeseer, pubmed) are read without the functions that
+    they name.
 
     Args:
         name: one of DATASETS.
@@ -56,8 +57,8 @@ def load_dataset(
     Raises:
         TypeError: an argument is of another type, or the data set has no such option.
         ValueError: an argument is out of range, or does not apply to this data set.
-        DatasetUnavailableError: the raw files are not in `root`, can't be downloaded or read, or are malformed;
-            the message names the file, the array, and what is wrong.
+        DatasetUnavailableError: the raw files are not in `root`, can't be downloaded or read, or are
+            malformed; the message names the file, the array, and what is wrong.
         MemoryError: the data set needs more memory than this process can get.
         ImportError: scikit-learn (digits) is not installed, or torch-geometric or ogb, which download.
     """

@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gnnsparse.data.opened import open_text, reading
 from gnnsparse.data.tables import bounded_line, parse_rows, read_lines
 from gnnsparse.errors import check_memory
+from gnnsparse.opened import open_text, reading
 
 __all__ = ["Coordinates", "read_mtx"]
 

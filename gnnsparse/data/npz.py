@@ -16,8 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from gnnsparse.data.opened import check_inflated, open_regular, reading
 from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.opened import check_inflated, open_regular, reading
 
 __all__ = ["Arrays", "open_npz", "read_npy"]
 

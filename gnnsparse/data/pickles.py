@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnsparse.data.opened import read_small, reading
 from gnnsparse.errors import bad_value
+from gnnsparse.opened import read_small, reading
 
 __all__ = ["Record", "read_pickle", "recorded_array", "recorded_csr", "recorded_lists"]
 

@@ -6,7 +6,6 @@ code, and let pickles run code.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -18,19 +17,19 @@ import torch
 from gnnsparse.data.checks import check_finite, check_labels
 from gnnsparse.data.files import csr_of_archive
 from gnnsparse.data.npz import open_npz, read_npy
-from gnnsparse.data.opened import open_text, read_small, reading
 from gnnsparse.data.pickles import read_pickle, recorded_array, recorded_csr, recorded_lists
 from gnnsparse.data.raw import RawNodes
 from gnnsparse.data.tables import parse_rows, read_csv, read_lines
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.graph import SparseGraph
+from gnnsparse.opened import open_text, read_json, reading
 
 __all__ = ["read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid", "read_reddit", "read_saint"]
 
 #: Validation nodes of Planetoid's split, which follow the training nodes.
 _PLANETOID_VAL = 500
-#: Bytes of a JSON file, and of memory for each of them.
-_MAX_JSON, _JSON_FACTOR = 2**30, 12
+#: Bytes of a JSON file.
+_MAX_JSON = 2**30
 
 
 def _features(name: str, array: np.ndarray) -> torch.Tensor:
@@ -152,13 +151,10 @@ def read_saint(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    content = read_small(path, _MAX_JSON)
-    with reading(path):
-        check_memory("content", _JSON_FACTOR * len(content), f"a JSON file of {len(content)} bytes")
-        found = json.loads(content)
-        if not isinstance(found, dict):
-            raise ValueError(f"holds {type(found).__name__}; accepted: an object")
-        return found
+    found = read_json(path, _MAX_JSON)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: holds {type(found).__name__}; accepted: an object")
+    return found
 
 
 def _labels_of_map(labels: dict[str, Any], nodes: int) -> torch.Tensor:

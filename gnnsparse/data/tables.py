@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gnnsparse.data.opened import open_text, reading
 from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.opened import open_text, reading
 
 __all__ = ["bounded_line", "parse_rows", "read_csv", "read_lines"]
 

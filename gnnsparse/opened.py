@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gzip
 import io
+import json
 import os
 import stat
 import struct
@@ -13,17 +14,19 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gnnsparse.errors import bad_value, check_memory
 
-__all__ = ["MAX_DEFLATE", "check_inflated", "open_regular", "open_text", "read_small", "reading"]
+__all__ = ["MAX_DEFLATE", "check_inflated", "open_regular", "open_text", "read_json", "read_small", "reading"]
 
 #: Exceptions that reading a damaged file raises, in addition to ValueError.
 _DAMAGED = (
     EOFError, NotImplementedError, OverflowError, RecursionError, gzip.BadGzipFile, struct.error,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+#: Bytes of memory for each byte of a JSON file.
+_JSON_FACTOR = 12
 #: The most bytes that one byte of deflated data stands for.
 MAX_DEFLATE = 1032
 
@@ -110,3 +113,16 @@ def read_small(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise ValueError(f"{path}: has more than {limit} bytes; accepted: at most {limit}")
     return content
+
+
+def read_json(path: Path, limit: int = 2**26) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        ValueError: it is no regular file, has more than `limit` bytes, or is no JSON; the message names it.
+        OSError: it can't be opened or read.
+    """
+    content = read_small(path, limit)
+    with reading(path):
+        check_memory("content", _JSON_FACTOR * len(content), f"a JSON file of {len(content)} bytes")
+        return json.loads(content)
