@@ -28,6 +28,7 @@ __all__ = [
 
 #: Bytes below which no limit of memory is looked up, so that small calls stay fast.
 _SMALL = 2**26
+_LARGEST = 2**63 - 1
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -49,11 +50,13 @@ def shown(number: Any) -> str:
 
 
 def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
-    """Returns `value` if it is an integer and at least `least`, else raises."""
+    """Returns `value` if it is an integer from `least` to 2^63 - 1, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
     if value < least:
         bad_value(name, f"got {shown(value)}; accepted: {accepted}")
+    if value > _LARGEST:
+        bad_value(name, f"got {shown(value)}; accepted: {accepted} below 2^63")
     return value
 
 

@@ -16,14 +16,19 @@ from torch.nn.functional import pad
 
 from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_scale, check_seed
-from gnnsparse.errors import bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_memory, shown
 from gnnsparse.graph import SparseGraph
 from gnnsparse.registry import Names, Registry
 
-__all__ = ["GENERATED_GRAPHS", "BlockModel", "graph_like", "register_block_model", "sample_graph"]
+__all__ = [
+    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "check_scale_of", "graph_like", "register_block_model",
+    "sample_graph",
+]  # fmt: skip
 
 #: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
 _CHUNK = 2**22
+#: Bytes of memory that each node and each edge take at the least: measured peaks, rounded down.
+_NODE_BYTES, _EDGE_BYTES = 80, 48
 #: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few
 #: nodes for its share of the edges, so the rounds must end.
 _ROUNDS = 24
@@ -111,6 +116,7 @@ def graph_like(
         TypeError: an argument is of another type.
         ValueError: the name is unknown, `scale` is outside (0, 1] or too small for the graph's mean degree,
             or `seed` is negative.
+        MemoryError: on the CPU, the graph needs more memory than this process can get.
     """
     return sample_named(check_choice("name", name, GENERATED_GRAPHS), scale, seed, device, shuffled)[0]
 
@@ -157,12 +163,14 @@ def sample_graph(
         The graph on `device`, and the community of each node, int64 [nodes] on the CPU.
 
     Raises:
-        TypeError: `seed` or `shuffled` is of another type.
-        ValueError: `seed` is negative.
+        TypeError: `scale`, `seed` or `shuffled` is of another type.
+        ValueError: `scale` is outside (0, 1], `seed` is negative, or the model has too many or too few nodes.
+        MemoryError: on the CPU, the graph needs more memory than this process can get.
     """
     check_seed(seed)
     check_flag("shuffled", shuffled)
-    nodes, edges = model.scaled(scale)
+    nodes, edges = model.scaled(check_scale(scale))
+    _check_size(nodes, edges, torch.device(device))
     # Communities, weights and ids are drawn on the CPU, so that they are equal for every device.
     host = torch.Generator().manual_seed(seed)
     bounds = _community_bounds(nodes, model, host)
@@ -182,6 +190,19 @@ def sample_graph(
     small, large = _split_keys(keys, nodes)
     del keys
     return SparseGraph(_symmetric_csr(small, large, nodes)), community
+
+
+def _check_size(nodes: int, edges: int, device: torch.device) -> None:
+    """Raises if a graph can't have so many nodes and edges, or if they do not fit into memory on the CPU."""
+    if not 1 < nodes < 2**31:
+        bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
+    if not 0 <= edges <= nodes * (nodes - 1) // 2:
+        bad_value(
+            "model", f"has {shown(edges)} edges; accepted: at most one between each two of {nodes} nodes"
+        )
+    if device.type == "cpu":
+        what = f"generating {nodes} nodes and {edges} edges"
+        check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
 
 
 def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
