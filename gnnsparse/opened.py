@@ -38,16 +38,25 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         ValueError: the content is malformed.
         MemoryError: the content needs more memory than there is.
-        OSError: the operating system can't read the file; this is passed on as it is.
+        OSError: the operating system can't read the file.
     """
     try:
         yield
     except _DAMAGED as error:
         raise ValueError(f"{path}: is damaged ({type(error).__name__}: {error})") from error
+    except OSError as error:
+        if error.errno in (None, errno.EINVAL):  # a damaged archive names a place before its beginning
+            raise ValueError(f"{path}: is damaged ({error})") from error
+        error.filename = os.fspath(path)
+        raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except MemoryError as error:
-        raise MemoryError(f"{path}: {error}") from error
+        raise MemoryError(f"{path}: {error or 'what it holds needs more memory than there is'}") from error
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):  # torch's error has no type of its own on the CPU
+            raise
+        raise MemoryError(f"{path}: what it holds needs more memory than there is ({error})") from error
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:

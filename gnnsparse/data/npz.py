@@ -130,12 +130,14 @@ def _read_array(name: str, file: IO[bytes], size: int, kinds: str, wanted: Shape
         bad_value(name, f"is of type {dtype}; accepted: {accepted}")
     if len(shape) != len(wanted) or any(w not in (None, s) for w, s in zip(wanted, shape, strict=True)):
         sizes = ", ".join("any" if size is None else str(size) for size in wanted)
-        bad_value(name, f"has shape {shape}; accepted: ({sizes})")
+        bad_value(name, f"has shape {str(shape)[:80]}; accepted: ({sizes})")
     count = 1
     for extent in shape:
         count *= extent
     if count * dtype.itemsize != size - header:
-        bad_value(name, f"has {size - header} bytes; accepted: those of its shape {shape} of {dtype}")
+        bad_value(
+            name, f"has {size - header} bytes; accepted: those of its shape {str(shape)[:80]} of {dtype}"
+        )
     check_memory(name, size, f"an array of shape {shape}")
     flat = _fill(name, file, np.empty(count, dtype))
     if dtype.kind == "b":
@@ -155,9 +157,11 @@ def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote, and of aliases of types
             shape, fortran, dtype = readers[version](file)
     except Exception as error:  # a type or a shape may be written as any text, and errors are of many types
-        bad_value(name, f"is no array of the npy format 1.0 or 2.0 ({type(error).__name__}: {error})")
+        bad_value(
+            name, f"is no array of the npy format 1.0 or 2.0 ({type(error).__name__}: {str(error)[:200]})"
+        )
     if any(isinstance(size, bool) or size < 0 for size in shape):
-        bad_value(name, f"has shape {shape}; accepted: sizes from 0 on")
+        bad_value(name, f"has shape {str(shape)[:80]}; accepted: sizes from 0 on")
     return shape, fortran, dtype, file.tell() - start
 
 

@@ -2,7 +2,7 @@
 
 A pickle is a program: it may name any function of any package and call it. Here the few names that the files
 of Planetoid hold stand for passive records, and every other name is an error. Arrays are made of the recorded
-bytes after checks, as those of npz files are.
+bytes after checks, as those of npz files are. Protocols 2 to 4 are read; published are files of protocol 2.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def read_pickle(path: Path) -> Any:
         try:
             return _Unpickler(io.BytesIO(content), encoding="latin1").load()
         except Exception as error:  # an unpickler raises errors of many types
-            raise ValueError(f"is no pickle of arrays ({type(error).__name__}: {error})") from error
+            raise ValueError(
+                f"is no pickle of arrays ({type(error).__name__}: {str(error)[:400]})"
+            ) from error
 
 
 def _check_instructions(content: bytes) -> None:
@@ -145,7 +147,7 @@ def _check_instructions(content: bytes) -> None:
                 if not 0 <= int(argument or 0) <= 2 * stored + 256:
                     raise ValueError(f"stores an object under the number {argument}")
     except Exception as error:  # damaged arguments raise errors of many types
-        raise ValueError(f"is no pickle of arrays ({type(error).__name__}: {error})") from error
+        raise ValueError(f"is no pickle of arrays ({type(error).__name__}: {str(error)[:400]})") from error
 
 
 def recorded_array(name: str, record: Any) -> np.ndarray:

@@ -24,11 +24,13 @@ class RawNodes:
         edges: int32 [2, edges], sources over targets, in any order and with repeats.
         x: float32 [N, F], finite.
         y: int64 [N], a class of each node below N; or float32 [N, labels] of 0 and 1.
-        train_masks, val_masks, test_masks: bool [splits, N]; None: the files have no split.
+        train_masks, val_masks, test_masks: bool [splits, N], without overlap in each split; None: the files
+            have no split.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
-        ValueError: shapes do not agree, a node or a class is out of range, or a feature is not finite.
+        ValueError: shapes do not agree, a node or a class is out of range, a feature is not finite, or a node
+            is in two parts of a split.
     """
 
     edges: torch.Tensor
@@ -57,6 +59,8 @@ class RawNodes:
             check_tensor(name, mask, dtypes=(torch.bool,), shape=(None, nodes))
             if mask.shape[0] != masks["train_masks"].shape[0]:
                 bad_value(name, f"has {mask.shape[0]} splits; accepted: as many as train_masks")
+        if masks and bool((sum(mask.to(torch.uint8) for mask in masks.values()) > 1).any()):
+            bad_value("masks", "a node is in two of them; accepted: masks without overlap")
 
 
 def load_arrays(path: Path, dtypes: dict[str, torch.dtype]) -> dict[str, torch.Tensor] | None:

@@ -86,7 +86,7 @@ def parse_rows(
         except DeprecationWarning as error:
             bad_value(name, str(error))
         except ValueError as error:
-            bad_value(name, f"has something else than numbers: {str(error).partition(';')[0]}")
+            bad_value(name, f"has something else than numbers: {str(error).partition(';')[0][:200]}")
     if len(table) > rows or (exact and len(table) < rows):
         least = "" if exact else "at most "
         bad_value(name, f"has {'more' if len(table) > rows else len(table)} rows; accepted: {least}{rows}")
