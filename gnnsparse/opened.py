@@ -43,7 +43,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
-        raise ValueError(f"{path}: is damaged ({type(error).__name__}: {error})") from error
+        raise ValueError(f"{path}: is damaged ({type(error).__name__}: {str(error)[:300]})") from error
     except OSError as error:
         if error.errno in (None, errno.EINVAL):  # a damaged archive names a place before its beginning
             raise ValueError(f"{path}: is damaged ({error})") from error

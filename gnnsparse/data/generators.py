@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_scale, check_seed
-from gnnsparse.errors import bad_value, check_choice, check_flag, check_memory, shown
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory, shown
 from gnnsparse.graph import SparseGraph
 from gnnsparse.registry import Names, Registry
 
@@ -29,6 +29,8 @@ __all__ = [
 _CHUNK = 2**22
 #: Bytes of memory that each node and each edge take at the least: measured peaks, rounded down.
 _NODE_BYTES, _EDGE_BYTES = 80, 48
+#: The largest number among the other parameters of a model.
+_MAX = 1e9
 #: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few
 #: nodes for its share of the edges, so the rounds must end.
 _ROUNDS = 24
@@ -47,6 +49,10 @@ class BlockModel:
         tail: exponent of the Pareto distribution of the weights; smaller ones make degrees more skewed.
         cap: largest weight, in units of the smallest.
         reach: largest difference of the ids that an edge between communities joins; None: any.
+
+    Raises:
+        TypeError: an attribute is no number, or a count is no integer.
+        ValueError: an attribute is out of range.
     """
 
     nodes: int
@@ -57,6 +63,20 @@ class BlockModel:
     tail: float
     cap: float
     reach: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("nodes", self.nodes)
+        check_integer("nnz", self.nnz, 0, "an integer from 0 on")
+        if self.reach is not None:
+            check_integer("reach", self.reach)
+        for name, least, most in (
+            ("inside", 0, 1), ("community", 1, _MAX), ("spread", 0, _MAX), ("tail", 0, _MAX), ("cap", 1, _MAX)
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                bad_type(name, value, f"a number from {least} to {most:g}")
+            if not least <= value <= most or (name == "tail" and value == 0):
+                bad_value(name, f"got {shown(value)}; accepted: a number from {least} to {most:g}")
 
     @property
     def smallest_scale(self) -> float:

@@ -144,7 +144,9 @@ def _read_array(name: str, file: IO[bytes], size: int, kinds: str, wanted: Shape
         flat = flat.view(np.uint8) != 0  # other bytes than 0 and 1 are no bools for native code
     if not dtype.isnative:
         flat = flat.astype(dtype.newbyteorder("="))
-    return np.ascontiguousarray(flat.reshape(shape[::-1]).T) if fortran else flat.reshape(shape)
+    if fortran and len(shape) > 1:
+        return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
+    return flat.reshape(shape)
 
 
 def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
