@@ -88,11 +88,19 @@ class _Encode(Record):
         return text.encode("latin1")
 
 
+class _Bytes(Record):
+    """Calls of bytes, by which Python 3 writes empty ones for Python 2."""
+
+    def __new__(cls) -> Any:
+        return b""
+
+
 #: What the names in the files stand for. Python 3 and later releases of the packages name some otherwise. All
 #: are subclasses of Record, so that an instruction that sets the state of a class itself is an error.
 _NAMES: dict[tuple[str, str], type[Record]] = {
     ("_codecs", "encode"): _Encode,
     ("collections", "defaultdict"): _Lists,
+    ("__builtin__", "bytes"): _Bytes,
     ("__builtin__", "list"): _Class,
     ("builtins", "list"): _Class,
     ("numpy", "ndarray"): _Class,

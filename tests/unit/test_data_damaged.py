@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import os
 import pickle
@@ -237,7 +238,7 @@ class Evil:
         return os.mkdir, (str(self.trace),)
 
 
-def write_planetoid(folder: Path, **changed: Any) -> None:
+def write_planetoid(folder: Path, protocol: int = 2, **changed: Any) -> None:
     labels = np.eye(3, dtype=np.int32)[np.arange(8) % 3]
     features = sp.csr_matrix(np.eye(8, 4, dtype=np.float32))
     parts = {
@@ -246,15 +247,15 @@ def write_planetoid(folder: Path, **changed: Any) -> None:
     }  # fmt: skip
     index = parts.pop("index", "7\n5\n6\n")
     for name, part in parts.items():
-        content = part if isinstance(part, bytes) else pickle.dumps(part, protocol=2)
+        content = part if isinstance(part, bytes) else pickle.dumps(part, protocol=protocol)
         (folder / f"ind.cora.{name}").write_bytes(content)
     (folder / "ind.cora.test.index").write_text(index)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 def test_pickles_of_planetoid_are_read(tmp_path: Path, protocol: int) -> None:
-    graph = pickle.dumps({node: [(node + 1) % 8] for node in range(8)}, protocol=protocol)
-    write_planetoid(tmp_path, graph=graph)
+    graph = collections.defaultdict(list, {node: [(node + 1) % 8] for node in range(8)})
+    write_planetoid(tmp_path, graph=graph, y=np.empty((0, 3), np.int32), protocol=protocol)
     data = load_dataset("cora", root=tmp_path, normalize_features=False)
     assert data.y.tolist() == [0, 1, 2, 0, 1, 0, 1, 2], "row k of ty is node test.index[k]"
     assert data.x[7].tolist() == [1, 0, 0, 0]
