@@ -15,7 +15,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.plans import PlanStore
-from gnnsparse.preprocess.prepare import Recipe
+from gnnsparse.preprocess.prepare import Recipe, check_size
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
@@ -76,6 +76,7 @@ def prepare(
         TypeError: an argument is of a type or dtype that is not accepted.
         ValueError: an argument is out of range, not finite, too large for the precision (fp16 ends at
             65504), or does not go with another argument.
+        MemoryError: on the CPU, a matrix with so many rows needs more memory than this process can get.
         ImportError: the reordering needs a package that is not installed.
     """
     precision = Precision.parse(precision)
@@ -99,6 +100,8 @@ def prepare(
         precision=precision,
     )
     source = read_source(graph, num_nodes, num_cols, weights)
+    if _device_of(source.arrays).type == "cpu":
+        check_size(num_nodes, recipe)
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
     prepared, hit = prepare_arrays(source, recipe, store)

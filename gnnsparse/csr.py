@@ -271,7 +271,7 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
 
     Raises:
         ValueError: there are 2^32 or more edges.
-        MemoryError: the rows and edges do not fit into this machine's memory.
+        MemoryError: on the CPU, the rows and edges need more memory than this process can get.
     """
     edges, device = row.numel(), row.device
     if device.type == "cpu":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
+
+from gnnsparse.memory import available_memory
 
 __all__ = [
     "bad_type",
@@ -21,7 +23,12 @@ __all__ = [
     "check_share",
     "check_tensor",
     "naming",
+    "shown",
 ]
+
+#: Bytes below which no limit of memory is looked up, so that small calls stay fast.
+_SMALL = 2**26
+_LARGEST = 2**63 - 1
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -35,12 +42,21 @@ def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
 
 
+def shown(number: Any) -> str:
+    """Returns a number as text for a message, short even where it has thousands of digits."""
+    if isinstance(number, int) and abs(number) >= 10**30:
+        return f"{'-' if number < 0 else ''}about 10^{round(math.log10(2) * abs(number).bit_length())}"
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
 def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
-    """Returns `value` if it is an integer and at least `least`, else raises."""
+    """Returns `value` if it is an integer from `least` to 2^63 - 1, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
     if value < least:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
+    if value > _LARGEST:
+        bad_value(name, f"got {shown(value)}; accepted: {accepted} below 2^63")
     return value
 
 
@@ -50,7 +66,7 @@ def check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
     if not 0 <= value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return float(value)
 
 
@@ -78,14 +94,21 @@ def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raises MemoryError if an allocation on the CPU would need 90 % of the machine's memory or more.
+    """Raises MemoryError if an allocation on the CPU needs more memory than this process can still get.
 
-    Without this check the operating system would end the process instead.
+    Without this check the operating system would end the process, or a library would fail after minutes.
+
+    Args:
+        name: the argument that the size comes from.
+        nbytes: bytes that are needed at least.
+        what: what needs them, with its sizes.
     """
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if nbytes > 0.9 * total:
+    if nbytes < _SMALL:
+        return
+    limit = available_memory()
+    if nbytes > limit.free:
         raise MemoryError(
-            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, this machine has {total / 1e9:.1f} GB"
+            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, and {limit.name} leaves {limit.free / 1e9:.1f} GB"
         )
 
 

@@ -11,10 +11,10 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value, check_device
+from gnnsparse.errors import bad_type, bad_value, check_device, shown
 from gnnsparse.hashing import fingerprint
 
-__all__ = ["SparseGraph"]
+__all__ = ["SparseGraph", "check_range"]
 
 _MAX_NODES = 2**31 - 1
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -45,7 +45,7 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         bad_type(name, value, "an integer")
     if not 0 <= int(value) <= _MAX_NODES:
-        bad_value(name, f"got {value}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
+        bad_value(name, f"got {shown(value)}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
     return int(value)
 
 
@@ -60,8 +60,15 @@ def _infer_nodes(edges: torch.Tensor) -> int:
     return _count("num_nodes", count)
 
 
-def _check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
-    """Raises a ValueError that names the first element outside [0, limit); `of` names the limit."""
+def check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
+    """Raises a ValueError that names the first element outside [0, limit).
+
+    Args:
+        name: the argument.
+        indices: int32 or int64 [indices], contiguous.
+        limit: the number of what is counted.
+        of: the name of that number, as in "num_nodes".
+    """
     if indices.numel() == 0:
         return
     if indices.device.type == "cpu":
@@ -231,8 +238,8 @@ class SparseGraph:
             sources, targets = (_count("num_nodes", n) for n in num_nodes)
         else:
             sources = targets = _count("num_nodes", num_nodes)
-        _check_range("edge_index", edges[0], sources, "num_nodes")
-        _check_range("edge_index", edges[1], targets, "num_nodes")
+        check_range("edge_index", edges[0], sources, "num_nodes")
+        check_range("edge_index", edges[1], targets, "num_nodes")
         if values is not None:
             values = _value_tensor("values", values, edges.shape[1], edges.device)
         return cls._from_coo(edges[1], edges[0], targets, sources, values)
@@ -263,7 +270,7 @@ class SparseGraph:
         rows = _count("indptr", offsets.numel() - 1)
         cols = rows if num_cols is None else _count("num_cols", num_cols)
         _check_offsets(offsets, columns.numel())
-        _check_range("indices", columns, cols, "num_cols")
+        check_range("indices", columns, cols, "num_cols")
         if values is not None:
             values = _value_tensor("values", values, columns.numel(), offsets.device)
         csr = Csr(offsets, columns, cols)

@@ -126,7 +126,9 @@ def candidates(problem: Problem) -> tuple[Plan, ...]:
 
 def plan_from_plain(content: Any) -> Plan | None:
     """Converts plain values, as `gnnsparse.plain.to_plain` makes them, to a plan; None if they don't fit."""
-    if not isinstance(content, dict) or content.get("kernel") not in plan_types():
+    if not isinstance(content, dict) or not isinstance(content.get("kernel"), str):
+        return None
+    if content["kernel"] not in plan_types():
         return None
     kind = plan_types()[content["kernel"]]
     try:
