@@ -11,6 +11,7 @@ from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision, round_operand
+from gnnsparse.transforms import settled
 
 __all__ = [
     "FLOATS", "IMPLS", "check_dense", "check_edges", "check_operand", "direct", "exact_rounded",
@@ -65,13 +66,20 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
 
 
 def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
-    """Returns `x` if it is a matrix [rows, any] of an accepted dtype on the operand's device, else raises."""
-    return check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
+    """Returns `x`, its numbers in memory, if it is a matrix [rows, any] that goes with the operand, else raises.
+
+    It goes with the operand if it is on the operand's device and `impl` takes its dtype.
+    """
+    return settled(check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None)))
 
 
 def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
-    """Returns `values` if they are [nnz], of an accepted dtype and on the operand's device, else raises."""
-    return check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
+    """Returns `values`, their numbers in memory, if they are [nnz] and go with the operand, else raises.
+
+    They go with the operand if they are on the operand's device and `impl` takes their dtype.
+    """
+    wanted = {"device": operand.device, "shape": (operand.nnz,)}
+    return settled(check_tensor(name, values, dtypes=_dtypes(impl), **wanted))
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
@@ -86,12 +94,19 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
 
 def needs_grad(*tensors: torch.Tensor | None) -> bool:
     """Returns whether autograd records an operation on the tensors."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:  # `any` would take as long as the rest of a small call's checks
+            if t is not None and t.requires_grad:
+                return True
+    return False
 
 
 def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
-    """Returns what checks of a dense tensor depend on; None for other layouts and subclasses of Tensor."""
-    if type(t) in _PLAIN and t.layout is torch.strided:
+    """Returns what checks of a dense tensor depend on.
+
+    None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
+    """
+    if type(t) in _PLAIN and t.layout is torch.strided and not (t.is_neg() or t._is_zerotensor()):
         return t.dtype, t.shape, t.device
     return None
 
@@ -100,7 +115,7 @@ def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Returns a faster `function.apply`, which does not inspect the signature of `forward`.
 
     torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
-    torch.func need it, and they can't call native kernels.
+    torch.func need it. Inside them the operations call another function's `apply`, which has their rules.
     """
     quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return quick
@@ -110,12 +125,24 @@ class _StraightThrough(torch.autograd.Function):
     """Rounds to the precision; the gradient passes unchanged, as through a cast."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, precision: Precision) -> torch.Tensor:
-        return round_operand(x, precision).float()
+    def forward(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+        return round_operand(settled(x), precision).float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return grad, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, _: Any) -> Any:
+        return tangent
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, precision: Precision) -> Any:
+        return _StraightThrough.apply(x, precision), in_dims[0]
 
 
 def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
@@ -123,4 +150,6 @@ def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
 
     Differentiable; the gradient passes unchanged.
     """
-    return x if x.dtype == torch.float64 else _StraightThrough.apply(x.float(), precision)
+    if x.dtype == torch.float64 or precision is Precision.FP32:
+        return x if x.dtype == torch.float64 else x.float()
+    return _StraightThrough.apply(x.float(), precision)

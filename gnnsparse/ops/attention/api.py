@@ -15,10 +15,11 @@ from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.chain import chain
 from gnnsparse.ops.attention.layout import to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed
-from gnnsparse.ops.attention.schema import run_forward, with_grad
+from gnnsparse.ops.attention.schema import run_forward, transformed, with_grad
 from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, resolve_impl
 from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.transforms import is_direct, settled
 
 __all__ = ["attention"]
 
@@ -169,11 +170,12 @@ def attention(
     factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*lead, A.shape[0], v.shape[-1])
-    plain = is_plain(q, k, v, bias)
-    follows = plain and needs_grad(q, k, v, bias)
+    plain, quick = is_plain(q, k, v, bias), is_direct()
+    q, k, v, bias = settled(q), settled(k), settled(v), None if bias is None else settled(bias)
+    follows = plain and (not quick or needs_grad(q, k, v, bias))
     same = len(lead) < 2 and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
     as_chain = return_weights or fused is False or kind == "reference"
-    if follows and same and not as_chain and fused is None and plan is None:
+    if follows and quick and same and not as_chain and fused is None and plan is None:
         return with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal, None)[0]
     call = AttentionCall(
         A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
@@ -190,7 +192,8 @@ def attention(
         options = seed, A.handle, factor, p, is_causal
         out, _ = torch.ops.gnnsparse.attention(call.q, call.k, call.v, bias, *options)
     elif follows:
-        out, _ = with_grad(call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal, plan)
+        record = with_grad if quick else transformed
+        out, _ = record(call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal, plan)
     else:
         out, _ = run_forward(call, plan)
     return out if out.shape == shape else out.reshape(shape)

@@ -1,0 +1,91 @@
+"""What torch puts between a tensor and its memory: transforms of torch.func, forward-mode AD, lazy signs.
+
+Native kernels read memory. Inside a transform a tensor is a wrapper that has none, a negative view stands for
+other numbers than its memory holds, and a zero tensor has a shape and no memory at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch._C import _are_functorch_transforms_active as _in_torch_func
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
+
+__all__ = ["alive", "enclosed", "is_direct", "outside", "settled", "unwrapped"]
+
+
+def is_direct() -> bool:
+    """Returns whether a call can go straight to a kernel: no transform is active, and nothing is traced.
+
+    torch.compile traces; grad, vmap, jvp and their relatives in torch.func are transforms, and so is a level
+    of forward-mode AD.
+    """
+    return not (torch.compiler.is_compiling() or _in_torch_func() or forward_ad._current_level >= 0)
+
+
+def outside() -> AbstractContextManager[object]:
+    """Returns a context manager inside which no transform of torch.func is active.
+
+    What outlives a call is made inside it, because a transform wraps every new tensor.
+    """
+    return temporarily_clear_interpreter_stack() if _in_torch_func() else nullcontext()
+
+
+def settled(t: torch.Tensor) -> torch.Tensor:
+    """Returns `t` with its numbers in memory: negative views are negated, zero tensors get memory.
+
+    Differentiable. Returns `t` itself if it needs neither.
+    """
+    if torch.compiler.is_compiling():
+        return t  # the dispatcher settles arguments of registered operators
+    if t._is_zerotensor():
+        t = t.clone()
+    return t.resolve_neg()
+
+
+def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
+
+    Raises:
+        ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
+    """
+    t = t.detach()
+    while _functorch.is_gradtrackingtensor(t):
+        t = _functorch.get_unwrapped(t).detach()
+    if _functorch.is_batchedtensor(t):
+        raise ValueError(
+            f"{name}: got a tensor that torch.vmap maps over; accepted: a tensor of its own (prepare each "
+            "graph outside of vmap)"
+        )
+    return settled(t)
+
+
+def enclosed(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a rule for forward-mode AD of one that takes (ctx, the saved tensors, *tangents).
+
+    torch calls the rule with forward-mode AD switched off. Inside torch.func it is switched on again, or the
+    transforms around the one that calls the rule would not see its operations. Their tangents then have to be
+    told from those at hand: the saved tensors are handed over without the latter.
+    """
+
+    @wraps(jvp)
+    def rule(ctx: Any, *tangents: Any) -> Any:
+        saved = alive(ctx.saved_tensors)
+        if not _in_torch_func():
+            return jvp(ctx, saved, *tangents)
+        with forward_ad._set_fwd_grad_enabled(True):
+            primals = [None if t is None else forward_ad.unpack_dual(t, level=0).primal for t in saved]
+            return jvp(ctx, primals, *tangents)
+
+    return rule
+
+
+def alive(tensors: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Returns tensors that autograd has saved, without the wrappers of transforms that have ended."""
+    return [None if t is None else _functorch.unwrap_if_dead(t) for t in tensors]
