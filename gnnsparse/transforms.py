@@ -17,7 +17,7 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 
-__all__ = ["alive", "enclosed", "is_direct", "outside", "settled", "unwrapped"]
+__all__ = ["alive", "enclosed", "is_direct", "outside", "refuse_transforms", "settled", "unwrapped"]
 
 
 def is_direct() -> bool:
@@ -84,6 +84,25 @@ def enclosed(jvp: Callable[..., Any]) -> Callable[..., Any]:
             return jvp(ctx, primals, *tangents)
 
     return rule
+
+
+def refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
+    """Raises NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
+
+    That is a tangent of forward-mode AD, and a gradient of torch.func. Without the check the first would be
+    lost, and the results be those of a constant.
+    """
+    if not _in_torch_func() and forward_ad._current_level < 0:
+        return
+    for t in tensors:
+        if not isinstance(t, torch.Tensor):
+            continue
+        has_tangent = forward_ad._current_level >= 0 and forward_ad.unpack_dual(t, level=0).tangent is not None
+        if has_tangent or (_in_torch_func() and t.requires_grad and torch.is_grad_enabled()):
+            raise NotImplementedError(
+                f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: such "
+                f"tensors in the functions of gnnsparse, outside of torch.compile"
+            )
 
 
 def alive(tensors: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
