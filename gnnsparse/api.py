@@ -19,10 +19,12 @@ from gnnsparse.preprocess.prepare import Recipe
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
+from gnnsparse.transforms import runs_outside
 
 __all__ = ["prepare"]
 
 
+@runs_outside
 def prepare(
     graph: Any,
     *,

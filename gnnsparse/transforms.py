@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._C import _are_functorch_transforms_active as _in_torch_func
@@ -17,7 +17,16 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 
-__all__ = ["alive", "enclosed", "is_direct", "outside", "refuse_transforms", "settled", "unwrapped"]
+__all__ = [
+    "alive",
+    "enclosed",
+    "is_direct",
+    "outside",
+    "refuse_transforms",
+    "runs_outside",
+    "settled",
+    "unwrapped",
+]
 
 
 def is_direct() -> bool:
@@ -29,12 +38,26 @@ def is_direct() -> bool:
     return not (torch.compiler.is_compiling() or _in_torch_func() or forward_ad._current_level >= 0)
 
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
 def outside() -> AbstractContextManager[object]:
     """Returns a context manager inside which no transform of torch.func is active.
 
     What outlives a call is made inside it, because a transform wraps every new tensor.
     """
     return temporarily_clear_interpreter_stack() if _in_torch_func() else nullcontext()
+
+
+def runs_outside(function: _Function) -> _Function:
+    """Makes a function run with no transform of torch.func active; it unwraps its arguments itself."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with outside():
+            return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
 
 
 def settled(t: torch.Tensor) -> torch.Tensor:
@@ -52,18 +75,19 @@ def settled(t: torch.Tensor) -> torch.Tensor:
 def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
     """Returns the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
 
+    A subclass of Tensor, such as PyG's EdgeIndex, is returned as a Tensor.
+
     Raises:
         ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
     """
-    t = t.detach()
     while _functorch.is_gradtrackingtensor(t):
-        t = _functorch.get_unwrapped(t).detach()
+        t = _functorch.get_unwrapped(t)
     if _functorch.is_batchedtensor(t):
         raise ValueError(
-            f"{name}: got a tensor that torch.vmap maps over; accepted: a tensor of its own (prepare each "
-            "graph outside of vmap)"
+            f"{name}: got a tensor that torch.vmap maps over; accepted: one graph for all (prepare several "
+            "graphs outside of vmap)"
         )
-    return settled(t)
+    return settled(t.as_subclass(torch.Tensor).detach())
 
 
 def enclosed(jvp: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +121,9 @@ def refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
     for t in tensors:
         if not isinstance(t, torch.Tensor):
             continue
-        has_tangent = forward_ad._current_level >= 0 and forward_ad.unpack_dual(t, level=0).tangent is not None
+        has_tangent = (
+            forward_ad._current_level >= 0 and forward_ad.unpack_dual(t, level=0).tangent is not None
+        )
         if has_tangent or (_in_torch_func() and t.requires_grad and torch.is_grad_enabled()):
             raise NotImplementedError(
                 f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: such "

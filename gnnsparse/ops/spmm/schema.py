@@ -86,9 +86,7 @@ class _Transformed(torch.autograd.Function):
     """SpMM with the rules of every transform: `forward` sees the tensors that are left when all are undone."""
 
     @staticmethod
-    def forward(
-        x: torch.Tensor, values: torch.Tensor | None, handle: int, plan: Plan | None
-    ) -> Any:
+    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, plan: Plan | None) -> Any:
         bind = backend(x.device).bind
         run = bind(operand_of(handle).kernels, x.shape[1], x.dtype, values is not None, plan)
         return run(settled(x), None if values is None else settled(values))
