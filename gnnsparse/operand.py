@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
+import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,6 @@ from gnnsparse.preprocess.prepare import Prepared
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of"]
 
-_handles = itertools.count()
 _operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()
 
 
@@ -30,12 +29,26 @@ def operand_of(handle: int) -> SparseOperand:
     """Returns the operand of a handle, the integer that custom ops carry in its place.
 
     Raises:
-        RuntimeError: the operand no longer exists.
+        RuntimeError: the operand no longer exists, or is one of another process.
     """
     try:
         return _operands[handle]
     except KeyError:
-        raise RuntimeError(f"operand {handle} no longer exists; keep a reference to it") from None
+        raise RuntimeError(
+            f"operand {handle} no longer exists, or was made in another process; keep a reference to it, and "
+            "trace a function in the process that runs it"
+        ) from None
+
+
+def _new_handle() -> int:
+    """Returns a number that no operand has, here or in another process.
+
+    A saved program may carry a handle into another process. There it must not stand for another operand, which
+    handles counted from 0 would do.
+    """
+    while (handle := secrets.randbits(63)) in _operands:
+        pass
+    return handle
 
 
 class SparseOperand:
@@ -49,7 +62,7 @@ class SparseOperand:
         self._core = core
         self._which = which
         self._kernels = core.caches[which]
-        self._handle = next(_handles)
+        self._handle = _new_handle()
         _operands[self._handle] = self
         # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
         # a weak one to A, so that the pair is freed with A.

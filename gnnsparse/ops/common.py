@@ -23,6 +23,8 @@ IMPLS = ("auto", "cuda", "cpu", "reference")
 #: Dtypes of dense arguments; impl="reference" accepts float64 as well.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# torch 2.6 can't tell; there a program fails when another process runs it, since it lacks the operand.
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 def require_kernels(kind: str) -> None:
@@ -86,8 +88,17 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Returns whether a native kernel can read the memory of all tensors now.
 
     False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
+
+    Raises:
+        RuntimeError: torch.export traces.
     """
     if torch.compiler.is_compiling():
+        if _is_exporting():
+            raise RuntimeError(
+                "torch.export can't export operations of gnnsparse: a program would carry the number of an "
+                "operand, which only this process knows; accepted: torch.compile, or saving the model's "
+                "state_dict and preparing the graph again"
+            )
         return False
     return all(t is None or type(t) in _PLAIN for t in tensors)
 
