@@ -358,8 +358,9 @@ class SparseOperand:
 
         Returns:
             A dict: rows, cols, nnz, edges (given to `prepare`), precision, device, symmetric (structure),
-            format, windows (of 8 rows) and columns (column slots of all windows), both None without a blocked
-            format, density (nonzeros per stored element of the windows), bytes by part ("panels": those made
+            format, windows (row windows of that format) and columns (column slots, which the rows of a panel
+            share), both None without a blocked format, density (nonzeros per element of the columns, at most
+            1, without the rows that a format keeps out; without a format, per element of A), bytes by part ("panels": those made
             so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
 
         Raises:
@@ -373,7 +374,10 @@ class SparseOperand:
             plan = own.plan(op, width)
             chosen[op] = {"name": plan.kernel, "why": list(plan.reasons)}
         rows, cols = self.shape
-        stored = blocked.slots * blocked.spec.window if blocked else rows * cols
+        stored, inside = rows * cols, self.nnz
+        if blocked is not None:
+            kept_out = 0 if blocked.residual is None else blocked.residual.nnz
+            stored, inside = blocked.slots * blocked.spec.panel, self.nnz - kept_out
         shared = prepared.backward.shares_structure(prepared.forward)
         sizes = {
             "csr": own.csr.nbytes,
@@ -394,7 +398,7 @@ class SparseOperand:
             "format": blocked.spec.name if blocked else "csr",
             "windows": blocked.panels * (blocked.spec.panel // blocked.spec.window) if blocked else None,
             "columns": blocked.slots if blocked else None,
-            "density": self.nnz / max(stored, 1),
+            "density": inside / max(stored, 1),
             "bytes": sizes,
             "reorder": report["reorder"],
             "prepare_seconds": report["seconds"],
