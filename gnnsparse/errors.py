@@ -18,10 +18,14 @@ __all__ = [
     "check_flag",
     "check_integer",
     "check_memory",
+    "check_number",
     "check_share",
     "check_tensor",
     "naming",
 ]
+
+
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -35,12 +39,19 @@ def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
 
 
+def _shown(value: float) -> str:
+    """Returns a number as text; Python refuses to write integers of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return str(value)
+
+
 def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
     """Returns `value` if it is an integer and at least `least`, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
     if value < least:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {_shown(value)}; accepted: {accepted}")
     return value
 
 
@@ -50,7 +61,16 @@ def check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
     if not 0 <= value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {_shown(value)}; accepted: {accepted}")
+    return float(value)
+
+
+def check_number(name: str, value: Any, accepted: str = "a finite number in the range of float32") -> float:
+    """Returns `value` as a float if it is a finite number in the range of float32, else raises."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if not -_LARGEST <= value <= _LARGEST:  # true for NaN, and works for integers that no float can hold
+        bad_value(name, f"got {_shown(value)}; accepted: {accepted}")
     return float(value)
 
 

@@ -43,8 +43,8 @@ def operand_of(handle: int) -> SparseOperand:
 def _new_handle() -> int:
     """Returns a number that no operand has, here or in another process.
 
-    A saved program may carry a handle into another process. There it must not stand for another operand, which
-    handles counted from 0 would do.
+    A saved program may carry a handle into another process. There it must not stand for another operand,
+    which handles counted from 0 would do.
     """
     while (handle := secrets.randbits(63)) in _operands:
         pass
@@ -179,7 +179,12 @@ class SparseOperand:
 
         Returns:
             [nnz, ...] in the order of `A.T`.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
         """
+        self._check_edges("values", values, self.nnz)
         return values.index_select(0, self.transpose_map)
 
     def indices(self) -> torch.Tensor:
@@ -359,14 +364,16 @@ class SparseOperand:
         Returns:
             A dict: rows, cols, nnz, edges (given to `prepare`), precision, device, symmetric (structure),
             format, windows (row windows of that format) and columns (column slots, which the rows of a panel
-            share), both None without a blocked format, density (nonzeros per element of the columns, at most
-            1, without the rows that a format keeps out; without a format, per element of A), bytes by part ("panels": those made
-            so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
+            share), both None without a blocked format, density (nonzeros per element of the columns, without
+            the rows that a format keeps out; without a format, per element of A), bytes by part ("panels":
+            those made so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name",
+            "why"}}.
 
         Raises:
             TypeError: `width` is no integer.
             ValueError: `width` is below 1.
         """
+        check_integer("width", width)
         prepared, own, blocked = self._core.prepared, self._kernels, self._kernels.blocked
         report, values = prepared.report, own.values
         chosen = {}

@@ -126,11 +126,11 @@ def refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
         )
         if has_tangent or (_in_torch_func() and t.requires_grad and torch.is_grad_enabled()):
             raise NotImplementedError(
-                f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: such "
-                f"tensors in the functions of gnnsparse, outside of torch.compile"
+                f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: "
+                "such tensors in the functions of gnnsparse, outside of torch.compile"
             )
 
 
-def alive(tensors: Iterable[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def alive(tensors: Iterable[torch.Tensor | None]) -> list[Any]:
     """Returns tensors that autograd has saved, without the wrappers of transforms that have ended."""
     return [None if t is None else _functorch.unwrap_if_dead(t) for t in tensors]

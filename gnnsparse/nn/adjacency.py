@@ -133,10 +133,10 @@ class GcnAdjacency:
                 self._indices = self.operand.indices()
             lengths = self.operand.kernels.csr.degrees
         row, col = self._indices
-        if is_direct():
+        if is_direct() and len(weights) > 0:
             # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
             degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
-        else:  # segment_reduce has no rules for transforms
+        else:  # segment_reduce has no rules for transforms, and refuses an empty tensor
             degree = weights.new_zeros(lengths.shape).index_add(0, row, weights)
         positive = degree > 0
         # A degree of 0 is replaced by 1 under the root, so that its gradient is not NaN.

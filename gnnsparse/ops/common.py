@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.transforms import settled
 
 __all__ = [
-    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_operand", "direct", "exact_rounded",
+    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_fits", "check_operand", "direct", "exact_rounded",
     "form_of", "is_plain", "needs_grad", "require_kernels", "resolve_impl",
 ]  # fmt: skip
 
@@ -25,6 +26,10 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # torch 2.6 can't tell; there a program fails when another process runs it, since it lacks the operand.
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+#: Bytes from which on a dense argument is compared with the machine's memory.
+_LARGE = 1 << 30
 
 
 def require_kernels(kind: str) -> None:
@@ -68,20 +73,40 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
 
 
 def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
-    """Returns `x`, its numbers in memory, if it is a matrix [rows, any] that goes with the operand, else raises.
+    """Returns `x` if it is a matrix [rows, any], on the operand's device and of a dtype that `impl` takes.
 
-    It goes with the operand if it is on the operand's device and `impl` takes its dtype.
+    Its numbers are in its memory: negative views are computed.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+        MemoryError: it is too wide for this machine.
     """
-    return settled(check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None)))
+    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
+    check_fits(name, x, operand)
+    return settled(x)
+
+
+def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
+    """Raises MemoryError if rows as wide as those of `x`, one for each row and column, don't fit on the CPU.
+
+    A tensor that was expanded has that many elements without their memory; a kernel reads a copy.
+    """
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return
+    width, copies = x.shape[-1], math.prod(x.shape[:-2])
+    nbytes = 4 * copies * max(operand.shape) * width
+    if nbytes > _LARGE:
+        which = f"{name} of shape {tuple(x.shape)} with this A of {operand.shape[0]} x {operand.shape[1]}"
+        check_memory(name, nbytes, which)
 
 
 def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
-    """Returns `values`, their numbers in memory, if they are [nnz] and go with the operand, else raises.
+    """Returns `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
 
-    They go with the operand if they are on the operand's device and `impl` takes their dtype.
+    Their numbers are in their memory: negative views are computed.
     """
-    wanted = {"device": operand.device, "shape": (operand.nnz,)}
-    return settled(check_tensor(name, values, dtypes=_dtypes(impl), **wanted))
+    check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
+    return settled(values)
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:

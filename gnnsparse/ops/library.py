@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from torch._library.autograd import Info, make_autograd_impl
 
 from gnnsparse.operand import SparseOperand, operand_of

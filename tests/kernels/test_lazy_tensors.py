@@ -1,4 +1,4 @@
-"""Tensors whose numbers are not what their memory holds: negative views, parts of conjugates, zero tensors."""
+"""Tensors whose memory does not hold their numbers: negative views, parts of conjugates, zero tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward-mode AD and the transforms of torch.func, against the same transforms of dense formulas in float64."""
+"""Forward-mode AD and transforms of torch.func, against the same transforms of dense formulas in float64."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_an_operand_can_be_prepared_inside_a_transform(device: str) -> None:
 
 def test_graphs_that_vmap_maps_over_are_refused() -> None:
     index, x = torch.randint(0, ROWS, (3, 2, 40)), torch.randn(ROWS, WIDTH)
-    with pytest.raises(ValueError, match="edge_index|graph: got a tensor that torch.vmap maps over"):
+    with pytest.raises(ValueError, match=r"^graph: got a tensor that torch\.vmap maps over"):
         torch.vmap(lambda e: gnnsparse.prepare(e, num_nodes=ROWS, cache=False) @ x)(index)
 
 
@@ -296,7 +296,7 @@ def test_operators_refuse_a_tangent_instead_of_losing_it(operand: SparseOperand,
     x = torch.randn(COLS, WIDTH, device=device)
     ops, refused = (
         torch.ops.gnnsparse,
-        pytest.raises(NotImplementedError, match="torch.ops.gnnsparse.spmm: got"),
+        pytest.raises(NotImplementedError, match=r"^torch\.ops\.gnnsparse\.spmm: got"),
     )
 
     def f(x: torch.Tensor) -> torch.Tensor:

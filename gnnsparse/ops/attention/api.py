@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_share, check_tensor
+from gnnsparse.errors import bad_value, check_flag, check_number, check_share, check_tensor
 from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
@@ -16,7 +16,7 @@ from gnnsparse.ops.attention.chain import chain
 from gnnsparse.ops.attention.layout import to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import run_forward, transformed, with_grad
-from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, resolve_impl
+from gnnsparse.ops.common import FLOATS, check_fits, check_operand, is_plain, needs_grad, resolve_impl
 from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.transforms import is_direct, settled
@@ -33,6 +33,7 @@ def _check_heads(
         check_tensor(name, x, dtypes=dtypes, device=a.device)
         if x.dim() < 2 or x.shape[-2] != size:
             bad_value(name, f"has shape {tuple(x.shape)}; accepted: (.., {size}, any) for this A")
+        check_fits(name, x, a)
     if k.shape[-1] != q.shape[-1]:
         bad_value("k", f"has {k.shape[-1]} features; accepted: {q.shape[-1]}, as q")
     lead = tuple(q.shape[:-2])
@@ -64,9 +65,7 @@ def _check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tupl
 def _check_scale(scale: Any, width: int) -> float:
     if scale is None:
         return 1 / max(width, 1) ** 0.5
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        bad_type("scale", scale, "a number or None")
-    return float(scale)
+    return check_number("scale", scale, "a finite number in the range of float32, or None")
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,10 @@ def attention(
     The fused kernels make one pass over the edges and store no weight for any of them. The backward pass
     computes the weights again from each row's log-sum-exp (Dao et al., "FlashAttention", NeurIPS 2022,
     section 3.1). Operands of both products are rounded to A's precision; sums and the softmax are float32.
-    A's own weights are ignored. A row without edges, or with masked edges only, gives zeros.
+    A's own weights are ignored. A row without edges, or with masked edges only, gives zeros. It has
+    forward-mode derivatives too, and composes with torch.func; torch.vmap makes the batch larger, or with
+    dropout calls the kernel for each entry. Gradients inside torch.func, tangents and second derivatives
+    store a weight for each edge.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [L, S]: row i attends to the columns of its

@@ -147,9 +147,11 @@ def tangent(
         [B, H, L, Dv] in the dtype of q.
     """
     a, q, steps = call.operand, call.q, _Chain.of(call)
-    # The change of the scores is that of a biased bilinear form, one term for each argument.
-    terms = [replace(call, **{name: d}, bias=None) for name, d in (("q", dq), ("k", dk)) if d is not None]
-    moves = [_Chain.of(replace(term, is_causal=False)) for term in terms]
+    # Scores are bilinear in q and k, so that their change is a sum of scores. What is masked has weight 0.
+    plain = replace(call, bias=None, is_causal=False)
+    changed = [] if dq is None else [replace(plain, q=dq)]
+    changed += [] if dk is None else [replace(plain, k=dk)]
+    moves = [_Chain.of(term) for term in changed]
     outs = []
     for head, *moved in zip(steps.heads(), *(m.heads() for m in moves), strict=True):
         p = edge_softmax(a, steps.scores(head))

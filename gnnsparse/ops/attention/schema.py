@@ -144,16 +144,16 @@ register(
 
 def _grads_with_graph(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Computes gradients through the differentiable chain, for second derivatives and inside transforms."""
-    *saved, seed = alive(ctx.saved_tensors[:5])
+    saved, seed = alive(ctx.saved_tensors[:4]), alive(ctx.saved_tensors[4:5])[0]
     needs = ctx.needs_input_grad[:4]
 
     def output(*wanted: torch.Tensor) -> torch.Tensor:
         given = iter(wanted)
         q, k, v, bias = (next(given) if need else x for x, need in zip(saved, needs, strict=True))
-        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])  # type: ignore[arg-type]
+        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
         return chain.chain(call, "auto")[0]
 
-    _, pull = torch.func.vjp(output, *(x for x, need in zip(saved, needs, strict=True) if need))
+    _, pull, *_ = torch.func.vjp(output, *(x for x, need in zip(saved, needs, strict=True) if need))
     found = iter(pull(four_dimensions(grad)))
     return tuple(next(found) if need else None for need in needs)
 
@@ -190,7 +190,7 @@ with_grad = direct(_Attention)
 
 
 class _Transformed(torch.autograd.Function):
-    """Attention with the rules of every transform: `forward` sees the tensors that are left without them."""
+    """Attention with rules for every transform; `forward` sees the tensors that are left without them."""
 
     @staticmethod
     def forward(
@@ -216,7 +216,7 @@ class _Transformed(torch.autograd.Function):
     @enclosed
     def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
         q, k, v, bias, seed = saved
-        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])  # type: ignore[arg-type]
+        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
         return chain.tangent(call, *tangents[:4]), None
 
     @staticmethod
@@ -244,5 +244,5 @@ class _Transformed(torch.autograd.Function):
         return (out.unflatten(0, q.shape[:2]), lse.unflatten(0, q.shape[:2])), (0, 0)
 
 
-#: Takes the arguments of `with_grad` with four dimensions, inside transforms of torch.func and forward-mode AD.
+#: Takes the arguments of `with_grad`, with four dimensions, inside torch.func and forward-mode AD.
 transformed = _Transformed.apply

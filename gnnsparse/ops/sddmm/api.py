@@ -35,7 +35,7 @@ def sddmm(
     """Sampled dense-dense product: dot(q[i], k[j]) at every nonzero (i, j) of A. Differentiable.
 
     A's weights are ignored. Operands are rounded to A's precision, sums are float32. It has forward-mode
-    derivatives too, and composes with torch.func; torch.vmap computes one product for each entry of the batch.
+    derivatives too, and composes with torch.func; torch.vmap computes a product for each entry of the batch.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, n].

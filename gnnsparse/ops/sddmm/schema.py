@@ -78,7 +78,7 @@ with_grad = direct(_Sddmm)
 
 
 class _Transformed(torch.autograd.Function):
-    """SDDMM with the rules of every transform: `forward` sees the tensors that are left when all are undone."""
+    """SDDMM with rules for every transform; `forward` sees the tensors that are left when all are undone."""
 
     @staticmethod
     def forward(q: torch.Tensor, k: torch.Tensor, handle: int, plan: Plan | None) -> Any:
@@ -117,5 +117,5 @@ class _Transformed(torch.autograd.Function):
         return loop(info, in_dims[:2], lambda q, k: eager().sddmm(operand, q, k, plan=plan), q, k)
 
 
-#: (q, k, the operand's handle, a plan or None) -> scores, inside transforms of torch.func and forward-mode AD.
+#: (q, k, the operand's handle, a plan or None) -> scores, inside torch.func and forward-mode AD.
 transformed = _Transformed.apply

@@ -21,7 +21,7 @@ def edge_softmax(
 ) -> torch.Tensor:
     """Computes the softmax over the nonzeros of each row of A, in float32. Differentiable.
 
-    It has forward-mode derivatives too, and composes with torch.func; torch.vmap computes one softmax for each
+    It has forward-mode derivatives too, and composes with torch.func; torch.vmap computes a softmax for each
     entry of the batch.
 
     Args:

@@ -91,7 +91,7 @@ with_grad = direct(_EdgeSoftmax)
 
 
 class _Transformed(torch.autograd.Function):
-    """The softmax with the rules of every transform: `forward` sees the scores when all are undone."""
+    """The softmax with rules for every transform; `forward` sees the scores when all are undone."""
 
     @staticmethod
     def forward(scores: torch.Tensor, handle: int) -> Any:
@@ -114,5 +114,5 @@ class _Transformed(torch.autograd.Function):
         return loop(info, in_dims[:1], lambda s: _Transformed.apply(s, handle), scores)
 
 
-#: (scores, the operand's handle) -> weights, inside transforms of torch.func and forward-mode AD.
+#: (scores, the operand's handle) -> weights, inside torch.func and forward-mode AD.
 transformed = _Transformed.apply

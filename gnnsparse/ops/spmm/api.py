@@ -52,8 +52,8 @@ def spmm(
     """Multiplies a sparse by a dense matrix: y = A x, also written `A @ x`. Differentiable in x and values.
 
     Operands are rounded to the precision of A, sums are float32, and every run gives bitwise equal results.
-    It has forward-mode derivatives too, and composes with grad, jvp, jacrev, jacfwd and hessian of torch.func.
-    torch.vmap over x alone is one product with more columns; over values it is one product for each.
+    It has forward-mode derivatives too, and composes with torch.func. torch.vmap over x alone is one product
+    with more columns; over values it is a product for each entry of the batch.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, k].

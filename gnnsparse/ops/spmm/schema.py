@@ -83,7 +83,7 @@ with_grad = direct(_Spmm)
 
 
 class _Transformed(torch.autograd.Function):
-    """SpMM with the rules of every transform: `forward` sees the tensors that are left when all are undone."""
+    """SpMM with rules for every transform; `forward` sees the tensors that are left when all are undone."""
 
     @staticmethod
     def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, plan: Plan | None) -> Any:
@@ -129,5 +129,5 @@ class _Transformed(torch.autograd.Function):
         return y.unflatten(1, x.shape[1:]), 1
 
 
-#: (x, values or None, the operand's handle, a plan or None) -> y, inside transforms of torch.func and forward-mode AD.
+#: (x, values or None, the operand's handle, a plan or None) -> y, inside torch.func and forward-mode AD.
 transformed = _Transformed.apply
