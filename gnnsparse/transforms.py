@@ -65,11 +65,10 @@ def settled(t: torch.Tensor) -> torch.Tensor:
 
     Differentiable. Returns `t` itself if it needs neither.
     """
-    if torch.compiler.is_compiling():
-        return t  # the dispatcher settles arguments of registered operators
-    if t._is_zerotensor():
-        t = t.clone()
-    return t.resolve_neg()
+    # While torch.compile traces, the dispatcher settles the arguments of registered operators.
+    if torch.compiler.is_compiling() or not (t.is_neg() or t._is_zerotensor()):
+        return t
+    return t.resolve_neg() if t.is_neg() else t.clone()
 
 
 def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:

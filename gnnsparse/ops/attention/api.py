@@ -28,9 +28,9 @@ def _check_heads(
     a: SparseOperand, q: Any, k: Any, v: Any, dtypes: tuple[torch.dtype, ...]
 ) -> tuple[int, ...]:
     """Returns the leading sizes that q, k and v are broadcast to; raises if an argument does not fit."""
-    rows, cols = a.shape
+    (rows, cols), device = a.shape, a.device
     for name, x, size in (("q", q, rows), ("k", k, cols), ("v", v, cols)):
-        check_tensor(name, x, dtypes=dtypes, device=a.device)
+        check_tensor(name, x, dtypes=dtypes, device=device)
         if x.dim() < 2 or x.shape[-2] != size:
             bad_value(name, f"has shape {tuple(x.shape)}; accepted: (.., {size}, any) for this A")
         check_fits(name, x, a)
@@ -175,9 +175,9 @@ def attention(
     plain, quick = is_plain(q, k, v, bias), is_direct()
     q, k, v, bias = settled(q), settled(k), settled(v), None if bias is None else settled(bias)
     follows = plain and (not quick or needs_grad(q, k, v, bias))
-    same = len(lead) < 2 and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
     as_chain = return_weights or fused is False or kind == "reference"
-    if follows and quick and same and not as_chain and fused is None and plan is None:
+    as_is = quick and follows and len(lead) < 2 and not as_chain and fused is None and plan is None
+    if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal, None)[0]
     call = AttentionCall(
         A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
