@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 __all__ = [
     "alive",
     "enclosed",
+    "is_batch_of_gradients",
     "is_direct",
     "outside",
     "refuse_transforms",
@@ -39,6 +40,14 @@ def is_direct() -> bool:
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def is_batch_of_gradients(grad: torch.Tensor) -> bool:
+    """Returns whether a backward pass got a batch of gradients, from torch.autograd's `is_grads_batched`.
+
+    torch makes it by an older vmap, which only operators of the dispatcher can be called with.
+    """
+    return _functorch.is_legacy_batchedtensor(grad)
 
 
 def outside() -> AbstractContextManager[object]:

@@ -126,7 +126,7 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
                 "state_dict and preparing the graph again"
             )
         return False
-    for t in tensors:  # `all` takes several times as long
+    for t in tensors:  # noqa: SIM110  (`all` takes several times as long)
         if t is not None and type(t) not in _PLAIN:
             return False
     return True

@@ -15,7 +15,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from gnnsparse.operand import SparseOperand, operand_of
-from gnnsparse.transforms import refuse_transforms
+from gnnsparse.transforms import is_batch_of_gradients, refuse_transforms
 
 __all__ = ["REGISTERED", "Products", "bind_eager", "eager", "register"]
 
@@ -50,9 +50,9 @@ def bind_eager(products: Products) -> None:
     _eager = products
 
 
-def eager() -> Products:
-    """Returns the functions that eager gradients call."""
-    return _eager
+def eager(grad: torch.Tensor | None = None) -> Products:
+    """Returns the functions that eager gradients and transforms call; `grad`: the gradient at hand, if any."""
+    return REGISTERED if grad is not None and is_batch_of_gradients(grad) else _eager
 
 
 def register(

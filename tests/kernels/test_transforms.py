@@ -138,6 +138,22 @@ def twice_pulled_back(f: Function, arguments: Arguments) -> Any:
     return torch.autograd.grad(sum(g.square().sum() for g in pull(torch.ones_like(out))), leaves)
 
 
+def batched_gradients(f: Function, arguments: Arguments) -> Any:
+    leaves = [t.clone().requires_grad_() for t in arguments]
+    out = f(*leaves)
+    (grads,) = batch(like((out,)), 0)
+    return torch.autograd.grad(out, leaves, grads, is_grads_batched=True)
+
+
+def dual_gradients(f: Function, arguments: Arguments) -> Any:
+    leaves = [t.clone().requires_grad_() for t in arguments]
+    out = f(*leaves)
+    with forward_ad.dual_level():
+        (grad,) = like((out,))
+        found = torch.autograd.grad(out, leaves, forward_ad.make_dual(grad, grad.cos()))
+        return [tuple(forward_ad.unpack_dual(g)) for g in found]
+
+
 TRANSFORMS: dict[str, Callable[[Function, Arguments], Any]] = {
     "grad": lambda f, a: func.grad(cubed(f), every(a))(*a),
     "vjp": pulled_back,
@@ -146,6 +162,8 @@ TRANSFORMS: dict[str, Callable[[Function, Arguments], Any]] = {
     "jvp of one": lambda f, a: func.jvp(lambda x: f(x, *a[1:]), a[:1], like(a[:1])),
     "dual numbers": dual_numbers,
     "dual numbers over reverse": dual_over_reverse,
+    "a batch of gradients": batched_gradients,
+    "dual numbers as gradients": dual_gradients,
     "jacrev": lambda f, a: func.jacrev(f, every(a))(*a),
     "jacfwd": lambda f, a: func.jacfwd(f, every(a))(*a),
     "jvp of grad": lambda f, a: func.jvp(func.grad(cubed(f), every(a)), a, like(a)),

@@ -17,7 +17,7 @@ from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import ChainPlan, Plan
-from gnnsparse.transforms import alive, enclosed, settled
+from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
 __all__ = ["run_backward", "run_forward", "transformed", "with_grad"]
 
@@ -178,7 +178,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
         q, k, v, bias = ctx.saved_tensors[:4]
-        if needs_grad(grad, q, k, v, bias):
+        if is_batch_of_gradients(grad):
+            grads = _grads(ctx, grad, _registered_backward)
+        elif not is_direct() or needs_grad(grad, q, k, v, bias):
             grads = _grads_with_graph(ctx, grad)
         else:
             grads = _grads(ctx, grad, partial(run_backward, plan=ctx.options[3]))

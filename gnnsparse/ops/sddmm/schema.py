@@ -70,7 +70,7 @@ class _Sddmm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_grad(ctx, grad, eager()), None
+        return *_grad(ctx, grad, eager(grad)), None
 
 
 #: (q, k, the operand's handle, the bound call) -> scores, recorded by autograd.
@@ -94,7 +94,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_grad(ctx, grad, eager()), None
+        return *_grad(ctx, grad, eager(grad)), None
 
     @staticmethod
     @enclosed

@@ -13,7 +13,7 @@ from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.softmax import cpu, cuda
 from gnnsparse.ops.vmap import loop
-from gnnsparse.transforms import alive, enclosed, is_direct, settled
+from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
 __all__ = ["backend", "times_jacobian", "transformed", "with_grad"]
 
@@ -52,7 +52,7 @@ def times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tenso
 def _grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """Computes ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
     (weights,) = alive(ctx.saved_tensors)
-    if not is_direct() or needs_grad(grad, weights):
+    if not is_direct() or is_batch_of_gradients(grad) or needs_grad(grad, weights):
         return times_jacobian(ctx.operand, weights, grad), None
     return backend(grad.device).edge_softmax_grad(ctx.operand.kernels, weights, settled(grad)), None
 

@@ -75,7 +75,7 @@ class _Spmm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_grad(ctx, grad, eager()), None
+        return *_grad(ctx, grad, eager(grad)), None
 
 
 #: (x, values or None, the operand's handle, the bound call) -> y, recorded by autograd.
@@ -101,7 +101,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_grad(ctx, grad, eager()), None
+        return *_grad(ctx, grad, eager(grad)), None
 
     @staticmethod
     @enclosed
