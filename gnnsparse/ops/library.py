@@ -51,7 +51,7 @@ def bind_eager(products: Products) -> None:
 
 
 def eager(grad: torch.Tensor | None = None) -> Products:
-    """Returns the functions that eager gradients and transforms call; `grad`: the gradient at hand, if any."""
+    """Returns the functions that eager gradients and transforms call; `grad` is one at hand, if any."""
     return REGISTERED if grad is not None and is_batch_of_gradients(grad) else _eager
 
 
