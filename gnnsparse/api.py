@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_number
 from gnnsparse.formats import FORMAT_NAMES, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
@@ -19,10 +19,12 @@ from gnnsparse.preprocess.prepare import Recipe, check_size
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
+from gnnsparse.transforms import runs_outside
 
 __all__ = ["prepare"]
 
 
+@runs_outside
 def prepare(
     graph: Any,
     *,
@@ -88,11 +90,9 @@ def prepare(
     if panel is not None:
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
     kind, weights = _read_values(values, edge_weight)
-    if isinstance(self_loop_weight, bool) or not isinstance(self_loop_weight, (int, float)):
-        bad_type("self_loop_weight", self_loop_weight, "a number")
     recipe = Recipe(
         normalization=kind,
-        self_loop_weight=float(self_loop_weight),
+        self_loop_weight=check_number("self_loop_weight", self_loop_weight),
         reorder=reorder,
         reorder_options=_read_options(reorder_options),
         format="csr" if format == "auto" else format,

@@ -20,6 +20,7 @@ __all__ = [
     "check_flag",
     "check_integer",
     "check_memory",
+    "check_number",
     "check_share",
     "check_tensor",
     "naming",
@@ -29,6 +30,7 @@ __all__ = [
 #: Bytes below which no limit of memory is looked up, so that small calls stay fast.
 _SMALL = 2**26
 _LARGEST = 2**63 - 1
+_LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -66,6 +68,15 @@ def check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
     if not 0 <= value < 1:
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
+    return float(value)
+
+
+def check_number(name: str, value: Any, accepted: str = "a finite number in the range of float32") -> float:
+    """Returns `value` as a float if it is a finite number in the range of float32, else raises."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT:  # true for NaN, and works for integers that no float can hold
         bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return float(value)
 

@@ -13,6 +13,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr, address, coo_to_csr
 from gnnsparse.errors import bad_type, bad_value, check_device, shown
 from gnnsparse.hashing import fingerprint
+from gnnsparse.transforms import runs_outside, unwrapped
 
 __all__ = ["SparseGraph", "check_range"]
 
@@ -24,7 +25,7 @@ def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
     """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list."""
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
-        tensor = value.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
+        tensor = unwrapped(name, value)
     elif isinstance(value, (np.ndarray, list, tuple)):
         array = np.asarray(value)
         if array.size == 0 and isinstance(value, (list, tuple)):
@@ -94,7 +95,8 @@ def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> to
         bad_value(name, f"has shape {tuple(value.shape)}; accepted: ({count},), one for each edge")
     if value.device != device:
         bad_value(name, f"is on {value.device}; accepted: {device}, where the edges are")
-    values = value.detach().to(torch.float32).contiguous()
+    value = unwrapped(name, value)
+    values = value.to(torch.float32).contiguous()
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         at = int((~finite).nonzero()[0])
@@ -207,6 +209,7 @@ class SparseGraph:
         return cls(csr, _merge(values, nnz_index, csr.nnz), nnz_index)
 
     @classmethod
+    @runs_outside
     def from_edge_index(
         cls,
         edge_index: Any,
@@ -245,6 +248,7 @@ class SparseGraph:
         return cls._from_coo(edges[1], edges[0], targets, sources, values)
 
     @classmethod
+    @runs_outside
     def from_csr(
         cls, indptr: Any, indices: Any, values: Any = None, num_cols: int | None = None
     ) -> SparseGraph:
@@ -281,6 +285,7 @@ class SparseGraph:
         return cls._from_coo(csr.row_index(), columns.long(), rows, cols, values)
 
     @classmethod
+    @runs_outside
     def from_scipy(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
@@ -296,6 +301,7 @@ class SparseGraph:
         return cls.from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
 
     @classmethod
+    @runs_outside
     def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
 

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 import xxhash
 
+from gnnsparse.transforms import settled
+
 __all__ = ["digest", "fingerprint"]
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
-    host = tensor.detach().cpu().contiguous()
+    host = settled(tensor.detach()).cpu().contiguous()
     array: Any = host.reshape(-1).view(torch.uint8).numpy()
     return memoryview(array)
 

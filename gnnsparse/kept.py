@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from gnnsparse.cuda_path import path
+from gnnsparse.transforms import outside
 
 __all__ = ["Kept", "Key"]
 
@@ -51,7 +52,8 @@ class Kept:
                     raise RuntimeError(
                         "the plan of this product is not made yet: run it once before capturing a CUDA graph"
                     )
-                made = make()
+                with outside():
+                    made = make()
                 if on_gpu:
                     path().finish(self._device)
                 self._values[key] = made

@@ -369,15 +369,19 @@ class KernelCache:
         if self.allows_panels and not product.edge_values and takes(device, self.precision):
             panels = self._panels_of(op)
         csr, blocked = self.csr, self.blocked
-        name, slots = (blocked.spec.name, blocked.slots) if blocked is not None else ("", 0)
+        name, slots, slot_rows, groups = "", 0, 8, 0
+        if blocked is not None:
+            name, slots = blocked.spec.name, blocked.slots
+            slot_rows, groups = blocked.spec.panel, blocked.panels
         common = (op, device, self.precision, csr.rows, csr.cols, csr.nnz, product.width, name, slots)
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
-            return Problem(*common, product.edge_values, weighted, panels, self._near() if panels else 0)
+            near = self._near() if panels else 0
+            return Problem(*common, product.edge_values, weighted, panels, near, slot_rows, groups)
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
-            *common, False, weighted, panels, value_width=product.value_width, heads=product.heads,
-            has_score_terms=product.has_score_terms, panels_allowed=self.allows_panels, transpose=back,
+            *common, False, weighted, panels, 0, slot_rows, groups, product.value_width, product.heads,
+            product.has_score_terms, self.allows_panels, back,
         )  # fmt: skip
 
     def _near(self) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
+import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,6 @@ from gnnsparse.preprocess.prepare import Prepared
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of"]
 
-_handles = itertools.count()
 _operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()
 
 
@@ -30,12 +29,26 @@ def operand_of(handle: int) -> SparseOperand:
     """Returns the operand of a handle, the integer that custom ops carry in its place.
 
     Raises:
-        RuntimeError: the operand no longer exists.
+        RuntimeError: the operand no longer exists, or is one of another process.
     """
     try:
         return _operands[handle]
     except KeyError:
-        raise RuntimeError(f"operand {handle} no longer exists; keep a reference to it") from None
+        raise RuntimeError(
+            f"operand {handle} no longer exists, or was made in another process; keep a reference to it, and "
+            "trace a function in the process that runs it"
+        ) from None
+
+
+def _new_handle() -> int:
+    """Returns a number that no operand has, here or in another process.
+
+    A saved program may carry a handle into another process. There it must not stand for another operand,
+    which handles counted from 0 would do.
+    """
+    while (handle := secrets.randbits(63)) in _operands:
+        pass
+    return handle
 
 
 class SparseOperand:
@@ -49,7 +62,7 @@ class SparseOperand:
         self._core = core
         self._which = which
         self._kernels = core.caches[which]
-        self._handle = next(_handles)
+        self._handle = _new_handle()
         _operands[self._handle] = self
         # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
         # a weak one to A, so that the pair is freed with A.
@@ -166,7 +179,12 @@ class SparseOperand:
 
         Returns:
             [nnz, ...] in the order of `A.T`.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
         """
+        self._check_edges("values", values, self.nnz)
         return values.index_select(0, self.transpose_map)
 
     def indices(self) -> torch.Tensor:
@@ -345,14 +363,17 @@ class SparseOperand:
 
         Returns:
             A dict: rows, cols, nnz, edges (given to `prepare`), precision, device, symmetric (structure),
-            format, windows (of 8 rows) and columns (column slots of all windows), both None without a blocked
-            format, density (nonzeros per stored element of the windows), bytes by part ("panels": those made
-            so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
+            format, windows (row windows of that format) and columns (column slots, which the rows of a panel
+            share), both None without a blocked format, density (nonzeros per element of the columns, without
+            the rows that a format keeps out; without a format, per element of A), bytes by part ("panels":
+            those made so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name",
+            "why"}}.
 
         Raises:
             TypeError: `width` is no integer.
             ValueError: `width` is below 1.
         """
+        check_integer("width", width)
         prepared, own, blocked = self._core.prepared, self._kernels, self._kernels.blocked
         report, values = prepared.report, own.values
         chosen = {}
@@ -360,7 +381,10 @@ class SparseOperand:
             plan = own.plan(op, width)
             chosen[op] = {"name": plan.kernel, "why": list(plan.reasons)}
         rows, cols = self.shape
-        stored = blocked.slots * blocked.spec.window if blocked else rows * cols
+        stored, inside = rows * cols, self.nnz
+        if blocked is not None:
+            kept_out = 0 if blocked.residual is None else blocked.residual.nnz
+            stored, inside = blocked.slots * blocked.spec.panel, self.nnz - kept_out
         shared = prepared.backward.shares_structure(prepared.forward)
         sizes = {
             "csr": own.csr.nbytes,
@@ -381,7 +405,7 @@ class SparseOperand:
             "format": blocked.spec.name if blocked else "csr",
             "windows": blocked.panels * (blocked.spec.panel // blocked.spec.window) if blocked else None,
             "columns": blocked.slots if blocked else None,
-            "density": self.nnz / max(stored, 1),
+            "density": inside / max(stored, 1),
             "bytes": sizes,
             "reorder": report["reorder"],
             "prepare_seconds": report["seconds"],

@@ -20,6 +20,11 @@ _ARRAYS = (
 )  # fmt: skip
 
 
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """Returns the bits of floating-point values as integers, by which -0.0 and 0.0 differ."""
+    return values.view(torch.int16 if values.itemsize == 2 else torch.int32)
+
+
 @dataclass(frozen=True, eq=False)
 class BlockedMatrix:
     """A sparse matrix in the blocked format. An array that the format does not have is None.
@@ -35,7 +40,8 @@ class BlockedMatrix:
         brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
         brick_rows: int32 [bricks], the window of its panel that a brick is in.
         value_ptr: int64 [slots / block + 1], first packed value, or first entry, of each block.
-        values: dense, packed or entries, in the storage dtype of the precision. An entry is a 16-bit value
+        values: dense, packed or entries, in the storage dtype of the precision. Zeros of the matrix are -0.0
+            in dense formats, whose other elements are +0.0. An entry is a 16-bit value
             and the 16-bit byte offset of the value in its block's operand (native packed_entries.h).
         zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
         residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the windows, as a
@@ -144,8 +150,8 @@ class BlockedMatrix:
     def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Reads every stored nonzero back from the arrays.
 
-        This is the readable specification of the layout, and slow. From dense formats it reads the stored
-        values that are not zero.
+        This is the readable specification of the layout, and slow. In dense formats a zero of the matrix is
+        stored as -0.0, and +0.0 stands for an element that is no nonzero.
 
         Returns:
             Rows and columns, int64, and values in the storage dtype, or None if the format stores none.
@@ -184,7 +190,7 @@ class BlockedMatrix:
         spec = self.spec
         if spec.lane_order:
             values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
-            brick, r, c = values.reshape(-1, spec.window, 32).nonzero(as_tuple=True)
+            brick, r, c = _bits(values).reshape(-1, spec.window, 32).nonzero(as_tuple=True)
             slot = brick * 32 + c
             panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
             row = self._first_row(panel) + r
@@ -196,7 +202,7 @@ class BlockedMatrix:
         at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
         at = at[:, None] + in_window * width[:, None]
         values = self.values[at]
-        slot, r = values.nonzero(as_tuple=True)
+        slot, r = _bits(values).nonzero(as_tuple=True)
         row = self._first_row(panel[slot]) + r
         return row, self.columns.long()[slot], values[slot, r]
 

@@ -12,6 +12,7 @@ from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.transforms import is_direct, outside, unwrapped
 
 __all__ = ["AdjacencyMemo", "GcnAdjacency", "GcnRecipe"]
 
@@ -68,7 +69,7 @@ class GcnAdjacency:
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
-        edge_index = edge_index.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
+        edge_index = unwrapped("adj", edge_index)
         self._recipe, self._num_nodes = recipe, num_nodes
         self._edges = edge_index.shape[1]
         self._loops: _Loops | None = None
@@ -127,12 +128,16 @@ class GcnAdjacency:
         return torch.cat([weights[self._loops.others], loops])
 
     def _normalized(self, weights: torch.Tensor) -> torch.Tensor:
-        if self._indices is None:
-            self._indices = self.operand.indices()
+        with outside():  # both are kept
+            if self._indices is None:
+                self._indices = self.operand.indices()
+            lengths = self.operand.kernels.csr.degrees
         row, col = self._indices
-        # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
-        lengths = self.operand.kernels.csr.degrees
-        degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
+        if is_direct() and len(weights) > 0:
+            # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
+            degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
+        else:  # segment_reduce has no rules for transforms, and refuses an empty tensor
+            degree = weights.new_zeros(lengths.shape).index_add(0, row, weights)
         positive = degree > 0
         # A degree of 0 is replaced by 1 under the root, so that its gradient is not NaN.
         scale = torch.where(positive, torch.where(positive, degree, 1.0).rsqrt(), 0.0)
@@ -247,13 +252,15 @@ class AdjacencyMemo:
         entry = self._entry
         weighted = edge_weight is not None
         if entry is None or not self._matches(entry, edge_index, num_nodes, weighted):
-            adjacency = GcnAdjacency(edge_index, num_nodes, recipe, weighted)
+            with outside():
+                adjacency = GcnAdjacency(edge_index, num_nodes, recipe, weighted)
             entry = _Entry(num_nodes, weighted, adjacency, _Watched(edge_index))
             self._entry = entry
-        if edge_weight is not None and edge_weight.requires_grad:
+        if edge_weight is not None and (edge_weight.requires_grad or not is_direct()):
             return entry.adjacency.operand, entry.adjacency.values(edge_weight)
         if entry.weights is None or not (self._forever or entry.weights.is_still(edge_weight)):
-            entry.values = entry.adjacency.values(edge_weight)
+            with outside():
+                entry.values = entry.adjacency.values(edge_weight)
             entry.weights = _Watched(edge_weight)
         return entry.adjacency.operand, entry.values
 

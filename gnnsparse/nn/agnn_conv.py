@@ -14,6 +14,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
 from gnnsparse.precision import Precision
+from gnnsparse.transforms import is_direct
 
 __all__ = ["AGNNConv"]
 
@@ -76,7 +77,7 @@ class AGNNConv(torch.nn.Module):
         recipe = GcnRecipe(False, 1.0 if self.add_self_loops else None, self.precision)
         operand, _ = self._memo.resolve(x, adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
-        q, k = _cosine_operands(x, self.beta) if torch.compiler.is_compiling() else _quick(x, self.beta)
+        q, k = (_quick if is_direct() else _cosine_operands)(x, self.beta)
         return attention(operand, q, k, x, scale=1.0, bias=bias)
 
     def __repr__(self) -> str:

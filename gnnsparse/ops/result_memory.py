@@ -26,12 +26,22 @@ _free: list[mmap.mmap] = []  # in the order in which they were given back
 
 
 def empty_result(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """Returns an uninitialised matrix [rows, width] of the dtype of `like`, a tensor on the CPU."""
+    """Returns an uninitialised matrix [rows, width] of the dtype of `like`, a tensor on the CPU.
+
+    Raises:
+        MemoryError: the system does not give the memory.
+    """
     count = rows * width
     size = count * like.element_size()
     if size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
         return like.new_empty(rows, width)
-    block = _take(-(-size // _PAGE) * _PAGE)
+    try:
+        block = _take(-(-size // _PAGE) * _PAGE)
+    except (OSError, OverflowError):
+        raise MemoryError(
+            f"the result of {rows} rows and {width} columns needs {size / 1e9:.1f} GB, which the system does "
+            "not give"
+        ) from None
     # Every tensor that shares the memory refers to the view, so the view is freed after the last of them.
     view = memoryview(block)
     weakref.finalize(view, _give_back, block).atexit = False

@@ -229,6 +229,8 @@ def _with_values(
     spec = target.spec
     if value_index is not None and values is not None:
         count = target.slots * spec.window if spec.encoding == "dense" else packed
+        if spec.encoding == "dense":  # by its sign a zero of the matrix differs from one that fills a block
+            values = values.masked_fill(values == 0, -0.0)
         placed = torch.zeros(count, dtype=values.dtype, device=values.device)
         inside = value_index >= 0
         placed[value_index[inside]] = values[inside]

@@ -39,6 +39,8 @@ def _row_sums(graph: SparseGraph) -> torch.Tensor:
     """Sums each row's values, float64 [rows]: in float64 counts are exact, and rounding errors are small."""
     if graph.values is None:
         return graph.csr.degrees.to(torch.float64)
+    if graph.nnz == 0:  # segment_reduce refuses an empty tensor
+        return torch.zeros(graph.num_rows, dtype=torch.float64, device=graph.device)
     return torch.segment_reduce(graph.values.double(), "sum", lengths=graph.csr.degrees, initial=0.0)
 
 

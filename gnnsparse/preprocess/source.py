@@ -11,6 +11,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_device
 from gnnsparse.graph import SparseGraph
+from gnnsparse.transforms import unwrapped
 
 __all__ = ["Source", "read_source"]
 
@@ -38,7 +39,7 @@ class Source:
 def _raw(name: str, value: Any) -> torch.Tensor | None:
     """Returns a tensor over the memory of `value`, for hashing; None if it is no array (`build` raises)."""
     if isinstance(value, torch.Tensor):
-        return check_device(name, value).detach().as_subclass(torch.Tensor)
+        return unwrapped(name, check_device(name, value))
     if value is None:
         return None
     try:
