@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import SparseAttention, dropout
+from gnnsparse.nn.adjacency import check_self_loops
 from models.parts import check_heads, make_norm
 from models.registry import register_model
 
@@ -80,8 +81,13 @@ class GraphTransformer(torch.nn.Module):
 
         Returns:
             [nodes, out_channels].
+
+        Raises:
+            ValueError: the operand lacks self-loops.
         """
         x = self.lin1(dropout(x, self.dropout, self.training))
+        if isinstance(adj, SparseOperand):
+            check_self_loops(adj, "SparseAttention for attention without them")
         for block in self.blocks:
             x = block(x, adj)
         return self.lin2(self.norm(x))
