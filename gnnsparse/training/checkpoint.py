@@ -107,8 +107,8 @@ def check_checkpoint(
         raise _no_checkpoint(path, "its contents are nested too deeply") from None
     written = checkpoint[IDENTITY]
     for name, value in identity.items():
-        if written.get(name) != value:
-            was = f"{name}={written.get(name)}"
+        if _differs(written.get(name), value):
+            was = _short(f"{name}={written.get(name)}")
             raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
     done = 0 if steps_per_epoch is None else checkpoint["global_step"] // steps_per_epoch
     if done >= config.max_epochs:
@@ -118,7 +118,17 @@ def check_checkpoint(
 
 
 def _no_checkpoint(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"resume: {path} is no last.ckpt of a run ({reason})")
+    return CheckpointError(f"resume: {path} is no last.ckpt of a run ({_short(reason)})")
+
+
+def _short(text: str) -> str:
+    """Returns a text in one line of at most 200 characters, whatever a file has put into it."""
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _differs(written: Any, own: Any) -> bool:
+    return type(written) is not type(own) or bool(written != own)
 
 
 def _check_contents(checkpoint: Any) -> None:
@@ -240,9 +250,9 @@ def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> No
         optimizer = made["optimizer"] if isinstance(made, dict) else made
         schedules = [made["lr_scheduler"]["scheduler"]] if isinstance(made, dict) else []
         _same_optimizer(checkpoint["optimizer_states"][0], optimizer, bool(schedules))
-        _same_schedules(checkpoint["lr_schedulers"], schedules)
+        _same_schedules(checkpoint["lr_schedulers"], schedules, checkpoint["global_step"])
     except _Unfit as problem:
-        raise CheckpointError(f"resume: {path} does not fit this run: {problem}") from None
+        raise CheckpointError(f"resume: {path} does not fit this run: {_short(str(problem))}") from None
 
 
 def _same_tensors(written: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
@@ -274,7 +284,7 @@ def _same_optimizer(state: Any, optimizer: torch.optim.Optimizer, scheduled: boo
             moved = scheduled and name == "lr"
             if moved and type(written[name]) is float and math.isfinite(written[name]):
                 continue
-            if written[name] != value or type(written[name]) is not type(value):
+            if _differs(written[name], value):
                 _unfit(f"it was trained with optimizer {name}={written[name]}, here {value}")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kept = _typed(f"{where}.state", _item(where, state, "state"), dict)
@@ -296,7 +306,7 @@ def _same_moments(where: str, item: Any, parameter: torch.Tensor) -> None:
         _unfit(f"{where} has {min(map(str, more))}, which Adam lacks")
 
 
-def _same_schedules(written: list[Any], own: list[Any]) -> None:
+def _same_schedules(written: list[Any], own: list[Any], step: int) -> None:
     if len(written) != len(own):
         _unfit(f"it was trained with {len(written)} schedules of the learning rate, here are {len(own)}")
     for state, schedule in zip(written, own, strict=True):
@@ -309,3 +319,5 @@ def _same_schedules(written: list[Any], own: list[Any]) -> None:
                 _unfit(f"lr_schedulers.{name} has other elements")
         if state["base_lrs"] != mine["base_lrs"]:
             _unfit(f"it was trained with optimizer lr={state['base_lrs'][0]}, here {mine['base_lrs'][0]}")
+        if state["last_epoch"] != step:
+            _unfit(f"its schedule is at step {state['last_epoch']}, its optimiser at step {step}")

@@ -58,6 +58,9 @@ class RunFolder:
         goes_on = resume is not None and path.resolve() in resume.resolve().parents
         try:
             path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # FileExistsError if it is a file
+            _refuse_unwritable(path, option, error)
+        try:
             descriptor, created = _open_mark(path / MARK, goes_on)
         except FileExistsError:
             _refuse_used(path, option)
@@ -93,9 +96,10 @@ class RunFolder:
     def _sign(self) -> None:
         assert self._descriptor is not None
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        line = f"started {now} on {socket.gethostname()} by process {os.getpid()}\n"
+        line = f"started {now} on {socket.gethostname()} by process {os.getpid()}\n".encode()
         os.lseek(self._descriptor, 0, os.SEEK_END)
-        os.write(self._descriptor, line.encode())
+        while line:  # a disk that is nearly full takes a part
+            line = line[os.write(self._descriptor, line) :]
         try:
             os.fsync(self._descriptor)  # a full disk shows now
         except OSError as error:
