@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -104,15 +103,14 @@ def fit(
         RunFolderError: another run has the folder, it can't be written to, or lacks space for checkpoints.
         FloatingPointError: the loss became infinite or NaN.
     """
-    identity = identity or {}
-    if resume is not None:
-        check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
-    own = folder
-    if not isinstance(own, (RunFolder, NoneType)):
-        own = RunFolder.claim(Path(own), resume=resume)
+    identity, own = identity or {}, folder if isinstance(folder, RunFolder) else None
     try:
+        if resume is not None:
+            check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
+        if own is None and folder is not None:
+            own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
         return _fit(module, data, config, own, resume, identity)
-    except RunFolderError:
+    except (CheckpointError, RunFolderError):  # nothing was trained
         if own is not None:
             own.release()
         raise

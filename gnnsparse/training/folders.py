@@ -41,6 +41,7 @@ class RunFolder:
         self.path, self._option = path, option
         self._descriptor: int | None = descriptor
         self._created = created
+        self._made: list[Path] = []
 
     @classmethod
     def claim(cls, path: Path, *, option: str = "folder", resume: Path | None = None) -> RunFolder:
@@ -113,7 +114,12 @@ class RunFolder:
             self._descriptor = None
 
     def release(self) -> None:
-        """Gives the folder up, because the run did not begin; the mark is removed if the run has made it."""
+        """Gives the folder up, because the run did not begin: what the run has made in it is removed."""
+        for made in self._made:
+            with contextlib.suppress(OSError):  # it has files, or is gone
+                while made != self.path:
+                    made.rmdir()
+                    made = made.parent
         if self._descriptor is not None and self._created:
             with contextlib.suppress(OSError):
                 os.unlink(self.path / MARK)
@@ -134,6 +140,8 @@ class RunFolder:
             RunFolderError: it can't be made.
         """
         made = self.path / name
+        if not made.exists():
+            self._made.append(made)
         try:
             made.mkdir(parents=True, exist_ok=True)
         except OSError as error:
