@@ -138,7 +138,7 @@ def _set(config: DictConfig, option: str, value: str) -> None:
 def resume_of(cfg: DictConfig) -> Path | None:
     """Returns the option `resume`; None: there is none, or it is no path, which `check_quickly` refuses."""
     value = OmegaConf.select(cfg, "resume")
-    return Path(value) if isinstance(value, str) and value else None
+    return Path(value) if isinstance(value, str) and value and "\0" not in value else None
 
 
 def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,6 +146,18 @@ def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     from models.registry import REQUIRED
 
     return {name: MISSING if default is REQUIRED else default for name, default in options.items()}
+
+
+def check_references(cfg: DictConfig, group: str, content: Mapping[Any, Any]) -> None:
+    """Raises a ValueError, with the name of the option, if a reference such as `${seed}` leads nowhere."""
+    for name, value in content.items():
+        option = f"{group}{name}"
+        try:
+            OmegaConf.select(cfg, option)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"{option}: {str(error).splitlines()[0]}") from error
+        if isinstance(value, dict):
+            check_references(cfg, f"{option}.", value)
 
 
 def check_quickly(cfg: DictConfig) -> None:
@@ -156,10 +168,9 @@ def check_quickly(cfg: DictConfig) -> None:
     """
     from gnnsparse.training.config import SECTIONS
 
-    try:
-        OmegaConf.resolve(cfg)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"{error.full_key or 'options'}: {error.msg}") from error
+    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    check_references(cfg, "", content)
+    OmegaConf.resolve(cfg)
     for group in ("model", "dataset", *SECTIONS):
         if not isinstance(got := OmegaConf.select(cfg, group), DictConfig):
             raise ValueError(f"{group}: got {got!r}; accepted: a name, as in --help, and its options")
@@ -214,9 +225,7 @@ def task_name(cfg: DictConfig) -> str:
     names = [OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model")]
     with naming("dataset"):
         task = CATALOG[CATALOG.check(names[0])].task
-    with naming("model"):
-        MODELS.check(names[1])
-    if MODELS[cfg.model.name].task != task:
+    if MODELS[MODELS.check(names[1])].task != task:
         fitting = ", ".join(name for name, model in MODELS.items() if model.task == task)
         raise ValueError(
             f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of {task}s; accepted: {fitting}"

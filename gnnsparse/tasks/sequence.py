@@ -218,6 +218,9 @@ def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
     """
     with naming("pattern"):
         name = check_choice("name", options.get("name"), tuple(PATTERNS))
+        for option, value in options.items():
+            if isinstance(value, int) and abs(value) >= 2**31:
+                bad_value(option, f"got {value}; accepted: an integer of 32 bits")
         return PATTERNS[name](length, **{key: value for key, value in options.items() if key != "name"})
 
 

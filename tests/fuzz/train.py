@@ -39,9 +39,6 @@ LIMITS = worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)
 
 #: Small data sets for both tasks, of which a run takes a tenth of a second.
 GRAPH, SEQUENCES = "fuzz_graph", "fuzz_sequences"
-if GRAPH not in CATALOG:
-    register_dataset(GRAPH, task="node")(lambda: toy_task(30))
-    register_dataset(SEQUENCES, task="sequence")(lambda: toy_sequences(8, (12, 6, 6)))
 
 #: Values that suit few options, or none.
 JUNK: list[Any] = [
@@ -71,6 +68,13 @@ VARIED: dict[str, Sequence[Any]] = {
     "preprocess.format": ["auto", "csr", "window", "me-bcrs"],
     "preprocess.reorder": ["none", "rcm", "degree"],
 }
+
+
+def offer() -> None:
+    """Registers the data sets of the cases."""
+    if GRAPH not in CATALOG:
+        register_dataset(GRAPH, task="node")(lambda: toy_task(30))
+        register_dataset(SEQUENCES, task="sequence")(lambda: toy_sequences(8, (12, 6, 6)))
 
 
 class RefusedError(ValueError):
@@ -256,6 +260,7 @@ _finished: dict[str, Any] = {}
 
 def finished() -> tuple[bytes, DictConfig, dict[str, torch.Tensor]]:
     """A checkpoint after one epoch, options of a second one, and the weights after that."""
+    offer()
     if not _finished:
         with tempfile.TemporaryDirectory() as place:
             cfg = options(Trial(Draw("", []), Counts()), small=True)

@@ -14,6 +14,11 @@ from tests.fuzz.common import Counts, Draw, FailedCallError, Trial
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def offered(registrations: None) -> None:
+    fuzz.offer()
+
+
 def trial(seed: int) -> Trial:
     return Trial(Draw(f"unit/{seed}"), Counts())
 
@@ -25,7 +30,6 @@ def many(kind: Callable[[Trial], None], count: int) -> None:
 
 @pytest.mark.parametrize("kind", fuzz.CASES, ids=lambda kind: kind.__name__)
 def test_cases(kind: Callable[[Trial], None]) -> None:
-    fuzz.finished()
     many(kind, 1 if kind is fuzz.run_case else 12)
 
 
@@ -43,14 +47,12 @@ def test_it_finds_options_that_are_not_checked(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_finds_a_checkpoint_that_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    fuzz.finished()
     monkeypatch.setattr("gnnsparse.training.checkpoint._check_contents", lambda checkpoint: None)
     with pytest.raises(FailedCallError):
         many(fuzz.checkpoint_case, 100)
 
 
 def test_it_finds_code_that_is_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fuzz.finished()
     load = torch.load
     monkeypatch.setattr("torch.load", lambda *a, **k: load(*a, **{**k, "weights_only": False}))
     monkeypatch.setattr(fuzz, "DAMAGE", [fuzz.crafted])
