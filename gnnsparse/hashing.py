@@ -13,10 +13,13 @@ from gnnsparse.transforms import settled
 __all__ = ["digest", "fingerprint"]
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    host = settled(tensor.detach()).cpu().contiguous()
-    array: Any = host.reshape(-1).view(torch.uint8).numpy()
-    return memoryview(array)
+def _bytes(tensor: torch.Tensor) -> Any:
+    """Returns the elements of a tensor in order, as an object with the buffer protocol."""
+    tensor = settled(tensor.detach()).contiguous()
+    try:
+        return tensor.numpy(force=True)
+    except TypeError:  # a dtype that NumPy lacks
+        return tensor.cpu().reshape(-1).view(torch.uint8).numpy()
 
 
 def digest(tensor: torch.Tensor) -> str:

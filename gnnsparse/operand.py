@@ -124,6 +124,28 @@ class SparseOperand:
         return self._core.precision
 
     @property
+    def normalization(self) -> str | None:
+        """The weights that `prepare` computed, "gcn" or "mean"; None: they were given, or are 1 each.
+
+        The transpose has the weights of the operand, and thus this name.
+        """
+        return self._core.prepared.normalization
+
+    @property
+    def added_loops(self) -> float | None:
+        """Weight of the self-loops that `prepare` added to nodes without one; None: it added none."""
+        return self._core.prepared.added_loops
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether every node has a self-loop: the matrix is square, and its whole diagonal is stored.
+
+        Where `prepare` added self-loops this is known. Else the first call reads all indices.
+        """
+        known = self._core.has_self_loops
+        return self._core.find_self_loops() if known is None else known
+
+    @property
     def cache_hit(self) -> bool:
         """Whether `prepare` found the prepared graph in its cache."""
         return self._core.cache_hit

@@ -68,6 +68,7 @@ class OperandCore:
         self.device = prepared.forward.csr.device
         self.lock = threading.RLock()  # one for both orientations, whose caches call each other
         self._maps = Kept(self.lock, self.device)
+        self.has_self_loops = None if prepared.added_loops is None else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
 
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
@@ -81,6 +82,17 @@ class OperandCore:
         """Returns the name of an orientation in stored plans: "A", or "T" if the transpose has own arrays."""
         shared = self.prepared.backward.shares_structure(self.prepared.forward)
         return "A" if which == 0 or shared else "T"
+
+    def find_self_loops(self) -> bool:
+        """Returns whether the matrix is square and stores its whole diagonal, and keeps the answer."""
+        matrix = self.prepared.forward
+        rows = matrix.csr.row_index()
+        if matrix.row_ids is not None:
+            rows = matrix.row_ids.long()[rows]
+        # A row has each column at most once, so that it has at most one element on the diagonal.
+        found = int((rows == matrix.csr.indices).sum())
+        self.has_self_loops = matrix.csr.rows == matrix.csr.cols == found
+        return self.has_self_loops
 
     def transpose_map(self, which: int) -> torch.Tensor:
         """Returns for each nonzero of the other orientation its index in this one, int32 or int64 [nnz]."""

@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 __all__ = [
     "alive",
     "enclosed",
+    "innermost",
     "is_batch_of_gradients",
     "is_direct",
     "outside",
@@ -80,10 +81,8 @@ def settled(t: torch.Tensor) -> torch.Tensor:
     return t.resolve_neg() if t.is_neg() else t.clone()
 
 
-def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
-
-    A subclass of Tensor, such as PyG's EdgeIndex, is returned as a Tensor.
+def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that torch.func.grad or jvp have wrapped, `t` itself if they have not.
 
     Raises:
         ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
@@ -95,7 +94,18 @@ def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
             f"{name}: got a tensor that torch.vmap maps over; accepted: one graph for all (prepare several "
             "graphs outside of vmap)"
         )
-    return settled(t.as_subclass(torch.Tensor).detach())
+    return t
+
+
+def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
+
+    A subclass of Tensor, such as PyG's EdgeIndex, is returned as a Tensor.
+
+    Raises:
+        ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
+    """
+    return settled(innermost(name, t).as_subclass(torch.Tensor).detach())
 
 
 def enclosed(jvp: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,6 +51,11 @@ class Recipe:
     panel: int | None = None
     precision: Precision = Precision.FP32
 
+    @property
+    def added_loops(self) -> float | None:
+        """Weight of the self-loops that nodes without one get; None: none are added."""
+        return self.self_loop_weight if self.normalization == "gcn" else None
+
     def spec(self, density: float) -> FormatSpec | None:
         """Returns the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
         if self.format == "csr":
@@ -77,6 +82,8 @@ class Prepared:
         edge_map: for each input edge the index of its nonzero in `forward`, int32 or int64 [edges]; None:
             edge e is nonzero e.
         report: a dict with "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
+        normalization: name of the weights that were computed, "gcn" or "mean"; None: they were given.
+        added_loops: weight of the self-loops that nodes without one got; None: none were added.
     """
 
     forward: Oriented
@@ -84,6 +91,8 @@ class Prepared:
     transpose_map: torch.Tensor
     edge_map: torch.Tensor | None = None
     report: dict[str, Any] = field(default_factory=dict)
+    normalization: str | None = None
+    added_loops: float | None = None
 
 
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
@@ -239,7 +248,8 @@ def build(source: Source, recipe: Recipe) -> Prepared:
         "seconds": time.perf_counter() - start,
         "edges": graph.num_edges,
     }
-    return Prepared(forward, backward, index, ordered.edge_map, report)
+    made = recipe.normalization, recipe.added_loops
+    return Prepared(forward, backward, index, ordered.edge_map, report, *made)
 
 
 def _same_values(weights: Weighted, backward: Oriented) -> bool:

@@ -81,7 +81,8 @@ def unpack(tensors: dict[str, torch.Tensor], report: dict[str, Any], recipe: Rec
     if "backward.indptr" in tensors:
         csr, row_ids, blocked = _unpack_structure(tensors, "backward", report["rows"], recipe)
     backward = transpose_of(forward, csr, row_ids, tensors["transpose_map"]).with_blocked(blocked)
-    return Prepared(forward, backward, tensors["transpose_map"], edge_map, report)
+    made = recipe.normalization, recipe.added_loops
+    return Prepared(forward, backward, tensors["transpose_map"], edge_map, report, *made)
 
 
 def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> tuple[Prepared, bool]:
