@@ -166,7 +166,12 @@ class SparseOperand:
 
         Returns:
             [nnz, ...] in the order of `A.T`.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
         """
+        self._check_edges("values", values, self.nnz)
         return values.index_select(0, self.transpose_map)
 
     def indices(self) -> torch.Tensor:

@@ -1,53 +1,17 @@
-// Checks on the raw addresses and sizes that Python hands over. A failed check is a ValueError
-// that names the argument; nothing is read before every check has passed.
+// Checks on numbers that Python hands over, and dense matrices.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
-#include <cstdint>
+#include <algorithm>
 #include <iterator>
-#include <stdexcept>
-#include <string>
 
 #include "gnnsparse/precision.h"
+#include "memory.h"
 
 namespace gnnsparse::bindings {
-
-namespace py = pybind11;
-using Address = std::uintptr_t;
-
-[[noreturn]] inline void reject(const std::string& name, const std::string& problem) {
-  throw std::invalid_argument(name + ": " + problem);
-}
-
-inline void require_size(int64_t value, const char* name) {
-  if (value < 0) reject(name, "must not be negative, got " + std::to_string(value));
-}
-
-// A typed pointer to `count` elements. A null address is accepted only for an empty array.
-template <class T>
-T* array(Address address, int64_t count, const char* name) {
-  require_size(count, name);
-  if (address == 0 && count > 0)
-    reject(name, "is null but has " + std::to_string(count) + " elements");
-  if (address % alignof(T) != 0) reject(name, "is not aligned to its element type");
-  return reinterpret_cast<T*>(address);
-}
-
-// A typed pointer that may be null.
-template <class T>
-T* optional_array(Address address, const char* name) {
-  return array<T>(address, 0, name);
-}
 
 inline void require_code(int code, size_t count, const char* name) {
   if (code >= 0 && static_cast<size_t>(code) < count) return;
   reject(name, "code must be 0 to " + std::to_string(count - 1) + ", got " + std::to_string(code));
-}
-
-inline DType dtype_of(int code) {
-  require_code(code, std::size(kDTypes), "dtype");
-  return static_cast<DType>(code);
 }
 
 inline Precision precision_of(int code) {
@@ -55,30 +19,60 @@ inline Precision precision_of(int code) {
   return static_cast<Precision>(code);
 }
 
-struct Dense {
-  Address data;
-  int64_t stride;
-  int dtype;
-  bool rounded;
+// A matrix whose rows are contiguous.
+struct Dense : Strided<2> {
+  DType dtype = DType::kFloat32;
+  bool rounded = false;
+  py::object owner;
 };
+
+inline Dense make_dense(const py::object& tensor, bool rounded) {
+  Dense dense{strided_of<2>(tensor, "dense"), DType::kFloat32, rounded, tensor};
+  if (!dense.given) reject("dense", "is None");
+  dense.dtype = storage_dtype(dense, "dense");
+  if (dense.size[1] > 1 && dense.stride[1] != 1)
+    reject("dense", "has rows that are not contiguous");
+  // torch gives a dimension of one element any stride.
+  if (dense.size[0] < 2) dense.stride[0] = std::max(dense.stride[0], dense.size[1]);
+  return dense;
+}
 
 // A row-major matrix of at least rows x width elements.
 template <class View>
-View matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
-  const DType dtype = dtype_of(dense.dtype);
-  if (dense.stride < width) reject(name, "rows overlap: the row stride is smaller than the width");
-  if (dense.data == 0 && rows * width > 0) reject(name, "is null");
-  if (dense.data % size_of(dtype) != 0) reject(name, "is not aligned to its element type");
+View matrix(const Dense& dense, int64_t rows, int64_t width, Place place, const char* name) {
+  require_size(rows, name);
+  require_size(width, name);
+  if (dense.size[0] < rows || dense.size[1] < width) {
+    reject(name, "has shape (" + std::to_string(dense.size[0]) + ", " +
+                     std::to_string(dense.size[1]) + "); accepted: at least (" +
+                     std::to_string(rows) + ", " + std::to_string(width) + ")");
+  }
+  if (dense.stride[0] < width) {
+    reject(name, "rows overlap: the row stride is smaller than the width");
+  }
+  require_place(dense, place, name);
+  if (dense.data == nullptr && dense.count > 0) reject(name, "has no memory");
+  require_aligned(dense, static_cast<uintptr_t>(size_of(dense.dtype)), name);
   View view;
-  view.data = reinterpret_cast<decltype(view.data)>(dense.data);
-  view.stride = dense.stride;
-  view.dtype = dtype;
+  view.data = dense.data;
+  view.stride = dense.stride[0];
+  view.dtype = dense.dtype;
   view.rounded = dense.rounded;
   return view;
 }
 
+template <class View>
+View host_matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
+  return matrix<View>(dense, rows, width, Place::kHost, name);
+}
+template <class View>
+View gpu_matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
+  return matrix<View>(dense, rows, width, Place::kGpu, name);
+}
+
 inline int require_threads(int threads) {
-  if (threads < 1) reject("threads", "must be at least 1, got " + std::to_string(threads));
+  require_at_least_one(threads, "threads");
+  if (threads > (1 << 16)) reject("threads", "must be at most 65536");
   return threads;
 }
 
