@@ -13,7 +13,15 @@ from gnnsparse.errors import bad_type, bad_value, check_share, check_tensor
 from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops.common import FLOATS
 
-__all__ = ["attention", "attention_grad", "edge_softmax", "edge_softmax_grad", "sddmm", "spmm"]
+__all__ = [
+    "attention",
+    "attention_grad",
+    "edge_softmax",
+    "edge_softmax_grad",
+    "sddmm",
+    "spmm",
+    "transpose_values",
+]
 
 
 def _check(
@@ -62,6 +70,16 @@ def edge_softmax_grad(weights: torch.Tensor, grad: torch.Tensor, handle: int) ->
     operand = operand_of(handle)
     _check("weights", weights, operand, (operand.nnz,))
     _check("grad", grad, operand, (operand.nnz,))
+    return operand
+
+
+def transpose_values(values: torch.Tensor, handle: int) -> SparseOperand:
+    """Returns the operand whose edge values [nnz, ...] are reordered, after checking them.
+
+    Raises as `spmm`.
+    """
+    operand = operand_of(handle)
+    _check("values", values, operand, (operand.nnz, *values.shape[1:]), (values.dtype,))
     return operand
 
 

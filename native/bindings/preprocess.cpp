@@ -19,15 +19,32 @@ MutableIndexView optional_indices(const Memory& memory, int64_t count, const cha
   return memory.given ? index_array(memory, count, Place::kHost, name) : MutableIndexView();
 }
 
+// Indices that lie in [0, limit).
+void require_range(cpu::IndexArray values, int64_t limit, int threads, const char* name) {
+  const int64_t at = cpu::first_out_of_range(values, limit, threads);
+  if (at >= 0) {
+    reject(name, "element " + std::to_string(at) + " is " + std::to_string(values[at]) +
+                     "; accepted: 0 to " + std::to_string(limit - 1));
+  }
+}
+
+// An order of the rows of a matrix.
+const int32_t* row_order(const Memory& order, int64_t rows, int threads) {
+  const auto* begin = host_array<const int32_t>(order, rows, "order");
+  require_range({{begin, false}, rows}, rows, require_threads(threads), "order");
+  return begin;
+}
+
 int64_t coo_to_csr(const EdgesHandle& edges, int64_t rows, const Memory& indptr,
                    const Memory& indices, const Memory& nnz_index, int threads) {
   require_size(rows, "rows");
   const int64_t count = edges.count();
-  return cpu::coo_to_csr({edges.rows(Place::kHost), count}, {edges.cols(Place::kHost), count}, rows,
-                         host_array<int64_t>(indptr, rows + 1, "indptr"),
+  const cpu::IndexArray row{edges.rows(Place::kHost), count}, col{edges.cols(Place::kHost), count};
+  require_range(row, rows, require_threads(threads), "row");
+  require_range(col, int64_t{1} << 31, threads, "col");
+  return cpu::coo_to_csr(row, col, rows, host_array<int64_t>(indptr, rows + 1, "indptr"),
                          host_array<int32_t>(indices, count, "indices"),
-                         index_array(nnz_index, count, Place::kHost, "nnz_index"),
-                         require_threads(threads));
+                         index_array(nnz_index, count, Place::kHost, "nnz_index"), threads);
 }
 
 void transpose(const CsrHandle& matrix, const Memory& indptr, const Memory& indices,
@@ -41,10 +58,10 @@ void transpose(const CsrHandle& matrix, const Memory& indptr, const Memory& indi
 void permute_rows(const CsrHandle& matrix, const Memory& order, const Memory& indptr,
                   const Memory& indices, const Memory& source, int threads) {
   const CsrView& a = host(matrix);
-  cpu::permute_rows(a, host_array<const int32_t>(order, a.rows, "order"),
+  cpu::permute_rows(a, row_order(order, a.rows, threads),
                     host_array<int64_t>(indptr, a.rows + 1, "indptr"),
                     host_array<int32_t>(indices, a.nnz, "indices"),
-                    index_array(source, a.nnz, Place::kHost, "source"), require_threads(threads));
+                    index_array(source, a.nnz, Place::kHost, "source"), threads);
 }
 
 void add_self_loops(const CsrHandle& matrix, const Memory& indptr, const Memory& indices,
@@ -64,7 +81,8 @@ void count_columns(const CsrHandle& matrix, const Memory& order, int64_t height,
   const CsrView& a = host(matrix);
   require_at_least_one(height, "height");
   height = std::min<int64_t>(height, INT32_MAX);  // as many rows as there can be
-  cpu::count_columns(a, optional_host_array<const int32_t>(order, a.rows, "order"), height,
+  const int32_t* rows = order.given ? row_order(order, a.rows, threads) : nullptr;
+  cpu::count_columns(a, rows, height,
                      host_array<int64_t>(counts, ceil_div(a.rows, height), "counts"),
                      require_threads(threads));
 }
