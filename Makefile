@@ -17,7 +17,7 @@ cuda_all := 75;80;86;89;90a;100;120
 comma := ,
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick lint format cuda cuda-all gpu clean
+.PHONY: train test test-quick tsan asan lint format cuda cuda-all gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -29,6 +29,11 @@ test: $(VENV)/.dev
 # For daily work: docs/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
 	$(pytest) -m "not slow" $(ARGS)
+
+# Tests on the native CPU code built for ThreadSanitizer, or for AddressSanitizer and UBSan (docs/testing.md).
+tsan asan: $(VENV)/.dev
+	PYTHON=$(abspath $(bin))/python PATH="$(abspath $(bin)):$$PATH" JOBS=$(JOBS) \
+	  scripts/sanitize.sh $(if $(filter tsan,$@),thread,address) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(bin)/ruff check .

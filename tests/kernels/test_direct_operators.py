@@ -42,8 +42,8 @@ def arguments(name: str, a: SparseOperand) -> dict[str, Any]:
         return {"values": edges, "operand": a.handle}
     given = {
         "q": of(2, 3, ROWS, WIDTH), "k": of(2, 3, COLS, WIDTH), "v": of(2, 3, COLS, 5),
-        "bias": of(1, 3, a.nnz), "seed": torch.tensor([7], device=device), "operand": a.handle, "scale": 0.5, "dropout_p": 0.25,
-        "is_causal": False,
+        "bias": of(1, 3, a.nnz), "seed": torch.tensor([7], device=device), "operand": a.handle,
+        "scale": 0.5, "dropout_p": 0.25, "is_causal": False,
     }  # fmt: skip
     if name == "attention_grad":
         out, lse = OPS.attention(**given)
