@@ -91,6 +91,7 @@ class StoredRows:
         row_ids: _Array = None,
         row_scale: _Array = None,
         values: _Array = None,
+        col_scale: _Array = None,
     ) -> None: ...
 
 class CsrLanes:
@@ -176,19 +177,9 @@ def split_short_rows(
     window_rows: torch.Tensor,
     residual: torch.Tensor,
 ) -> tuple[int, int]: ...
-def cpu_spmm(
-    a: Csr,
-    row_ids: _Array,
-    values: _Array,
-    col_scale: _Array,
-    row_scale: _Array,
-    x: Dense,
-    y: Dense,
-    n: int,
-    threads: int,
-) -> None: ...
+def cpu_spmm(a: Csr, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads: int) -> None: ...
 def cpu_sddmm(
-    a: Csr, row_ids: _Array, q: Dense, k: Dense, out: torch.Tensor, d: int, threads: int
+    a: Csr, row_ids: _Array, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor, threads: int
 ) -> None: ...
 def cpu_softmax(a: Csr, scores: torch.Tensor, out: torch.Tensor, threads: int) -> None: ...
 def cpu_softmax_grad(

@@ -28,9 +28,8 @@ export GNNSPARSE_TEST_NATIVE=$build
 case $kind in
   thread)
     preload=$(runtime libtsan.so)
-    tests=(tests/unit/test_threads.py tests/unit/test_shared_operands.py tests/unit/test_community.py
-      tests/unit/test_csr.py tests/unit/test_graph.py tests/unit/test_preprocess.py tests/unit/test_stored_formats.py
-      tests/unit/test_result_memory.py tests/kernels/test_gradients.py tests/kernels/test_attention_use.py)
+    tests=(tests/unit/test_{threads,shared_operands,community,csr,stored_formats,result_memory,cpu_isa}.py
+      tests/kernels/test_{gradients,edge_softmax,attention_dropout}.py)
     # Every loop that has work for them runs in four threads.
     export OMP_NUM_THREADS=4
     # CPython, torch and libgomp are not instrumented, and what they do to memory is not looked at. Nothing else needs

@@ -40,17 +40,18 @@ def blocked(name: str = "window") -> Any:
 
 
 def spmm(**changed: Any) -> None:
+    rows = {name: changed.pop(name, None) for name in ("row_ids", "values", "col_scale", "row_scale")}
     given = {
-        "a": CSR.view, "row_ids": None, "values": None, "col_scale": None, "row_scale": None,
-        "x": dense(5, 4), "y": dense(6, 4), "n": 4, "threads": 1,
+        "a": CSR.view, "rows": _native.StoredRows(**rows), "x": torch.zeros(5, 4), "y": torch.zeros(6, 4),
+        "threads": 1,
     }  # fmt: skip
     _native.cpu_spmm(**{**given, **changed})
 
 
 def sddmm(**changed: Any) -> None:
     given = {
-        "a": CSR.view, "row_ids": None, "q": dense(6, 4), "k": dense(5, 4), "out": torch.zeros(NNZ), "d": 4,
-        "threads": 1,
+        "a": CSR.view, "row_ids": None, "q": torch.zeros(6, 4), "k": torch.zeros(5, 4),
+        "out": torch.zeros(NNZ), "threads": 1,
     }  # fmt: skip
     _native.cpu_sddmm(**{**given, **changed})
 

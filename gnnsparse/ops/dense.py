@@ -15,21 +15,21 @@ __all__ = [
     "Loader", "aligned_values", "cpu_loader", "cuda_loader", "on_its_device", "partial_sums",
 ]  # fmt: skip
 
-#: Converts a dense operand to what the kernels read, and returns its native handle.
+#: Converts a dense operand to what the kernels of a GPU read, and returns its native handle.
 Loader = Callable[[torch.Tensor], _native.Dense]
 
 
-def cpu_loader(precision: Precision) -> Loader:
+def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns a loader for the CPU: it rounds a matrix to the precision and makes its rows contiguous."""
     dtype, rounds = precision.storage, precision is Precision.TF32
 
-    def load(x: torch.Tensor) -> _native.Dense:
+    def load(x: torch.Tensor) -> torch.Tensor:
         if rounds or x.dtype is not dtype:
             x = round_operand(x, precision)
+        if x.is_contiguous():
+            return x
         row_stride, column_stride = x.stride()
-        if column_stride != 1 or row_stride < x.shape[1]:
-            x = x.contiguous()
-        return _native.Dense(x)
+        return x if column_stride == 1 and row_stride >= x.shape[1] else x.contiguous()
 
     return load
 

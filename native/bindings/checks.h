@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
+#include <utility>
 
 #include "gnnsparse/precision.h"
 #include "memory.h"
@@ -26,20 +28,28 @@ struct Dense : Strided<2> {
   py::object owner;
 };
 
+// The dtype and the row stride of a matrix whose rows have to be contiguous.
+inline std::pair<DType, int64_t> row_major(const Strided<2>& matrix, const char* name) {
+  if (!matrix.given) reject(name, "is None");
+  const DType dtype = storage_dtype(matrix, name);
+  if (matrix.size[1] > 1 && matrix.stride[1] != 1) {
+    reject(name, "has rows that are not contiguous");
+  }
+  // torch gives a dimension of one element any stride.
+  const int64_t stride = matrix.stride[0];
+  return {dtype, matrix.size[0] < 2 ? std::max(stride, matrix.size[1]) : stride};
+}
+
 inline Dense make_dense(const py::object& tensor, bool rounded) {
   Dense dense{strided_of<2>(tensor, "dense"), DType::kFloat32, rounded, tensor};
-  if (!dense.given) reject("dense", "is None");
-  dense.dtype = storage_dtype(dense, "dense");
-  if (dense.size[1] > 1 && dense.stride[1] != 1)
-    reject("dense", "has rows that are not contiguous");
-  // torch gives a dimension of one element any stride.
-  if (dense.size[0] < 2) dense.stride[0] = std::max(dense.stride[0], dense.size[1]);
+  std::tie(dense.dtype, dense.stride[0]) = row_major(dense, "dense");
   return dense;
 }
 
 // A row-major matrix of at least rows x width elements.
 template <class View>
-View matrix(const Dense& dense, int64_t rows, int64_t width, Place place, const char* name) {
+View matrix(const Strided<2>& dense, DType dtype, int64_t stride, int64_t rows, int64_t width,
+            Place place, const char* name) {
   require_size(rows, name);
   require_size(width, name);
   if (dense.size[0] < rows || dense.size[1] < width) {
@@ -47,27 +57,29 @@ View matrix(const Dense& dense, int64_t rows, int64_t width, Place place, const 
                      std::to_string(dense.size[1]) + "); accepted: at least (" +
                      std::to_string(rows) + ", " + std::to_string(width) + ")");
   }
-  if (dense.stride[0] < width) {
+  if (stride < width) {
     reject(name, "rows overlap: the row stride is smaller than the width");
   }
   require_place(dense, place, name);
   if (dense.data == nullptr && dense.count > 0) reject(name, "has no memory");
-  require_aligned(dense, static_cast<uintptr_t>(size_of(dense.dtype)), name);
+  require_aligned(dense, static_cast<uintptr_t>(size_of(dtype)), name);
   View view;
   view.data = dense.data;
-  view.stride = dense.stride[0];
-  view.dtype = dense.dtype;
-  view.rounded = dense.rounded;
+  view.stride = stride;
+  view.dtype = dtype;
   return view;
 }
 
 template <class View>
-View host_matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
-  return matrix<View>(dense, rows, width, Place::kHost, name);
+View host_matrix(const Strided<2>& dense, int64_t rows, int64_t width, const char* name) {
+  const auto [dtype, stride] = row_major(dense, name);
+  return matrix<View>(dense, dtype, stride, rows, width, Place::kHost, name);
 }
 template <class View>
 View gpu_matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
-  return matrix<View>(dense, rows, width, Place::kGpu, name);
+  View view = matrix<View>(dense, dense.dtype, dense.stride[0], rows, width, Place::kGpu, name);
+  view.rounded = dense.rounded;
+  return view;
 }
 
 inline int require_threads(int threads) {

@@ -5,32 +5,31 @@
 namespace gnnsparse::bindings {
 namespace {
 
-void spmm(const CsrHandle& matrix, const Memory& row_ids, const Memory& values,
-          const Memory& col_scale, const Memory& row_scale, const Dense& x, const Dense& y,
-          int64_t n, int threads) {
+void spmm(const CsrHandle& matrix, const StoredRowsHandle& rows, const Strided<2>& x,
+          const Strided<2>& y, int threads) {
   cpu::SpmmArgs args;
   args.a = host(matrix);
-  args.row_ids = optional_host_array<const int32_t>(row_ids, args.a.rows, "row_ids");
-  args.values = optional_host_array<const float>(values, args.a.nnz, "values");
-  args.col_scale = optional_host_array<const float>(col_scale, args.a.cols, "col_scale");
-  args.row_scale = optional_host_array<const float>(row_scale, args.a.rows, "row_scale");
-  args.x = host_matrix<DenseView>(x, args.a.cols, n, "x");
-  args.y = host_matrix<MutableDenseView>(y, args.a.rows, n, "y");
-  args.n = n;
+  args.row_ids = optional_host_array<const int32_t>(rows.row_ids, args.a.rows, "row_ids");
+  args.values = optional_host_array<const float>(rows.values, args.a.nnz, "values");
+  args.col_scale = optional_host_array<const float>(rows.col_scale, args.a.cols, "col_scale");
+  args.row_scale = optional_host_array<const float>(rows.row_scale, args.a.rows, "row_scale");
+  args.n = y.size[1];
+  args.x = host_matrix<DenseView>(x, args.a.cols, args.n, "x");
+  args.y = host_matrix<MutableDenseView>(y, args.a.rows, args.n, "y");
   cpu::spmm(args, require_threads(threads));
 }
 
-void sddmm(const CsrHandle& matrix, const Memory& row_ids, const Dense& q, const Dense& k,
-           const Memory& out, int64_t d, int threads) {
+void sddmm(const CsrHandle& matrix, const Memory& row_ids, const Strided<2>& q, const Strided<2>& k,
+           const Memory& out, int threads) {
   cpu::SddmmArgs args;
   args.a = host(matrix);
   args.row_ids = optional_host_array<const int32_t>(row_ids, args.a.rows, "row_ids");
-  args.q = host_matrix<DenseView>(q, args.a.rows, d, "q");
-  args.k = host_matrix<DenseView>(k, args.a.cols, d, "k");
+  args.d = q.size[1];
+  args.q = host_matrix<DenseView>(q, args.a.rows, args.d, "q");
+  args.k = host_matrix<DenseView>(k, args.a.cols, args.d, "k");
   if (args.q.dtype != args.k.dtype) reject("k", "must have the dtype of q");
   args.out_dtype = storage_dtype(out, "out");
   args.out = stored_array(out, args.a.nnz, args.out_dtype, Place::kHost, "out");
-  args.d = d;
   cpu::sddmm(args, require_threads(threads));
 }
 
@@ -46,11 +45,10 @@ cpu::SoftmaxArgs softmax_args(const CsrHandle& matrix, const Memory& scores, con
 
 void bind_cpu(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("cpu_spmm", &spmm, nogil, py::arg("a"), py::arg("row_ids"), py::arg("values"),
-        py::arg("col_scale"), py::arg("row_scale"), py::arg("x"), py::arg("y"), py::arg("n"),
+  m.def("cpu_spmm", &spmm, nogil, py::arg("a"), py::arg("rows"), py::arg("x"), py::arg("y"),
         py::arg("threads"));
   m.def("cpu_sddmm", &sddmm, nogil, py::arg("a"), py::arg("row_ids"), py::arg("q"), py::arg("k"),
-        py::arg("out"), py::arg("d"), py::arg("threads"));
+        py::arg("out"), py::arg("threads"));
   m.def(
       "cpu_softmax",
       [](const CsrHandle& a, const Memory& scores, const Memory& out, int threads) {

@@ -98,6 +98,7 @@ struct StoredRowsHandle {
   Held row_ids;
   Held row_scale;
   Held values;
+  Held col_scale;  // the CPU's kernels alone read it
 };
 
 // All but `indptr`, which kernels need only where they find values by it.

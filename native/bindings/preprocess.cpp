@@ -72,8 +72,9 @@ void add_self_loops(const CsrHandle& matrix, const Memory& indptr, const Memory&
   cpu::add_self_loops(a, offsets, nullptr, MutableIndexView(), require_threads(threads));
   if (!indices.given) return;
   const int64_t nnz = offsets[a.rows];
-  cpu::add_self_loops(a, offsets, host_array<int32_t>(indices, nnz, "indices"),
-                      index_array(source, nnz, Place::kHost, "source"), threads);
+  auto* columns = host_array<int32_t>(indices, nnz, "indices");
+  cpu::add_self_loops(a, offsets, columns, index_array(source, nnz, Place::kHost, "source"),
+                      threads);
 }
 
 void count_columns(const CsrHandle& matrix, const Memory& order, int64_t height,

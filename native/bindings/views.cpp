@@ -168,12 +168,14 @@ void bind_handles(py::module_& m) {
            py::arg("prefetch_distance") = 0);
   py::class_<StoredRowsHandle>(m, "StoredRows")
       .def(py::init([](const py::object& indptr, const py::object& row_ids,
-                       const py::object& row_scale, const py::object& values) {
+                       const py::object& row_scale, const py::object& values,
+                       const py::object& col_scale) {
              return StoredRowsHandle{hold(indptr, "indptr"), hold(row_ids, "row_ids"),
-                                     hold(row_scale, "row_scale"), hold(values, "values")};
+                                     hold(row_scale, "row_scale"), hold(values, "values"),
+                                     hold(col_scale, "col_scale")};
            }),
            py::arg("indptr") = none, py::arg("row_ids") = none, py::arg("row_scale") = none,
-           py::arg("values") = none);
+           py::arg("values") = none, py::arg("col_scale") = none);
   py::class_<CsrLanesHandle>(m, "CsrLanes")
       .def(py::init([](int lanes, int row_lanes, int64_t row_limit, const py::object& groups) {
              return CsrLanesHandle{lanes, row_lanes, row_limit, hold(groups, "groups")};

@@ -28,7 +28,7 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)
-            _native.cpu_sddmm(view, row_ids, load(q), load(k), out, width, torch.get_num_threads())
+            _native.cpu_sddmm(view, row_ids, load(q), load(k), out, torch.get_num_threads())
             return out
 
         return run

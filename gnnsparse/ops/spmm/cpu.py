@@ -32,15 +32,17 @@ def bind(
 
     def make() -> SpmmCall:
         rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
-        scales = (None, None) if edge_values else (kernels.col_scale, kernels.row_scale)
-        own, precision = None if edge_values else kernels.values32, kernels.precision
-        load = cpu_loader(precision)
+        precision, load = kernels.precision, cpu_loader(kernels.precision)
+        own = _native.StoredRows(None, row_ids)
+        if not edge_values:
+            own = _native.StoredRows(None, row_ids, kernels.row_scale, kernels.values32, kernels.col_scale)
 
         def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-            y = empty_result(x, rows, width)
-            weights = own if values is None else round_operand(values, precision).float().contiguous()
-            threads = torch.get_num_threads()
-            _native.cpu_spmm(view, row_ids, weights, *scales, load(x), _native.Dense(y), width, threads)
+            y, stored = empty_result(x, rows, width), own
+            if values is not None:
+                weights = round_operand(values, precision).float().contiguous()
+                stored = _native.StoredRows(None, row_ids, None, weights)
+            _native.cpu_spmm(view, stored, load(x), y, torch.get_num_threads())
             return y
 
         return run
