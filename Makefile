@@ -19,7 +19,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick lint format cuda wheel package docs gpu clean
+.PHONY: train test test-quick tsan asan lint format cuda wheel package docs gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -31,6 +31,11 @@ test: $(VENV)/.dev
 # For daily work: docs/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
 	$(pytest) -m "not slow" $(ARGS)
+
+# Tests on the native CPU code built for ThreadSanitizer, or for AddressSanitizer and UBSan (docs/testing.md).
+tsan asan: $(VENV)/.dev
+	PYTHON=$(abspath $(bin))/python PATH="$(abspath $(bin)):$$PATH" JOBS=$(JOBS) \
+	  scripts/sanitize.sh $(if $(filter tsan,$@),thread,address) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(bin)/ruff check .

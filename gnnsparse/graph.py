@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, coo_to_csr
+from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.errors import bad_type, bad_value, check_device, shown
 from gnnsparse.hashing import fingerprint
 from gnnsparse.transforms import runs_outside, unwrapped
@@ -73,10 +73,7 @@ def check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
     if indices.numel() == 0:
         return
     if indices.device.type == "cpu":
-        wide = indices.dtype == torch.int64
-        at = _native.first_out_of_range(
-            address(indices), wide, indices.numel(), limit, torch.get_num_threads()
-        )
+        at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
     else:
         bad = ((indices < 0) | (indices >= limit)).nonzero()
         at = int(bad[0]) if bad.numel() else -1
@@ -333,8 +330,7 @@ def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:
     if first != 0 or last != nnz:
         bad_value("indptr", f"runs from {first} to {last}; accepted: 0 to nnz, here {nnz}")
     if offsets.device.type == "cpu":
-        count, threads = offsets.numel(), torch.get_num_threads()
-        at = _native.first_decreasing(address(offsets), True, count, threads)
+        at = _native.first_decreasing(offsets, torch.get_num_threads())
     else:
         bad = (offsets.diff() < 0).nonzero()
         at = int(bad[0]) if bad.numel() else -1
@@ -344,10 +340,7 @@ def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:
 
 def _is_canonical(csr: Csr) -> bool:
     if csr.device.type == "cpu":
-        wide = csr.indices.dtype == torch.int64
-        return _native.is_canonical(
-            address(csr.indptr), address(csr.indices), wide, csr.rows, csr.nnz, torch.get_num_threads()
-        )
+        return _native.is_canonical(csr.indptr, csr.indices, torch.get_num_threads())
     if csr.nnz < 2:
         return True
     starts = torch.zeros(csr.nnz + 1, dtype=torch.bool, device=csr.device)

@@ -12,7 +12,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import describe_device
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.gpus.record import GpuRecord, record_for
-from gnnsparse.kept import Kept, Key
+from gnnsparse.kept import Accepted, Kept, Key, Streams
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
 from gnnsparse.plan.panel import HEIGHTS, takes
@@ -136,6 +136,7 @@ class KernelCache:
         allows_panels: whether a plan may convert to panels; False if the user asked for another format.
         kept: the parts made so far.
         tuner: measures plans; None: plans are chosen by the model.
+        streams: the CUDA streams on which the parts are read.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
@@ -143,8 +144,12 @@ class KernelCache:
     precision: Precision
     allows_panels: bool
     kept: Kept
+    streams: Streams
     tuner: Callable[[KernelCache, Product], Plan] | None = None
-    accepted: dict[Any, Any] = field(default_factory=dict)
+    accepted: Accepted = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.accepted = Accepted(self.kept)
 
     @property
     def csr(self) -> Csr:
@@ -356,11 +361,11 @@ class KernelCache:
         with self.kept.lock:
             self.kept.put(product, plan)
             self.kept.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
-            self.accepted = {}
+            self.accepted.clear()
 
     def scratch(self) -> KernelCache:
         """Returns a copy for measuring: what the copy makes is freed with it."""
-        return replace(self, tuner=None, accepted={}, kept=self.kept.copy())
+        return replace(self, tuner=None, kept=self.kept.copy())
 
     def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
         """Counts what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
-from gnnsparse.cuda_path import describe_device
+from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.formats import format_spec
-from gnnsparse.kept import Kept, Key
+from gnnsparse.kept import Kept, Key, Streams
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import Plan
@@ -67,13 +68,18 @@ class OperandCore:
         self.plans = plans
         self.device = prepared.forward.csr.device
         self.lock = threading.RLock()  # one for both orientations, whose caches call each other
-        self._maps = Kept(self.lock, self.device)
+        self._maps, self._streams = Kept(self.lock, self.device), Streams(self.device)
         self.has_self_loops = None if prepared.added_loops is None else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
+        if path().takes(self.device):
+            path().finish(self.device)  # products on other streams read what was prepared on this one
+            arrays = prepared, self._maps, *(cache.kept for cache in self.caches)
+            weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
 
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
         panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
-        cache = KernelCache(matrix, self.precision, panels, Kept(self.lock, self.device))
+        kept = Kept(self.lock, self.device)
+        cache = KernelCache(matrix, self.precision, panels, kept, self._streams)
         if self.plans is not None:
             cache.tuner = _tuner_of(self.plans, self.direction(which))
         return cache

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address
+from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
 from gnnsparse.formats.spec import FormatSpec
 
@@ -101,7 +101,7 @@ class BlockedMatrix:
         return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
 
     def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
-        """Returns the handle of the matrix for native functions; the tensors must outlive it.
+        """Returns the handle of the matrix for native functions.
 
         Args:
             slot_scale: [slots] in the storage dtype, column weights of a bitmap without values; None: no
@@ -110,12 +110,11 @@ class BlockedMatrix:
         spec = self.spec
         view = _native.Blocked(
             spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
-            _native.ENCODING_CODES[spec.encoding], self.rows, self.cols, self.panels,
+            _native.ENCODING_CODES[spec.encoding], self.rows, self.cols, self.nnz,
         )  # fmt: skip
         view.attach(
-            address(self.panel_rows), address(self.panel_ptr), address(self.columns),
-            address(self.bitmap), address(self.brick_ptr), address(self.brick_rows),
-            address(self.value_ptr), address(self.values), address(slot_scale),
+            self.panel_rows, self.panel_ptr, self.columns, self.bitmap, self.brick_ptr, self.brick_rows,
+            self.value_ptr, self.values, slot_scale,
         )  # fmt: skip
         return view
 

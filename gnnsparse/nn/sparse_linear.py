@@ -116,8 +116,8 @@ class SparseLinear(torch.nn.Module):
             # Tensors made in inference mode could not be used in training later.
             with torch.inference_mode(False):
                 made = prepare(graph, precision=self.precision, cache=False)
-        self._operand = made.to(self.weight.device)
-        return self._operand
+        self._operand = made = made.to(self.weight.device)
+        return made  # another thread may have loaded a state since
 
     def to_dense(self) -> torch.Tensor:
         """Returns W as a dense matrix [out_features, in_features]. Differentiable in `weight`."""

@@ -15,6 +15,7 @@ import torch
 from torch._library.autograd import Info, make_autograd_impl
 
 from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
 from gnnsparse.transforms import is_batch_of_gradients, refuse_transforms
 
 __all__ = ["REGISTERED", "Products", "bind_eager", "eager", "register"]
@@ -95,8 +96,10 @@ def _transpose_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) ->
 
 register(
     "transpose_values(Tensor values, int operand) -> Tensor",
-    lambda values, operand: operand_of(operand).transpose_values(values),
-    lambda values, operand: values.new_empty(values.shape),
+    lambda values, operand: operators.transpose_values(values, operand).transpose_values(values),
+    lambda values, operand: values.new_empty(
+        operators.transpose_values(values, operand).nnz, *values.shape[1:]
+    ),
     _transpose_setup,
     lambda ctx, grad: (_transpose_op(ctx.operand.T, grad.contiguous()), None),
 )

@@ -132,7 +132,7 @@ def test_formats_that_do_not_exist_are_refused() -> None:
         convert(graph.csr, format_spec("panel-values", "fp16", panel=32), None)
     dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=32), torch.ones(graph.nnz))
     with pytest.raises(ValueError, match="stores no entries"):
-        _native.fill_entries(graph.csr.view, dense.view(), 8, 8, 8, 1)
+        _native.fill_entries(graph.csr.view, dense.view(), None, None, None, 1)
 
 
 def with_zeros(graph: SparseGraph) -> SparseGraph:

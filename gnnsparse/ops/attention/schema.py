@@ -10,6 +10,7 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.operand import operand_of
+from gnnsparse.ops import operators
 from gnnsparse.ops.attention import chain, cpu, cuda
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import as_given, empty_heads, four_dimensions
@@ -82,10 +83,15 @@ def _run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
     operand: int, scale: float, dropout_p: float, is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    operators.attention(q, k, v, bias, seed, operand, dropout_p)
     return run_forward(_call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal))
 
 
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
+    operand: int, scale: float, dropout_p: float, is_causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    operators.attention(q, k, v, bias, seed, operand, dropout_p)
     return empty_heads(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -94,15 +100,18 @@ def _run_grad(
     lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    operators.attention_grad(q, k, v, bias, out, lse, grad, seed, operand, dropout_p, needs)
     call = _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
     wanted: Any = tuple(needs)
     return tuple(q.new_empty(0) if g is None else g for g in run_backward(call, out, lse, grad, wanted))
 
 
 def _fake_grad(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, *rest: Any
-) -> tuple[torch.Tensor, ...]:
-    needs = rest[-1]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
+    lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
+    dropout_p: float, is_causal: bool, needs: list[bool],
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    operators.attention_grad(q, k, v, bias, out, lse, grad, seed, operand, dropout_p, needs)
     grads = [empty_heads(x, x.shape[-1]) if need else None for x, need in zip((q, k, v), needs, strict=False)]
     grads.append(bias.new_empty(bias.shape) if bias is not None and needs[3] else None)
     return tuple(q.new_empty(0) if g is None else g for g in grads)

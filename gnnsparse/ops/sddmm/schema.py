@@ -10,6 +10,7 @@ import torch
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import SddmmCall
 from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.sddmm import cpu, cuda
@@ -26,12 +27,13 @@ def backend(device: torch.device) -> ModuleType:
 
 
 def _run(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
-    result: torch.Tensor = backend(q.device).bind(operand_of(operand).kernels, q.shape[1], q.dtype)(q, k)
+    a = operators.sddmm(q, k, operand)
+    result: torch.Tensor = backend(q.device).bind(a.kernels, q.shape[1], q.dtype)(q, k)
     return result
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
-    return q.new_empty(operand_of(operand).nnz)
+    return q.new_empty(operators.sddmm(q, k, operand).nnz)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

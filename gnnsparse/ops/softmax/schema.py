@@ -9,6 +9,7 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.softmax import cpu, cuda
@@ -30,8 +31,23 @@ def _run(scores: torch.Tensor, operand: int) -> torch.Tensor:
 
 def _run_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
     run = backend(grad.device).edge_softmax_grad
-    result: torch.Tensor = run(operand_of(operand).kernels, weights, grad)
+    result: torch.Tensor = run(operators.edge_softmax_grad(weights, grad, operand).kernels, weights, grad)
     return result
+
+
+def _run_checked(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.edge_softmax(scores, operand)
+    return _run(scores, operand)
+
+
+def _fake(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.edge_softmax(scores, operand)
+    return scores.new_empty(scores.shape)
+
+
+def _fake_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.edge_softmax_grad(weights, grad, operand)
+    return weights.new_empty(weights.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -64,15 +80,15 @@ def _registered_grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 register(
     "edge_softmax(Tensor scores, int operand) -> Tensor",
-    _run,
-    lambda scores, operand: scores.new_empty(scores.shape),
+    _run_checked,
+    _fake,
     _setup,
     _registered_grad,
 )
 register(
     "edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor",
     _run_grad,
-    lambda weights, grad, operand: weights.new_empty(weights.shape),
+    _fake_grad,
 )
 
 

@@ -10,6 +10,7 @@ import torch
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import SpmmCall
 from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.spmm import cpu, cuda
@@ -26,13 +27,14 @@ def backend(device: torch.device) -> ModuleType:
 
 
 def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
-    call = backend(x.device).bind(operand_of(operand).kernels, x.shape[1], x.dtype, values is not None)
+    a = operators.spmm(x, values, operand)
+    call = backend(x.device).bind(a.kernels, x.shape[1], x.dtype, values is not None)
     result: torch.Tensor = call(x, values)
     return result
 
 
 def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
-    return x.new_empty(operand_of(operand).shape[0], x.shape[1])
+    return x.new_empty(operators.spmm(x, values, operand).shape[0], x.shape[1])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
