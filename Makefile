@@ -10,6 +10,8 @@ VENV ?= .venv
 ARGS ?=
 # Processes that run tests; each takes one core.
 JOBS ?= 2
+# For how long make fuzz runs.
+SECONDS ?= 60
 
 bin := $(VENV)/bin
 native := $(shell find native -type f)
@@ -17,7 +19,7 @@ cuda_all := 75;80;86;89;90a;100;120
 comma := ,
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick lint format cuda cuda-all gpu clean
+.PHONY: train test test-quick fuzz lint format cuda cuda-all gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -29,6 +31,10 @@ test: $(VENV)/.dev
 # For daily work: docs/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
 	$(pytest) -m "not slow" $(ARGS)
+
+# Random calls and files for this many seconds: docs/reliability.md.
+fuzz: $(VENV)/.dev
+	$(bin)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(bin)/ruff check .
