@@ -85,7 +85,8 @@ class Csr:
     @cached_property
     def degrees(self) -> torch.Tensor:
         """Nonzeros of each row, int64 [rows]."""
-        return self.indptr.diff()
+        with torch.inference_mode(False):  # what is made in it could not be used in training later
+            return self.indptr.diff()
 
     def __reduce__(self) -> Any:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
@@ -183,11 +184,11 @@ class Csr:
         """
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
-        indptr = torch.empty(self.rows + 1, dtype=torch.int64)
+        indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
         _native.add_self_loops(self.view, address(indptr), 0, _native.NnzIndices(0, False), 0, _threads())
         nnz = int(indptr[-1])
-        indices = torch.empty(nnz, dtype=torch.int32)
-        source = torch.empty(nnz, dtype=index_dtype(self.nnz))
+        indices = torch.empty(nnz, dtype=torch.int32, device="cpu")
+        source = torch.empty(nnz, dtype=index_dtype(self.nnz), device="cpu")
         if nnz:
             _native.add_self_loops(
                 self.view, address(indptr), address(indices), _indices(source), nnz, _threads()
@@ -216,7 +217,7 @@ class Csr:
             int32 [rows], a permutation.
         """
         self.check_scratch(bytes_per_column=128 + 4 * _threads())
-        order = torch.empty(self.rows, dtype=torch.int32)
+        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
         _native.community_order(self.view, rounds, resolution, address(order), _threads())
         return order
 
@@ -232,7 +233,7 @@ class Csr:
         """
         host = self.to(torch.device("cpu"))
         host.check_scratch(bytes_per_column=12 * _threads())
-        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64)
+        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64, device="cpu")
         if order is not None:
             order = order.to(device="cpu", dtype=torch.int32).contiguous()
         _native.count_columns(host.view, address(order), height, address(counts), _threads())

@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 __all__ = [
     "bad_type",
     "bad_value",
+    "check_array",
     "check_choice",
     "check_device",
     "check_flag",
@@ -20,6 +22,7 @@ __all__ = [
     "check_memory",
     "check_share",
     "check_tensor",
+    "device_of",
     "naming",
 ]
 
@@ -35,11 +38,13 @@ def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
 
 
-def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
-    """Returns `value` if it is an integer and at least `least`, else raises."""
+def check_integer(
+    name: str, value: Any, least: int = 1, accepted: str = "a positive integer", most: int = 2**63 - 1
+) -> int:
+    """Returns `value` if it is an integer from `least` to `most`, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
-    if value < least:
+    if not least <= value <= most:
         bad_value(name, f"got {value}; accepted: {accepted}")
     return value
 
@@ -68,6 +73,34 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         bad_type(name, value, "True or False")
     return value
+
+
+def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
+    """Returns a list, tuple or array as a NumPy array of a dtype that torch has too, else raises."""
+    try:
+        array = np.ascontiguousarray(value)
+        torch.from_numpy(array)
+    except (ValueError, TypeError, RuntimeError, OverflowError, NotImplementedError):
+        # Rows of several lengths, tensors that NumPy can't read, texts and other objects.
+        raise TypeError(
+            f"{name}: got a {type(value).__name__} that is no array; accepted: {accepted}"
+        ) from None
+    return array
+
+
+def device_of(name: str, value: Any) -> torch.device:
+    """Returns the device that `value` is or names, with its index: "cuda" is the current GPU. Else raises."""
+    accepted = "cpu, cuda or cuda:<number>"
+    if not isinstance(value, (str, torch.device)):
+        bad_type(name, value, accepted)
+    try:
+        empty = torch.empty(0, device=value)
+    except (RuntimeError, AssertionError) as error:  # no such device, or a torch without CUDA
+        problem = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name}: got {str(value)!r}; accepted: {accepted}; torch says: {problem}"
+        ) from error
+    return check_device(name, empty).device
 
 
 def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:

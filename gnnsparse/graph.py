@@ -11,7 +11,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, address, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value, check_device
+from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of
 from gnnsparse.hashing import fingerprint
 
 __all__ = ["SparseGraph"]
@@ -24,17 +24,19 @@ def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
     """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list."""
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            bad_type(name, value, accepted)
         tensor = value.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
     elif isinstance(value, (np.ndarray, list, tuple)):
-        array = np.asarray(value)
+        array = check_array(name, value, accepted)
         if array.size == 0 and isinstance(value, (list, tuple)):
             array = array.astype(np.int64)
         if array.dtype not in (np.int32, np.int64):
             raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(array)
     else:
         bad_type(name, value, accepted)
-    if tensor.layout != torch.strided or tensor.dtype not in _INDEX_DTYPES:
+    if tensor.dtype not in _INDEX_DTYPES:
         bad_type(name, tensor, accepted)
     if tensor.dim() != dim:
         bad_value(name, f"has {tensor.dim()} dimensions; accepted: {accepted}")
@@ -80,7 +82,7 @@ def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> to
     """Returns finite float32 values, one for each of `count` edges, or raises."""
     accepted = f"{count} real numbers, one for each edge"
     if isinstance(value, (np.ndarray, list, tuple)):
-        value = torch.as_tensor(np.asarray(value))
+        value = torch.from_numpy(check_array(name, value, accepted))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_complex():
         bad_type(name, value, accepted)
     if check_device(name, value).shape != (count,):
@@ -177,7 +179,7 @@ class SparseGraph:
 
     def to(self, device: torch.device | str) -> SparseGraph:
         """Returns the graph on `device`: this object if it is there already."""
-        device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        device = device_of("device", device)
         if device == self.device:
             return self
         moved = [None if t is None else t.to(device) for t in (self.values, self.nnz_index_of_edge)]
@@ -187,9 +189,9 @@ class SparseGraph:
         """Returns the matrix as a scipy.sparse.csr_array of float32."""
         import scipy.sparse
 
-        values = torch.ones(self.nnz) if self.values is None else self.values.cpu()
+        values = np.ones(self.nnz, np.float32) if self.values is None else self.values.numpy(force=True)
         host = self.csr.to(torch.device("cpu"))
-        arrays = (values.numpy(), host.indices.numpy(), host.indptr.numpy())
+        arrays = (values, host.indices.numpy(), host.indptr.numpy())
         return scipy.sparse.csr_array(arrays, shape=(self.num_rows, self.num_cols))
 
     @classmethod
@@ -200,6 +202,7 @@ class SparseGraph:
         return cls(csr, _merge(values, nnz_index, csr.nnz), nnz_index)
 
     @classmethod
+    @torch.inference_mode(False)  # what is made in it could not be used in training later
     def from_edge_index(
         cls,
         edge_index: Any,
@@ -238,6 +241,7 @@ class SparseGraph:
         return cls._from_coo(edges[1], edges[0], targets, sources, values)
 
     @classmethod
+    @torch.inference_mode(False)  # what is made in it could not be used in training later
     def from_csr(
         cls, indptr: Any, indices: Any, values: Any = None, num_cols: int | None = None
     ) -> SparseGraph:
@@ -274,6 +278,7 @@ class SparseGraph:
         return cls._from_coo(csr.row_index(), columns.long(), rows, cols, values)
 
     @classmethod
+    @torch.inference_mode(False)  # what is made in it could not be used in training later
     def from_scipy(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
@@ -289,6 +294,7 @@ class SparseGraph:
         return cls.from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
 
     @classmethod
+    @torch.inference_mode(False)  # what is made in it could not be used in training later
     def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
 

@@ -51,7 +51,8 @@ class Kept:
                     raise RuntimeError(
                         "the plan of this product is not made yet: run it once before capturing a CUDA graph"
                     )
-                made = make()
+                with torch.inference_mode(False):  # what is made in it could not be used in training later
+                    made = make()
                 if on_gpu:
                     path().finish(self._device)
                 self._values[key] = made

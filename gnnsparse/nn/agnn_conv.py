@@ -10,6 +10,7 @@ import torch
 from gnnsparse.errors import check_flag
 from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
+from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
@@ -73,6 +74,7 @@ class AGNNConv(torch.nn.Module):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
+        check_features("x", x, None)
         recipe = GcnRecipe(False, 1.0 if self.add_self_loops else None, self.precision)
         operand, _ = self._memo.resolve(x, adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
@@ -150,7 +152,7 @@ def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
     def make() -> Any:
         if operand.num_edges == operand.nnz:
             return None
-        ones = torch.ones(operand.num_edges, device=operand.device)
+        ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
         return operand.from_coo_order(ones).log()
 
     return operand.kernels.kept.get(_LogCounts(), make)

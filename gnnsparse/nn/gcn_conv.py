@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
+from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -52,8 +53,8 @@ class GCNConv(torch.nn.Module):
             add_self_loops = normalize
         if add_self_loops and not normalize:
             bad_value("add_self_loops", "goes with normalize=True only")
-        self.in_channels = check_integer("in_channels", in_channels)
-        self.out_channels = check_integer("out_channels", out_channels)
+        self.in_channels = check_integer("in_channels", in_channels, most=MOST_FEATURES)
+        self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
         self.improved = check_flag("improved", improved)
         self.cached = check_flag("cached", cached)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
@@ -100,6 +101,7 @@ class GCNConv(torch.nn.Module):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device, or does not go with another one.
         """
+        check_features("x", x, self.in_channels, self.lin.weight)
         loop_weight = (2.0 if self.improved else 1.0) if self.add_self_loops else None
         recipe = GcnRecipe(self.normalize, loop_weight, self.precision)
         operand, values = self._memo.resolve(x, adj, edge_weight, recipe)

@@ -11,6 +11,7 @@ from gnnsparse.api import prepare
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
 from gnnsparse.graph import SparseGraph
+from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -138,11 +139,8 @@ class SparseLinear(torch.nn.Module):
             TypeError: x is of another type or dtype.
             ValueError: x has another last size or device.
         """
-        if not isinstance(x, torch.Tensor):
-            bad_type("x", x, f"a tensor [..., {self.in_features}]")
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            bad_value("x", f"has shape {tuple(x.shape)}; accepted: (..., {self.in_features})")
-        rows = x.reshape(-1, self.in_features)
+        check_features("x", x, self.in_features, dim=None)
+        rows = x.reshape(x.shape[:-1].numel(), self.in_features)
         y = spmm(self.operand, rows.T, self.weight).T
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_device
+from gnnsparse.errors import bad_type, bad_value, check_array, check_device
 from gnnsparse.graph import SparseGraph
 
 __all__ = ["Source", "read_source"]
@@ -38,11 +38,12 @@ class Source:
 def _raw(name: str, value: Any) -> torch.Tensor | None:
     """Returns a tensor over the memory of `value`, for hashing; None if it is no array (`build` raises)."""
     if isinstance(value, torch.Tensor):
-        return check_device(name, value).detach().as_subclass(torch.Tensor)
+        dense = check_device(name, value).layout == torch.strided
+        return value.detach().as_subclass(torch.Tensor) if dense else None
     if value is None:
         return None
     try:
-        return torch.from_numpy(np.ascontiguousarray(np.asarray(value)))
+        return torch.from_numpy(check_array(name, value, "an array"))
     except TypeError:
         return None
 

@@ -69,7 +69,13 @@ def spmm(
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known = None
-    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+    if (
+        plan is None
+        and type(impl) is str
+        and impl == "auto"
+        and not torch.compiler.is_compiling()
+        and type(A) is SparseOperand
+    ):
         # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "spmm", form_of(x), None if values is None else form_of(values) or False
         if (run := A.kernels.accepted.get(known)) is not None:

@@ -52,7 +52,9 @@ class Option:
         high = math.inf if self.most is None else self.most
         above = -math.inf if self.above is None else self.above
         if not (low <= value <= high and above < value < math.inf):
-            bad_value(name, f"got {value if self.kind is int else f'{value:g}'}; accepted: {self._range()}")
+            bad_value(
+                name, f"got {value if isinstance(value, int) else f'{value:g}'}; accepted: {self._range()}"
+            )
         return self.kind(value)
 
     def _range(self) -> str:
