@@ -7,8 +7,10 @@ This is the one module that hands CSR arrays to the native code: everything abov
 from __future__ import annotations
 
 import itertools
+import pickle
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
 
-__all__ = ["Csr", "address", "coo_to_csr", "index_dtype", "run_cuda"]
+__all__ = ["Csr", "address", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -41,6 +43,18 @@ def _indices(tensor: torch.Tensor) -> _native.NnzIndices:
 
 def _threads() -> int:
     return torch.get_num_threads()
+
+
+def send_by_value(kind: type) -> None:
+    """Makes torch.multiprocessing send objects of a class as bytes, as an ordinary pickle holds them.
+
+    It would move the memory of their tensors to shared memory, and kernels hold addresses of that memory.
+    """
+
+    def reduce(thing: Any) -> Any:
+        return pickle.loads, (pickle.dumps(thing, pickle.HIGHEST_PROTOCOL),)
+
+    ForkingPickler.register(kind, reduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +252,9 @@ class Csr:
             order = order.to(device="cpu", dtype=torch.int32).contiguous()
         _native.count_columns(host.view, address(order), height, address(counts), _threads())
         return counts
+
+
+send_by_value(Csr)
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]

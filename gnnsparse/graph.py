@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, coo_to_csr
+from gnnsparse.csr import Csr, address, coo_to_csr, send_by_value
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of
 from gnnsparse.hashing import fingerprint
 
@@ -319,6 +319,9 @@ class SparseGraph:
         else:
             edge_index, values = matrix._indices().flip(0), matrix._values()
         return cls.from_edge_index(edge_index, (cols, rows), values)
+
+
+send_by_value(SparseGraph)
 
 
 def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gnnsparse.csr import send_by_value
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.kernel_cache import KernelCache, Product
@@ -396,6 +397,8 @@ class SparseOperand:
             "kernel": chosen,
         }
 
+
+send_by_value(SparseOperand)
 
 #: The operations whose plans can be measured.
 _PRODUCTS = ("spmm", "sddmm")

@@ -113,7 +113,9 @@ class SparseLinear(torch.nn.Module):
         """The prepared structure of W, on the device of the weights."""
         made = self._operand
         if made is None:
-            graph = SparseGraph(Csr(self.indptr, self.indices, self.in_features))
+            # Copies: Module.share_memory and torch.multiprocessing move the memory of the buffers, and
+            # kernels hold the addresses of the operand's arrays.
+            graph = SparseGraph(Csr(self.indptr.clone(), self.indices.clone(), self.in_features))
             # Tensors made in inference mode could not be used in training later.
             with torch.inference_mode(False):
                 made = prepare(graph, precision=self.precision, cache=False)
