@@ -94,7 +94,7 @@ def device_of(name: str, value: Any) -> torch.device:
     if not isinstance(value, (str, torch.device)):
         bad_type(name, value, accepted)
     try:
-        empty = torch.empty(0, device=value)
+        empty = torch.empty(0, dtype=torch.uint8, device=value)
     except (RuntimeError, AssertionError) as error:  # no such device, or a torch without CUDA
         problem = str(error).splitlines()[0]
         raise ValueError(

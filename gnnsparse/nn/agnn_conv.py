@@ -74,7 +74,7 @@ class AGNNConv(torch.nn.Module):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
-        check_features("x", x, None)
+        check_features("x", x, None, device=self.beta.device)
         recipe = GcnRecipe(False, 1.0 if self.add_self_loops else None, self.precision)
         operand, _ = self._memo.resolve(x, adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
