@@ -22,6 +22,7 @@ from rich.table import Table
 
 from tests.fuzz import worker
 from tests.fuzz.common import Counts, Failure
+from tests.fuzz.report import store
 
 #: The generators; each is a module of this package with a function `run`.
 NAMES = tuple(n for n in ("api", "cache", "readers", "train") if find_spec(f"tests.fuzz.{n}"))
@@ -146,15 +147,11 @@ def main() -> int:
         console.print(table(found))
         new = [failure for counts, _ in found.values() for failure in counts.failures]
         if options.json:
-            rows = {
-                n: {**c.as_dict(), "failures": len(c.failures), "seconds": s} for n, (c, s) in found.items()
-            }
-            options.json.write_text(json.dumps({"seed": seed, "jobs": options.jobs, **rows}, indent=1) + "\n")
+            store(options.json, seed, options.jobs, found)
         if new and not options.keep_going:
             path = save(modules[new[0].generator], new[0], options.corpus, seconds=30)
             console.print(f"smallest case found: {path}")
-            reduced = Failure(**json.loads(path.read_text()))
-            new[0] = reduced
+            new[0] = Failure(**json.loads(path.read_text()))
         failures += new
     show(console, failures)
     return 1 if failures else 0

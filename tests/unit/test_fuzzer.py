@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.fuzz import __main__ as command
-from tests.fuzz import api, worker
+from tests.fuzz import api, report, worker
 from tests.fuzz.common import Counts, Draw, Trial
 
 SOON = worker.Limits(case_seconds=1.0, memory=256 << 20)
@@ -170,3 +170,18 @@ def test_the_command_reports_counts(tmp_path: Path) -> None:
     counts = json.loads((tmp_path / "counts").read_text())
     assert counts["api"]["calls"] >= 200
     assert counts["api"]["failures"] == 0
+
+
+def test_the_table_is_that_of_the_counts() -> None:
+    content = json.loads(report.RESULTS.read_text())
+    assert report.updated(report.PAGE.read_text(), content) == report.PAGE.read_text()
+
+
+def test_counts_of_other_generators_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "fuzz.json"
+    report.store(path, 7, 2, {"api": (Counts(1, 1200, 1100, {"ValueError": 100}), 3.4)})
+    report.store(path, 8, 2, {"cache": (Counts(1, 2, 2), 1.0)})
+    text = report.updated("<!-- table fuzz -->\nold\n<!-- end -->\n", json.loads(path.read_text()))
+    assert "| api | 1,200 | 1,100 | 100 ValueError | 0 | 3 s on 2 cores | 7 |" in text
+    assert "| cache | 2 | 2 | none | 0 |" in text
+    assert "old" not in text
