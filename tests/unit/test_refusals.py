@@ -95,6 +95,8 @@ def test_a_device_that_is_none_is_named(of: Any, device: Any) -> None:
         ("embed_dim", lambda n: layers.TransformerEncoderLayer(n, 1)),
         ("dim_feedforward", lambda n: layers.TransformerEncoderLayer(4, 2, n)),
         ("resolution", lambda n: gnnsparse.reorder(GRAPH, "community", resolution=-n)),
+        ("resolution", lambda n: gnnsparse.reorder(GRAPH, "community", resolution=n**40)),
+        ("rounds", lambda n: gnnsparse.reorder(GRAPH, "community", rounds=n**40)),
     ],
 )
 def test_a_number_beyond_64_bits_is_named(name: str, call: Callable[[int], Any], number: int) -> None:
@@ -169,6 +171,13 @@ def test_a_dtype_that_parameters_do_not_have_is_named(layer: str, dtype: torch.d
     name, call = LAYERS[layer]
     with pytest.raises(TypeError, match=rf"^{name}: .*accepted: a tensor of dtype float32"):
         call(X.to(dtype))
+
+
+@pytest.mark.parametrize("edges", [EDGES.float(), EDGES.to(torch.complex64), EDGES.bool(), EDGES.to_sparse()])
+@pytest.mark.parametrize("layer", [layers.GCNConv(4, 3), layers.AGNNConv()], ids=["GCNConv", "AGNNConv"])
+def test_edges_of_another_dtype_are_named(layer: torch.nn.Module, edges: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match=r"^edge_index: .*accepted: .*int64"):
+        layer(X, edges)
 
 
 @pytest.mark.parametrize("weight", ["x", np.ones(9), [1.0] * 9, 3])
