@@ -95,8 +95,8 @@ def test_a_device_that_is_none_is_named(of: Any, device: Any) -> None:
         ("embed_dim", lambda n: layers.TransformerEncoderLayer(n, 1)),
         ("dim_feedforward", lambda n: layers.TransformerEncoderLayer(4, 2, n)),
         ("resolution", lambda n: gnnsparse.reorder(GRAPH, "community", resolution=-n)),
-        ("resolution", lambda n: gnnsparse.reorder(GRAPH, "community", resolution=n**40)),
-        ("rounds", lambda n: gnnsparse.reorder(GRAPH, "community", rounds=n**40)),
+        ("resolution", lambda n: gnnsparse.reorder(GRAPH, "community", resolution=10**400 + n)),
+        ("rounds", lambda n: gnnsparse.reorder(GRAPH, "community", rounds=10**400 + n)),
     ],
 )
 def test_a_number_beyond_64_bits_is_named(name: str, call: Callable[[int], Any], number: int) -> None:
