@@ -11,6 +11,8 @@ ARGS ?=
 # Processes that run tests; each takes one core.
 JOBS ?= 2
 WHEEL_CUDA ?= on
+# For how long make fuzz runs.
+SECONDS ?= 60
 
 bin := $(VENV)/bin
 native := $(shell find native -type f)
@@ -19,7 +21,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick tsan asan lint format cuda wheel package docs gpu clean
+.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -36,6 +38,10 @@ test-quick: $(VENV)/.dev
 tsan asan: $(VENV)/.dev
 	PYTHON=$(abspath $(bin))/python PATH="$(abspath $(bin)):$$PATH" JOBS=$(JOBS) \
 	  scripts/sanitize.sh $(if $(filter tsan,$@),thread,address) $(ARGS)
+
+# Random calls and files for this many seconds: docs/reliability.md.
+fuzz: $(VENV)/.dev
+	$(bin)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(bin)/ruff check .

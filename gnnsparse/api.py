@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_number
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
 from gnnsparse.formats import FORMAT_NAMES, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
@@ -88,6 +88,7 @@ def prepare(
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)
     if panel is not None:
+        check_integer("panel", panel)
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
     kind, weights = _read_values(values, edge_weight)
     recipe = Recipe(
@@ -104,7 +105,8 @@ def prepare(
         check_size(num_nodes, recipe)
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
-    prepared, hit = prepare_arrays(source, recipe, store)
+    with torch.inference_mode(False):  # what is made in it could not be used in training later
+        prepared, hit = prepare_arrays(source, recipe, store)
     _check_range(prepared.forward.values, precision)
     plans = None
     if autotune:
@@ -124,7 +126,7 @@ def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
     if values is None or values.numel() == 0:
         return
     largest = float(torch.linalg.vector_norm(values, math.inf))
-    if not math.isfinite(float(torch.tensor(largest).to(precision.storage))):
+    if not math.isfinite(float(torch.tensor(largest, dtype=precision.storage, device="cpu"))):
         limit = torch.finfo(precision.storage).max
         bad_value(
             "values",

@@ -7,8 +7,10 @@ This is the one module that hands CSR arrays to the native code: everything abov
 from __future__ import annotations
 
 import itertools
+import pickle
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
 
-__all__ = ["Csr", "coo_to_csr", "index_dtype", "run_cuda"]
+__all__ = ["Csr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -32,6 +34,18 @@ def index_dtype(count: int) -> torch.dtype:
 
 def _threads() -> int:
     return torch.get_num_threads()
+
+
+def send_by_value(kind: type) -> None:
+    """Makes torch.multiprocessing send objects of a class as bytes, as an ordinary pickle holds them.
+
+    It would move the memory of their tensors to shared memory, and kernels hold addresses of that memory.
+    """
+
+    def reduce(thing: Any) -> Any:
+        return pickle.loads, (pickle.dumps(thing, pickle.HIGHEST_PROTOCOL),)
+
+    ForkingPickler.register(kind, reduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +90,8 @@ class Csr:
     @property
     def degrees(self) -> torch.Tensor:
         """Nonzeros of each row, int64 [rows]."""
-        return self.indptr.diff()
+        with torch.inference_mode(False):  # what is made in it could not be used in training later
+            return self.indptr.diff()
 
     def __reduce__(self) -> Any:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
@@ -172,11 +187,11 @@ class Csr:
         """
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
-        indptr = torch.empty(self.rows + 1, dtype=torch.int64)
+        indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
         _native.add_self_loops(self.view, indptr, None, None, _threads())
         nnz = int(indptr[-1])
-        indices = torch.empty(nnz, dtype=torch.int32)
-        source = torch.empty(nnz, dtype=index_dtype(self.nnz))
+        indices = torch.empty(nnz, dtype=torch.int32, device="cpu")
+        source = torch.empty(nnz, dtype=index_dtype(self.nnz), device="cpu")
         if nnz:
             _native.add_self_loops(self.view, indptr, indices, source, _threads())
         return Csr(indptr, indices, self.cols), source
@@ -203,7 +218,7 @@ class Csr:
             int32 [rows], a permutation.
         """
         self.check_scratch(bytes_per_column=128 + 4 * _threads())
-        order = torch.empty(self.rows, dtype=torch.int32)
+        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
         _native.community_order(self.view, rounds, resolution, order, _threads())
         return order
 
@@ -219,11 +234,14 @@ class Csr:
         """
         host = self.to(torch.device("cpu"))
         host.check_scratch(bytes_per_column=12 * _threads())
-        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64)
+        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64, device="cpu")
         if order is not None:
             order = order.to(device="cpu", dtype=torch.int32).contiguous()
         _native.count_columns(host.view, order, height, counts, _threads())
         return counts
+
+
+send_by_value(Csr)
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]

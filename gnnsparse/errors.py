@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
 from gnnsparse.memory import available_memory
@@ -15,6 +16,7 @@ from gnnsparse.memory import available_memory
 __all__ = [
     "bad_type",
     "bad_value",
+    "check_array",
     "check_choice",
     "check_device",
     "check_flag",
@@ -23,6 +25,7 @@ __all__ = [
     "check_number",
     "check_share",
     "check_tensor",
+    "device_of",
     "naming",
     "shown",
 ]
@@ -51,14 +54,15 @@ def shown(number: Any) -> str:
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
-def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
-    """Returns `value` if it is an integer from `least` to 2^63 - 1, else raises."""
+def check_integer(
+    name: str, value: Any, least: int = 1, accepted: str = "a positive integer", most: int = _LARGEST
+) -> int:
+    """Returns `value` if it is an integer from `least` to `most`, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
-    if value < least:
-        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
-    if value > _LARGEST:
-        bad_value(name, f"got {shown(value)}; accepted: {accepted} below 2^63")
+    if not least <= value <= most:
+        bound = "" if value < least else f", at most {'2^63 - 1' if most == _LARGEST else most}"
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}{bound}")
     return value
 
 
@@ -97,6 +101,34 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         bad_type(name, value, "True or False")
     return value
+
+
+def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
+    """Returns a list, tuple or array as a NumPy array of a dtype that torch has too, else raises."""
+    try:
+        array = np.ascontiguousarray(value)
+        torch.from_numpy(array)
+    except (ValueError, TypeError, RuntimeError, OverflowError, NotImplementedError):
+        # Rows of several lengths, tensors that NumPy can't read, texts and other objects.
+        raise TypeError(
+            f"{name}: got a {type(value).__name__} that is no array; accepted: {accepted}"
+        ) from None
+    return array
+
+
+def device_of(name: str, value: Any) -> torch.device:
+    """Returns the device that `value` is or names, with its index: "cuda" is the current GPU. Else raises."""
+    accepted = "cpu, cuda or cuda:<number>"
+    if not isinstance(value, (str, torch.device)):
+        bad_type(name, value, accepted)
+    try:
+        empty = torch.empty(0, dtype=torch.uint8, device=value)
+    except (RuntimeError, AssertionError) as error:  # no such device, or a torch without CUDA
+        problem = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name}: got {str(value)!r}; accepted: {accepted}; torch says: {problem}"
+        ) from error
+    return check_device(name, empty).device
 
 
 def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value, check_device, shown
+from gnnsparse.csr import Csr, coo_to_csr, send_by_value
+from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of, shown
 from gnnsparse.hashing import fingerprint
 from gnnsparse.transforms import runs_outside, unwrapped
 
@@ -25,17 +25,19 @@ def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
     """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list."""
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            bad_type(name, value, accepted)
         tensor = unwrapped(name, value)
     elif isinstance(value, (np.ndarray, list, tuple)):
-        array = np.asarray(value)
+        array = check_array(name, value, accepted)
         if array.size == 0 and isinstance(value, (list, tuple)):
             array = array.astype(np.int64)
         if array.dtype not in (np.int32, np.int64):
             raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}")
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(array)
     else:
         bad_type(name, value, accepted)
-    if tensor.layout != torch.strided or tensor.dtype not in _INDEX_DTYPES:
+    if tensor.dtype not in _INDEX_DTYPES:
         bad_type(name, tensor, accepted)
     if tensor.dim() != dim:
         bad_value(name, f"has {tensor.dim()} dimensions; accepted: {accepted}")
@@ -85,7 +87,7 @@ def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> to
     """Returns finite float32 values, one for each of `count` edges, or raises."""
     accepted = f"{count} real numbers, one for each edge"
     if isinstance(value, (np.ndarray, list, tuple)):
-        value = torch.as_tensor(np.asarray(value))
+        value = torch.from_numpy(check_array(name, value, accepted))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_complex():
         bad_type(name, value, accepted)
     if check_device(name, value).shape != (count,):
@@ -183,7 +185,7 @@ class SparseGraph:
 
     def to(self, device: torch.device | str) -> SparseGraph:
         """Returns the graph on `device`: this object if it is there already."""
-        device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        device = device_of("device", device)
         if device == self.device:
             return self
         moved = [None if t is None else t.to(device) for t in (self.values, self.nnz_index_of_edge)]
@@ -193,9 +195,9 @@ class SparseGraph:
         """Returns the matrix as a scipy.sparse.csr_array of float32."""
         import scipy.sparse
 
-        values = torch.ones(self.nnz) if self.values is None else self.values.cpu()
+        values = np.ones(self.nnz, np.float32) if self.values is None else self.values.numpy(force=True)
         host = self.csr.to(torch.device("cpu"))
-        arrays = (values.numpy(), host.indices.numpy(), host.indptr.numpy())
+        arrays = (values, host.indices.numpy(), host.indptr.numpy())
         return scipy.sparse.csr_array(arrays, shape=(self.num_rows, self.num_cols))
 
     @classmethod
@@ -323,6 +325,9 @@ class SparseGraph:
         else:
             edge_index, values = matrix._indices().flip(0), matrix._values()
         return cls.from_edge_index(edge_index, (cols, rows), values)
+
+
+send_by_value(SparseGraph)
 
 
 def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:

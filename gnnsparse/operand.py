@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from gnnsparse.csr import send_by_value
 from gnnsparse.cuda_path import path
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.operand_core import OperandCore, move, with_auto_format
 from gnnsparse.operand_core import tune as tune_product
@@ -90,10 +91,11 @@ class SparseOperand:
             cache_hit: whether the arrays were read from the cache.
             plans: where measured plans are stored; None: plans are chosen by the model.
         """
-        if device != prepared.forward.csr.device:
-            prepared = move(prepared, device)
-        if auto_format:
-            prepared = with_auto_format(prepared, precision)
+        with torch.inference_mode(False):  # what is made in it could not be used in training later
+            if device != prepared.forward.csr.device:
+                prepared = move(prepared, device)
+            if auto_format:
+                prepared = with_auto_format(prepared, precision)
         return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans))
 
     # An operand is immutable: copies of a model share it. Unpickling makes a new one.
@@ -262,8 +264,13 @@ class SparseOperand:
             bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """Returns the operand on `device`: this object if it is there already."""
-        device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        """Returns the operand on `device`: this object if it is there already.
+
+        Raises:
+            TypeError: `device` is neither a device nor a name.
+            ValueError: there is no such device, or operands can't be there.
+        """
+        device = device_of("device", device)
         if device == self.device:
             return self
         core = self._core
@@ -435,6 +442,8 @@ class SparseOperand:
             "kernel": chosen,
         }
 
+
+send_by_value(SparseOperand)
 
 #: The operations whose plans can be measured.
 _PRODUCTS = ("spmm", "sddmm")

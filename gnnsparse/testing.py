@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -192,7 +192,9 @@ def with_gradients(
     """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     result = function(*leaves)
-    probe = torch.randn(result.shape, generator=torch.Generator().manual_seed(0))
+    probe = torch.randn(
+        result.shape, dtype=torch.float32, device="cpu", generator=torch.Generator("cpu").manual_seed(0)
+    )
     grads = torch.autograd.grad(result, [*leaves, *parameters], probe.to(result))
     return [result.detach(), *grads]
 
@@ -234,14 +236,15 @@ def random_graph(
     """
     if symmetric and rows != cols:
         raise ValueError(f"symmetric: needs rows = cols, got {rows} and {cols}")
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(rows, cols, generator=generator) < density
+    generator = torch.Generator("cpu").manual_seed(seed)
+    on_cpu: Any = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
+    mask = torch.rand(rows, cols, **on_cpu) < density
     if rows and hubs:
-        chosen = torch.randperm(rows, generator=generator)[:hubs]
-        mask[chosen] |= torch.rand(chosen.numel(), cols, generator=generator) < 0.75
-    mask[torch.rand(rows, generator=generator) < empty_rows] = False
+        chosen = torch.randperm(rows, generator=generator, device="cpu")[:hubs]
+        mask[chosen] |= torch.rand(chosen.numel(), cols, **on_cpu) < 0.75
+    mask[torch.rand(rows, **on_cpu) < empty_rows] = False
     if symmetric:
         mask |= mask.T.clone()
     row, col = mask.nonzero(as_tuple=True)
-    values = torch.randn(row.numel(), generator=generator) if weighted else None
+    values = torch.randn(row.numel(), **on_cpu) if weighted else None
     return SparseGraph.from_edge_index(torch.stack([col, row]), (cols, rows), values)

@@ -6,8 +6,8 @@ other numbers than its memory holds, and a zero tensor has a shape and no memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -51,12 +51,18 @@ def is_batch_of_gradients(grad: torch.Tensor) -> bool:
     return _functorch.is_legacy_batchedtensor(grad)
 
 
-def outside() -> AbstractContextManager[object]:
-    """Returns a context manager inside which no transform of torch.func is active.
+@contextmanager
+def outside() -> Iterator[None]:
+    """Returns a context manager inside which neither a transform of torch.func nor inference mode is active.
 
-    What outlives a call is made inside it, because a transform wraps every new tensor.
+    What outlives a call is made inside it: a transform wraps every new tensor, and what is made in inference
+    mode could not be used in training later.
     """
-    return temporarily_clear_interpreter_stack() if _in_torch_func() else nullcontext()
+    with (
+        torch.inference_mode(False),
+        temporarily_clear_interpreter_stack() if _in_torch_func() else nullcontext(),
+    ):
+        yield
 
 
 def runs_outside(function: _Function) -> _Function:

@@ -168,8 +168,8 @@ class BlockedMatrix:
     def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns for each column slot its panel, its position there and the number of slots of the panel."""
         counts = self.panel_ptr.diff()
-        panel = torch.repeat_interleave(torch.arange(self.panels), counts)
-        return panel, torch.arange(self.slots) - self.panel_ptr[panel], counts[panel]
+        panel = torch.repeat_interleave(torch.arange(self.panels, device="cpu"), counts)
+        return panel, torch.arange(self.slots, device="cpu") - self.panel_ptr[panel], counts[panel]
 
     def _first_row(self, panel: torch.Tensor) -> torch.Tensor:
         return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
@@ -177,7 +177,9 @@ class BlockedMatrix:
     def _lane_places(self) -> torch.Tensor:
         """Returns the index of each element (row, column) of a brick in lane order, int64 [window, 32]."""
         height, bits = self.spec.window, self.spec.encoding == "bitmap"
-        row, col = torch.meshgrid(torch.arange(height), torch.arange(32), indexing="ij")
+        row, col = torch.meshgrid(
+            torch.arange(height, device="cpu"), torch.arange(32, device="cpu"), indexing="ij"
+        )
         lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
         if bits:
             return lane * height + 4 * group + j // 2 + j % 2 * (height // 2)
@@ -196,8 +198,8 @@ class BlockedMatrix:
             return row, self.columns.long()[slot], values.reshape(-1, spec.window, 32)[brick, r, c]
         panel, position, count = self._slot_positions()
         begin = position // spec.block * spec.block
-        width = torch.minimum(count - begin, torch.tensor(spec.block))
-        in_window = torch.arange(spec.window)
+        width = (count - begin).clamp(max=spec.block)
+        in_window = torch.arange(spec.window, device="cpu")
         at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
         at = at[:, None] + in_window * width[:, None]
         values = self.values[at]
@@ -209,7 +211,7 @@ class BlockedMatrix:
         if self.values is None or self.value_ptr is None:
             bad_type("values", None, "a format of entries with values")
         place = self.values.view(torch.int32).long() >> 16
-        block = torch.repeat_interleave(torch.arange(self.value_ptr.numel() - 1), self.value_ptr.diff())
+        block = torch.repeat_interleave(self.value_ptr.diff())
         real = place < _native.NO_ENTRY >> 16
         values, place, block = self.values[::2][real], place[real] // 2, block[real]
         # The bits of `place` from the top: tile of 16 rows, half of the lane's column slots, lane, register
@@ -224,7 +226,7 @@ class BlockedMatrix:
         spec, windows = self.spec, self.spec.panel // self.spec.window
         if self.bitmap is None:
             bad_type("bitmap", None, "a bitmap format")
-        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
         if spec.lane_order:
             bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
         # Packed values lie in this order of their nonzeros: brick, row, column.

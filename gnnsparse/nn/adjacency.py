@@ -127,7 +127,7 @@ class GcnAdjacency:
         if edge_weight is None:
             if self._has_scales or not self._recipe.normalize:
                 return None
-            edge_weight = torch.ones(self._edges, device=self.operand.device)
+            edge_weight = torch.ones(self._edges, dtype=torch.float32, device=self.operand.device)
         weights = self._with_loops(self._check(edge_weight).float())
         weights = self.operand.from_coo_order(weights)
         return self._normalized(weights) if self._recipe.normalize else weights
@@ -235,6 +235,8 @@ class AdjacencyMemo:
             bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
         if not isinstance(x, torch.Tensor) or x.dim() != 2:
             bad_type("x", x, "a tensor [nodes, in_channels]")
+        if edge_weight is not None and not isinstance(edge_weight, torch.Tensor):
+            bad_type("edge_weight", edge_weight, "a floating-point tensor [edges], or None")
         if torch.compiler.is_compiling():  # only then: `disable` imports modules, which takes seconds
             return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0], recipe)
         return self._prepare(adj, edge_weight, x.shape[0], recipe)
@@ -244,6 +246,8 @@ class AdjacencyMemo:
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
+        if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
+            bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")
         # Tensors made in inference mode could not be used in training later.
         with torch.inference_mode(False):
             return self.get(edge_index, edge_weight, num_nodes, recipe)

@@ -10,6 +10,7 @@ import torch
 from gnnsparse.errors import check_flag
 from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision, check_self_loops
+from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
@@ -81,6 +82,7 @@ class AGNNConv(torch.nn.Module):
             ValueError: an argument has another shape or device, or the operand lacks self-loops or has
                 another precision than the layer was made for.
         """
+        check_features("x", x, None, device=self.beta.device)
         if isinstance(adj, SparseOperand):
             check_precision(adj, self.precision)
             if self.add_self_loops:
@@ -163,7 +165,7 @@ def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
     def make() -> Any:
         if operand.num_edges == operand.nnz:
             return None
-        ones = torch.ones(operand.num_edges, device=operand.device)
+        ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
         return operand.from_coo_order(ones).log()
 
     return operand.kernels.kept.get(_LogCounts(), make)

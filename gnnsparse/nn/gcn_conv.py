@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision
+from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -57,8 +58,8 @@ class GCNConv(torch.nn.Module):
             add_self_loops = normalize
         if add_self_loops and not normalize:
             bad_value("add_self_loops", "goes with normalize=True only")
-        self.in_channels = check_integer("in_channels", in_channels)
-        self.out_channels = check_integer("out_channels", out_channels)
+        self.in_channels = check_integer("in_channels", in_channels, most=MOST_FEATURES)
+        self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
         self.improved = check_flag("improved", improved)
         self.cached = check_flag("cached", cached)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
@@ -111,6 +112,7 @@ class GCNConv(torch.nn.Module):
             ValueError: an argument has another shape or device, does not go with another one, or is an
                 operand to which an option of the layer could not be applied.
         """
+        check_features("x", x, self.in_channels, self.lin.weight)
         if isinstance(adj, SparseOperand):
             self._check_operand(adj)
         recipe = GcnRecipe(self.normalize, self._loop_weight, self.precision or Precision.FP32)

@@ -28,8 +28,8 @@ def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
 
 def _split(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the first row of each window, and the rows kept out; on the CPU, because the scan is serial."""
-    window_rows = torch.empty(csr.rows, dtype=torch.int32)
-    residual = torch.empty(csr.rows, dtype=torch.int32)
+    window_rows = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
+    residual = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
     limits = short_row_limits(csr.rows, csr.nnz)
     windows, kept_out = _native.split_short_rows(csr.view, spec.window, *limits, window_rows, residual)
     return window_rows[:windows].clone(), residual[:kept_out].clone()
@@ -78,13 +78,12 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     csr.check_scratch(bytes_per_column=12 * threads)
     window_rows, residual = _split(csr, spec) if spec.split_short_rows else (None, None)
     panels = -(-csr.rows // spec.panel) if window_rows is None else window_rows.numel()
-    columns_of = torch.zeros(panels, dtype=torch.int64)
-    bricks_of = torch.zeros(panels, dtype=torch.int64) if spec.active_bricks else None
-    values_of = torch.zeros(panels, dtype=torch.int64) if spec.packed else None
-    empty = torch.zeros(panels + 1, dtype=torch.int64)
-    shape = BlockedMatrix(
-        spec, csr.rows, csr.cols, csr.nnz, empty, torch.empty(0, dtype=torch.int32), window_rows
-    )
+    columns_of = torch.zeros(panels, dtype=torch.int64, device="cpu")
+    bricks_of = torch.zeros_like(columns_of) if spec.active_bricks else None
+    values_of = torch.zeros_like(columns_of) if spec.packed else None
+    empty = torch.zeros(panels + 1, dtype=torch.int64, device="cpu")
+    no_columns = torch.empty(0, dtype=torch.int32, device="cpu")
+    shape = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, empty, no_columns, window_rows)
     _native.count_panels(csr.view, shape.view(), columns_of, bricks_of, values_of, threads)
 
     panel_ptr = _running_sum(_padded(columns_of, spec.pad))
@@ -92,8 +91,8 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     panel_values = None if values_of is None else _running_sum(values_of)
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, panel_bricks, torch.device("cpu"))
-    value_index = torch.empty(csr.nnz, dtype=torch.int64) if _places_values(spec) else None
-    columns = torch.empty(slots, dtype=torch.int32)
+    value_index = torch.empty(csr.nnz, dtype=torch.int64, device="cpu") if _places_values(spec) else None
+    columns = torch.empty(slots, dtype=torch.int32, device="cpu")
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
     _native.fill_blocked(csr.view, target.view(), panel_bricks, panel_values, value_index, threads)
     if spec.encoding == "entries":
@@ -231,7 +230,7 @@ def _with_values(
         lengths = csr.degrees[rows]
         start = _running_sum(lengths)
         picked = torch.repeat_interleave(csr.indptr[:-1][rows] - start[:-1], lengths)
-        picked += torch.arange(int(start[-1]))
+        picked += torch.arange(int(start[-1]), device=picked.device)
         arrays["residual_rows"] = residual
         arrays["residual_ptr"] = start
         arrays["residual_cols"] = csr.indices[picked]

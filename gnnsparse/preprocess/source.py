@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_device
+from gnnsparse.errors import bad_type, bad_value, check_array, check_device
 from gnnsparse.graph import SparseGraph
 from gnnsparse.transforms import unwrapped
 
@@ -39,11 +39,12 @@ class Source:
 def _raw(name: str, value: Any) -> torch.Tensor | None:
     """Returns a tensor over the memory of `value`, for hashing; None if it is no array (`build` raises)."""
     if isinstance(value, torch.Tensor):
-        return unwrapped(name, check_device(name, value))
+        dense = check_device(name, value).layout == torch.strided
+        return unwrapped(name, value) if dense else None
     if value is None:
         return None
     try:
-        return torch.from_numpy(np.ascontiguousarray(np.asarray(value)))
+        return torch.from_numpy(check_array(name, value, "an array"))
     except TypeError:
         return None
 

@@ -19,6 +19,7 @@ from typing import Any
 from tests.fuzz.common import Case, Counts, Draw, FailedCallError, Failure, Trial
 
 _MOST_CHOICES = 1 << 16
+_HEAD = 8  # words before the choices: case, choices, bytes of text, and three counts
 _TEXT_BYTES = 1 << 16
 #: Failures after which a run ends. `python -m tests.fuzz --keep-going` sets a larger number.
 most_failures = 1
@@ -44,12 +45,19 @@ class _Shared(MutableSequence[int]):
     """What a process notes of its case in memory that outlives it: a sequence of choices, and calls."""
 
     def __init__(self) -> None:
-        size = 8 * (_MOST_CHOICES + 4)
+        size = 8 * (_MOST_CHOICES + _HEAD)
         self.words = memoryview(mmap.mmap(-1, size)).cast("q")
         self.text = mmap.mmap(-1, _TEXT_BYTES)
 
     def begin(self, case: int) -> None:
         self.words[0], self.words[1], self.words[2] = case, 0, 0
+
+    def count(self, counts: Counts) -> None:
+        self.words[3], self.words[4], self.words[5] = counts.cases, counts.calls, counts.accepted
+
+    def counted(self) -> Counts:
+        """The counts of a process that did not end by itself, but for the calls that were refused."""
+        return Counts(*self.words[3:6].tolist())
 
     @property
     def case(self) -> int:
@@ -59,7 +67,7 @@ class _Shared(MutableSequence[int]):
         return self.words[1]
 
     def __getitem__(self, at: Any) -> Any:
-        return self.words[4 : 4 + self.words[1]].tolist()[at]
+        return self.words[_HEAD : _HEAD + self.words[1]].tolist()[at]
 
     def __setitem__(self, at: Any, value: Any) -> None:
         raise TypeError("choices do not change")
@@ -70,7 +78,7 @@ class _Shared(MutableSequence[int]):
         at = self.words[1]
         if at >= _MOST_CHOICES:
             raise RuntimeError("the case draws too much")
-        self.words[4 + at] = value
+        self.words[_HEAD + at] = value
         self.words[1] = at + 1
 
 
@@ -112,6 +120,7 @@ def _run_one(
     except Exception as error:  # of the generator itself
         message = "".join(traceback.format_exception(error)[-4:])
         counts.failures.append(Failure(name, "generator", message, seed, case, list(shared), calls.as_list()))
+    shared.count(counts)
 
 
 def _child(work: Iterator[None], counts: Counts, pipe: int, limits: Limits) -> None:
@@ -221,10 +230,12 @@ def run_cases(
                 at += 1
                 yield
 
+        shared.count(Counts())
         batch = Limits(limits.case_seconds, left, limits.memory)
         counts, kind, message = _forked(work, shared, batch)
         if counts is None:
             calls = _Calls(shared).as_list()
+            total.add(shared.counted())
             total.failures.append(Failure(name, kind, message, seed, shared.case, list(shared), calls))
         else:
             total.add(counts)

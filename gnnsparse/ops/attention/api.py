@@ -77,6 +77,7 @@ class _Checked(Key[bool]):
 
 
 def _check_plan(call: AttentionCall, plan: Plan) -> None:
+    kernel_of("attention", plan)
     kernels, product = call.operand.kernels, call.product("attention")
 
     def check() -> bool:

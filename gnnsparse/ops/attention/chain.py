@@ -127,10 +127,11 @@ def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
     if not outs:
         empty = q.new_zeros(batches, heads, a.shape[0], call.v.shape[-1])
         return empty, q.new_zeros(batches, heads, a.nnz)
-    return (
-        torch.stack(outs).view(batches, heads, a.shape[0], call.v.shape[-1]),
-        torch.stack(weights).view(batches, heads, a.nnz),
-    )
+    with torch.autocast(q.device.type, enabled=False):  # which would not stack float16 on a CPU
+        return (
+            torch.stack(outs).view(batches, heads, a.shape[0], call.v.shape[-1]),
+            torch.stack(weights).view(batches, heads, a.nnz),
+        )
 
 
 def tangent(

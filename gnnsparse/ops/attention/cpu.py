@@ -44,7 +44,7 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """
     kernels = call.operand.kernels
     out = empty_heads(call.q, call.v.shape[3])
-    lse = torch.empty(call.q.shape[:3], dtype=torch.float32)
+    lse = torch.empty(call.q.shape[:3], dtype=torch.float32, device=call.q.device)
     call = _readable(call)
     _native.cpu_attention(
         problem_of(call), kernels.csr.view, kernels.row_ids, _interleaved(call.k), heads_view(out), lse,
@@ -70,7 +70,7 @@ def backward(
     """
     operand, threads, bias = call.operand, torch.get_num_threads(), call.bias
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
-    dbias = torch.zeros(bias.shape) if bias is not None and needs[3] else None
+    dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
     call, grad = _readable(call), _rounded(grad_out, operand.precision)
     lse = lse.contiguous()
     delta = torch.empty_like(lse)

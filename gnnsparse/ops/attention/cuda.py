@@ -167,7 +167,9 @@ def backward(
         return chain.backward(call, out, lse, grad_out, needs)
     bias, device, gpu = call.bias, call.q.device, path()
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
-    dbias = torch.zeros(bias.shape, device=device) if bias is not None and needs[3] else None
+    dbias = (
+        torch.zeros(bias.shape, dtype=torch.float32, device=device) if bias is not None and needs[3] else None
+    )
     with gpu.current(device):
         call, grad = _readable(call), _vectorized(grad_out, call.operand.precision.storage)
         lse = lse.contiguous()

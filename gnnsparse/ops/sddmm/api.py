@@ -54,7 +54,8 @@ def sddmm(
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
-    if plan is None and impl == "auto" and quick and type(A) is SparseOperand:
+    own_plan = plan is None and type(impl) is str and impl == "auto"
+    if own_plan and quick and type(A) is SparseOperand:
         # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "sddmm", form_of(q), form_of(k)
         if (run := A.kernels.accepted.get(known)) is not None:

@@ -39,7 +39,7 @@ def edge_softmax(
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
-    if impl == "auto" and quick and type(A) is SparseOperand:
+    if type(impl) is str and impl == "auto" and quick and type(A) is SparseOperand:
         # If scores of equal form have passed all checks before, the function that ran is reused.
         known = "edge_softmax", form_of(scores)
         if (run := A.kernels.accepted.get(known)) is not None:

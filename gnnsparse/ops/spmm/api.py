@@ -73,7 +73,8 @@ def spmm(
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
-    if plan is None and impl == "auto" and quick and type(A) is SparseOperand:
+    own_plan = plan is None and type(impl) is str and impl == "auto"
+    if own_plan and quick and type(A) is SparseOperand:
         # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "spmm", form_of(x), "own" if values is None else form_of(values)
         if (run := A.kernels.accepted.get(known)) is not None:

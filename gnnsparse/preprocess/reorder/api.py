@@ -91,7 +91,7 @@ def _checked(method: Method, order: torch.Tensor, csr: Csr) -> torch.Tensor:
 
     Native code reads memory at the indices in the order, so a wrong one must not get there.
     """
-    seen = torch.zeros(csr.rows, dtype=torch.bool)
+    seen = torch.zeros(csr.rows, dtype=torch.bool, device="cpu")
     if order.shape == seen.shape and (csr.rows == 0 or 0 <= int(order.min()) <= int(order.max()) < csr.rows):
         seen[order.long()] = True
     if not bool(seen.all()):

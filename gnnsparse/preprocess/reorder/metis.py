@@ -24,8 +24,8 @@ def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
 
     parts = -(-csr.rows // part_size)
     if parts <= 1:
-        return torch.arange(csr.rows)
+        return torch.arange(csr.rows, device="cpu")
     a = symmetrized(csr)
     adjacency = pymetis.CSRAdjacency(adj_starts=a.indptr, adjacent=a.indices)
     _, membership = pymetis.part_graph(parts, adjacency)
-    return torch.argsort(torch.as_tensor(membership), stable=True)
+    return torch.argsort(torch.as_tensor(membership, device="cpu"), stable=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+import numpy as np
 
 from gnnsparse.csr import Csr
 
@@ -15,7 +15,7 @@ def symmetrized(csr: Csr) -> Any:
     """Returns the structure of A + A^T without its diagonal, for a square A, as a scipy CSR array."""
     import scipy.sparse
 
-    ones = torch.ones(csr.nnz, dtype=torch.int8).numpy()
+    ones = np.ones(csr.nnz, dtype=np.int8)
     a = scipy.sparse.csr_array((ones, csr.indices.numpy(), csr.indptr.numpy()), shape=(csr.rows,) * 2)
     a = (a + a.T).tocsr()
     a.setdiag(0)
