@@ -51,7 +51,7 @@ def shown(number: Any) -> str:
     """Returns a number as text for a message, short even where it has thousands of digits."""
     if isinstance(number, int) and abs(number) >= 10**30:
         return f"{'-' if number < 0 else ''}about 10^{round(math.log10(2) * abs(number).bit_length())}"
-    return f"{number:g}" if isinstance(number, float) else str(number)
+    return str(number)
 
 
 def check_integer(

@@ -42,7 +42,9 @@ def check_features(
     accepted = f"a floating-point tensor {'[nodes' if dim == 2 else '[...'}, {last}]"
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or not x.is_floating_point():
         bad_type(name, x, accepted)
-    if x.dim() == 0 or dim not in (None, x.dim()) or features not in (None, x.shape[-1]):
+    # torch.compile compares sizes that it keeps symbolic by != and not by `in`.
+    wrong_dim = x.dim() == 0 or (dim is not None and x.dim() != dim)
+    if wrong_dim or (features is not None and x.shape[-1] != features):
         bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted}")
     device = device if parameter is None else parameter.device
     if device not in (None, x.device):

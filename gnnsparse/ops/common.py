@@ -24,8 +24,6 @@ IMPLS = ("auto", "cuda", "cpu", "reference")
 #: Dtypes of dense arguments; impl="reference" accepts float64 as well.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-# torch 2.6 can't tell; there a program fails when another process runs it, since it lacks the operand.
-_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
 
 #: Elements, or columns, from which on a dense argument is compared with the machine's memory.
@@ -119,7 +117,9 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
         RuntimeError: torch.export traces.
     """
     if torch.compiler.is_compiling():
-        if _is_exporting():
+        # The flag, because torch.compile takes is_exporting() for True in some versions. torch 2.6 has none;
+        # there a program fails when another process runs it, since that lacks the operand.
+        if getattr(torch.compiler, "_is_exporting_flag", False):
             raise RuntimeError(
                 "torch.export can't export operations of gnnsparse: a program would carry the number of an "
                 "operand, which only this process knows; accepted: torch.compile, or saving the model's "

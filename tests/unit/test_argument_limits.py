@@ -44,9 +44,9 @@ def test_scales_that_no_float32_holds(a: SparseOperand, name: str) -> None:
 
 def test_integers_of_thousands_of_digits_have_a_name_in_errors(a: SparseOperand) -> None:
     q, k = torch.randn(30, 4), torch.randn(20, 4)
-    with pytest.raises(ValueError, match=r"^dropout_p: got an integer of 16610 bits"):
+    with pytest.raises(ValueError, match=r"^dropout_p: got about 10\^5000"):
         gnnsparse.attention(a, q, k, k, dropout_p=10**5000)
-    with pytest.raises(ValueError, match=r"^width: got an integer of 16610 bits"):
+    with pytest.raises(ValueError, match=r"^width: got about 10\^5000"):
         a.stats(-(10**5000))
 
 
@@ -76,9 +76,7 @@ TOO_WIDE: dict[str, tuple[str, Callable[[SparseOperand], Any]]] = {
 @pytest.mark.parametrize("name", TOO_WIDE)
 def test_an_operand_that_is_too_wide_for_the_machine(a: SparseOperand, name: str) -> None:
     argument, call = TOO_WIDE[name]
-    with pytest.raises(
-        MemoryError, match=rf"^{argument}: {argument} of shape .* needs .* GB, this machine has"
-    ):
+    with pytest.raises(MemoryError, match=rf"^{argument}: {argument} of shape .* needs .* GB, and .* leaves"):
         call(a)
 
 

@@ -152,11 +152,15 @@ def test_the_corpus_is_replayed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_random_calls_of_the_api_do_what_they_must() -> None:
-    found = api.run(seed=int(torch.randint(10**6, ())), count=4000)
-    assert [(f.message, f.calls[-3:], f.seed, f.case) for f in found.failures] == []
-    assert found.calls >= 4000
-    assert found.accepted > 0.7 * found.calls
+def test_random_calls_of_the_api_do_what_they_must(tmp_path: Path) -> None:
+    """In a process of its own: torch's threads hang in a fork of a process that has used several."""
+    seed = int(torch.randint(10**6, ()))
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--only", "api", "--count", "4000", "--seed", str(seed),
+         "--jobs", "1", "--corpus", str(tmp_path)],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
 
 
 @pytest.mark.slow

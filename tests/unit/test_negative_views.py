@@ -12,7 +12,7 @@ from gnnsparse import SparseOperand
 from gnnsparse.nn import AGNNConv, GCNConv, SparseLinear
 from gnnsparse.plan import Plan
 from gnnsparse.testing import random_graph
-from tests.gpu_paths import RecordingPath, View
+from tests.gpu_paths import RecordingPath
 
 ROWS, WIDTH = 30, 8
 
@@ -22,10 +22,9 @@ def test_a_gpu_reads_computed_numbers(kernel: str, recorded: RecordingPath) -> N
     a = gnnsparse.prepare(random_graph(ROWS, ROWS, 0.2, weighted=False), precision="fp16", cache=False)
     x = torch.randn(ROWS, 64).half()
     gnnsparse.spmm(a, torch._neg_view(x), plan=Plan(kernel))
-    read = [t for _, arguments in recorded.calls for t in arguments if isinstance(t, View)]
-    assert read
-    addresses = [t for _, arguments in recorded.calls for t in arguments if isinstance(t, int)]
-    assert x.data_ptr() not in [view.data for view in read] + addresses
+    assert (read := recorded.views())
+    tensors = [t for _, arguments in recorded.calls for t in arguments if isinstance(t, torch.Tensor)]
+    assert x.data_ptr() not in [t.data_ptr() for t in (*tensors, *(view.tensor for view in read))]
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")

@@ -12,6 +12,7 @@ import gnnsparse
 from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
+pytest.importorskip("elftools", reason="pyelftools is not installed")
 check_wheel = load_script("check_wheel")
 
 

@@ -64,7 +64,8 @@ HUGE = 10**400
         ({"model.name": None}, "model: got NoneType; accepted: one of gcn, agnn"),
         ({"model.name": "../x"}, "model: got '../x'; accepted: gcn, agnn"),
         ({"dataset.name": 5}, "dataset.name: got int"),
-        ({"model.hidden_channels": 10**12}, "model: training 3000000000001 parameters"),
+        ({"model.hidden_channels": 2**30, "model.num_layers": 3}, "model: training "),
+        ({"model.hidden_channels": 10**12}, "model."),
         ({"model.hidden_channels": 2**62}, "model"),
         ({"model.hidden_channels": 2**70}, "model"),
         ({"model.num_layers": 10**9}, "model.num_layers: got 1000000000; accepted: at most 10000"),
@@ -75,7 +76,7 @@ HUGE = 10**400
         ({"trainer.max_epochs": 10.0}, "trainer.max_epochs: got 10.0; accepted: an integer, at least 1"),
         ({"trainer.log_every": True}, "trainer.log_every: got True; accepted: an integer, at least 1"),
         ({"trainer.patience": 0}, "trainer.patience: got 0; accepted: an integer, at least 1"),
-        ({"trainer.patience": HUGE}, "trainer.patience: got 1000"),
+        ({"trainer.patience": HUGE}, "trainer.patience: got about 10^"),
         ({"trainer.checkpoint": "yes"}, "trainer.checkpoint: got str; accepted: True or False"),
         ({"trainer.checkpoint_seconds": float("inf")}, "trainer.checkpoint_seconds: got inf; accepted"),
         ({"optimizer.lr": HUGE}, "optimizer.lr: got an integer of 1329 bits; accepted: a number above 0"),
@@ -107,8 +108,8 @@ def test_refused(
 
 def test_a_model_that_does_not_fit_says_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without taking the memory, and in no time."""
-    line = refusal({"model.hidden_channels": 2**40}, tmp_path / "run", capsys)
-    numbers = r"model: training \d+ parameters in float32 needs \d+\.\d GB, this machine has \d+\.\d GB"
+    line = refusal({"model.hidden_channels": 2**30, "model.num_layers": 3}, tmp_path / "run", capsys)
+    numbers = r"model: training \d+ parameters in float32 needs \d+\.\d GB, and .* leaves \d+\.\d GB"
     assert re.fullmatch(numbers, line)
 
 

@@ -323,7 +323,7 @@ def test_precisions_on_a_gpu(precision: str, norm: str, tmp_path: Path) -> None:
         fit(module, data, first, folder=folder)
         last = folder / "checkpoints" / "last.ckpt"
         whole = TrainerConfig(max_epochs=80, progress=False)
-        result = fit(module, data, whole, folder=tmp_path / "resumed", resume=last)
+        result = fit(module, data, whole, folder=tmp_path / f"resumed on {device}", resume=last)
         scores[device] = result.metrics["test"]["accuracy"]
         assert result.epochs == 80
         assert result.epoch_milliseconds > 0
