@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -77,7 +77,8 @@ def _member(kind: type[enum.Enum], content: Any, where: str) -> enum.Enum:
 def _number(kind: type, content: Any, where: str) -> Any:
     if isinstance(content, bool) or not isinstance(content, int if kind is int else (int, float)):
         _reject(where, f"got {content!r}; accepted: {'an integer' if kind is int else 'a number'}")
-    if not math.isfinite(content) or content < 0:
+    # An integer of more digits than a float has room for is no float.
+    if content < 0 or (kind is float and not content <= sys.float_info.max):
         _reject(where, f"got {content}; accepted: a finite number, 0 or more")
     return kind(content)
 

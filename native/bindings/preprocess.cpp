@@ -72,6 +72,14 @@ void bind_preprocess(py::module_& m) {
       },
       "Whether the columns of every row ascend without repeats.", nogil, py::arg("indptr"),
       py::arg("indices"), py::arg("wide"), py::arg("rows"), py::arg("nnz"), py::arg("threads"));
+  m.def(
+      "is_permutation",
+      [](Address data, bool wide, int64_t count, int threads) {
+        return cpu::is_permutation(index_array(data, wide, count, "values"),
+                                   require_threads(threads));
+      },
+      "Whether the values are the numbers below their count, each once.", nogil, py::arg("data"),
+      py::arg("wide"), py::arg("count"), py::arg("threads"));
   m.def("coo_to_csr", &coo_to_csr, "Sorts and merges edges; returns the number of nonzeros.", nogil,
         py::arg("edges"), py::arg("rows"), py::arg("indptr"), py::arg("indices"),
         py::arg("nnz_index"), py::arg("threads"));
@@ -147,6 +155,25 @@ void bind_preprocess(py::module_& m) {
   m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil, py::arg("a"),
         py::arg("format"), py::arg("panel_bricks"), py::arg("panel_values"), py::arg("value_index"),
         py::arg("threads"));
+  m.def(
+      "first_unlike",
+      [](const CsrView& a, const BlockedView& format, int threads) {
+        if (format.rows != a.rows || format.cols != a.cols) reject("format", "has another size");
+        if (format.shape.window * format.shape.brick % 8 != 0) {
+          reject("brick", "must have whole bytes of bits");
+        }
+        if (format.bitmap == nullptr && format.panel_ptr[format.panels] > 0) {
+          reject("format", "has no bitmap");
+        }
+        const int64_t columns = format.panel_ptr[format.panels] / format.shape.brick;
+        if (format.brick_ptr != nullptr && format.brick_rows == nullptr &&
+            format.brick_ptr[columns] > 0) {
+          reject("brick_rows", "go with brick_ptr");
+        }
+        return cpu::first_unlike(a, format, require_threads(threads));
+      },
+      "First panel whose bits are not the nonzeros of its rows, or -1.", nogil, py::arg("a"),
+      py::arg("format"), py::arg("threads"));
   m.def(
       "count_entries",
       [](Address banks, int64_t k_tiles, Address counts) {
