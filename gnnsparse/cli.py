@@ -13,6 +13,9 @@ from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_argument
 __all__ = ["main"]
 
 
+_LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in one line, without the usage that argparse prints before."""
 
@@ -26,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="look after the cache of prepared graphs")
     cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
+    cache.set_defaults(fail=cache.error)
     bench = commands.add_parser("bench", help="measure")
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="subject")
     kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
@@ -53,7 +57,9 @@ def _list_cache(folder: str | None) -> int:
     for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, or plan of"):
         table.add_column(name)
     for entry in entries:
-        used = datetime.datetime.fromtimestamp(max(entry.used, 0)).isoformat(" ", "minutes")
+        # Other programs may set times that a date has no room for.
+        seconds = min(max(entry.used, 0.0), _LAST_SECOND)
+        used = datetime.datetime.fromtimestamp(seconds).isoformat(" ", "minutes")
         about = entry.about() or ("damaged", "", "")
         # As Text, for brackets in a file are no markup.
         cells = (entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
@@ -121,7 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "bench":
         return _bench(options)
     actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
-    return actions[options.action](options.dir)
+    try:
+        return actions[options.action](options.dir)
+    except ValueError as error:  # of --dir
+        options.fail(str(error))
+        return 2
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gnnsparse import _native
-from gnnsparse.array_checks import check_array, check_ascending, check_csr, check_offsets, check_range
+from gnnsparse.array_checks import check_array, check_ascending, check_offsets, check_range
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.spec import FormatSpec
@@ -76,16 +76,19 @@ def _check_panel_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr:
         bad_value(name, f"has panels that are not padded to a multiple of {matrix.spec.pad} column slots")
 
 
+def _check_structure(name: str, matrix: BlockedMatrix, csr: Csr) -> None:
+    at = _native.first_unlike(csr.view, matrix.view(), torch.get_num_threads())
+    if at >= 0:
+        bad_value(name, f"panel {at} does not have the structure of its rows")
+
+
 def _check_columns(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     if matrix.spec.lane_order:  # padded slots are -1
         check_range(name, (array + 1).clamp(min=-1), csr.cols + 1)
-        return
-    check_range(name, array, csr.cols)
-    if matrix.spec.encoding == "bitmap":
-        return  # `_check_bitmap` compares them with the nonzeros
-    falls = (array[1:] < array[:-1]).nonzero().flatten() + 1
-    if not bool(torch.isin(falls, matrix.panel_ptr).all()):
-        bad_value(name, "do not ascend in a panel; accepted: ascending columns")
+    else:
+        check_range(name, array, csr.cols)
+    if matrix.spec.encoding != "bitmap":
+        _check_structure(name, matrix, csr)
 
 
 def _check_brick_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -103,9 +106,7 @@ def _check_value_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr:
 
 
 def _check_bitmap(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    at = _native.first_unlike(csr.view, matrix.view(), torch.get_num_threads())
-    if at >= 0:
-        bad_value(name, f"columns and bits of panel {at} are not those of the nonzeros of its rows")
+    _check_structure(name, matrix, csr)
 
 
 def _check_values(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -131,22 +132,29 @@ def _check_residual_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
     check_ascending(name, array, csr.rows)
 
 
-def _check_residual(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    """Checks the offsets of the rows kept out of the windows, and compares the rows with the matrix's."""
-    residual, rows = matrix.residual, matrix.residual_rows
-    if residual is None or rows is None:
-        return
-    check_csr(name.replace(".residual_cols", ".residual"), residual)
-    rows = rows.long()
-    if not torch.equal(residual.degrees, csr.degrees[rows]):
-        bad_value(name, "are not those of the rows kept out of the windows")
-    starts = matrix.panel_rows.long() if matrix.panel_rows is not None else torch.empty(0, dtype=torch.int64)
-    ends = (starts + matrix.spec.panel).clamp(max=csr.rows)
-    if int((csr.indptr[ends] - csr.indptr[starts]).sum()) + residual.nnz != csr.nnz:
-        bad_value(name, "leave out rows that are in no window")
-    first = torch.repeat_interleave(csr.indptr[:-1][rows] - residual.indptr[:-1], residual.degrees)
-    if not torch.equal(csr.indices[first + torch.arange(residual.nnz)], array):
-        bad_value(name, "are not those of the rows kept out of the windows")
+def _check_residual_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
+    check_offsets(name, array, 0 if matrix.residual_cols is None else matrix.residual_cols.numel())
+
+
+def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
+    """Compares the rows kept out of the windows with those of the matrix."""
+    check_range(name, array, csr.cols)
+    ptr, rows, starts = matrix.residual_ptr, matrix.residual_rows, matrix.panel_rows
+    if ptr is None or rows is None or starts is None:
+        return  # one of them is missing, which its own rule says
+    rows, starts, lengths = rows.long(), starts.long(), ptr.diff()
+    times = torch.zeros(csr.rows + 1, dtype=torch.int64)  # how often a row is in a window, or kept out
+    times.index_add_(0, starts, torch.ones_like(starts))
+    times.index_add_(0, (starts + matrix.spec.panel).clamp(max=csr.rows), torch.full_like(starts, -1))
+    times = times.cumsum(0)[:-1]
+    times[rows] += 1
+    if bool((times > 1).any()) or bool(((times == 0) & (csr.degrees > 0)).any()):
+        bad_value(name, "are not those of the rows that are in no window")
+    if not torch.equal(lengths, csr.degrees[rows]):
+        bad_value(name, "are not those of the rows that are in no window")
+    place = torch.repeat_interleave(csr.indptr[:-1][rows] - ptr[:-1], lengths) + torch.arange(array.numel())
+    if not torch.equal(csr.indices[place], array):
+        bad_value(name, "are not those of the rows that are in no window")
 
 
 #: The arrays in the order in which they are checked.
@@ -183,9 +191,9 @@ ARRAYS: dict[str, ArrayRule] = {
         torch.int64,
         lambda s: s.split_short_rows,
         lambda m: 1 if m.residual_rows is None else m.residual_rows.numel() + 1,
-        None,
+        _check_residual_ptr,
     ),
-    "residual_cols": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_residual),
+    "residual_cols": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_residual_cols),
     "residual_values": ArrayRule(
         None,
         lambda s: s.split_short_rows and s.stores_values,
@@ -198,9 +206,8 @@ ARRAYS: dict[str, ArrayRule] = {
 def check_blocked(name: str, matrix: BlockedMatrix, csr: Csr, storage: torch.dtype) -> None:
     """Raises ValueError unless the arrays of a blocked matrix can be those of a CSR matrix.
 
-    Native code can then run on them without reading or writing elsewhere. Bits are compared with the
-    nonzeros one by one. Stored values are not compared with anything, nor the columns of dense formats with
-    the nonzeros.
+    Native code can then run on them without reading or writing elsewhere. Columns and bits are compared with
+    the nonzeros one by one. Stored values are compared with nothing, nor is the list of stored zeros.
 
     Args:
         name: the name of the matrix in errors.

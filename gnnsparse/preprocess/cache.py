@@ -129,6 +129,7 @@ class GraphCache:
         self.folder = _default_folder() if folder is None else _read_folder(folder)
         self.max_bytes = _size_cap() if max_bytes is None else max_bytes
         self._told: set[str] = set()
+        self._left_alone: set[Path] = set()
 
     def path(self, key: str) -> Path:
         """Returns the file of a key, whether or not it exists."""
@@ -232,7 +233,7 @@ class GraphCache:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except NotOursError as problem:
-            self._warn(f"{problem}; it is left alone, and the prepared graph is not kept")
+            self._leave_alone(path, str(problem))
             return None
         except (OSError, MemoryError) as error:
             self._warn(f"the cache file {path} can't be read: {error}")
@@ -245,24 +246,30 @@ class GraphCache:
         """Renames a damaged file, unless it was replaced since it was opened, and says so."""
         kept = self.folder / f"{path.stem}-{uuid.uuid4().hex}.damaged"
         where = ""
-        try:
+        with contextlib.suppress(OSError, NotOursError):
+            if not may_remove(path) and self._is_full_of_damaged():
+                self._leave_alone(
+                    path, f"the cache file {path} is damaged ({problem}) and carries no mark of it"
+                )
+                return
             with opened(path) as now:
                 same = now.identity == file.identity
-            if same and (file.is_marked() or self._has_room_for_damaged()):
+            if same:
                 os.rename(path, kept)
                 where = f" and kept as {kept.name}"
-        except (OSError, NotOursError, DamagedError):
-            pass  # it is in the way of the next one if it carries no mark; `store` says so
         self._warn(f"the cache file {path} is damaged ({problem}); it is rebuilt{where}")
-        self._remove_old_damaged()
+        for old, _ in self._files("damaged")[_MOST_DAMAGED:]:
+            self._remove(old)
 
-    def _has_room_for_damaged(self) -> bool:
-        """Whether a file without the mark, which is never removed, may be added to the damaged ones."""
-        return len([None for path, _ in self._files("damaged") if not may_remove(path)]) < _MOST_DAMAGED
+    def _is_full_of_damaged(self) -> bool:
+        """Returns whether no more files without the mark, which are never removed, are set aside."""
+        return sum(not may_remove(path) for path, _ in self._files("damaged")) >= _MOST_DAMAGED
 
-    def _remove_old_damaged(self) -> None:
-        for path, _ in self._files("damaged")[_MOST_DAMAGED:]:
-            self._remove(path)
+    def _leave_alone(self, path: Path, problem: str) -> None:
+        """Warns once that something is in the place of a file and stays there; `store` keeps away from it."""
+        if path not in self._left_alone:
+            self._left_alone.add(path)
+            self._warn(f"{problem}; it is left alone, and the prepared graph is not kept")
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
         """Writes the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
@@ -276,9 +283,7 @@ class GraphCache:
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
             if os.path.lexists(path) and not may_remove(path):
-                self._warn(
-                    f"{path} was not made by the cache; it is left alone, and the prepared graph is not kept"
-                )
+                self._leave_alone(path, f"{path} was not made by the cache")
                 return
             self.folder.mkdir(parents=True, exist_ok=True)
             write_file(temporary, tensors, {**metadata, "key": key})

@@ -78,7 +78,7 @@ def may_remove(path: Path) -> bool:
     try:
         with opened(path) as file:
             return file.size == 0 or file.is_marked()
-    except (OSError, NotOursError):
+    except (OSError, NotOursError, DamagedError):
         return False
 
 

@@ -14,7 +14,7 @@ import torch
 from gnnsparse.array_checks import check_array, check_csr, check_permutation, check_range
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
-from gnnsparse.formats import BlockedMatrix, FormatSpec, check_blocked
+from gnnsparse.formats import ARRAYS, BlockedMatrix, FormatSpec, check_blocked
 from gnnsparse.oriented import Oriented
 from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.plan import plan_from_plain
@@ -144,13 +144,19 @@ def _unpack_structure(
     name = f"{prefix}.blocked"
     arrays = {key.removeprefix(name + "."): key for key in tensors if key.startswith(name + ".")}
     required = {"panel_ptr", "columns"} - set(arrays)
-    unknown = set(arrays) - set(BlockedMatrix.__dataclass_fields__)
+    unknown = set(arrays) - set(ARRAYS)
     for part in sorted(required | unknown):
         bad_value(f"{name}.{part}", "is missing" if part in required else "is no array of the format")
     taken = {part: _take(tensors, key) for part, key in arrays.items()}
     blocked = BlockedMatrix(form.spec, csr.rows, csr.cols, csr.nnz, **taken)
     check_blocked(name, blocked, csr, _storage(form))
     return csr, row_ids, blocked
+
+
+def _is_finite(values: torch.Tensor | None) -> bool:
+    if values is None or values.numel() == 0:
+        return True
+    return all(bool(bound.isfinite()) for bound in values.aminmax())  # both are NaN if a value is
 
 
 def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> None:
@@ -163,6 +169,8 @@ def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> N
     for name, count in (("values", nnz), ("row_scale", facts.rows), ("col_scale", facts.cols)):
         if name in shared:
             check_array(name, shared[name], (torch.float32,), count)
+    if not _is_finite(shared.get("values")):
+        bad_value("values", "are not finite")
 
 
 def _places(matrix: Oriented, nonzeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -267,6 +275,7 @@ def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> 
         if locked and (prepared := _load(cache, key, recipe)) is not None:
             return prepared, True
         prepared = build(source, recipe)
-        if locked:
+        # Values that are not finite, as sums of large ones may be, are refused by `prepare` in any precision.
+        if locked and _is_finite(prepared.forward.values):
             cache.store(key, *pack(prepared, recipe.precision.storage))
     return prepared, False

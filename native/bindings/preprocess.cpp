@@ -159,10 +159,11 @@ void bind_preprocess(py::module_& m) {
       "first_unlike",
       [](const CsrView& a, const BlockedView& format, int threads) {
         if (format.rows != a.rows || format.cols != a.cols) reject("format", "has another size");
-        if (format.shape.window * format.shape.brick % 8 != 0) {
+        const bool bits = format.encoding == Encoding::kBitmap;
+        if (bits && format.shape.window * format.shape.brick % 8 != 0) {
           reject("brick", "must have whole bytes of bits");
         }
-        if (format.bitmap == nullptr && format.panel_ptr[format.panels] > 0) {
+        if (bits && format.bitmap == nullptr && format.panel_ptr[format.panels] > 0) {
           reject("format", "has no bitmap");
         }
         const int64_t columns = format.panel_ptr[format.panels] / format.shape.brick;
@@ -172,7 +173,7 @@ void bind_preprocess(py::module_& m) {
         }
         return cpu::first_unlike(a, format, require_threads(threads));
       },
-      "First panel whose bits are not the nonzeros of its rows, or -1.", nogil, py::arg("a"),
+      "First panel whose columns or bits are not those of its rows, or -1.", nogil, py::arg("a"),
       py::arg("format"), py::arg("threads"));
   m.def(
       "count_entries",

@@ -1,5 +1,6 @@
-// Whether the bits of a blocked matrix are the nonzeros of a CSR matrix. The work is that of a
-// merge: in each row, the columns of the set bits are compared with the row's columns, one by one.
+// Whether a blocked matrix has the structure of a CSR matrix. The work is that of a merge: in each
+// row, the columns of the set bits are compared with the row's columns, one by one. Where there are
+// no bits, each column of a panel has to be the next one of a row.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -24,6 +25,16 @@ class PanelRows {
     if (row >= static_cast<int64_t>(cursor_.size()) || cursor_[row] == end_[row]) return false;
     return a_.indices[cursor_[row]++] == column;
   }
+  // Takes the next nonzero of every row that has it in this column. Returns whether one has.
+  bool take_column(int32_t column) {
+    bool any = false;
+    for (size_t row = 0; row < cursor_.size(); ++row) {
+      const bool next = cursor_[row] < end_[row] && a_.indices[cursor_[row]] == column;
+      cursor_[row] += next;
+      any |= next;
+    }
+    return any;
+  }
   bool all_taken() const { return cursor_ == end_; }
 
  private:
@@ -32,18 +43,30 @@ class PanelRows {
   std::vector<int64_t> end_;
 };
 
-// Whether the columns of a panel ascend. In lane order -1 fills the panel up.
-bool columns_ascend(const BlockedView& format, int64_t first, int64_t last) {
-  const int32_t* end = format.columns + last;
-  const int32_t* padded = format.columns + last;
-  if (format.shape.lane_order) padded = std::find(format.columns + first, end, -1);
-  return std::is_sorted(format.columns + first, padded) &&
-         std::all_of(padded, end, [](int32_t column) { return column == -1; });
+// The slots of a panel: real ones, whose columns ascend, and behind them padded ones.
+struct Slots {
+  int64_t first;
+  int64_t real_end;
+  int64_t end;
+};
+
+// Finds the real slots. Returns whether those behind them repeat the last one, or in lane order -1.
+bool split_slots(const BlockedView& format, int64_t p, Slots& slots) {
+  const int32_t* columns = format.columns;
+  slots = {format.panel_ptr[p], format.panel_ptr[p], format.panel_ptr[p + 1]};
+  int32_t last = -1;
+  while (slots.real_end < slots.end && columns[slots.real_end] > last) {
+    last = columns[slots.real_end++];
+  }
+  const int32_t padding = format.shape.lane_order ? -1 : last;
+  return std::all_of(columns + slots.real_end, columns + slots.end,
+                     [=](int32_t column) { return column == padding; });
 }
 
-// Takes the set bits of one stored brick, row by row. Returns their number, or -1.
+// Takes the set bits of one stored brick, row by row. Returns their number, or -1. `hit` gets a bit
+// for each of the first 64 column slots of the brick that has one.
 int64_t take_brick(const BlockedView& format, int64_t brick, int64_t window, int64_t first_slot,
-                   PanelRows& rows) {
+                   PanelRows& rows, uint64_t& hit) {
   const int64_t width = format.shape.brick;
   const int64_t nbytes = format.shape.window * width / 8;
   const uint8_t* bytes = format.bitmap + brick * nbytes;
@@ -54,29 +77,39 @@ int64_t take_brick(const BlockedView& format, int64_t brick, int64_t window, int
     for (; bits != 0; bits &= bits - 1) {
       const auto bit = static_cast<uint32_t>(8 * at + __builtin_ctzll(bits));
       const uint32_t row = bit / static_cast<uint32_t>(width);
-      const int64_t slot = first_slot + bit - row * width;
-      if (!rows.take(window * format.shape.window + row, format.columns[slot])) return -1;
+      const int64_t position = bit - row * width;
+      const int32_t column = format.columns[first_slot + position];
+      if (!rows.take(window * format.shape.window + row, column)) return -1;
+      if (position < 64) hit |= uint64_t{1} << position;
       ++taken;
     }
   }
   return taken;
 }
 
-bool bricks_match(const BlockedView& format, int64_t first, int64_t last, PanelRows& rows) {
+// The lowest `count` bits, of which there may be fewer than 1 or more than 64.
+uint64_t low_bits(int64_t count) {
+  if (count <= 0) return 0;
+  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
+bool bricks_match(const BlockedView& format, const Slots& slots, PanelRows& rows) {
   const BlockedShape& shape = format.shape;
   const int64_t windows = shape.panel / shape.window;
   int64_t in_block = 0;
-  for (int64_t slot = first; slot < last; slot += shape.brick) {
+  for (int64_t slot = slots.first; slot < slots.end; slot += shape.brick) {
     const int64_t column = slot / shape.brick;
     const bool listed = format.brick_ptr != nullptr;
     const int64_t begin = listed ? format.brick_ptr[column] : column * windows;
     const int64_t end = listed ? format.brick_ptr[column + 1] : begin + windows;
+    uint64_t hit = 0;
     for (int64_t brick = begin; brick < end; ++brick) {
       const int64_t window = listed ? format.brick_rows[brick] : brick - begin;
-      const int64_t taken = take_brick(format, brick, window, slot, rows);
-      if (taken < 0) return false;
+      const int64_t taken = take_brick(format, brick, window, slot, rows, hit);
+      if (taken < 0 || (listed && taken == 0)) return false;
       in_block += taken;
     }
+    if (hit != low_bits(std::min<int64_t>(slots.real_end - slot, shape.brick))) return false;
     if (format.value_ptr == nullptr || (slot + shape.brick) % shape.block != 0) continue;
     const int64_t block = slot / shape.block;
     if (format.value_ptr[block + 1] - format.value_ptr[block] != in_block) return false;
@@ -85,13 +118,24 @@ bool bricks_match(const BlockedView& format, int64_t first, int64_t last, PanelR
   return rows.all_taken();
 }
 
-bool lanes_match(const BlockedView& format, int64_t first, int64_t last, PanelRows& rows) {
-  for (int64_t slot = first; slot < last; ++slot) {
+bool lanes_match(const BlockedView& format, const Slots& slots, PanelRows& rows) {
+  for (int64_t slot = slots.first; slot < slots.end; ++slot) {
+    bool hit = false;
     for (int64_t row = 0; row < format.shape.panel; ++row) {
-      const int64_t bit = bit_offset(format.shape, first, row, slot - first);
-      const bool set = (format.bitmap[bit / 8] >> (bit % 8) & 1) != 0;
-      if (set && !rows.take(row, format.columns[slot])) return false;
+      const int64_t bit = bit_offset(format.shape, slots.first, row, slot - slots.first);
+      if ((format.bitmap[bit / 8] >> (bit % 8) & 1) == 0) continue;
+      if (!rows.take(row, format.columns[slot])) return false;
+      hit = true;
     }
+    if (hit != (slot < slots.real_end)) return false;
+  }
+  return rows.all_taken();
+}
+
+// Formats that store values alone: the columns of a panel are those of its nonzeros.
+bool columns_match(const BlockedView& format, const Slots& slots, PanelRows& rows) {
+  for (int64_t slot = slots.first; slot < slots.real_end; ++slot) {
+    if (!rows.take_column(format.columns[slot])) return false;
   }
   return rows.all_taken();
 }
@@ -105,14 +149,12 @@ int64_t first_unlike(const CsrView& a, const BlockedView& format, int threads) {
     PanelRows rows(a);
     for (int64_t p = begin; p < end; ++p) {
       const int64_t row = format.panel_row(p);
-      const int64_t first_slot = format.panel_ptr[p];
-      const int64_t last_slot = format.panel_ptr[p + 1];
       rows.start(row, std::min(a.rows, row + format.shape.panel));
-      const auto matches = format.shape.lane_order ? lanes_match : bricks_match;
-      if (columns_ascend(format, first_slot, last_slot) &&
-          matches(format, first_slot, last_slot, rows)) {
-        continue;
-      }
+      const auto matches = format.encoding != Encoding::kBitmap ? columns_match
+                           : format.shape.lane_order            ? lanes_match
+                                                                : bricks_match;
+      Slots slots;
+      if (split_slots(format, p, slots) && matches(format, slots, rows)) continue;
       int64_t first = found.load();
       while (p < first && !found.compare_exchange_weak(first, p)) {
       }
