@@ -179,9 +179,17 @@ _CHANGES: dict[str, Callable[[torch.Tensor, Draw], torch.Tensor]] = {
 }
 
 
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    same = one.dtype == other.dtype and one.shape == other.shape
+    return same and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
 def _craft(path: Path, other: bytes, draw: Draw) -> Damaged:
     """Changes an array, or which arrays there are, and computes the checksums anew."""
     tensors, metadata = _read(path)
+    before = dict(tensors)
     names = sorted(tensors)
     name = draw.choice(names)
     kind = draw.choice((*_CHANGES, "element", "element", "drop", "rename", "add", "exchange", "more"))
@@ -197,14 +205,13 @@ def _craft(path: Path, other: bytes, draw: Draw) -> Damaged:
     elif kind == "exchange":
         second = draw.choice(names)
         tensors[name], tensors[second] = tensors[second], tensors[name]
-        if second.rpartition(".")[2] not in _VALUES:
-            name = second
     else:
         for each in draw.choice(names), draw.choice(names):
             tensors[each] = _element(tensors[each], draw)
-            name = name if each.rpartition(".")[2] in _VALUES else each
     _write(path, tensors, metadata)
-    return Damaged(f"crafted {name}: {kind}", unseen=name.rpartition(".")[2] in _VALUES)
+    changed = [n for n in {**before, **tensors} if not _same(before.get(n), tensors.get(n))]
+    unseen = all(n.rpartition(".")[2] in _VALUES for n in changed)
+    return Damaged(f"crafted {', '.join(changed)}: {kind}", unseen)
 
 
 def _craft_metadata(path: Path, other: bytes, draw: Draw) -> Damaged:
