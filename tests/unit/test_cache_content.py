@@ -179,6 +179,7 @@ def test_content_that_contradicts_itself(
     assert_rebuilt(own_cache, message, **FORMATS[form])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_array_is_needed_in_its_shape_and_dtype(own_cache: Path, form: str) -> None:
     """Another dtype, another length, and none at all: of each array of each format."""
