@@ -10,14 +10,18 @@ VENV ?= .venv
 ARGS ?=
 # Processes that run tests; each takes one core.
 JOBS ?= 2
+WHEEL_CUDA ?= on
+# For how long make fuzz runs.
+SECONDS ?= 60
 
 bin := $(VENV)/bin
 native := $(shell find native -type f)
 cuda_all := 75;80;86;89;90a;100;120
 comma := ,
+dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick lint format cuda cuda-all gpu clean
+.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -29,6 +33,15 @@ test: $(VENV)/.dev
 # For daily work: docs/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
 	$(pytest) -m "not slow" $(ARGS)
+
+# Tests on the native CPU code built for ThreadSanitizer, or for AddressSanitizer and UBSan (docs/testing.md).
+tsan asan: $(VENV)/.dev
+	PYTHON=$(abspath $(bin))/python PATH="$(abspath $(bin)):$$PATH" JOBS=$(JOBS) \
+	  scripts/sanitize.sh $(if $(filter tsan,$@),thread,address) $(ARGS)
+
+# Random calls and files for this many seconds: docs/reliability.md.
+fuzz: $(VENV)/.dev
+	$(bin)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(bin)/ruff check .
@@ -45,15 +58,34 @@ format: $(VENV)/.dev
 
 # The CUDA kernels compile, and the module with them loads where there is no GPU (-S: the editable
 # installation would come before it).
-cuda: $(VENV)/.torch
+cuda: $(VENV)/.dev
 	GNNSPARSE_CUDA=on GNNSPARSE_CUDA_ARCHITECTURES=90a \
 	  $(bin)/pip install --quiet --no-deps --no-build-isolation --upgrade --target build/cuda .
 	cd build/cuda/gnnsparse && $(abspath $(bin))/python -S -c \
 	  "import _native; assert _native.has_cuda; print('CUDA kernels for', _native.cuda_architectures)"
+	$(bin)/python scripts/check_wheel.py build/cuda/gnnsparse/_native*.so --architectures 90a
 
-cuda-all: $(VENV)/.torch
-	GNNSPARSE_CUDA=on GNNSPARSE_CUDA_ARCHITECTURES="$(cuda_all)" \
-	  $(bin)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/cuda-all .
+# What is published, in build/dist: an sdist, and a manylinux wheel that is built from it, with CUDA kernels for all
+# architectures (a quarter of an hour on two cores). With WHEEL_CUDA=off, in build/dist-cpu, without the kernels.
+wheel: $(VENV)/.dev
+	rm -rf $(dist)
+	$(bin)/python -m build --no-isolation --sdist --outdir $(dist) .
+	GNNSPARSE_CUDA=$(WHEEL_CUDA) GNNSPARSE_CUDA_ARCHITECTURES="$(cuda_all)" \
+	  $(bin)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(dist)/linux \
+	  --config-settings=cmake.define.GNNSPARSE_BUNDLE_OPENMP=ON $(dist)/*.tar.gz
+	PATH="$(abspath $(bin)):$$PATH" $(bin)/auditwheel repair --wheel-dir $(dist) $(dist)/linux/*.whl
+	rm -r $(dist)/linux
+	$(bin)/twine check --strict $(dist)/*
+	$(bin)/python scripts/check_wheel.py $(dist)/*.whl --architectures "$(if $(filter on,$(WHEEL_CUDA)),$(cuda_all))"
+
+# The package without kernels in fresh environments, beside the newest and the oldest torch.
+package:
+	$(MAKE) --no-print-directory wheel WHEEL_CUDA=off
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" scripts/check_package.sh build/dist-cpu
+
+# The documentation site, in build/site; index.html is its first page.
+docs: $(VENV)/.dev
+	$(bin)/python scripts/build_docs.py
 
 gpu:
 	scripts/gpu_check.sh
@@ -62,7 +94,7 @@ gpu:
 # each time, everything would be compiled anew whenever one file changes.
 $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
-	$(bin)/pip install --quiet cmake ninja "pybind11>=2.13" "scikit-build-core>=0.10"
+	$(bin)/pip install --quiet cmake ninja "pybind11>=2.13" "scikit-build-core>=1.1"
 	touch $@
 
 $(VENV)/.torch: $(VENV)/.tools
@@ -81,4 +113,4 @@ $(VENV)/.train $(VENV)/.dev: pyproject.toml $(native)
 	touch $(if $(filter %.dev,$@),$(VENV)/.train) $@
 
 clean:
-	rm -rf build $(VENV) outputs .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf build $(VENV) outputs .cache .pytest_cache .hypothesis .mypy_cache .ruff_cache

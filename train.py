@@ -2,14 +2,15 @@
 
 configs/ has the options and their defaults, and `python train.py --help` shows them. With `-m` and lists of
 values all combinations run. A run writes result.json, logs and checkpoints to its own folder below outputs/,
-or to the folder of hydra.run.dir=DIR. The exit status is 0, or 1 for options that hydra refuses, or 2 for
-errors that this program reports.
+or to the folder of hydra.run.dir=DIR, which no other run may have. The exit status is 0, or 1 for options
+that hydra refuses, or 2 for errors that this program reports.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,17 +19,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import MISSING, DictConfig, OmegaConf
+from hydra.experimental.callback import Callback
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 if TYPE_CHECKING:
     import torch
 
-    from gnnsparse.training import FitResult, PreparedData, TaskModule
+    from gnnsparse.training import FitResult, PreparedData, RunFolder, TaskModule
     from gnnsparse.training.task import RunOptions, Task
 
 #: The largest seed that NumPy accepts.
 MAX_SEED = 2**32 - 1
 CONFIGS = Path(__file__).resolve().parent / "configs"
+#: The errors that are reported in one line. A package that is missing or data that can't be loaded are such.
+PROBLEMS = (ValueError, TypeError, ImportError, OSError, MemoryError)
+#: The folders that RunFolders has claimed for runs that have not begun.
+_claimed: dict[Path, RunFolder] = {}
 
 
 def refuse(problem: Exception | str) -> NoReturn:
@@ -77,6 +84,61 @@ def offer_registered() -> None:
     OmegaConf.register_new_resolver(
         "accepted", lambda: "\n".join(f"{o}: {', '.join(c)}" for o, c in choices().items()), replace=True
     )
+    # Options of a run as a part of a folder's name, whatever characters they have.
+    OmegaConf.register_new_resolver(
+        "as_name", lambda *parts: "-".join(re.sub(r"[^\w.]+", "_", str(part)) for part in parts), replace=True
+    )
+
+
+class RunFolders(Callback):
+    """Gives each run and each sweep a folder of its own, before hydra writes to it.
+
+    A folder that was not given is one that did not exist. A folder that was given must not be that of another
+    run, unless the run resumes that one; then the options in `.hydra` are kept, and the new ones are beside
+    them.
+    """
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Claims the folder of a run."""
+        folder = self._claim(config, "hydra.run.dir")
+        _claimed[folder.path.resolve()] = folder
+        if (subdir := config.hydra.output_subdir) is not None:
+            _set(config, "hydra.output_subdir", folder.first_free(subdir))
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Claims the folder of a sweep, in which each run has one."""
+        folder = self._claim(config, "hydra.sweep.dir")
+        escaped = str(folder.path).replace("\\", "\\\\").replace("'", "\\'")
+        with read_write(config), open_dict(config):
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{escaped}'")  # for the runs
+        folder.finish()
+
+    @staticmethod
+    def _claim(config: DictConfig, option: str) -> RunFolder:
+        from gnnsparse.training.folders import RunFolder, make_new
+
+        given = any(
+            override.lstrip("+").startswith(f"{option}=") for override in config.hydra.overrides.hydra
+        )
+        try:
+            path = Path(str(OmegaConf.select(config, option))).absolute()
+            path = path if given else make_new(path, option=option)
+            folder = RunFolder.claim(path, option=option, resume=resume_of(config))
+        except (ValueError, OmegaConfBaseException) as error:
+            refuse(error)
+        _set(config, option, str(path))
+        return folder
+
+
+def _set(config: DictConfig, option: str, value: str) -> None:
+    with read_write(config), open_dict(config):
+        OmegaConf.update(config, option, value)
+
+
+def resume_of(cfg: DictConfig) -> Path | None:
+    """Returns the option `resume`; None: there is none, or it is no path, which `check_quickly` refuses."""
+    value = OmegaConf.select(cfg, "resume")
+    return Path(value) if isinstance(value, str) and value and "\0" not in value else None
 
 
 def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,21 +148,46 @@ def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: MISSING if default is REQUIRED else default for name, default in options.items()}
 
 
+def check_references(cfg: DictConfig, group: str, content: Mapping[Any, Any]) -> None:
+    """Raises a ValueError, with the name of the option, if a reference such as `${seed}` leads nowhere."""
+    for name, value in content.items():
+        option = f"{group}{name}"
+        try:
+            OmegaConf.select(cfg, option)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"{option}: {str(error).splitlines()[0]}") from error
+        if isinstance(value, dict):
+            check_references(cfg, f"{option}.", value)
+
+
 def check_quickly(cfg: DictConfig) -> None:
-    """Refuses wrong options before the imports that take many seconds."""
+    """Refuses wrong options before the imports that take many seconds.
+
+    Raises:
+        ValueError: an option is missing, of another type, or out of range.
+    """
+    from gnnsparse.training.config import SECTIONS
+
+    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    check_references(cfg, "", content)
+    OmegaConf.resolve(cfg)
+    for group in ("model", "dataset", *SECTIONS):
+        if not isinstance(got := OmegaConf.select(cfg, group), DictConfig):
+            raise ValueError(f"{group}: got {got!r}; accepted: a name, as in --help, and its options")
     for option, accepted in choices().items():
-        if (value := OmegaConf.select(cfg, option)) not in accepted:
-            refuse(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
+        if not isinstance(value := OmegaConf.select(cfg, option), str) or value not in accepted:
+            raise ValueError(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
     for option, least in counts().items():
         value = OmegaConf.select(cfg, option)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            refuse(f"{option}: got {value!r}; accepted: an integer, at least {least}")
+            raise ValueError(f"{option}: got {value!r}; accepted: an integer, at least {least}")
     if cfg.seed > MAX_SEED:
-        refuse(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
-    if cfg.resume is not None and not Path(cfg.resume).is_file():
-        refuse(f"resume: there is no file {cfg.resume}")
+        raise ValueError(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
+    resume = OmegaConf.select(cfg, "resume")
+    if resume is not None and (not isinstance(resume, str) or "\0" in resume or not Path(resume).is_file()):
+        raise ValueError(f"resume: there is no file {resume}")
     for option in sorted(OmegaConf.missing_keys(cfg)):
-        refuse(f"{option}: got nothing; accepted: a value, as in {option}=1")
+        raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")
 
 
 def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
@@ -110,7 +197,7 @@ def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
         TypeError: an option is of another type.
         ValueError: an option is unknown or out of range.
     """
-    options = {str(key): value for key, value in cfg[name].items()}
+    options = plain(cfg[name])
     known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
         if option not in known:
@@ -118,18 +205,27 @@ def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
     return kind(**options)
 
 
+def plain(group: DictConfig) -> dict[str, Any]:
+    """Returns the options of a group as Python's own types."""
+    content: Any = OmegaConf.to_container(group, resolve=True)
+    return {str(key): value for key, value in content.items()}
+
+
 def options_of(group: DictConfig) -> dict[str, Any]:
     """Returns the options of a group without its name."""
-    return {str(key): value for key, value in group.items() if key != "name"}
+    return {key: value for key, value in plain(group).items() if key != "name"}
 
 
 def task_name(cfg: DictConfig) -> str:
     """Returns the task that the model and the data set are for; raises ValueError if they differ."""
     from gnnsparse.data import CATALOG
+    from gnnsparse.errors import naming
     from models import MODELS
 
-    task = CATALOG[CATALOG.check(cfg.dataset.name)].task
-    if MODELS[MODELS.check(cfg.model.name)].task != task:
+    names = [OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model")]
+    with naming("dataset"):
+        task = CATALOG[CATALOG.check(names[0])].task
+    if MODELS[MODELS.check(names[1])].task != task:
         fitting = ", ".join(name for name, model in MODELS.items() if model.task == task)
         raise ValueError(
             f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of {task}s; accepted: {fitting}"
@@ -146,6 +242,29 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.n
         return MODELS[cfg.model.name].build(in_channels, out_channels=out_channels, **options_of(cfg.model))
 
 
+def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
+    """Refuses wrong options of the model, and a model that does not fit into memory, without making it.
+
+    Raises:
+        TypeError: an option is of another type, or there is no such option.
+        ValueError: an option is out of range.
+        MemoryError: weights, gradients and the optimiser's moments need more memory than there is.
+    """
+    import torch
+
+    from gnnsparse.errors import check_memory
+
+    try:
+        with torch.device("meta"):  # tensors without memory
+            model = build_model(cfg, in_channels, out_channels)
+    except NotImplementedError:
+        model = build_model(cfg, 1, 1)  # one that computes while it is made
+    except (RuntimeError, OverflowError) as error:
+        raise ValueError(f"model: {str(error).splitlines()[0]}") from error
+    count = sum(parameter.numel() for parameter in model.parameters())
+    check_memory("model", 16 * count, f"training {count} parameters in float32")
+
+
 def read_settings(cfg: DictConfig) -> RunOptions:
     """Checks all options that can be checked without data, and returns them."""
     from gnnsparse.training import resolve_device
@@ -154,10 +273,10 @@ def read_settings(cfg: DictConfig) -> RunOptions:
     from models import MODELS
 
     task_name(cfg)
-    build_model(cfg, 1, 1)  # raises if an option of the model is wrong
+    check_model(cfg, 1, 1)
     own = {"model", "dataset", *SECTIONS}
     groups = {
-        str(name): {str(key): value for key, value in group.items()}
+        str(name): plain(group)
         for name, group in cfg.items()
         if isinstance(group, DictConfig) and name not in own
     }
@@ -175,9 +294,10 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
     """Returns the values that a run and the run whose checkpoint it resumes must share."""
     from gnnsparse.training.task import text_of
 
-    data = {str(key): value for key, value in cfg.dataset.items() if key not in ("name", "root")}
+    data = {key: value for key, value in options_of(cfg.dataset).items() if key != "root"}
     identity = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
-    return identity | task.identity(run)
+    # The state of the random numbers is the checkpoint's, so that another seed would do nothing.
+    return identity | {"run_seed": cfg.seed} | task.identity(run)
 
 
 def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
@@ -192,6 +312,7 @@ def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[Task
         check_checkpoint(Path(cfg.resume), run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
     with naming("dataset"):
         dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
+    check_model(cfg, *task.model_sizes(dataset))
     data = task.make_data(dataset, run)
     lightning.seed_everything(cfg.seed, verbose=False)
     model = build_model(cfg, *task.model_sizes(dataset))
@@ -235,37 +356,55 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
 
 def run(cfg: DictConfig, folder: Path) -> float:
     """Trains and scores a model, writes to a folder, and returns the test score."""
-    file = folder / "result.json"
-    file.unlink(missing_ok=True)  # an earlier run may have used this folder
-    check_quickly(cfg)
+    from gnnsparse.training.folders import RunFolder
+
+    own = _claimed.pop(folder.resolve(), None)
     try:
+        own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=resume_of(cfg))
+        check_quickly(cfg)
         settings = read_settings(cfg)
-    except (ValueError, TypeError) as error:
-        refuse(error)
+        # Importing a task imports Lightning and PyG, which takes seconds, so it comes after the checks.
+        from gnnsparse.data import DatasetUnavailableError
+        from gnnsparse.tasks import TASKS
 
-    # Importing a task imports Lightning and PyG, which takes seconds, so it comes after the checks.
-    from gnnsparse.data import DatasetUnavailableError
-    from gnnsparse.tasks import TASKS
-    from gnnsparse.training import CheckpointError, fit
-
-    resume = None if cfg.resume is None else Path(cfg.resume)
-    try:
         task = TASKS[TASKS.check(task_name(cfg))]
-        module, data = set_up(cfg, task, settings)
-    except (ValueError, TypeError, ImportError, OSError, DatasetUnavailableError) as error:
-        refuse(error)
+        try:
+            module, data = set_up(cfg, task, settings)
+        except DatasetUnavailableError as error:
+            raise ValueError(str(error)) from error
+        own.keep_earlier("result.json")
+    except BaseException as error:
+        if own is not None:
+            own.release()  # nothing was trained
+        if isinstance(error, PROBLEMS):
+            refuse(error)
+        raise
+
+    from gnnsparse.training import CheckpointError, RunFolderError, fit
+
     try:
         identity = identity_of(cfg, task, settings)
-        result = fit(module, data, settings.trainer, folder=folder, resume=resume, identity=identity)
-    except (CheckpointError, FloatingPointError) as error:
+        result = fit(module, data, settings.trainer, folder=own, resume=resume_of(cfg), identity=identity)
+        finish(report(cfg, task, settings, data, result), task, own.path / "result.json")
+    except (CheckpointError, RunFolderError, FloatingPointError) as error:
         refuse(error)
+    finally:
+        own.finish()
+    return result.metrics["test"][module.score_name]
 
+
+def finish(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
+    """Writes result.json and shows the table of scores."""
     from gnnsparse.environment import write_json
 
-    content = report(cfg, task, settings, data, result)
-    write_json(file, content)
+    problem = None
+    try:
+        write_json(file, content)
+    except (OSError, ValueError) as error:
+        problem = f"hydra.run.dir: {file} can't be written ({error})"
     show(content, task, file)
-    return result.metrics["test"][module.score_name]
+    if problem is not None:
+        refuse(problem)
 
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
@@ -275,5 +414,6 @@ def main(cfg: DictConfig) -> float:
 
 
 if __name__ == "__main__":
+    sys.modules["train"] = sys.modules["__main__"]  # where hydra looks for RunFolders
     offer_registered()
     main()

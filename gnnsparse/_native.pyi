@@ -1,11 +1,16 @@
-"""Types of the native module. Addresses, sizes and streams are plain integers; an address of 0 is no array.
+"""Types of the native module.
 
-Objects hold addresses only: keep the tensors while they are used.
+Arrays are tensors, whose dtypes, lengths and devices are checked where pointers to their memory are made
+(native/bindings/memory.h). None is no array. Objects keep their tensors alive.
 
 Signatures are written out where several functions take the same arguments: a stub has no way to share them.
 """
 
 from typing import TypedDict
+
+import torch
+
+_Array = torch.Tensor | None
 
 class _PrecisionTraits(TypedDict):
     code: int
@@ -30,7 +35,6 @@ NO_ENTRY: int
 GATHER_FLOOR_WORDS: int
 PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
-DTYPE_CODES: dict[str, int]
 ENCODING_CODES: dict[str, int]
 PRECISIONS: dict[str, _PrecisionTraits]
 ATTENTION_FEATURES: dict[str, int]
@@ -39,10 +43,10 @@ class Csr:
     rows: int
     cols: int
     nnz: int
-    def __init__(self, indptr: int, indices: int, rows: int, cols: int, nnz: int) -> None: ...
+    def __init__(self, indptr: torch.Tensor, indices: torch.Tensor, cols: int) -> None: ...
 
 class Dense:
-    def __init__(self, data: int, stride: int, dtype: int, rounded: bool = False) -> None: ...
+    def __init__(self, tensor: torch.Tensor, rounded: bool = False) -> None: ...
 
 class Blocked:
     def __init__(
@@ -55,58 +59,52 @@ class Blocked:
         encoding: int,
         rows: int,
         cols: int,
-        panels: int,
+        nnz: int,
     ) -> None: ...
     def attach(
         self,
-        panel_rows: int,
-        panel_ptr: int,
-        columns: int,
-        bitmap: int,
-        brick_ptr: int,
-        brick_rows: int,
-        value_ptr: int,
-        values: int,
-        slot_scale: int,
+        panel_rows: _Array,
+        panel_ptr: torch.Tensor,
+        columns: torch.Tensor,
+        bitmap: _Array,
+        brick_ptr: _Array,
+        brick_rows: _Array,
+        value_ptr: _Array,
+        values: _Array,
+        slot_scale: _Array,
     ) -> None: ...
 
 class WorkList:
     def __init__(
         self,
-        items: int,
-        item_count: int,
-        row_offsets: int,
-        cuts: int,
-        cut_count: int,
+        items: _Array,
+        cuts: _Array,
         partials: int,
-        prefetch_distance: int,
+        row_offsets: _Array = None,
+        prefetch_distance: int = 0,
     ) -> None: ...
 
 class StoredRows:
-    def __init__(self, indptr: int, row_ids: int, row_scale: int = 0, values: int = 0) -> None: ...
-
-class CsrLanes:
     def __init__(
-        self, lanes: int, row_lanes: int, row_limit: int, groups: int = 0, group_count: int = 0
+        self,
+        indptr: _Array = None,
+        row_ids: _Array = None,
+        row_scale: _Array = None,
+        values: _Array = None,
+        col_scale: _Array = None,
     ) -> None: ...
 
-class NnzIndices:
-    def __init__(self, data: int, wide: bool) -> None: ...
+class CsrLanes:
+    def __init__(self, lanes: int, row_lanes: int, row_limit: int, groups: _Array = None) -> None: ...
 
 class Edges:
-    def __init__(self, row: int, col: int, wide: bool, count: int) -> None: ...
+    def __init__(self, row: torch.Tensor, col: torch.Tensor) -> None: ...
 
 class Heads:
-    def __init__(self, data: int, batch: int, head: int, row: int, dtype: int) -> None: ...
+    def __init__(self, tensor: _Array = None) -> None: ...
 
 class EdgeValues:
-    def __init__(self, data: int, batch: int, head: int, dtype: int) -> None: ...
-
-class AttentionSizes:
-    def __init__(self, batches: int, heads: int, d: int, dv: int) -> None: ...
-
-class Dropout:
-    def __init__(self, p: float, seed: int) -> None: ...
+    def __init__(self, tensor: _Array = None) -> None: ...
 
 class Attention:
     def __init__(
@@ -115,89 +113,113 @@ class Attention:
         k: Heads,
         v: Heads,
         bias: EdgeValues,
-        sizes: AttentionSizes,
         scale: float,
         is_causal: bool,
-        dropout: Dropout,
+        dropout_p: float,
+        seed: _Array,
         precision: int,
     ) -> None: ...
 
 class AttentionRows:
-    def __init__(self, out: Heads, lse: int, row_stats: int = 0) -> None: ...
+    def __init__(self, out: Heads, lse: torch.Tensor, row_stats: _Array = None) -> None: ...
 
 class AttentionGrads:
     def __init__(self, out: Heads, dq: Heads, dk: Heads, dv: Heads, dbias: EdgeValues) -> None: ...
 
 class DkvPartials:
-    def __init__(self, data: int, heads: int, count: int, place_of_slot: int, column_starts: int) -> None: ...
+    def __init__(
+        self, data: torch.Tensor, heads: int, place_of_slot: torch.Tensor, column_starts: torch.Tensor
+    ) -> None: ...
 
-def first_out_of_range(data: int, wide: bool, count: int, limit: int, threads: int) -> int: ...
-def first_decreasing(data: int, wide: bool, count: int, threads: int) -> int: ...
-def is_canonical(indptr: int, indices: int, wide: bool, rows: int, nnz: int, threads: int) -> bool: ...
-def is_permutation(data: int, wide: bool, count: int, threads: int) -> bool: ...
+def first_out_of_range(values: torch.Tensor, limit: int, threads: int) -> int: ...
+def first_decreasing(indptr: torch.Tensor, threads: int) -> int: ...
+def is_canonical(indptr: torch.Tensor, indices: torch.Tensor, threads: int) -> bool: ...
+def is_permutation(values: torch.Tensor, threads: int) -> bool: ...
 def coo_to_csr(
-    edges: Edges, rows: int, indptr: int, indices: int, nnz_index: NnzIndices, threads: int
+    edges: Edges,
+    rows: int,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    nnz_index: torch.Tensor,
+    threads: int,
 ) -> int: ...
-def transpose(a: Csr, indptr: int, indices: int, source: NnzIndices, threads: int) -> None: ...
-def permute_rows(a: Csr, order: int, indptr: int, indices: int, source: NnzIndices, threads: int) -> None: ...
-def add_self_loops(
-    a: Csr, indptr: int, indices: int, source: NnzIndices, count: int, threads: int
-) -> None: ...
-def count_columns(a: Csr, order: int, height: int, counts: int, threads: int) -> None: ...
-def community_order(a: Csr, rounds: int, resolution: float, order: int, threads: int) -> None: ...
-def count_panels(a: Csr, format: Blocked, columns: int, bricks: int, values: int, threads: int) -> None: ...
-def fill_blocked(
-    a: Csr, format: Blocked, panel_bricks: int, panel_values: int, value_index: int, threads: int
-) -> None: ...
-def first_unlike(a: Csr, format: Blocked, threads: int) -> int: ...
-def count_entries(banks: int, k_tiles: int, counts: int) -> None: ...
-def fill_entries(a: Csr, format: Blocked, banks: int, values: int, entries: int, threads: int) -> None: ...
-def split_short_rows(
-    a: Csr, window: int, short_nnz: int, short_columns: int, window_rows: int, residual: int
-) -> tuple[int, int]: ...
-def cpu_spmm(
+def transpose(a: Csr, indptr: torch.Tensor, indices: torch.Tensor, source: _Array, threads: int) -> None: ...
+def permute_rows(
     a: Csr,
-    row_ids: int,
-    values: int,
-    col_scale: int,
-    row_scale: int,
-    x: Dense,
-    y: Dense,
-    n: int,
+    order: torch.Tensor,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    source: torch.Tensor,
     threads: int,
 ) -> None: ...
-def cpu_sddmm(
-    a: Csr, row_ids: int, q: Dense, k: Dense, out: int, out_dtype: int, d: int, threads: int
+def add_self_loops(a: Csr, indptr: torch.Tensor, indices: _Array, source: _Array, threads: int) -> None: ...
+def count_columns(a: Csr, order: _Array, height: int, counts: torch.Tensor, threads: int) -> None: ...
+def community_order(a: Csr, rounds: int, resolution: float, order: torch.Tensor, threads: int) -> None: ...
+def count_panels(
+    a: Csr, format: Blocked, columns: _Array, bricks: _Array, values: _Array, threads: int
 ) -> None: ...
-def cpu_softmax(a: Csr, scores: int, out: int, threads: int) -> None: ...
-def cpu_softmax_grad(a: Csr, weights: int, grad: int, out: int, threads: int) -> None: ...
+def fill_blocked(
+    a: Csr, format: Blocked, panel_bricks: _Array, panel_values: _Array, value_index: _Array, threads: int
+) -> None: ...
+def first_unlike(a: Csr, format: Blocked, threads: int) -> int: ...
+def count_entries(banks: torch.Tensor, counts: torch.Tensor) -> None: ...
+def fill_entries(
+    a: Csr,
+    format: Blocked,
+    banks: torch.Tensor,
+    values: torch.Tensor,
+    entries: torch.Tensor,
+    threads: int,
+) -> None: ...
+def split_short_rows(
+    a: Csr,
+    window: int,
+    short_nnz: int,
+    short_columns: int,
+    window_rows: torch.Tensor,
+    residual: torch.Tensor,
+) -> tuple[int, int]: ...
+def cpu_spmm(a: Csr, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads: int) -> None: ...
+def cpu_sddmm(
+    a: Csr, row_ids: _Array, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor, threads: int
+) -> None: ...
+def cpu_softmax(a: Csr, scores: torch.Tensor, out: torch.Tensor, threads: int) -> None: ...
+def cpu_softmax_grad(
+    a: Csr, weights: torch.Tensor, grad: torch.Tensor, out: torch.Tensor, threads: int
+) -> None: ...
 def cpu_attention(
-    problem: Attention, a: Csr, row_ids: int, one_head: bool, out: Heads, lse: int, threads: int
+    problem: Attention,
+    a: Csr,
+    row_ids: _Array,
+    one_head: bool,
+    out: Heads,
+    lse: torch.Tensor,
+    threads: int,
 ) -> None: ...
 def cpu_attention_row_grads(
     problem: Attention,
     a: Csr,
-    row_ids: int,
+    row_ids: _Array,
     one_batch: bool,
     one_head: bool,
-    lse: int,
-    delta: int,
+    lse: torch.Tensor,
+    delta: torch.Tensor,
     grads: AttentionGrads,
     threads: int,
 ) -> None: ...
 def cpu_attention_column_grads(
     problem: Attention,
     a: Csr,
-    row_ids: int,
+    row_ids: _Array,
     one_head: bool,
-    nnz_index_map: NnzIndices,
-    lse: int,
-    delta: int,
+    nnz_index_map: torch.Tensor,
+    lse: torch.Tensor,
+    delta: torch.Tensor,
     grads: AttentionGrads,
     threads: int,
 ) -> None: ...
 def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]: ...
-def cpu_round_tf32(source: int, out: int, count: int, threads: int) -> None: ...
+def cpu_round_tf32(source: torch.Tensor, out: torch.Tensor, threads: int) -> None: ...
 def cpu_isa() -> str: ...
 def set_cpu_isa(name: str) -> bool: ...
 
@@ -206,37 +228,42 @@ def cuda_coo_to_csr(
     edges: Edges,
     rows: int,
     cols: int,
-    indptr: int,
-    indices: int,
-    nnz_index: NnzIndices,
-    scratch: int,
-    bytes: int,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    nnz_index: torch.Tensor,
+    scratch: _Array,
     stream: int,
 ) -> int: ...
 def cuda_transpose(
-    a: Csr, indptr: int, indices: int, source: NnzIndices, scratch: int, bytes: int, stream: int
+    a: Csr,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    source: torch.Tensor,
+    scratch: _Array,
+    stream: int,
 ) -> int: ...
 def cuda_count_panels(
-    a: Csr, height: int, columns: int, position: int, scratch: int, bytes: int, stream: int
+    a: Csr,
+    height: int,
+    columns: torch.Tensor,
+    position: torch.Tensor,
+    scratch: _Array,
+    stream: int,
 ) -> int: ...
 def cuda_fill_blocked(
-    a: Csr, format: Blocked, position: int, columns: int, bitmap: int, value_index: int, stream: int
+    a: Csr, format: Blocked, position: torch.Tensor, value_index: _Array, stream: int
 ) -> None: ...
-def cuda_count_entries(banks: int, k_tiles: int, counts: int, stream: int) -> None: ...
+def cuda_count_entries(banks: torch.Tensor, counts: torch.Tensor, stream: int) -> None: ...
 def cuda_fill_entries(
-    a: Csr, format: Blocked, position: int, banks: int, values: int, entries: int, stream: int
-) -> None: ...
-def cuda_pack(
-    x: int,
-    x_dtype: int,
-    row_stride: int,
-    column_stride: int,
-    scale: int,
-    rows: int,
-    n: int,
-    out: Dense,
+    a: Csr,
+    format: Blocked,
+    position: torch.Tensor,
+    banks: torch.Tensor,
+    values: torch.Tensor,
+    entries: torch.Tensor,
     stream: int,
 ) -> None: ...
+def cuda_pack(x: torch.Tensor, scale: _Array, out: Dense, stream: int) -> None: ...
 def cuda_spmm_csr(
     a: Csr,
     rows: StoredRows,
@@ -245,7 +272,7 @@ def cuda_spmm_csr(
     x: Dense,
     y: Dense,
     n: int,
-    partial: int,
+    partial: _Array,
     precision: int,
     stream: int,
 ) -> None: ...
@@ -256,7 +283,7 @@ def cuda_spmm_window(
     x: Dense,
     y: Dense,
     n: int,
-    partial: int,
+    partial: _Array,
     precision: int,
     stream: int,
 ) -> None: ...
@@ -268,7 +295,7 @@ def cuda_spmm_panel(
     y: Dense,
     n: int,
     slices: int,
-    partial: int,
+    partial: _Array,
     precision: int,
     stream: int,
 ) -> None: ...
@@ -306,13 +333,13 @@ def cuda_sddmm_window(
     precision: int,
     stream: int,
 ) -> None: ...
-def cuda_gather_floor(columns: int, count: int, x: Dense, n: int, out: int, stream: int) -> None: ...
+def cuda_gather_floor(columns: torch.Tensor, x: Dense, n: int, out: torch.Tensor, stream: int) -> None: ...
 def cuda_attention_panel(
     problem: Attention,
     a: Blocked,
     rows: StoredRows,
     work: WorkList,
-    partial: int,
+    partial: _Array,
     given: AttentionRows,
     stream: int,
 ) -> None: ...
@@ -321,7 +348,7 @@ def cuda_attention_panel_rows(
     a: Blocked,
     rows: StoredRows,
     work: WorkList,
-    partial: int,
+    partial: _Array,
     given: AttentionRows,
     grads: AttentionGrads,
     stream: int,
@@ -331,10 +358,10 @@ def cuda_attention_panel_columns(
     a: Blocked,
     rows: StoredRows,
     work: WorkList,
-    partial: int,
+    partial: _Array,
     given: AttentionRows,
     grads: AttentionGrads,
-    nnz_index_map: NnzIndices,
+    nnz_index_map: _Array,
     stream: int,
 ) -> None: ...
 def cuda_attention_panel_fused_backward(
@@ -342,13 +369,21 @@ def cuda_attention_panel_fused_backward(
     a: Blocked,
     rows: StoredRows,
     work: WorkList,
-    partial: int,
+    partial: _Array,
     given: AttentionRows,
     grads: AttentionGrads,
     dkv_partials: DkvPartials,
     stream: int,
 ) -> None: ...
-def cuda_softmax(a: Csr, work: WorkList, row_limit: int, scores: int, out: int, stream: int) -> None: ...
+def cuda_softmax(
+    a: Csr, work: WorkList, row_limit: int, scores: torch.Tensor, out: torch.Tensor, stream: int
+) -> None: ...
 def cuda_softmax_grad(
-    a: Csr, work: WorkList, row_limit: int, weights: int, grad: int, out: int, stream: int
+    a: Csr,
+    work: WorkList,
+    row_limit: int,
+    weights: torch.Tensor,
+    grad: torch.Tensor,
+    out: torch.Tensor,
+    stream: int,
 ) -> None: ...

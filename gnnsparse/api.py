@@ -8,21 +8,23 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
 from gnnsparse.formats import FORMAT_NAMES, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.plans import PlanStore
-from gnnsparse.preprocess.prepare import Recipe
+from gnnsparse.preprocess.prepare import Recipe, check_size
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
+from gnnsparse.transforms import runs_outside
 
 __all__ = ["prepare"]
 
 
+@runs_outside
 def prepare(
     graph: Any,
     *,
@@ -76,6 +78,7 @@ def prepare(
         TypeError: an argument is of a type or dtype that is not accepted.
         ValueError: an argument is out of range, not finite, too large for the precision (fp16 ends at
             65504), or does not go with another argument.
+        MemoryError: on the CPU, a matrix with so many rows needs more memory than this process can get.
         ImportError: the reordering needs a package that is not installed.
     """
     precision = Precision.parse(precision)
@@ -85,13 +88,12 @@ def prepare(
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)
     if panel is not None:
+        check_integer("panel", panel)
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
     kind, weights = _read_values(values, edge_weight)
-    if isinstance(self_loop_weight, bool) or not isinstance(self_loop_weight, (int, float)):
-        bad_type("self_loop_weight", self_loop_weight, "a number")
     recipe = Recipe(
         normalization=kind,
-        self_loop_weight=float(self_loop_weight),
+        self_loop_weight=check_number("self_loop_weight", self_loop_weight),
         reorder=reorder,
         reorder_options=_read_options(reorder, reorder_options),
         format="csr" if format == "auto" else format,
@@ -99,9 +101,12 @@ def prepare(
         precision=precision,
     )
     source = read_source(graph, num_nodes, num_cols, weights)
+    if _device_of(source.arrays).type == "cpu":
+        check_size(num_nodes, recipe)
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
-    prepared, hit = prepare_arrays(source, recipe, store)
+    with torch.inference_mode(False):  # what is made in it could not be used in training later
+        prepared, hit = prepare_arrays(source, recipe, store)
     _check_range(prepared.forward.values, precision)
     plans = None
     if autotune:
@@ -122,7 +127,7 @@ def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
         return
     low, high = values.aminmax()  # NaN if a value is
     largest = float(torch.maximum(-low, high))
-    if not math.isfinite(float(torch.tensor(largest).to(precision.storage))):
+    if not math.isfinite(float(torch.tensor(largest, dtype=precision.storage, device="cpu"))):
         limit = torch.finfo(precision.storage).max
         bad_value(
             "values",

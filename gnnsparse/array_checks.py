@@ -11,10 +11,17 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address
+from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 
-__all__ = ["check_array", "check_ascending", "check_csr", "check_offsets", "check_permutation", "check_range"]
+__all__ = [
+    "check_ascending",
+    "check_csr",
+    "check_host_array",
+    "check_indices",
+    "check_offsets",
+    "check_permutation",
+]
 
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
@@ -23,7 +30,7 @@ def _dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
     return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
-def check_array(
+def check_host_array(
     name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
 ) -> torch.Tensor:
     """Returns `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else raises.
@@ -41,16 +48,10 @@ def check_array(
     return array
 
 
-def _is_wide(array: torch.Tensor) -> bool:
-    return array.dtype == torch.int64
-
-
-def check_range(name: str, indices: torch.Tensor, limit: int) -> None:
+def check_indices(name: str, indices: torch.Tensor, limit: int) -> None:
     """Raises ValueError if an element of an int32 or int64 array is outside [0, limit)."""
-    check_array(name, indices, _INDEX_DTYPES)
-    at = _native.first_out_of_range(
-        address(indices), _is_wide(indices), indices.numel(), limit, torch.get_num_threads()
-    )
+    check_host_array(name, indices, _INDEX_DTYPES)
+    at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
     if at >= 0:
         accepted = f"0 to {limit - 1}" if limit > 0 else "nothing"
         bad_value(name, f"element {at} is {int(indices[at])}; accepted: {accepted}")
@@ -58,20 +59,20 @@ def check_range(name: str, indices: torch.Tensor, limit: int) -> None:
 
 def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
     """Raises ValueError unless an int64 array begins with 0, never decreases and ends with `last`."""
-    check_array(name, offsets, (torch.int64,))
+    check_host_array(name, offsets, (torch.int64,))
     if offsets.numel() == 0:
         bad_value(name, "is empty; accepted: at least one offset")
     first, end = int(offsets[0]), int(offsets[-1])
     if first != 0 or end != last:
         bad_value(name, f"runs from {first} to {end}; accepted: 0 to {last}")
-    at = _native.first_decreasing(address(offsets), True, offsets.numel(), torch.get_num_threads())
+    at = _native.first_decreasing(offsets, torch.get_num_threads())
     if at >= 0:
         bad_value(name, f"decreases after element {at}; accepted: offsets that never decrease")
 
 
 def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1) -> None:
     """Raises ValueError unless each index is in [0, limit) and at least `step` above the one before it."""
-    check_range(name, indices, limit)
+    check_indices(name, indices, limit)
     close = (indices.diff() < step).nonzero()
     if close.numel():
         bad_value(
@@ -81,9 +82,9 @@ def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1)
 
 def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
     """Raises ValueError unless an int32 or int64 array holds each number below `count` once."""
-    check_array(name, indices, _INDEX_DTYPES, count)
-    if not _native.is_permutation(address(indices), _is_wide(indices), count, torch.get_num_threads()):
-        check_range(name, indices, count)
+    check_host_array(name, indices, _INDEX_DTYPES, count)
+    if not _native.is_permutation(indices, torch.get_num_threads()):
+        check_indices(name, indices, count)
         bad_value(name, f"repeats an element; accepted: each number below {count} once")
 
 
@@ -95,10 +96,9 @@ def check_csr(name: str, csr: Csr) -> None:
         csr: the matrix.
     """
     indptr, indices = f"{name}.indptr", f"{name}.indices"
-    check_array(indptr, csr.indptr, (torch.int64,))
-    check_array(indices, csr.indices, (torch.int32,))
+    check_host_array(indptr, csr.indptr, (torch.int64,))
+    check_host_array(indices, csr.indices, (torch.int32,))
     check_offsets(indptr, csr.indptr, csr.nnz)
-    check_range(indices, csr.indices, csr.cols)
-    threads = torch.get_num_threads()
-    if not _native.is_canonical(address(csr.indptr), address(csr.indices), False, csr.rows, csr.nnz, threads):
+    check_indices(indices, csr.indices, csr.cols)
+    if not _native.is_canonical(csr.indptr, csr.indices, torch.get_num_threads()):
         bad_value(indices, "do not ascend in a row; accepted: ascending columns without repeats")

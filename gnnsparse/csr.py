@@ -7,8 +7,10 @@ This is the one module that hands CSR arrays to the native code: everything abov
 from __future__ import annotations
 
 import itertools
+import pickle
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
 
-__all__ = ["Csr", "address", "coo_to_csr", "index_dtype", "run_cuda"]
+__all__ = ["Csr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -25,22 +27,25 @@ _MAX_INT32 = 2**31 - 1
 _NEAR_PART = 1 << 24
 
 
-def address(tensor: torch.Tensor | None) -> int:
-    """Returns the address of a tensor's data, or 0 for None."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 def index_dtype(count: int) -> torch.dtype:
     """Returns the smallest of int32 and int64 that holds every index below `count`."""
     return torch.int32 if count <= _MAX_INT32 else torch.int64
 
 
-def _indices(tensor: torch.Tensor) -> _native.NnzIndices:
-    return _native.NnzIndices(address(tensor), tensor.dtype == torch.int64)
-
-
 def _threads() -> int:
     return torch.get_num_threads()
+
+
+def send_by_value(kind: type) -> None:
+    """Makes torch.multiprocessing send objects of a class as bytes, as an ordinary pickle holds them.
+
+    It would move the memory of their tensors to shared memory, and kernels hold addresses of that memory.
+    """
+
+    def reduce(thing: Any) -> Any:
+        return pickle.loads, (pickle.dumps(thing, pickle.HIGHEST_PROTOCOL),)
+
+    ForkingPickler.register(kind, reduce)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +84,14 @@ class Csr:
 
     @cached_property
     def view(self) -> _native.Csr:
-        """The handle of the matrix for native functions; the tensors must outlive it."""
-        return _native.Csr(address(self.indptr), address(self.indices), self.rows, self.cols, self.nnz)
+        """The handle of the matrix for native functions."""
+        return _native.Csr(self.indptr, self.indices, self.cols)
 
-    @cached_property
+    @property
     def degrees(self) -> torch.Tensor:
         """Nonzeros of each row, int64 [rows]."""
-        return self.indptr.diff()
+        with torch.inference_mode(False):  # what is made in it could not be used in training later
+            return self.indptr.diff()
 
     def __reduce__(self) -> Any:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
@@ -139,7 +145,7 @@ class Csr:
         """
         self.check_scratch(bytes_per_column=24)
         indptr, indices, source = self._empty_like(self.cols, self.nnz)
-        out = (address(indptr), address(indices), _indices(source))
+        out = (indptr, indices, source)
         if self.device.type == "cpu":
             _native.transpose(self.view, *out, _threads())
         else:
@@ -158,9 +164,7 @@ class Csr:
         order = order.to(device=self.device, dtype=torch.int32)
         indptr, indices, source = self._empty_like(self.rows, self.nnz)
         if self.device.type == "cpu":
-            _native.permute_rows(
-                self.view, address(order), address(indptr), address(indices), _indices(source), _threads()
-            )
+            _native.permute_rows(self.view, order.contiguous(), indptr, indices, source, _threads())
             return Csr(indptr, indices, self.cols), source
         degrees = self.degrees[order.long()]
         indptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
@@ -183,15 +187,13 @@ class Csr:
         """
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
-        indptr = torch.empty(self.rows + 1, dtype=torch.int64)
-        _native.add_self_loops(self.view, address(indptr), 0, _native.NnzIndices(0, False), 0, _threads())
+        indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
+        _native.add_self_loops(self.view, indptr, None, None, _threads())
         nnz = int(indptr[-1])
-        indices = torch.empty(nnz, dtype=torch.int32)
-        source = torch.empty(nnz, dtype=index_dtype(self.nnz))
+        indices = torch.empty(nnz, dtype=torch.int32, device="cpu")
+        source = torch.empty(nnz, dtype=index_dtype(self.nnz), device="cpu")
         if nnz:
-            _native.add_self_loops(
-                self.view, address(indptr), address(indices), _indices(source), nnz, _threads()
-            )
+            _native.add_self_loops(self.view, indptr, indices, source, _threads())
         return Csr(indptr, indices, self.cols), source
 
     def _add_self_loops_by_sorting(self) -> tuple[Csr, torch.Tensor]:
@@ -216,8 +218,8 @@ class Csr:
             int32 [rows], a permutation.
         """
         self.check_scratch(bytes_per_column=128 + 4 * _threads())
-        order = torch.empty(self.rows, dtype=torch.int32)
-        _native.community_order(self.view, rounds, resolution, address(order), _threads())
+        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
+        _native.community_order(self.view, rounds, resolution, order, _threads())
         return order
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
@@ -232,11 +234,14 @@ class Csr:
         """
         host = self.to(torch.device("cpu"))
         host.check_scratch(bytes_per_column=12 * _threads())
-        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64)
+        counts = torch.zeros(-(-self.rows // height), dtype=torch.int64, device="cpu")
         if order is not None:
             order = order.to(device="cpu", dtype=torch.int32).contiguous()
-        _native.count_columns(host.view, address(order), height, address(counts), _threads())
+        _native.count_columns(host.view, order, height, counts, _threads())
         return counts
+
+
+send_by_value(Csr)
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
@@ -244,7 +249,7 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
 
     Args:
         device: a GPU.
-        call: takes (scratch address, scratch bytes, stream). With address 0 it only returns the bytes needed.
+        call: takes (scratch memory or None, stream). With None it only returns the bytes needed.
 
     Raises:
         RuntimeError: the native module was built without CUDA.
@@ -255,9 +260,8 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
         )
     with path().current(device):
         stream = path().stream(device)
-        nbytes = call(0, 0, stream)
-        scratch = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        call(address(scratch), nbytes, stream)
+        scratch = torch.empty(call(None, stream), dtype=torch.uint8, device=device)
+        call(scratch, stream)
 
 
 def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tuple[Csr, torch.Tensor]:
@@ -271,7 +275,7 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
 
     Raises:
         ValueError: there are 2^32 or more edges.
-        MemoryError: the rows and edges do not fit into this machine's memory.
+        MemoryError: on the CPU, the rows and edges need more memory than this process can get.
     """
     edges, device = row.numel(), row.device
     if device.type == "cpu":
@@ -279,14 +283,13 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
     indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
     indices = torch.empty(edges, dtype=torch.int32, device=device)
     nnz_index = torch.empty(edges, dtype=index_dtype(edges), device=device)
-    pairs = _native.Edges(address(row), address(col), row.dtype == torch.int64, edges)
-    out, index = (address(indptr), address(indices)), _indices(nnz_index)
+    pairs, out = _native.Edges(row, col), (indptr, indices, nnz_index)
     if edges == 0:
         nnz = 0
     elif device.type == "cpu":
-        nnz = _native.coo_to_csr(pairs, rows, *out, index, _threads())
+        nnz = _native.coo_to_csr(pairs, rows, *out, _threads())
     else:
-        run_cuda(device, lambda *ws: _native.cuda_coo_to_csr(pairs, rows, cols, *out, index, *ws))
+        run_cuda(device, lambda *ws: _native.cuda_coo_to_csr(pairs, rows, cols, *out, *ws))
         nnz = int(indptr[-1])
     if nnz < edges:
         indices = indices[:nnz].clone()

@@ -89,6 +89,11 @@ class CudaPath:
         """Waits for all work on the current stream of a GPU."""
         torch.cuda.current_stream(device).synchronize()
 
+    def record_use(self, tensor: torch.Tensor, stream: int) -> None:
+        """Makes the memory of a tensor, once it is freed, wait for the work queued on a stream so far."""
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.ExternalStream(stream, tensor.device))
+
 
 _path = CudaPath()
 

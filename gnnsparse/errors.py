@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
+
+from gnnsparse.memory import available_memory
 
 __all__ = [
     "bad_type",
     "bad_value",
+    "check_array",
     "check_choice",
     "check_device",
     "check_flag",
     "check_integer",
     "check_memory",
+    "check_number",
     "check_share",
     "check_tensor",
+    "device_of",
     "naming",
+    "shown",
 ]
+
+#: Bytes below which no limit of memory is looked up, so that small calls stay fast.
+_SMALL = 2**26
+_LARGEST = 2**63 - 1
+_LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
@@ -35,12 +47,22 @@ def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
 
 
-def check_integer(name: str, value: Any, least: int = 1, accepted: str = "a positive integer") -> int:
-    """Returns `value` if it is an integer and at least `least`, else raises."""
+def shown(number: Any) -> str:
+    """Returns a number as text for a message, short even where it has thousands of digits."""
+    if isinstance(number, int) and abs(number) >= 10**30:
+        return f"{'-' if number < 0 else ''}about 10^{round(math.log10(2) * abs(number).bit_length())}"
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def check_integer(
+    name: str, value: Any, least: int = 1, accepted: str = "a positive integer", most: int = _LARGEST
+) -> int:
+    """Returns `value` if it is an integer from `least` to `most`, else raises."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
-    if value < least:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+    if not least <= value <= most:
+        bound = "" if value < least else f", at most {'2^63 - 1' if most == _LARGEST else most}"
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}{bound}")
     return value
 
 
@@ -50,7 +72,18 @@ def check_share(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
     if not 0 <= value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
+    return float(value)
+
+
+def check_number(name: str, value: Any, accepted: str = "a finite number in the range of float32") -> float:
+    """Returns `value` as a float if it is a finite number in the range of float32, else raises."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        bad_type(name, value, accepted)
+    if (
+        not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT
+    ):  # true for NaN, and works for integers that no float can hold
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return float(value)
 
 
@@ -70,6 +103,42 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
+def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
+    """Returns a list, tuple or array as a contiguous array of a dtype that torch has too, else raises.
+
+    It has the byte order of this machine, and memory that can be written: a copy if the given one lacks them.
+    """
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError, NotImplementedError):
+        # Rows of several lengths, and tensors that NumPy can't read.
+        raise TypeError(
+            f"{name}: got a {type(value).__name__} that is no array; accepted: {accepted}"
+        ) from None
+    try:
+        # torch warns of memory that can't be written. `ascontiguousarray` would add a dimension to a number.
+        array = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        torch.from_numpy(array)
+    except TypeError:  # texts, dates and other objects
+        raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}") from None
+    return array
+
+
+def device_of(name: str, value: Any) -> torch.device:
+    """Returns the device that `value` is or names, with its index: "cuda" is the current GPU. Else raises."""
+    accepted = "cpu, cuda or cuda:<number>"
+    if not isinstance(value, (str, torch.device)):
+        bad_type(name, value, accepted)
+    try:
+        empty = torch.empty(0, dtype=torch.uint8, device=value)
+    except (RuntimeError, AssertionError) as error:  # no such device, or a torch without CUDA
+        problem = str(error).splitlines()[0]
+        raise ValueError(
+            f"{name}: got {str(value)!r}; accepted: {accepted}; torch says: {problem}"
+        ) from error
+    return check_device(name, empty).device
+
+
 def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Returns `tensor` if it has memory on the CPU or an NVIDIA GPU, else raises."""
     if tensor.device.type not in ("cpu", "cuda"):
@@ -78,14 +147,21 @@ def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raises MemoryError if an allocation on the CPU would need 90 % of the machine's memory or more.
+    """Raises MemoryError if an allocation on the CPU needs more memory than this process can still get.
 
-    Without this check the operating system would end the process instead.
+    Without this check the operating system would end the process, or a library would fail after minutes.
+
+    Args:
+        name: the argument that the size comes from.
+        nbytes: bytes that are needed at least.
+        what: what needs them, with its sizes.
     """
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if nbytes > 0.9 * total:
+    if nbytes < _SMALL:
+        return
+    limit = available_memory()
+    if nbytes > limit.free:
         raise MemoryError(
-            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, this machine has {total / 1e9:.1f} GB"
+            f"{name}: {what} needs {nbytes / 1e9:.1f} GB, and {limit.name} leaves {limit.free / 1e9:.1f} GB"
         )
 
 

@@ -10,30 +10,18 @@ import numpy as np
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value, check_device
+from gnnsparse.csr import Csr, coo_to_csr, send_by_value
+from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of, shown
 from gnnsparse.hashing import fingerprint
+from gnnsparse.transforms import runs_outside, unwrapped
 
 __all__ = [
-    "SparseGraph", "check_edge_index", "index_tensor", "node_count", "scipy_parts", "value_tensor",
+    "SparseGraph", "check_edge_index", "check_range", "index_tensor", "node_count", "scipy_parts",
+    "value_tensor",
 ]  # fmt: skip
 
 _MAX_NODES = 2**31 - 1
 _INDEX_DTYPES = (torch.int32, torch.int64)
-
-
-def _array(name: str, value: Any, accepted: str) -> np.ndarray:
-    """Returns an array of any dtype made from an array or a list; raises TypeError if there is none."""
-    try:
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError):
-        bad_type(name, value, f"{accepted}; this one has rows of several lengths, or no numbers")
-
-
-def _shared(array: np.ndarray) -> torch.Tensor:
-    """Returns a tensor of an array in native byte order, over the same memory if that can be written."""
-    # `require` keeps arrays without dimensions as they are, which `ascontiguousarray` does not.
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
@@ -50,17 +38,19 @@ def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
     """
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
-        tensor = value.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
+        if value.layout != torch.strided:
+            bad_type(name, value, accepted)
+        tensor = unwrapped(name, value)
     elif isinstance(value, (np.ndarray, list, tuple)):
-        array = _array(name, value, accepted)
+        array = check_array(name, value, accepted)
         if array.size == 0 and isinstance(value, (list, tuple)):
             array = array.astype(np.int64)
         if array.dtype not in (np.int32, np.int64):
             raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}")
-        tensor = _shared(array)
+        tensor = torch.from_numpy(array)
     else:
         bad_type(name, value, accepted)
-    if tensor.layout != torch.strided or tensor.dtype not in _INDEX_DTYPES:
+    if tensor.dtype not in _INDEX_DTYPES:
         bad_type(name, tensor, accepted)
     if tensor.dim() != dim:
         bad_value(name, f"has {tensor.dim()} dimensions; accepted: {accepted}")
@@ -72,7 +62,7 @@ def node_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         bad_type(name, value, "an integer")
     if not 0 <= int(value) <= _MAX_NODES:
-        bad_value(name, f"got {value}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
+        bad_value(name, f"got {shown(value)}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
     return int(value)
 
 
@@ -144,15 +134,19 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
     return form, (*parts, value_tensor("graph.data", data, count, torch.device("cpu")))
 
 
-def _check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
-    """Raises a ValueError that names the first element outside [0, limit); `of` names the limit."""
+def check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
+    """Raises a ValueError that names the first element outside [0, limit).
+
+    Args:
+        name: the argument.
+        indices: int32 or int64 [indices], contiguous.
+        limit: the number of what is counted.
+        of: the name of that number, as in "num_nodes".
+    """
     if indices.numel() == 0:
         return
     if indices.device.type == "cpu":
-        wide = indices.dtype == torch.int64
-        at = _native.first_out_of_range(
-            address(indices), wide, indices.numel(), limit, torch.get_num_threads()
-        )
+        at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
     else:
         bad = ((indices < 0) | (indices >= limit)).nonzero()
         at = int(bad[0]) if bad.numel() else -1
@@ -175,17 +169,15 @@ def value_tensor(name: str, value: Any, count: int, device: torch.device) -> tor
     """
     accepted = f"{count} real numbers, one for each edge"
     if isinstance(value, (np.ndarray, list, tuple)):
-        array = _array(name, value, accepted)
-        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-            raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}")
-        value = _shared(array.astype(array.dtype.newbyteorder("="), copy=False))
+        value = torch.from_numpy(check_array(name, value, accepted))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.is_complex():
         bad_type(name, value, accepted)
     if check_device(name, value).shape != (count,):
         bad_value(name, f"has shape {tuple(value.shape)}; accepted: ({count},), one for each edge")
     if value.device != device:
         bad_value(name, f"is on {value.device}; accepted: {device}, where the edges are")
-    values = value.detach().to(torch.float32).contiguous()
+    value = unwrapped(name, value)
+    values = value.to(torch.float32).contiguous()
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         at = int((~finite).nonzero()[0])
@@ -275,7 +267,7 @@ class SparseGraph:
 
     def to(self, device: torch.device | str) -> SparseGraph:
         """Returns the graph on `device`: this object if it is there already."""
-        device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        device = device_of("device", device)
         if device == self.device:
             return self
         moved = [None if t is None else t.to(device) for t in (self.values, self.nnz_index_of_edge)]
@@ -285,9 +277,9 @@ class SparseGraph:
         """Returns the matrix as a scipy.sparse.csr_array of float32."""
         import scipy.sparse
 
-        values = torch.ones(self.nnz) if self.values is None else self.values.cpu()
+        values = np.ones(self.nnz, np.float32) if self.values is None else self.values.numpy(force=True)
         host = self.csr.to(torch.device("cpu"))
-        arrays = (values.numpy(), host.indices.numpy(), host.indptr.numpy())
+        arrays = (values, host.indices.numpy(), host.indptr.numpy())
         return scipy.sparse.csr_array(arrays, shape=(self.num_rows, self.num_cols))
 
     @classmethod
@@ -298,6 +290,7 @@ class SparseGraph:
         return cls(csr, _merge(values, nnz_index, csr.nnz), nnz_index)
 
     @classmethod
+    @runs_outside
     def from_edge_index(
         cls,
         edge_index: Any,
@@ -320,13 +313,14 @@ class SparseGraph:
         """
         edges, counts = check_edge_index(edge_index, num_nodes)
         sources, targets = (_infer_nodes(edges),) * 2 if counts is None else counts
-        _check_range("edge_index", edges[0], sources, "num_nodes")
-        _check_range("edge_index", edges[1], targets, "num_nodes")
+        check_range("edge_index", edges[0], sources, "num_nodes")
+        check_range("edge_index", edges[1], targets, "num_nodes")
         if values is not None:
             values = value_tensor("values", values, edges.shape[1], edges.device)
         return cls._from_coo(edges[1], edges[0], targets, sources, values)
 
     @classmethod
+    @runs_outside
     def from_csr(
         cls, indptr: Any, indices: Any, values: Any = None, num_cols: int | None = None
     ) -> SparseGraph:
@@ -352,7 +346,7 @@ class SparseGraph:
         rows = node_count("indptr", offsets.numel() - 1)
         cols = rows if num_cols is None else node_count("num_cols", num_cols)
         _check_offsets(offsets, columns.numel())
-        _check_range("indices", columns, cols, "num_cols")
+        check_range("indices", columns, cols, "num_cols")
         if values is not None:
             values = value_tensor("values", values, columns.numel(), offsets.device)
         csr = Csr(offsets, columns, cols)
@@ -363,6 +357,7 @@ class SparseGraph:
         return cls._from_coo(csr.row_index(), columns.long(), rows, cols, values)
 
     @classmethod
+    @runs_outside
     def from_scipy(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
@@ -381,12 +376,13 @@ class SparseGraph:
             if offsets.numel() != cols + 1:
                 bad_value("graph.indptr", f"has {offsets.numel()} offsets; accepted: {cols + 1}")
             _check_offsets(offsets, second.numel())
-            first, second = second, torch.repeat_interleave(torch.arange(cols), offsets.diff())
+            first, second = second, torch.repeat_interleave(torch.arange(cols, device="cpu"), offsets.diff())
         edge_index = torch.stack([second.long(), first.long()])
         made = cls.from_edge_index(edge_index, (cols, rows), values)
         return cls(made.csr, made.values)  # as of CSR arrays, edge e is nonzero e
 
     @classmethod
+    @runs_outside
     def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
 
@@ -414,13 +410,15 @@ class SparseGraph:
         return cls.from_edge_index(edge_index, (cols, rows), values)
 
 
+send_by_value(SparseGraph)
+
+
 def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:
     first, last = int(offsets[0]), int(offsets[-1])
     if first != 0 or last != nnz:
         bad_value("indptr", f"runs from {first} to {last}; accepted: 0 to nnz, here {nnz}")
     if offsets.device.type == "cpu":
-        count, threads = offsets.numel(), torch.get_num_threads()
-        at = _native.first_decreasing(address(offsets), True, count, threads)
+        at = _native.first_decreasing(offsets, torch.get_num_threads())
     else:
         bad = (offsets.diff() < 0).nonzero()
         at = int(bad[0]) if bad.numel() else -1
@@ -430,10 +428,7 @@ def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:
 
 def _is_canonical(csr: Csr) -> bool:
     if csr.device.type == "cpu":
-        wide = csr.indices.dtype == torch.int64
-        return _native.is_canonical(
-            address(csr.indptr), address(csr.indices), wide, csr.rows, csr.nnz, torch.get_num_threads()
-        )
+        return _native.is_canonical(csr.indptr, csr.indices, torch.get_num_threads())
     if csr.nnz < 2:
         return True
     starts = torch.zeros(csr.nnz + 1, dtype=torch.bool, device=csr.device)

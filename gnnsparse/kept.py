@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
 import torch
 
 from gnnsparse.cuda_path import path
+from gnnsparse.transforms import outside
 
-__all__ = ["Kept", "Key"]
+__all__ = ["Accepted", "Kept", "Key", "Streams", "tensors_of"]
 
 _T = TypeVar("_T")
 
@@ -22,7 +24,7 @@ class Key(Generic[_T]):
 class Kept:
     """A dictionary of values, each computed once, under a lock, when its key is first asked for.
 
-    Kernels hold addresses of kept values, so a value is neither replaced nor dropped, except for plans and
+    Calls that run keep what they were bound to. A value is neither replaced nor dropped, except for plans and
     calls bound to them.
 
     Args:
@@ -51,7 +53,8 @@ class Kept:
                     raise RuntimeError(
                         "the plan of this product is not made yet: run it once before capturing a CUDA graph"
                     )
-                made = make()
+                with outside():
+                    made = make()
                 if on_gpu:
                     path().finish(self._device)
                 self._values[key] = made
@@ -73,9 +76,77 @@ class Kept:
         with self.lock:
             return [value for value in self._values.values() if isinstance(value, kind)]
 
+    def holds(self, value: Any) -> bool:
+        """Returns whether this very object is kept."""
+        with self.lock:
+            return any(kept is value for kept in self._values.values())
+
+    def all_values(self) -> list[Any]:
+        """Returns all values made so far."""
+        with self.lock:
+            return list(self._values.values())
+
     def copy(self) -> Kept:
         """Returns a copy that holds the values of now; later ones go into either copy alone."""
         with self.lock:
             other = Kept(self.lock, self._device)
             other._values = dict(self._values)
             return other
+
+
+class Accepted(dict[Any, Any]):
+    """Bound calls by the form of the arguments that have passed all checks.
+
+    A call is only taken if it is still kept. Another thread may have replaced its plan since it was bound.
+    """
+
+    def __init__(self, kept: Kept) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def __setitem__(self, form: Any, call: Any) -> None:
+        with self._kept.lock:
+            if self._kept.holds(call):
+                super().__setitem__(form, call)
+
+
+class Streams:
+    """The CUDA streams on which kernels were launched that read an operand's arrays.
+
+    An operand may be freed while such a kernel waits or runs. Memory on a GPU belongs to the stream on which
+    it was allocated, and could be given to another tensor at once, so the other streams are told.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._used: set[int] = set()
+
+    def current(self) -> int:
+        """Returns the handle of the current stream, on which a kernel is about to be launched."""
+        stream = path().stream(self._device)
+        self._used.add(stream)
+        return stream
+
+    def keep_until_done(self, arrays: Any) -> None:
+        """Keeps the memory of arrays that are freed after this call until all streams are done with it.
+
+        Args:
+            arrays: what `tensors_of` takes.
+        """
+        for tensor in tensors_of(arrays):
+            for stream in self._used:
+                path().record_use(tensor, stream)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors in a value: a tensor, or dataclasses and collections of values."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Kept):
+        yield from tensors_of(value.all_values())
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_of(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_of(getattr(value, field.name))

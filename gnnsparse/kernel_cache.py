@@ -12,7 +12,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import describe_device
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.gpus.record import GpuRecord, record_for
-from gnnsparse.kept import Kept, Key
+from gnnsparse.kept import Accepted, Kept, Key, Streams
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
 from gnnsparse.plan.panel import HEIGHTS, takes
@@ -136,6 +136,7 @@ class KernelCache:
         allows_panels: whether a plan may convert to panels; False if the user asked for another format.
         kept: the parts made so far.
         tuner: measures plans; None: plans are chosen by the model.
+        streams: the CUDA streams on which the parts are read.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
@@ -143,8 +144,12 @@ class KernelCache:
     precision: Precision
     allows_panels: bool
     kept: Kept
+    streams: Streams
     tuner: Callable[[KernelCache, Product], Plan] | None = None
-    accepted: dict[Any, Any] = field(default_factory=dict)
+    accepted: Accepted = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.accepted = Accepted(self.kept)
 
     @property
     def csr(self) -> Csr:
@@ -356,11 +361,11 @@ class KernelCache:
         with self.kept.lock:
             self.kept.put(product, plan)
             self.kept.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
-            self.accepted = {}
+            self.accepted.clear()
 
     def scratch(self) -> KernelCache:
         """Returns a copy for measuring: what the copy makes is freed with it."""
-        return replace(self, tuner=None, accepted={}, kept=self.kept.copy())
+        return replace(self, tuner=None, kept=self.kept.copy())
 
     def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
         """Counts what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""
@@ -369,15 +374,19 @@ class KernelCache:
         if self.allows_panels and not product.edge_values and takes(device, self.precision):
             panels = self._panels_of(op)
         csr, blocked = self.csr, self.blocked
-        name, slots = (blocked.spec.name, blocked.slots) if blocked is not None else ("", 0)
+        name, slots, slot_rows, groups = "", 0, 8, 0
+        if blocked is not None:
+            name, slots = blocked.spec.name, blocked.slots
+            slot_rows, groups = blocked.spec.panel, blocked.panels
         common = (op, device, self.precision, csr.rows, csr.cols, csr.nnz, product.width, name, slots)
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
-            return Problem(*common, product.edge_values, weighted, panels, self._near() if panels else 0)
+            near = self._near() if panels else 0
+            return Problem(*common, product.edge_values, weighted, panels, near, slot_rows, groups)
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
-            *common, False, weighted, panels, value_width=product.value_width, heads=product.heads,
-            has_score_terms=product.has_score_terms, panels_allowed=self.allows_panels, transpose=back,
+            *common, False, weighted, panels, 0, slot_rows, groups, product.value_width, product.heads,
+            product.has_score_terms, self.allows_panels, back,
         )  # fmt: skip
 
     def _near(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_array, check_device, check_integer, check_tensor
 from gnnsparse.graph import SparseGraph
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 _MAX_LENGTH = 2**31 - 1
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _NOT_NEGATIVE = "an integer, 0 or more"
 
 
@@ -54,13 +55,13 @@ def _generator(seed: Any) -> torch.Generator:
     accepted = "an integer from 0 to 2^63 - 1"
     if check_integer("seed", seed, 0, accepted) >= 2**63:
         bad_value("seed", f"got {seed}; accepted: {accepted}")
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator("cpu").manual_seed(seed)
 
 
 def _runs(start: torch.Tensor, count: torch.Tensor, step: int, cols: int) -> SparseGraph:
     """Makes the pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
     indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
-    indices = torch.arange(int(indptr[-1]))
+    indices = torch.arange(int(indptr[-1]), device="cpu")
     indices -= torch.repeat_interleave(indptr[:-1], count)
     indices *= step
     indices += torch.repeat_interleave(start, count)
@@ -84,7 +85,9 @@ def full(length: int, keys: int | None = None) -> SparseGraph:
         ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
-    return _runs(torch.zeros(rows, dtype=torch.int64), torch.full((rows,), cols), 1, cols)
+    return _runs(
+        torch.zeros(rows, dtype=torch.int64, device="cpu"), torch.full((rows,), cols, device="cpu"), 1, cols
+    )
 
 
 def window(length: int, radius: int, dilation: int = 1, keys: int | None = None) -> SparseGraph:
@@ -106,7 +109,7 @@ def window(length: int, radius: int, dilation: int = 1, keys: int | None = None)
     rows, cols = _shape(length, keys)
     radius = check_integer("radius", radius, 0, _NOT_NEGATIVE)
     dilation = check_integer("dilation", dilation)
-    position = torch.arange(rows)
+    position = torch.arange(rows, device="cpu")
     # The keys lie at distances k x dilation, k from first to last, both clipped to the sequence.
     first = -torch.div(position, dilation, rounding_mode="floor").clamp(max=radius)
     last = torch.div(cols - 1 - position, dilation, rounding_mode="floor").clamp(max=radius)
@@ -130,7 +133,7 @@ def dilated(length: int, segment: int, dilation: int) -> SparseGraph:
     """
     length = _length("length", length)
     segment, dilation = check_integer("segment", segment), check_integer("dilation", dilation)
-    position = torch.arange(length)
+    position = torch.arange(length, device="cpu")
     begin = position - position % segment
     end = (begin + segment).clamp(max=length)
     start = begin + (position - begin) % dilation
@@ -151,7 +154,8 @@ def causal(length: int, keys: int | None = None) -> SparseGraph:
         ValueError: an argument is out of range.
     """
     rows, cols = _shape(length, keys)
-    return _runs(torch.zeros(rows, dtype=torch.int64), (torch.arange(rows) + 1).clamp(max=cols), 1, cols)
+    last = torch.arange(1, rows + 1, device="cpu")
+    return _runs(torch.zeros_like(last), last.clamp(max=cols), 1, cols)
 
 
 def global_tokens(length: int, tokens: int | list[int] | torch.Tensor) -> SparseGraph:
@@ -167,8 +171,8 @@ def global_tokens(length: int, tokens: int | list[int] | torch.Tensor) -> Sparse
     """
     length = _length("length", length)
     chosen = _positions(tokens, length)
-    everyone = torch.arange(length)
-    others = torch.ones(length, dtype=torch.bool)
+    everyone = torch.arange(length, device="cpu")
+    others = torch.ones(length, dtype=torch.bool, device="cpu")
     others[chosen] = False
     rest = others.nonzero().flatten()
     row = torch.cat([chosen.repeat_interleave(length), rest.repeat_interleave(chosen.numel())])
@@ -183,10 +187,13 @@ def _positions(tokens: Any, length: int) -> torch.Tensor:
     if isinstance(tokens, int):
         if not 0 <= tokens <= length:
             bad_value("tokens", f"got {tokens}; accepted: {accepted}")
-        return torch.arange(tokens)
-    given = torch.as_tensor(tokens).flatten()
-    if given.numel() and (given.is_floating_point() or given.dtype == torch.bool):
+        return torch.arange(tokens, device="cpu")
+    if not isinstance(tokens, torch.Tensor):
+        tokens = torch.from_numpy(check_array("tokens", tokens, accepted))
+    given = tokens.flatten()
+    if given.layout != torch.strided or (given.numel() and given.dtype not in _INTEGERS):
         bad_type("tokens", given, accepted)
+    check_device("tokens", given)
     given = given.to(device="cpu", dtype=torch.int64)
     if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < length:
         bad_value("tokens", f"runs from {int(given.min())} to {int(given.max())}; accepted: {accepted}")
@@ -215,7 +222,7 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
 
 def _from_sets(columns: torch.Tensor, rows: int, cols: int) -> SparseGraph:
     """Makes the pattern whose row i holds columns[i], for ascending columns [rows, per_row]."""
-    indptr = torch.arange(rows + 1) * columns.shape[1]
+    indptr = torch.arange(rows + 1, device="cpu") * columns.shape[1]
     return SparseGraph(Csr(indptr, columns.flatten().to(torch.int32), cols))
 
 
@@ -235,11 +242,11 @@ def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> t
 
     No round can draw too many, so the distribution is that of drawing one column at a time.
     """
-    keys = torch.empty(0, dtype=torch.int64)  # row x cols + column: below 2^62
-    lacking = torch.full((rows,), count)
+    keys = torch.empty(0, dtype=torch.int64, device="cpu")  # row x cols + column: below 2^62
+    lacking = torch.full((rows,), count, device="cpu")
     while (total := int(lacking.sum())) > 0:
-        row = torch.repeat_interleave(torch.arange(rows), lacking)
-        drawn = torch.randint(cols, (total,), generator=generator)
+        row = torch.repeat_interleave(torch.arange(rows, device="cpu"), lacking)
+        drawn = torch.randint(cols, (total,), generator=generator, device="cpu")
         keys = torch.cat([keys, row * cols + drawn]).unique()
         lacking = count - torch.bincount(keys.div(max(cols, 1), rounding_mode="floor"), minlength=rows)
     return (keys % max(cols, 1)).reshape(rows, count)
@@ -249,8 +256,8 @@ def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
     """Returns for each row the columns below `cols` that it does not hold, ascending."""
     rows, count = columns.shape
     # The k-th column that a row does not hold is k plus the number of columns that it holds before that one.
-    shifted = columns - torch.arange(count)
-    kept = torch.arange(cols - count).repeat(rows, 1)
+    shifted = columns - torch.arange(count, device="cpu")
+    kept = torch.arange(cols - count, device="cpu").repeat(rows, 1)
     return kept + torch.searchsorted(shifted, kept, right=True)
 
 
@@ -281,7 +288,7 @@ def vector_wise(
         bad_value("sparsity", f"got {sparsity}; accepted: a number in [0, 1]")
     strips = -(-rows // vector)
     sets = _draw(strips, cols, round((1 - sparsity) * cols), _generator(seed))
-    return _from_sets(sets[torch.arange(rows) // vector], rows, cols)
+    return _from_sets(sets[torch.arange(rows, device="cpu") // vector], rows, cols)
 
 
 def block(blocks: torch.Tensor, size: int, length: int | None = None, keys: int | None = None) -> SparseGraph:
@@ -290,7 +297,8 @@ def block(blocks: torch.Tensor, size: int, length: int | None = None, keys: int 
     Args:
         blocks: bool [block rows, block columns], True for the blocks that are kept.
         size: rows and columns of a block.
-        length, keys: queries L and keys S, if the last block row or column is cut; None: it is whole.
+        length: queries L, if the last block row is cut; None: it is whole.
+        keys: keys S, if the last block column is cut; None: it is whole.
 
     Raises:
         TypeError: `blocks` is not a matrix of bool.
@@ -321,10 +329,10 @@ def _expand(blocks: SparseGraph, size: int, rows: int, cols: int) -> SparseGraph
     width = (cols - begin).clamp(max=size)
     line = _runs(begin, width, 1, cols)  # its row b holds the columns of block b
     ends = line.csr.indptr[csr.indptr]
-    owner = torch.arange(rows) // size
+    owner = torch.arange(rows, device="cpu") // size
     count = ends.diff()[owner]
     indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
-    source = torch.arange(int(indptr[-1]))
+    source = torch.arange(int(indptr[-1]), device="cpu")
     source += torch.repeat_interleave(ends[:-1][owner] - indptr[:-1], count)
     return SparseGraph(Csr(indptr, line.csr.indices[source], cols))
 

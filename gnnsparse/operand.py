@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
+import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from gnnsparse.csr import send_by_value
 from gnnsparse.cuda_path import path
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.operand_core import OperandCore, move, with_auto_format
 from gnnsparse.operand_core import tune as tune_product
@@ -22,7 +23,6 @@ from gnnsparse.preprocess.prepare import Prepared
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of"]
 
-_handles = itertools.count()
 _operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()
 
 
@@ -30,12 +30,26 @@ def operand_of(handle: int) -> SparseOperand:
     """Returns the operand of a handle, the integer that custom ops carry in its place.
 
     Raises:
-        RuntimeError: the operand no longer exists.
+        RuntimeError: the operand no longer exists, or is one of another process.
     """
     try:
         return _operands[handle]
     except KeyError:
-        raise RuntimeError(f"operand {handle} no longer exists; keep a reference to it") from None
+        raise RuntimeError(
+            f"operand {handle} no longer exists, or was made in another process; keep a reference to it, and "
+            "trace a function in the process that runs it"
+        ) from None
+
+
+def _new_handle() -> int:
+    """Returns a number that no operand has, here or in another process.
+
+    A saved program may carry a handle into another process. There it must not stand for another operand,
+    which handles counted from 0 would do.
+    """
+    while (handle := secrets.randbits(63)) in _operands:
+        pass
+    return handle
 
 
 class SparseOperand:
@@ -49,7 +63,7 @@ class SparseOperand:
         self._core = core
         self._which = which
         self._kernels = core.caches[which]
-        self._handle = next(_handles)
+        self._handle = _new_handle()
         _operands[self._handle] = self
         # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
         # a weak one to A, so that the pair is freed with A.
@@ -77,10 +91,11 @@ class SparseOperand:
             cache_hit: whether the arrays were read from the cache.
             plans: where measured plans are stored; None: plans are chosen by the model.
         """
-        if device != prepared.forward.csr.device:
-            prepared = move(prepared, device)
-        if auto_format:
-            prepared = with_auto_format(prepared, precision)
+        with torch.inference_mode(False):  # what is made in it could not be used in training later
+            if device != prepared.forward.csr.device:
+                prepared = move(prepared, device)
+            if auto_format:
+                prepared = with_auto_format(prepared, precision)
         return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans))
 
     # An operand is immutable: copies of a model share it. Unpickling makes a new one.
@@ -109,6 +124,28 @@ class SparseOperand:
     def precision(self) -> Precision:
         """Arithmetic of the products."""
         return self._core.precision
+
+    @property
+    def normalization(self) -> str | None:
+        """The weights that `prepare` computed, "gcn" or "mean"; None: they were given, or are 1 each.
+
+        The transpose has the weights of the operand, and thus this name.
+        """
+        return self._core.prepared.normalization
+
+    @property
+    def added_loops(self) -> float | None:
+        """Weight of the self-loops that `prepare` added to nodes without one; None: it added none."""
+        return self._core.prepared.added_loops
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether every node has a self-loop: the matrix is square, and its whole diagonal is stored.
+
+        Where `prepare` added self-loops this is known. Else the first call reads all indices.
+        """
+        known = self._core.has_self_loops
+        return self._core.find_self_loops() if known is None else known
 
     @property
     def cache_hit(self) -> bool:
@@ -166,7 +203,12 @@ class SparseOperand:
 
         Returns:
             [nnz, ...] in the order of `A.T`.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
         """
+        self._check_edges("values", values, self.nnz)
         return values.index_select(0, self.transpose_map)
 
     def indices(self) -> torch.Tensor:
@@ -222,8 +264,13 @@ class SparseOperand:
             bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """Returns the operand on `device`: this object if it is there already."""
-        device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
+        """Returns the operand on `device`: this object if it is there already.
+
+        Raises:
+            TypeError: `device` is neither a device nor a name.
+            ValueError: there is no such device, or operands can't be there.
+        """
+        device = device_of("device", device)
         if device == self.device:
             return self
         core = self._core
@@ -345,14 +392,17 @@ class SparseOperand:
 
         Returns:
             A dict: rows, cols, nnz, edges (given to `prepare`), precision, device, symmetric (structure),
-            format, windows (of 8 rows) and columns (column slots of all windows), both None without a blocked
-            format, density (nonzeros per stored element of the windows), bytes by part ("panels": those made
-            so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}}.
+            format, windows (row windows of that format) and columns (column slots, which the rows of a panel
+            share), both None without a blocked format, density (nonzeros per element of the columns, without
+            the rows that a format keeps out; without a format, per element of A), bytes by part ("panels":
+            those made so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name",
+            "why"}}.
 
         Raises:
             TypeError: `width` is no integer.
             ValueError: `width` is below 1.
         """
+        check_integer("width", width)
         prepared, own, blocked = self._core.prepared, self._kernels, self._kernels.blocked
         report, values = prepared.report, own.values
         chosen = {}
@@ -360,7 +410,10 @@ class SparseOperand:
             plan = own.plan(op, width)
             chosen[op] = {"name": plan.kernel, "why": list(plan.reasons)}
         rows, cols = self.shape
-        stored = blocked.slots * blocked.spec.window if blocked else rows * cols
+        stored, inside = rows * cols, self.nnz
+        if blocked is not None:
+            kept_out = 0 if blocked.residual is None else blocked.residual.nnz
+            stored, inside = blocked.slots * blocked.spec.panel, self.nnz - kept_out
         shared = prepared.backward.shares_structure(prepared.forward)
         sizes = {
             "csr": own.csr.nbytes,
@@ -381,7 +434,7 @@ class SparseOperand:
             "format": blocked.spec.name if blocked else "csr",
             "windows": blocked.panels * (blocked.spec.panel // blocked.spec.window) if blocked else None,
             "columns": blocked.slots if blocked else None,
-            "density": self.nnz / max(stored, 1),
+            "density": inside / max(stored, 1),
             "bytes": sizes,
             "reorder": report["reorder"],
             "prepare_seconds": report["seconds"],
@@ -389,6 +442,8 @@ class SparseOperand:
             "kernel": chosen,
         }
 
+
+send_by_value(SparseOperand)
 
 #: The operations whose plans can be measured.
 _PRODUCTS = ("spmm", "sddmm")

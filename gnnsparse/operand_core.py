@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 
-from gnnsparse.cuda_path import describe_device
+from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.formats import format_spec
-from gnnsparse.kept import Kept, Key
+from gnnsparse.kept import Kept, Key, Streams
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import Plan
@@ -67,12 +68,18 @@ class OperandCore:
         self.plans = plans
         self.device = prepared.forward.csr.device
         self.lock = threading.RLock()  # one for both orientations, whose caches call each other
-        self._maps = Kept(self.lock, self.device)
+        self._maps, self._streams = Kept(self.lock, self.device), Streams(self.device)
+        self.has_self_loops = None if prepared.added_loops is None else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
+        if path().takes(self.device):
+            path().finish(self.device)  # products on other streams read what was prepared on this one
+            arrays = prepared, self._maps, *(cache.kept for cache in self.caches)
+            weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
 
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
         panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
-        cache = KernelCache(matrix, self.precision, panels, Kept(self.lock, self.device))
+        kept = Kept(self.lock, self.device)
+        cache = KernelCache(matrix, self.precision, panels, kept, self._streams)
         if self.plans is not None:
             cache.tuner = _tuner_of(self.plans, self.direction(which))
         return cache
@@ -81,6 +88,17 @@ class OperandCore:
         """Returns the name of an orientation in stored plans: "A", or "T" if the transpose has own arrays."""
         shared = self.prepared.backward.shares_structure(self.prepared.forward)
         return "A" if which == 0 or shared else "T"
+
+    def find_self_loops(self) -> bool:
+        """Returns whether the matrix is square and stores its whole diagonal, and keeps the answer."""
+        matrix = self.prepared.forward
+        rows = matrix.csr.row_index()
+        if matrix.row_ids is not None:
+            rows = matrix.row_ids.long()[rows]
+        # A row has each column at most once, so that it has at most one element on the diagonal.
+        found = int((rows == matrix.csr.indices).sum())
+        self.has_self_loops = matrix.csr.rows == matrix.csr.cols == found
+        return self.has_self_loops
 
     def transpose_map(self, which: int) -> torch.Tensor:
         """Returns for each nonzero of the other orientation its index in this one, int32 or int64 [nnz]."""

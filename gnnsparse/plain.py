@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+import reprlib
 import sys
 import types
 import typing
@@ -12,6 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["PlainError", "from_plain", "to_plain"]
+
+
+_MAX_INTEGER = 2**63 - 1
 
 
 class PlainError(ValueError):
@@ -39,8 +43,8 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
         where: the name of the value in errors.
 
     Raises:
-        PlainError: `content` is not of that type, a number is negative or not finite, or a key is missing or
-            unknown.
+        PlainError: `content` is not of that type, a number is negative, not finite or too large, or a key is
+            missing or unknown.
     """
     if kind is Any:
         return content
@@ -55,7 +59,7 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
         return (
             content
             if isinstance(content, kind)
-            else _reject(where, f"got {content!r}; accepted: {names[kind]}")
+            else _reject(where, f"got {reprlib.repr(content)}; accepted: {names[kind]}")
         )
     return (
         _tuple(kind, content, where) if typing.get_origin(kind) is tuple else _mapping(kind, content, where)
@@ -71,15 +75,19 @@ def _member(kind: type[enum.Enum], content: Any, where: str) -> enum.Enum:
         return kind(content)
     except ValueError:
         accepted = ", ".join(str(member.value) for member in kind)
-        _reject(where, f"got {content!r}; accepted: {accepted}")
+        _reject(where, f"got {reprlib.repr(content)}; accepted: {accepted}")
 
 
 def _number(kind: type, content: Any, where: str) -> Any:
     if isinstance(content, bool) or not isinstance(content, int if kind is int else (int, float)):
-        _reject(where, f"got {content!r}; accepted: {'an integer' if kind is int else 'a number'}")
-    # An integer of more digits than a float has room for is no float.
-    if content < 0 or (kind is float and not content <= sys.float_info.max):
-        _reject(where, f"got {content}; accepted: a finite number, 0 or more")
+        _reject(
+            where, f"got {reprlib.repr(content)}; accepted: {'an integer' if kind is int else 'a number'}"
+        )
+    # Before the conversion, for which an integer may be too large.
+    if not 0 <= content <= (_MAX_INTEGER if isinstance(content, int) else sys.float_info.max):
+        _reject(
+            where, f"got {reprlib.repr(content)}; accepted: a finite number, 0 or more, integers below 2^63"
+        )
     return kind(content)
 
 
@@ -101,8 +109,8 @@ def _mapping(kind: Any, content: Any, where: str) -> Any:
     of_key, of_value = typing.get_args(kind)
     found = {}
     for key, value in content.items():
-        if of_key is int and not re.fullmatch(r"[1-9]\d*", key):
-            _reject(where, f"has the entry {key!r}; accepted: a positive integer")
+        if of_key is int and not re.fullmatch(r"[1-9]\d{0,17}", key):
+            _reject(where, f"has the entry {reprlib.repr(key)}; accepted: a positive integer")
         found[of_key(key)] = from_plain(of_value, value, f"{where}.{key}")
     return types.MappingProxyType(found)
 
@@ -116,5 +124,5 @@ def _dataclass(kind: Any, content: Any, where: str) -> Any:
         if key not in content:
             _reject(where, f"has no {key}; accepted: {', '.join(names)}")
         if key not in names:
-            _reject(where, f"has the entry {key!r}; accepted: {', '.join(names)}")
+            _reject(where, f"has the entry {reprlib.repr(key)}; accepted: {', '.join(names)}")
     return kind(**{name: from_plain(hints[name], content[name], f"{where}.{name}") for name in names})

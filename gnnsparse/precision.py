@@ -10,10 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["DTYPE_CODES", "Precision", "dense_view", "round_operand"]
-
-#: The numbers of storage dtypes in the native module.
-DTYPE_CODES = {getattr(torch, name): code for name, code in _native.DTYPE_CODES.items()}
+__all__ = ["Precision", "dense_view", "round_operand"]
 
 
 class Precision(str, enum.Enum):
@@ -68,8 +65,7 @@ class Precision(str, enum.Enum):
 
 def dense_view(x: torch.Tensor) -> _native.Dense:
     """Returns the native handle of a matrix [rows, columns] whose rows are contiguous."""
-    stride = x.stride(0) if x.shape[0] > 1 else x.shape[1]  # torch gives one row any stride
-    return _native.Dense(x.data_ptr(), stride, DTYPE_CODES[x.dtype])
+    return _native.Dense(x)
 
 
 _STORAGE: dict[Precision, torch.dtype] = {
@@ -81,7 +77,7 @@ def _round_tf32(x: torch.Tensor) -> torch.Tensor:
     if x.device.type == "cpu":
         x = x.contiguous()
         out = torch.empty_like(x)
-        _native.cpu_round_tf32(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
+        _native.cpu_round_tf32(x, out, torch.get_num_threads())
         return out
     bits = x.contiguous().view(torch.int32)
     rounded = ((bits + 0xFFF + ((bits >> 13) & 1)) & -0x2000).view(torch.float32)

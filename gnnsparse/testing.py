@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -152,8 +152,11 @@ def assert_all_accurate(
     """`assert_accurate` for each of several results, such as an output and its gradients.
 
     Args:
-        actual, plain, exact: equally many results each.
-        factor, floor: as in `measure_errors`.
+        actual: the results in question.
+        plain: the results of plain PyTorch operations, as many.
+        exact: the results in float64, as many.
+        factor: how many times the errors of `plain` are allowed.
+        floor: a relative error that is always allowed; None: as in `measure_errors`.
         scales: for each result its `scale`, or None.
 
     Raises:
@@ -189,7 +192,9 @@ def with_gradients(
     """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     result = function(*leaves)
-    probe = torch.randn(result.shape, generator=torch.Generator().manual_seed(0))
+    probe = torch.randn(
+        result.shape, dtype=torch.float32, device="cpu", generator=torch.Generator("cpu").manual_seed(0)
+    )
     grads = torch.autograd.grad(result, [*leaves, *parameters], probe.to(result))
     return [result.detach(), *grads]
 
@@ -217,7 +222,8 @@ def random_graph(
     """Makes a random matrix for tests, on the CPU.
 
     Args:
-        rows, cols: shape.
+        rows: number of rows.
+        cols: number of columns.
         density: expected fraction of nonzeros in an ordinary row.
         seed: seed of the structure and the values.
         weighted: True: standard normal values; False: no values.
@@ -230,14 +236,15 @@ def random_graph(
     """
     if symmetric and rows != cols:
         raise ValueError(f"symmetric: needs rows = cols, got {rows} and {cols}")
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(rows, cols, generator=generator) < density
+    generator = torch.Generator("cpu").manual_seed(seed)
+    on_cpu: Any = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
+    mask = torch.rand(rows, cols, **on_cpu) < density
     if rows and hubs:
-        chosen = torch.randperm(rows, generator=generator)[:hubs]
-        mask[chosen] |= torch.rand(chosen.numel(), cols, generator=generator) < 0.75
-    mask[torch.rand(rows, generator=generator) < empty_rows] = False
+        chosen = torch.randperm(rows, generator=generator, device="cpu")[:hubs]
+        mask[chosen] |= torch.rand(chosen.numel(), cols, **on_cpu) < 0.75
+    mask[torch.rand(rows, **on_cpu) < empty_rows] = False
     if symmetric:
         mask |= mask.T.clone()
     row, col = mask.nonzero(as_tuple=True)
-    values = torch.randn(row.numel(), generator=generator) if weighted else None
+    values = torch.randn(row.numel(), **on_cpu) if weighted else None
     return SparseGraph.from_edge_index(torch.stack([col, row]), (cols, rows), values)

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import AGNNConv, dropout
-from models.parts import make_norm
+from models.parts import check_layers, make_norm
 from models.registry import register_model
 
 __all__ = ["AGNN"]
@@ -50,7 +50,7 @@ class AGNN(torch.nn.Module):
         self.dropout = check_share("dropout", dropout)
         self.residual = check_flag("residual", residual)
         check_integer("hidden_channels", hidden_channels)
-        layers = range(check_integer("num_layers", num_layers))
+        layers = range(check_layers(num_layers))
         self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
         self.convs = torch.nn.ModuleList(AGNNConv(requires_grad=layer > 0) for layer in layers)
         self.norms = torch.nn.ModuleList(make_norm(norm, hidden_channels) for _ in layers)

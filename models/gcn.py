@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GCNConv, dropout
-from models.parts import make_norm
+from models.parts import check_layers, make_norm
 from models.registry import register_model
 
 __all__ = ["GCN"]
@@ -51,9 +51,7 @@ class GCN(torch.nn.Module):
         super().__init__()
         self.dropout = check_share("dropout", dropout)
         self.residual = check_flag("residual", residual)
-        hidden = [check_integer("hidden_channels", hidden_channels)] * (
-            check_integer("num_layers", num_layers) - 1
-        )
+        hidden = [check_integer("hidden_channels", hidden_channels)] * (check_layers(num_layers) - 1)
         widths = [in_channels, *hidden, out_channels]
         self.convs = torch.nn.ModuleList(GCNConv(a, b) for a, b in itertools.pairwise(widths))
         self.norms = torch.nn.ModuleList(make_norm(norm, width) for width in hidden)

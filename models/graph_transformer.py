@@ -8,7 +8,8 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import SparseAttention, dropout
-from models.parts import check_heads, make_norm
+from gnnsparse.nn.adjacency import check_self_loops
+from models.parts import check_heads, check_layers, make_norm
 from models.registry import register_model
 
 __all__ = ["GraphTransformer"]
@@ -61,7 +62,7 @@ class GraphTransformer(torch.nn.Module):
                 norm,
                 check_flag("residual", residual),
             )
-            for _ in range(check_integer("num_layers", num_layers))
+            for _ in range(check_layers(num_layers))
         )
         self.norm = make_norm(norm, hidden_channels)
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
@@ -80,8 +81,13 @@ class GraphTransformer(torch.nn.Module):
 
         Returns:
             [nodes, out_channels].
+
+        Raises:
+            ValueError: the operand lacks self-loops.
         """
         x = self.lin1(dropout(x, self.dropout, self.training))
+        if isinstance(adj, SparseOperand):
+            check_self_loops(adj, "SparseAttention for attention without them")
         for block in self.blocks:
             x = block(x, adj)
         return self.lin2(self.norm(x))

@@ -6,7 +6,10 @@ import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_integer
 
-__all__ = ["NORMS", "check_heads", "make_norm"]
+__all__ = ["NORMS", "check_heads", "check_layers", "make_norm"]
+
+#: The most layers that a model may have. Making many more takes minutes before anything is computed.
+MAX_LAYERS = 10_000
 
 #: The layers that a model's `norm` names.
 NORMS: dict[str, type[torch.nn.Module]] = {
@@ -26,3 +29,10 @@ def check_heads(heads: int, width: int) -> int:
     if width % check_integer("heads", heads):
         bad_value("heads", f"got {heads}; accepted: a divisor of hidden_channels, {width}")
     return heads
+
+
+def check_layers(num_layers: int) -> int:
+    """Returns the number of layers if it is one from 1 to MAX_LAYERS, else raises."""
+    if check_integer("num_layers", num_layers) > MAX_LAYERS:
+        bad_value("num_layers", f"got {num_layers}; accepted: at most {MAX_LAYERS}")
+    return num_layers

@@ -9,7 +9,7 @@ import torch
 from gnnsparse import SparseOperand
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer, dropout
-from models.parts import check_heads
+from models.parts import check_heads, check_layers
 from models.registry import register_model
 
 __all__ = ["POOLS", "Transformer", "sinusoids"]
@@ -70,7 +70,7 @@ class Transformer(torch.nn.Module):
             batch_first=True, norm_first=norm_first, fused=fused,
         )  # fmt: skip
         last = torch.nn.LayerNorm(hidden_channels) if norm_first else None
-        self.encoder = TransformerEncoder(layer, num_layers, last)
+        self.encoder = TransformerEncoder(layer, check_layers(num_layers), last)
         self.encoder.reset_parameters()
         self.head = torch.nn.Linear(hidden_channels, out_channels)
 

@@ -21,7 +21,7 @@ build() {
   local generator=()
   command -v ninja >/dev/null && generator=(-G Ninja)
   cmake -S native -B build/gpu "${generator[@]}" \
-    -DGNNSPARSE_CUDA=on \
+    -DGNNSPARSE_CUDA=on -DGNNSPARSE_LINEINFO=on \
     -Dpybind11_DIR="$("$python" -m pybind11 --cmakedir)" \
     -DPython_EXECUTABLE="$(command -v "$python")"
   cmake --build build/gpu --parallel

@@ -1,4 +1,4 @@
-"""Writes the README's tables from the JSON files in benchmarks/results.
+"""Writes the tables of the README and of docs/results.md from the JSON files in benchmarks/results.
 
     python scripts/readme_tables.py            rewrite the tables
     python scripts/readme_tables.py --check    exit with 1 if they are not up to date
@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md"]
 
 
 def load(name: str) -> dict[str, Any]:
@@ -196,21 +197,24 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    readme = ROOT / "README.md"
-    text = readme.read_text()
+    texts = {page: page.read_text() for page in PAGES}
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        found = pattern.search(text)
-        if found is None:
-            print(f"README.md has no table {name!r}", file=sys.stderr)
+        made = make()
+        for page, text in texts.items():
+            found = pattern.search(text)
+            if found is None:
+                print(f"{page.relative_to(ROOT)} has no table {name!r}", file=sys.stderr)
+                return 1
+            texts[page] = text.replace(found[0], f"{found[1]}{made}\n{found[2]}")
+    for page, text in texts.items():
+        if text == page.read_text():
+            continue
+        if options.check:
+            name = page.relative_to(ROOT)
+            print(f"{name}: tables are out of date; run scripts/readme_tables.py", file=sys.stderr)
             return 1
-        text = text.replace(found[0], f"{found[1]}{make()}\n{found[2]}")
-    if options.check:
-        if text != readme.read_text():
-            print("README.md: tables are out of date; run scripts/readme_tables.py", file=sys.stderr)
-            return 1
-        return 0
-    readme.write_text(text)
+        page.write_text(text)
     return 0
 
 

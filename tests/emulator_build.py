@@ -48,6 +48,7 @@ GENERATED = generated_units()
 #: unit: its headers take longer than anything else.
 UNITS: list[tuple[str, ...]] = [
     ("emulator/module.cpp",
+     "bindings/memory.cpp", "bindings/attention_args.cpp",
      *(f"bindings/cuda_{name}.cpp" for name in ("attention", "spmm", "sddmm", "softmax"))),
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
@@ -58,7 +59,13 @@ UNITS: list[tuple[str, ...]] = [
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.
 INCLUDES = ("emulator", "include", "cuda", "bindings")
-FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing")
+FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-DGNNSPARSE_EMULATED")
+#: What scripts/sanitize.sh asks for; the tests' process has the runtime loaded then.
+SANITIZED = (
+    ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1")
+    if os.environ.get("GNNSPARSE_EMULATOR_SANITIZED")
+    else ()
+)
 #: What every kernel calls all the time. The kernels themselves compile for longer than they run: with -O2 the
 #: tests take 3 s less and the build 15 s more, with -O0 30 s more and 15 s less.
 OPTIMISED = ("emulator/mma.cpp", "emulator/block.cpp", "emulator/fiber.cpp")
@@ -81,7 +88,7 @@ def fingerprint() -> str:
     """A hash of the sources and headers, the compiler, its flags, pybind11 and the Python ABI."""
     version = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=True).stdout
     found = hashlib.sha256(
-        repr((version, FLAGS, UNITS, OPTIMISED, pybind11.__version__, library_name())).encode()
+        repr((version, FLAGS, SANITIZED, UNITS, OPTIMISED, pybind11.__version__, library_name())).encode()
     )
     headers = {
         path.relative_to(NATIVE).as_posix() for folder in INCLUDES for path in (NATIVE / folder).rglob("*.*h")
@@ -94,7 +101,7 @@ def fingerprint() -> str:
 
 def compile_into(folder: Path) -> None:
     includes = [*(NATIVE / name for name in INCLUDES), pybind11.get_include(), sysconfig.get_path("include")]
-    command = [_compiler(), *FLAGS, *(f"-I{path}" for path in includes), "-x", "c++", "-c", "-"]
+    command = [_compiler(), *FLAGS, *SANITIZED, *(f"-I{path}" for path in includes), "-x", "c++", "-c", "-"]
 
     def compile_one(unit: tuple[str, ...]) -> str:
         target = str(folder / unit[0].replace("/", "_")) + ".o"
@@ -106,7 +113,9 @@ def compile_into(folder: Path) -> None:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, UNITS))
-    subprocess.run([_compiler(), "-shared", *objects, "-o", str(folder / library_name())], check=True)
+    subprocess.run(
+        [_compiler(), "-shared", *SANITIZED, *objects, "-o", str(folder / library_name())], check=True
+    )
     for name in objects:
         os.unlink(name)
 

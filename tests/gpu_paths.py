@@ -50,8 +50,13 @@ class StandInPath(CudaPath):
 class View:
     """A native dense view that can be looked into."""
 
-    def __init__(self, data: int, stride: int, dtype: int, rounded: bool = False) -> None:
-        self.data, self.stride, self.dtype, self.rounded = data, stride, dtype, rounded
+    def __init__(self, tensor: torch.Tensor, rounded: bool = False) -> None:
+        self.tensor, self.rounded = tensor, rounded
+
+    @property
+    def memory(self) -> tuple[int, int, torch.dtype]:
+        """The address, the row stride and the dtype."""
+        return self.tensor.data_ptr(), self.tensor.stride(0), self.tensor.dtype
 
 
 class Handle:
@@ -98,10 +103,11 @@ class RecordingPath(StandInPath):
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]
 
-    def handed_over(self) -> list[Any]:
-        """The arguments of the last call, with the fields of its handles."""
+    def addresses(self) -> list[int]:
+        """The addresses of the tensors of the last call, and of its handles that can be looked into."""
         _, arguments = self.calls[-1]
-        return [x for a in arguments for x in (a.fields if isinstance(a, Handle) else (a,))]
+        found = [x for a in arguments for x in (a.fields if isinstance(a, Handle) else (a,))]
+        return [x.data_ptr() for x in found if isinstance(x, torch.Tensor)]
 
     def views(self) -> list[View]:
         return [a for _, arguments in self.calls for a in arguments if isinstance(a, View)]

@@ -9,7 +9,6 @@ import torch
 from gnnsparse import _native
 from gnnsparse.bench.candidates import Candidate
 from gnnsparse.bench.workload import Workload
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.gpus import records
 from gnnsparse.precision import dense_view
@@ -75,10 +74,8 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
     out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
 
     def call() -> None:
-        _native.cuda_gather_floor(
-            address(columns), columns.numel(), dense_view(x), work.width, address(out),
-            path().stream(work.device),
-        )  # fmt: skip
+        stream = path().stream(work.device)
+        _native.cuda_gather_floor(columns, dense_view(x), work.width, out, stream)
 
     return measure(call, work.device, repeats=repeats, graph=graph).median
 

@@ -1,4 +1,4 @@
-"""Checks of the arguments of data sets."""
+"""Checks of the arguments and of the arrays of data sets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 import numbers
 from typing import Any
 
-from gnnsparse.errors import bad_type, bad_value
+import torch
 
-__all__ = ["check_scale", "check_seed", "check_split"]
+from gnnsparse.errors import bad_type, bad_value, check_tensor, shown
+
+__all__ = ["check_finite", "check_labels", "check_scale", "check_seed", "check_split"]
 
 _MAX_SEED = 2**63 - 1
 
@@ -23,7 +25,7 @@ def check_seed(value: Any) -> int:
     """Returns `value` if it can be a seed, an integer from 0 to 2^63 - 1; else raises."""
     accepted = "an integer from 0 to 2^63 - 1"
     if not 0 <= _integer("seed", value, accepted) <= _MAX_SEED:
-        bad_value("seed", f"got {value}; accepted: {accepted}")
+        bad_value("seed", f"got {shown(value)}; accepted: {accepted}")
     return int(value)
 
 
@@ -37,15 +39,52 @@ def check_split(value: Any, count: int | None) -> int:
     accepted = "0, 1, 2, ..." if count is None else "0" if count == 1 else f"0 to {count - 1}"
     split = _integer("split", value, accepted)
     if split < 0 or (count is not None and split >= count):
-        bad_value("split", f"got {split}; accepted: {accepted}")
+        bad_value("split", f"got {shown(split)}; accepted: {accepted}")
     return split
 
 
 def check_scale(value: Any) -> float:
     """Returns `value` if it is a number above 0 and at most 1; else raises."""
+    accepted = "a number above 0 and at most 1"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        bad_type("scale", value, "a number above 0 and at most 1")
-    scale = float(value)
-    if not (math.isfinite(scale) and 0 < scale <= 1):
-        bad_value("scale", f"got {scale:g}; accepted: a number above 0 and at most 1")
-    return scale
+        bad_type("scale", value, accepted)
+    number: Any = value
+    if not 0 < number <= 1:  # before the conversion, for which an integer may be too large
+        bad_value("scale", f"got {shown(value)}; accepted: {accepted}")
+    return float(value)
+
+
+def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
+    """Returns `values`, float32 of any shape, if all are finite, else raises.
+
+    A finite sum has finite terms; only where it is not, as large numbers can overflow it, are they looked at.
+    """
+    if math.isfinite(float(values.sum())):
+        return values
+    wrong = ~torch.isfinite(values)
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        bad_value(name, f"element {at} is {float(values[tuple(at)])}; accepted: finite numbers")
+    return values
+
+
+def check_labels(name: str, labels: Any, nodes: int, count: int) -> None:
+    """Raises if `labels` are no labels of nodes.
+
+    Args:
+        name: the argument.
+        labels: int64 [nodes], a class below `count` of each node; or float32 [nodes, count] of 0 and 1.
+        nodes: the number of nodes.
+        count: the number of classes or labels.
+    """
+    if isinstance(labels, torch.Tensor) and labels.is_floating_point():
+        check_tensor(name, labels, dtypes=(torch.float32,), shape=(nodes, count))
+        if not bool(((labels == 0) | (labels == 1)).all()):
+            bad_value(name, "holds other numbers than 0 and 1; accepted: 1 for each label that a node has")
+        return
+    check_tensor(name, labels, dtypes=(torch.int64,), shape=(nodes,))
+    if nodes == 0:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= count:
+        bad_value(name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}")

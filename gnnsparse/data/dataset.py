@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from gnnsparse.data.checks import check_finite, check_labels
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
 from gnnsparse.graph import SparseGraph
 
@@ -23,7 +24,7 @@ class NodeDataset:
     Attributes:
         name: name of the data set.
         graph: A[target, source], N x N, with the self-loops of the data.
-        x: features, float32 [N, F].
+        x: features, float32 [N, F], finite.
         y: int64 [N], the class of each node; or float32 [N, labels] of 0 and 1, if nodes have several labels.
         train_mask: bool [N], the nodes to train on.
         val_mask: bool [N], the nodes by which the best model is chosen.
@@ -33,8 +34,8 @@ class NodeDataset:
 
     Raises:
         TypeError: an attribute is of another type or dtype.
-        ValueError: shapes do not agree, a node is in two masks, a class is not below `num_classes`, or the
-            metric is unknown.
+        ValueError: shapes do not agree, a feature is not finite, a node is in two masks, a class is not below
+            `num_classes`, a label is neither 0 nor 1, or the metric is unknown.
     """
 
     name: str
@@ -55,23 +56,13 @@ class NodeDataset:
             bad_value("graph", f"has shape ({nodes}, {self.graph.num_cols}); accepted: a square one")
         check_choice("metric", self.metric, METRICS)
         check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
-        self._check_labels(nodes)
+        check_finite("x", self.x)
+        check_labels("y", self.y, nodes, self.num_classes)
         masks = [self.train_mask, self.val_mask, self.test_mask]
         for name, mask in zip(("train_mask", "val_mask", "test_mask"), masks, strict=True):
             check_tensor(name, mask, dtypes=(torch.bool,), shape=(nodes,))
         if nodes and int(torch.stack(masks).sum(dim=0).max()) > 1:
             bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
-
-    def _check_labels(self, nodes: int) -> None:
-        if isinstance(self.y, torch.Tensor) and self.y.is_floating_point():
-            check_tensor("y", self.y, dtypes=(torch.float32,), shape=(nodes, self.num_classes))
-            return
-        check_tensor("y", self.y, dtypes=(torch.int64,), shape=(nodes,))
-        if nodes == 0:
-            return
-        low, high = int(self.y.min()), int(self.y.max())
-        if low < 0 or high >= self.num_classes:
-            bad_value("y", f"holds classes {low} to {high}; accepted: 0 to {self.num_classes - 1}")
 
     @property
     def num_nodes(self) -> int:

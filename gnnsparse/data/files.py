@@ -1,24 +1,28 @@
-"""Readers of sparse matrices: Matrix Market, DLMC's smtx, and npz archives of CSR arrays."""
+"""Readers of sparse matrices: Matrix Market, DLMC's smtx, and npz archives of CSR arrays.
+
+Sizes, types and ranges are checked before SciPy or native code sees an array.
+"""
 
 from __future__ import annotations
 
-import gzip
 import os
-import zipfile
-import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.data.mtx import read_mtx
+from gnnsparse.data.npz import Arrays, open_npz
+from gnnsparse.data.tables import bounded_line, parse_rows
+from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.graph import SparseGraph
+from gnnsparse.opened import open_text, reading
 
-__all__ = ["load_matrix"]
+__all__ = ["csr_of_archive", "load_matrix"]
 
-#: Exceptions that reading a damaged file raises, in addition to ValueError.
-_DAMAGED = (EOFError, KeyError, TypeError, OverflowError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile)
+_MAX_SIZE = 2**31 - 1
+#: Characters of a number below 2^63, with the space after it.
+_DIGITS = 20
 
 
 def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
@@ -42,8 +46,10 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
 
     Raises:
         TypeError: `path` is no path.
-        ValueError: the name has another ending; or the file is malformed, or holds complex numbers, numbers
-            that are not finite as float32, or pickled objects.
+        ValueError: the name has another ending; or the file is no regular file, is malformed, holds complex
+            numbers, numbers that are not finite as float32, or pickled objects, or promises more than its
+            bytes can hold. The message names the file, the array, and what is wrong.
+        MemoryError: the matrix needs more memory than this process can get.
         OSError: there is no such file, or it can't be opened.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -54,113 +60,204 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
     read = _READERS.get(ending)
     if read is None or (ending == ".npz" and plain != path.name):
         bad_value("path", f"got {str(path)!r}; accepted: a file .mtx, .mtx.gz, .smtx, .smtx.gz or .npz")
-    with open(path, "rb"):
-        pass  # a missing file raises OSError here; later errors mean that the content is malformed
-    try:
-        return read(path)
-    except (ValueError, *_DAMAGED) as error:
-        text = f"{type(error).__name__}: {error}" if isinstance(error, _DAMAGED) else str(error)
-        raise ValueError(f"{path}: {text}") from error
+    return read(path)
 
 
-def _refuse(problem: str) -> NoReturn:
-    raise ValueError(problem)
-
-
-def _from_csr(indptr: Any, indices: Any, data: Any, cols: int) -> SparseGraph:
-    """Makes a graph of CSR arrays, with values None if all are 1."""
+def _from_csr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, cols: int) -> SparseGraph:
+    """Makes a graph of CSR arrays, with values None if all are 1. The graph's own checks are the checks."""
     offsets, columns = _integers("indptr", indptr), _integers("indices", indices)
     if data is None:
         return SparseGraph(SparseGraph.from_csr(offsets, columns, None, cols).csr)
-    values = np.asarray(data)
-    if values.dtype.kind not in "biuf":
-        _refuse(f"its values are of type {values.dtype}; accepted: real numbers")
-    if values.shape != columns.shape:
-        _refuse(f"it has {values.size} values for {columns.size} columns")
+    if data.shape != columns.shape:
+        bad_value("data", f"has {data.size} values for {columns.size} columns; accepted: as many")
     with np.errstate(over="ignore"):  # too large values become infinite, and from_csr refuses those
-        graph = SparseGraph.from_csr(offsets, columns, values.astype(np.float32), cols)
+        graph = SparseGraph.from_csr(offsets, columns, data.astype(np.float32), cols)
     has_weights = graph.values is not None and bool(graph.values.ne(1).any())
     return SparseGraph(graph.csr, graph.values if has_weights else None)
 
 
-def _integers(name: str, array: Any) -> np.ndarray:
-    array = np.asarray(array)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        _refuse(f"{name} is of type {array.dtype}, with {array.ndim} dimensions; accepted: integers, 1")
+def _integers(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        bad_value(name, f"holds {array.max()}; accepted: integers below 2^63")
     return array if array.dtype in (np.int32, np.int64) else array.astype(np.int64)
 
 
-def _read_mtx(path: Path) -> SparseGraph:
-    import scipy.io
+def _check_shape(name: str, rows: int, cols: int) -> None:
+    if not (0 <= rows <= _MAX_SIZE and 0 <= cols <= _MAX_SIZE):
+        bad_value(name, f"is ({rows}, {cols}); accepted: sizes from 0 to 2^31 - 1")
+
+
+def _from_coordinates(
+    shape: tuple[int, int], row: np.ndarray, col: np.ndarray, values: np.ndarray | None
+) -> SparseGraph:
+    """Makes a graph of elements in range, of which repeated ones are summed in float64."""
     import scipy.sparse
 
-    field = scipy.io.mminfo(path)[4]
-    if field == "complex":
-        _refuse("it holds complex numbers; accepted: real, integer or pattern")
-    matrix = scipy.sparse.coo_array(scipy.io.mmread(path, spmatrix=False)).tocsr()
-    if field == "pattern":
-        matrix.data[:] = 1  # reading has summed the ones of repeated elements
-    return _from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+    rows, cols = shape
+    check_memory("rows", 24 * rows + 16 * row.size, f"a matrix of {rows} rows and {row.size} elements")
+    data = np.ones(row.size, np.float32) if values is None else values.astype(np.float64)
+    matrix = scipy.sparse.coo_array((data, (row, col)), shape=shape).tocsr()
+    return _from_csr(matrix.indptr, matrix.indices, None if values is None else matrix.data, cols)
+
+
+def _read_mtx(path: Path) -> SparseGraph:
+    found = read_mtx(path)
+    with reading(path):
+        return _from_coordinates(found.shape, found.row, found.col, found.values)
 
 
 def _read_smtx(path: Path) -> SparseGraph:
-    opener: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="ascii") as file:
-        lines = [file.readline() for _ in range(3)]
-        if file.read().strip():
-            _refuse("it has more than three lines")
-    head = [int(part) for part in lines[0].replace(",", " ").split()]
-    if len(head) != 3 or min(head) < 0:
-        _refuse(f"line 1 is {lines[0].strip()[:80]!r}; accepted: rows, cols, nnz")
-    rows, cols, nnz = head
-    offsets, columns = (np.array(line.split(), dtype=np.int64) for line in lines[1:])
-    if offsets.size != rows + 1:
-        _refuse(f"line 2 has {offsets.size} offsets; accepted: rows + 1 = {rows + 1}")
-    if columns.size != nnz:
-        _refuse(f"line 3 has {columns.size} columns; accepted: nnz = {nnz}")
-    return _from_csr(offsets, columns, None, cols)
+    with open_text(path) as (file, size), reading(path):
+        head = bounded_line(file).decode("latin1")
+        words = head.replace(",", " ").split()
+        sizes = [int(word) if word.isdecimal() and len(word) < 20 else -1 for word in words]
+        if len(sizes) != 3 or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
+            raise ValueError(
+                f"line 1: is {head.strip()[:80]!r}; accepted: rows, cols, nnz, the first two below 2^31"
+            )
+        rows, cols, nnz = sizes
+        if 2 * (rows + nnz) > size:  # a digit and a space
+            raise ValueError(f"line 1: promises {rows + 1} offsets and {nnz} columns in at most {size} bytes")
+        check_memory("line 1", 16 * (rows + nnz), f"a matrix of {rows} rows and {nnz} elements")
+        offsets = _line_of_integers(bounded_line(file, _DIGITS * (rows + 2) + 80))
+        columns = _line_of_integers(bounded_line(file, _DIGITS * (nnz + 1) + 80))
+        if offsets.size != rows + 1:
+            raise ValueError(f"line 2: has {offsets.size} offsets; accepted: rows + 1 = {rows + 1}")
+        if columns.size != nnz:
+            raise ValueError(f"line 3: has {columns.size} columns; accepted: nnz = {nnz}")
+        while rest := bounded_line(file):
+            if rest.strip():
+                raise ValueError("has more than three lines; accepted: three")
+        return _from_csr(offsets, columns, None, cols)
+
+
+def _line_of_integers(line: bytes) -> np.ndarray:
+    return parse_rows("line", [line], np.int64, 1)[0] if line.strip() else np.empty(0, np.int64)
 
 
 def _read_npz(path: Path) -> SparseGraph:
-    with open(path, "rb") as file:  # numpy leaks the file handle if it opens a damaged archive by its path
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            _refuse("it is a single array, not an npz archive")
-        with archive:
-            return _from_archive(path, archive)
+    with open_npz(path) as arrays:
+        if {"format", "shape"} <= arrays.names:
+            return _from_scipy(arrays)
+        if {"adj_indptr", "adj_indices", "adj_shape"} <= arrays.names:
+            return csr_of_archive(arrays, "adj_")
+        if {"indptr", "indices"} <= arrays.names:
+            indptr = arrays.read("indptr", "iu", (None,))
+            nodes = arrays.scalar("num_nodes") if "num_nodes" in arrays.names else max(indptr.size - 1, 0)
+            _check_shape("num_nodes", nodes, nodes)
+            return _checked_rows(_from_csr(indptr, arrays.read("indices", "iu", (None,)), None, nodes), nodes)
+        raise ValueError(
+            f"holds {', '.join(sorted(arrays.names)[:8]) or 'nothing'}; accepted: what "
+            "scipy.sparse.save_npz writes, indptr and indices, or adj_indptr, adj_indices and adj_shape"
+        )
 
 
-def _from_archive(path: Path, archive: Any) -> SparseGraph:
-    names = set(archive.files)
-    if {"format", "shape"} <= names:
-        return _read_scipy_npz(path)
-    if {"adj_indptr", "adj_indices", "adj_shape"} <= names:
-        rows, cols = (int(size) for size in archive["adj_shape"])
-        data = archive["adj_data"] if "adj_data" in names else None
-        return _checked_rows(_from_csr(archive["adj_indptr"], archive["adj_indices"], data, cols), rows)
-    if {"indptr", "indices"} <= names:
-        indptr = archive["indptr"]
-        nodes = int(archive["num_nodes"]) if "num_nodes" in names else indptr.size - 1
-        return _checked_rows(_from_csr(indptr, archive["indices"], None, max(nodes, 0)), nodes)
-    _refuse(
-        f"it holds {', '.join(sorted(names)[:8]) or 'nothing'}; accepted: what scipy.sparse.save_npz writes, "
-        "indptr and indices, or adj_indptr, adj_indices, adj_data and adj_shape"
+def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
+    """Makes a matrix of the arrays indptr, indices and shape, and data if there is one, of an archive.
+
+    Args:
+        arrays: the archive.
+        prefix: the names of the arrays begin with it.
+
+    Raises:
+        ValueError: an array is missing, of another type or shape, or out of range.
+    """
+    rows, cols = arrays.pair(prefix + "shape")
+    _check_shape(prefix + "shape", rows, cols)
+    indptr = arrays.read(prefix + "indptr", "iu", (None,))
+    indices = arrays.read(prefix + "indices", "iu", (None,))
+    has_data = prefix + "data" in arrays.names
+    data = arrays.read(prefix + "data", "biuf", (None,)) if has_data else None
+    return _checked_rows(_from_csr(indptr, indices, data, cols), rows)
+
+
+def _from_scipy(arrays: Arrays) -> SparseGraph:
+    """Makes a matrix of what scipy.sparse.save_npz writes."""
+    form: Any = arrays.read("format", "SU", ()).item()
+    form = form.decode("latin1") if isinstance(form, bytes) else form
+    if form == "csr":
+        return csr_of_archive(arrays, "")
+    if form not in _FORMS:
+        bad_value("format", f"is {form[:40]!r}; accepted: csr, {', '.join(_FORMS)}")
+    rows, cols = arrays.pair("shape")
+    _check_shape("shape", rows, cols)
+    return _FORMS[form](arrays, rows, cols)
+
+
+def _from_coo(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
+    data = arrays.read("data", "biuf", (None,))
+    row, col = (_integers(name, arrays.read(name, "iu", data.shape)) for name in ("row", "col"))
+    _check_range("row", row, rows)
+    _check_range("col", col, cols)
+    return _from_coordinates((rows, cols), row, col, data)
+
+
+def _from_csc(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
+    indices = _integers("indices", arrays.read("indices", "iu", (None,)))
+    counts = _counts(arrays, cols, indices.size)
+    _check_range("indices", indices, rows)
+    data = arrays.read("data", "biuf", indices.shape)
+    return _from_coordinates((rows, cols), indices, np.repeat(np.arange(cols), counts), data)
+
+
+def _from_bsr(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
+    """Makes a matrix of rows of dense blocks, of which every element is stored."""
+    blocks = arrays.read("data", "biuf", (None, None, None))
+    count, height, width = blocks.shape
+    if min(height, width) == 0 or rows % height or cols % width:
+        bad_value("data", f"has blocks of {height} x {width}; accepted: such that divide {rows} x {cols}")
+    indices = _integers("indices", arrays.read("indices", "iu", (count,)))
+    counts = _counts(arrays, rows // height, count)
+    _check_range("indices", indices, cols // width)
+    check_memory("data", 16 * blocks.size, f"an array of {blocks.size} elements")
+    first = np.repeat(np.arange(rows // height), counts)[:, None, None] * height
+    row, col = np.broadcast_arrays(
+        first + np.arange(height)[:, None], indices[:, None, None] * width + np.arange(width)
+    )
+    return _from_coordinates((rows, cols), row.ravel(), col.ravel(), blocks.ravel())
+
+
+def _from_dia(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
+    """Makes a matrix of diagonals: element (j - offset, j) is element j of a diagonal; zeros are left out."""
+    diagonals = arrays.read("data", "biuf", (None, None))
+    offsets = _integers("offsets", arrays.read("offsets", "iu", diagonals.shape[:1]))
+    if np.unique(offsets).size != offsets.size:
+        bad_value("offsets", "holds an offset twice; accepted: different ones")
+    offsets = offsets.clip(-_MAX_SIZE - 1, _MAX_SIZE + 1)  # outside of the matrix in any case
+    check_memory("data", 16 * diagonals.size, f"an array of {diagonals.size} elements")
+    col = np.arange(diagonals.shape[1])
+    row = col - offsets[:, None]
+    inside = (row >= 0) & (row < rows) & (col < cols) & (diagonals != 0)
+    return _from_coordinates(
+        (rows, cols), row[inside], np.broadcast_to(col, row.shape)[inside], diagonals[inside]
     )
 
 
-def _read_scipy_npz(path: Path) -> SparseGraph:
-    import scipy.sparse
+_FORMS = {"csc": _from_csc, "coo": _from_coo, "bsr": _from_bsr, "dia": _from_dia}
 
-    matrix = scipy.sparse.load_npz(path)
-    if matrix.ndim != 2:
-        _refuse(f"its array has {matrix.ndim} dimensions; accepted: 2")
-    matrix = matrix.tocsr()
-    return _from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+
+def _counts(arrays: Arrays, groups: int, elements: int) -> np.ndarray:
+    """Returns the number of elements of each group by `indptr`: of each column of CSC, each row of BSR."""
+    indptr = _integers("indptr", arrays.read("indptr", "iu", (groups + 1,)))
+    counts = np.diff(indptr)
+    if indptr[0] != 0 or indptr[-1] != elements or (indptr[1:] < indptr[:-1]).any():
+        bad_value(
+            "indptr",
+            f"runs from {indptr[0]} to {indptr[-1]}, or decreases; accepted: 0 to {elements}, ascending",
+        )
+    return counts
+
+
+def _check_range(name: str, array: np.ndarray, limit: int) -> None:
+    wrong = (array < 0) | (array >= limit)
+    if wrong.any():
+        at = int(wrong.argmax())
+        bad_value(name, f"element {at} is {array[at]}; accepted: 0 to {limit - 1}")
 
 
 def _checked_rows(graph: SparseGraph, rows: int) -> SparseGraph:
     if graph.num_rows != rows:
-        _refuse(f"indptr has {graph.num_rows + 1} offsets; accepted: rows + 1 = {rows + 1}")
+        bad_value("indptr", f"has {graph.num_rows + 1} offsets; accepted: rows + 1 = {rows + 1}")
     return graph
 
 

@@ -16,14 +16,21 @@ from torch.nn.functional import pad
 
 from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_scale, check_seed
-from gnnsparse.errors import bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory, shown
 from gnnsparse.graph import SparseGraph
 from gnnsparse.registry import Names, Registry
 
-__all__ = ["GENERATED_GRAPHS", "BlockModel", "graph_like", "register_block_model", "sample_graph"]
+__all__ = [
+    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "check_scale_of", "graph_like", "register_block_model",
+    "sample_graph",
+]  # fmt: skip
 
 #: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
 _CHUNK = 2**22
+#: Bytes of memory that each node and each edge take at the least: measured peaks, rounded down.
+_NODE_BYTES, _EDGE_BYTES = 80, 48
+#: The largest number among the other parameters of a model.
+_MAX = 1e9
 #: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few
 #: nodes for its share of the edges, so the rounds must end.
 _ROUNDS = 24
@@ -42,6 +49,10 @@ class BlockModel:
         tail: exponent of the Pareto distribution of the weights; smaller ones make degrees more skewed.
         cap: largest weight, in units of the smallest.
         reach: largest difference of the ids that an edge between communities joins; None: any.
+
+    Raises:
+        TypeError: an attribute is no number, or a count is no integer.
+        ValueError: an attribute is out of range.
     """
 
     nodes: int
@@ -52,6 +63,20 @@ class BlockModel:
     tail: float
     cap: float
     reach: int | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("nodes", self.nodes)
+        check_integer("nnz", self.nnz, 0, "an integer from 0 on")
+        if self.reach is not None:
+            check_integer("reach", self.reach)
+        for name, least, most in (
+            ("inside", 0, 1), ("community", 1, _MAX), ("spread", 0, _MAX), ("tail", 0, _MAX), ("cap", 1, _MAX)
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                bad_type(name, value, f"a number from {least} to {most:g}")
+            if not least <= value <= most or (name == "tail" and value == 0):
+                bad_value(name, f"got {shown(value)}; accepted: a number from {least} to {most:g}")
 
     @property
     def smallest_scale(self) -> float:
@@ -111,6 +136,7 @@ def graph_like(
         TypeError: an argument is of another type.
         ValueError: the name is unknown, `scale` is outside (0, 1] or too small for the graph's mean degree,
             or `seed` is negative.
+        MemoryError: on the CPU, the graph needs more memory than this process can get.
     """
     return sample_named(check_choice("name", name, GENERATED_GRAPHS), scale, seed, device, shuffled)[0]
 
@@ -157,12 +183,14 @@ def sample_graph(
         The graph on `device`, and the community of each node, int64 [nodes] on the CPU.
 
     Raises:
-        TypeError: `seed` or `shuffled` is of another type.
-        ValueError: `seed` is negative.
+        TypeError: `scale`, `seed` or `shuffled` is of another type.
+        ValueError: `scale` is outside (0, 1], `seed` is negative, or the model has too many or too few nodes.
+        MemoryError: on the CPU, the graph needs more memory than this process can get.
     """
     check_seed(seed)
     check_flag("shuffled", shuffled)
-    nodes, edges = model.scaled(scale)
+    nodes, edges = model.scaled(check_scale(scale))
+    _check_size(nodes, edges, torch.device(device))
     # Communities, weights and ids are drawn on the CPU, so that they are equal for every device.
     host = torch.Generator().manual_seed(seed)
     bounds = _community_bounds(nodes, model, host)
@@ -182,6 +210,19 @@ def sample_graph(
     small, large = _split_keys(keys, nodes)
     del keys
     return SparseGraph(_symmetric_csr(small, large, nodes)), community
+
+
+def _check_size(nodes: int, edges: int, device: torch.device) -> None:
+    """Raises if a graph can't have so many nodes and edges, or if they do not fit into memory on the CPU."""
+    if not 1 < nodes < 2**31:
+        bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
+    if not 0 <= edges <= nodes * (nodes - 1) // 2:
+        bad_value(
+            "model", f"has {shown(edges)} edges; accepted: at most one between each two of {nodes} nodes"
+        )
+    if device.type == "cpu":
+        what = f"generating {nodes} nodes and {edges} edges"
+        check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
 
 
 def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from gnnsparse.data.checks import check_seed
+from gnnsparse.data.raw import load_arrays
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
 from gnnsparse.data.storage import data_folder, locked
-from gnnsparse.errors import bad_value, check_integer
+from gnnsparse.errors import bad_value, check_integer, check_memory
 from gnnsparse.hashing import fingerprint
 
 __all__ = ["LISTOPS_TOKENS", "evaluate_listops", "load_listops"]
@@ -49,13 +50,17 @@ def load_listops(
 
     Args:
         seed: seed of the expressions.
-        min_length, max_length: range of the tokens of an expression, brackets included.
-        train_size, val_size, test_size: number of expressions of each part.
+        min_length: fewest tokens of an expression, brackets included.
+        max_length: most tokens of an expression.
+        train_size: number of expressions for training.
+        val_size: number of expressions for validation.
+        test_size: number of expressions for the test.
 
     Raises:
         TypeError: an argument is no integer.
         ValueError: an argument is out of range, or the grammar has too few expressions of these lengths.
         DatasetUnavailableError: the data folder can't be written.
+        MemoryError: the sequences do not fit into memory.
     """
     check_seed(seed)
     check_integer("min_length", min_length)
@@ -66,12 +71,14 @@ def load_listops(
     ]
     parts = (_VERSION, seed, min_length, max_length, *sizes)
     file = data_folder() / "generated" / f"listops-{fingerprint([], *parts)[:16]}.safetensors"
-    arrays = _read(file)
+    count = sum(sizes)
+    check_memory("max_length", 3 * count * max_length, f"{count} sequences of {max_length} tokens")
+    arrays = _read(file, count, max_length)
     if arrays is None:
         with locked(file):
-            arrays = _read(file)  # another process may have written it since
+            arrays = _read(file, count, max_length)  # another process may have written it since
             if arrays is None:
-                arrays = _generate(seed, min_length, max_length, sum(sizes))
+                arrays = _generate(seed, min_length, max_length, count)
                 _write(file, arrays)
     ends = torch.tensor(sizes).cumsum(0).tolist()
     train, val, test = (
@@ -81,15 +88,16 @@ def load_listops(
     return SequenceDataset("listops", train, val, test, vocabulary=len(LISTOPS_TOKENS), num_classes=10)
 
 
-def _read(file: Path) -> dict[str, torch.Tensor] | None:
-    """Reads the arrays that an earlier call wrote; None if there is no file or it is damaged."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(file)
-    except (FileNotFoundError, SafetensorError):
+def _read(file: Path, count: int, length: int) -> dict[str, torch.Tensor] | None:
+    """Reads the arrays that an earlier call wrote; None if there is no file, or it holds something else."""
+    arrays = load_arrays(file, {"tokens": torch.int16, "y": torch.int8})
+    if arrays is None or {name: tuple(array.shape) for name, array in arrays.items()} != {
+        "tokens": (count, length),
+        "y": (count,),
+    }:
         return None
+    ranges = ((arrays["tokens"], len(LISTOPS_TOKENS)), (arrays["y"], 10))
+    return arrays if all(int(a.min()) >= 0 and int(a.max()) < limit for a, limit in ranges) else None
 
 
 def _write(file: Path, arrays: dict[str, torch.Tensor]) -> None:

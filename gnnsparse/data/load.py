@@ -33,14 +33,15 @@ def load_dataset(
     """Loads a data set of nodes by name.
 
     `digits` is a part of scikit-learn, the names that end in `_like` are generated, and all others are
-    published data sets, which classes of PyG or OGB read.
+    published data sets, which classes of PyG or OGB download. Every array is checked before it is used, and
+    no file can run code: Planetoid's pickles (cora, citeseer, pubmed) are read without the functions that
+    they name.
 
     Args:
         name: one of DATASETS.
         root: a folder with the raw files of a published data set: in itself, in its folder `raw`, or where
             PyG or OGB would put them. Nothing is written to it. None: the files are downloaded the first
-            time, to $GNNSPARSE_DATA_DIR or the user's cache folder. Planetoid's files (cora, citeseer,
-            pubmed) are pickles, which can run code: use only folders that you trust.
+            time, to $GNNSPARSE_DATA_DIR or the user's cache folder.
         split: number of the split: 0 to 9 for minesweeper and tolokers; 0 if one split is published; any
             number from 0 on if splits are random (digits, amazon_*, coauthor_*, *_like).
         seed: seed of generated data sets; the others ignore it.
@@ -56,8 +57,10 @@ def load_dataset(
     Raises:
         TypeError: an argument is of another type, or the data set has no such option.
         ValueError: an argument is out of range, or does not apply to this data set.
-        DatasetUnavailableError: the raw files are not in `root`, or can't be downloaded or read.
-        ImportError: scikit-learn (digits), torch-geometric or ogb is not installed.
+        DatasetUnavailableError: the raw files are not in `root`, can't be downloaded or read, or are
+            malformed; the message names the file, the array, and what is wrong.
+        MemoryError: the data set needs more memory than this process can get.
+        ImportError: scikit-learn (digits) is not installed, or torch-geometric or ogb, which download.
     """
     check_choice("name", name, DATASETS)
     check_seed(seed)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
 
 import torch
 
 from gnnsparse.csr import coo_to_csr
 from gnnsparse.data.dataset import NodeDataset, normalize_rows
+from gnnsparse.data.raw import RawNodes
+from gnnsparse.data.raw_files import (
+    read_benchmark,
+    read_heterophilous,
+    read_ogb,
+    read_planetoid,
+    read_reddit,
+    read_saint,
+)
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sources import SOURCES, Source
 from gnnsparse.data.splits import Masks, split_by_class
@@ -41,45 +49,41 @@ def load_published(
 ) -> NodeDataset:
     """Loads a published data set; `load_dataset` documents the arguments and errors."""
     source = SOURCES[name]
-    data, node_ids = read_source(source, root, download)
-    x = data.x.to(torch.float32).contiguous()
+    data = read_source(source, root, download)
+    x = data.x
     if source.normalize if normalize_features is None else normalize_features:
         normalize_rows(x)
-    several = data.y.dim() == 2 and data.y.shape[1] > 1
+    several = data.y.dim() == 2
     if several != (source.metric == "micro_f1"):  # the files of flickr have the names of yelp's
         raise DatasetUnavailableError(f"root: the files in {root} are not those of {source.name}")
-    y = data.y.to(torch.float32) if several else data.y.reshape(-1).to(torch.int64)
-    train, val, test = _masks(data, y, split, node_ids)
+    train, val, test = _masks(data, split)
     return NodeDataset(
         name=source.name,
-        graph=_graph(data.edge_index, x.shape[0], source.directed),
+        graph=_graph(data.edges, x.shape[0], source.directed),
         x=x,
-        y=y,
+        y=data.y,
         train_mask=train,
         val_mask=val,
         test_mask=test,
-        num_classes=y.shape[1] if several else int(y.max()) + 1,
+        num_classes=data.y.shape[1] if several else int(data.y.max()) + 1,
         metric=source.metric,
     )
 
 
-def _masks(data: Any, y: torch.Tensor, split: int, node_ids: dict[str, torch.Tensor] | None) -> Masks:
-    if node_ids is not None:
-        train, val, test = (torch.zeros(y.shape[0], dtype=torch.bool) for _ in range(3))
-        for mask, part in ((train, "train"), (val, "valid"), (test, "test")):
-            mask[node_ids[part]] = True
-        return train, val, test
-    if "train_mask" not in data:
-        return split_by_class(y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
-    masks = (data.train_mask, data.val_mask, data.test_mask)
-    if data.train_mask.dim() == 2:  # a column for each split
-        masks = tuple(mask[:, split].contiguous() for mask in masks)
-    return masks[0].bool(), masks[1].bool(), masks[2].bool()
+def _masks(data: RawNodes, split: int) -> Masks:
+    masks = (data.train_masks, data.val_masks, data.test_masks)
+    if masks[0] is None or masks[1] is None or masks[2] is None:
+        return split_by_class(data.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
+    if split >= masks[0].shape[0]:
+        raise DatasetUnavailableError(
+            f"split: got {split}; accepted: below {masks[0].shape[0]}, as the files have"
+        )
+    return masks[0][split].clone(), masks[1][split].clone(), masks[2][split].clone()
 
 
-def _graph(edge_index: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
-    """Makes a graph of PyG's edges, in which repeated edges count as one. Directed edges get reverse ones."""
-    source, target = edge_index
+def _graph(edges: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
+    """Makes a graph of edges in range, in which repeated ones count once. Directed ones get reverse ones."""
+    source, target = edges
     if directed:
         source, target = torch.cat([source, target]), torch.cat([target, source])
     csr, _ = coo_to_csr(target.contiguous(), source.contiguous(), nodes, nodes)
@@ -89,30 +93,37 @@ def _graph(edge_index: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
 def _planetoid(name: str, title: str) -> Source:
     parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
     files = tuple(f"ind.{name}.{part}" for part in parts)
-    return Source(name, "Planetoid", (title,), f"{title}/raw", files, "https://github.com", normalize=True)
+    site = "https://github.com"
+    return Source(name, "Planetoid", (title,), read_planetoid, f"{title}/raw", files, site, normalize=True)
 
 
 def _heterophilous(name: str) -> Source:
-    file = (f"{name}.npz",)
-    reader, site = "HeterophilousGraphDataset", "https://github.com"
-    return Source(name, reader, (name,), f"{name}/raw", file, site, splits=10, metric="roc_auc")
+    file, site = (f"{name}.npz",), "https://github.com"
+    return Source(
+        name, "HeterophilousGraphDataset", (name,), read_heterophilous, f"{name}/raw", file, site,
+        splits=10, metric="roc_auc", directed=True,
+    )  # fmt: skip
 
 
-def _unsplit(name: str, reader: str, title: str, file: str) -> Source:
-    return Source(name, reader, (title,), f"{title}/raw", (file,), "https://github.com", splits=None)
+def _unsplit(name: str, downloader: str, title: str, file: str) -> Source:
+    place, site = f"{title}/raw", "https://github.com"
+    return Source(
+        name, downloader, (title,), read_benchmark, place, (file,), site, splits=None, directed=True
+    )
 
 
-def _saint(name: str, reader: str, metric: str) -> Source:
+def _saint(name: str, downloader: str, metric: str) -> Source:
     files = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
-    return Source(name, reader, (), "raw", files, "https://drive.usercontent.google.com", metric=metric)
+    site = "https://drive.usercontent.google.com"
+    return Source(name, downloader, (), read_saint, "raw", files, site, metric=metric)
 
 
-def _ogb(name: str, split: str, more: tuple[str, ...] = (), directed: bool = False) -> Source:
+def _ogb(name: str, split: str, more: tuple[str, ...] = ()) -> Source:
     tables = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list", *more)
     files = [f"raw/{table}.csv.gz" for table in tables]
     files += [f"split/{split}/{part}.csv.gz" for part in ("train", "valid", "test")]
     title, site = name.replace("_", "-"), "http://snap.stanford.edu"
-    return Source(name, "ogb", (title,), name, tuple(files), site, directed=directed)
+    return Source(name, "ogb", (title,), read_ogb, name, tuple(files), site, directed=True)
 
 
 for _source in (
@@ -125,10 +136,18 @@ for _source in (
     _unsplit("amazon_computers", "Amazon", "Computers", "amazon_electronics_computers.npz"),
     _unsplit("coauthor_cs", "Coauthor", "CS", "ms_academic_cs.npz"),
     _unsplit("coauthor_physics", "Coauthor", "Physics", "ms_academic_phy.npz"),
-    Source("reddit", "Reddit", (), "raw", ("reddit_data.npz", "reddit_graph.npz"), "https://data.dgl.ai"),
+    Source(
+        "reddit",
+        "Reddit",
+        (),
+        read_reddit,
+        "raw",
+        ("reddit_data.npz", "reddit_graph.npz"),
+        "https://data.dgl.ai",
+    ),
     _saint("flickr", "Flickr", "accuracy"),
     _saint("yelp", "Yelp", "micro_f1"),
-    _ogb("ogbn_arxiv", "time", more=("node_year",), directed=True),
+    _ogb("ogbn_arxiv", "time", more=("node_year",)),
     _ogb("ogbn_products", "sales_ranking"),
 ):
     register_published(_source)

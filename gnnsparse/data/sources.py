@@ -1,4 +1,4 @@
-"""The sources of published data sets: the class of PyG or OGB that reads each, and its raw files."""
+"""The sources of published data sets: their raw files, what reads these, and what downloads them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gnnsparse.data.optional import import_optional
+from gnnsparse.data.raw import RawNodes
 
-__all__ = ["SOURCES", "Source", "download_source", "import_reader", "open_source"]
+__all__ = ["SOURCES", "Source", "download_source", "import_downloader"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,9 @@ class Source:
 
     Attributes:
         name: name of the data set in this package.
-        reader: name of a class in torch_geometric.datasets, or "ogb".
+        downloader: name of the class in torch_geometric.datasets that downloads the raw files, or "ogb".
         args: arguments of the class after its root.
+        read: takes the folder of the raw files and their names, and returns what they hold.
         place: folder of the raw files, relative to the root.
         files: the raw files, relative to `place`.
         site: the site that a download must reach.
@@ -37,8 +37,9 @@ class Source:
     """
 
     name: str
-    reader: str
+    downloader: str
     args: tuple[str, ...]
+    read: Callable[[Path, tuple[str, ...]], RawNodes]
     place: str
     files: tuple[str, ...]
     site: str
@@ -52,22 +53,22 @@ class Source:
 SOURCES: dict[str, Source] = {}
 
 
-def import_reader(source: Source) -> Any:
-    """Imports the class that reads a data set from the raw files below a root, its first argument.
+def import_downloader(source: Source) -> Any:
+    """Imports the class that downloads the raw files of a data set below a root, its first argument.
 
     Raises:
         ImportError: PyG or OGB is not installed.
     """
     datasets = import_optional("torch_geometric.datasets", source.name)
-    return _ogb_reader(source) if source.reader == "ogb" else getattr(datasets, source.reader)
+    return _ogb_downloader(source) if source.downloader == "ogb" else getattr(datasets, source.downloader)
 
 
-def _ogb_reader(source: Source) -> Any:
+def _ogb_downloader(source: Source) -> Any:
     with _no_update_check():
         ogb = import_optional("ogb.nodeproppred", source.name)
     url = import_optional("ogb.utils.url", source.name)
 
-    class OgbReader(ogb.PygNodePropPredDataset):  # type: ignore[name-defined]
+    class OgbDownloader(ogb.PygNodePropPredDataset):  # type: ignore[name-defined]
         def __init__(self, root: str, name: str) -> None:
             super().__init__(name, root)
 
@@ -79,7 +80,7 @@ def _ogb_reader(source: Source) -> Any:
             shutil.rmtree(self.root)
             shutil.move(os.path.join(self.original_root, self.download_name), self.root)
 
-    return OgbReader
+    return OgbDownloader
 
 
 @contextlib.contextmanager
@@ -98,39 +99,21 @@ def _no_update_check() -> Iterator[None]:
         del sys.modules["outdated"]
 
 
-def open_source(source: Source, root: Path) -> tuple[Any, dict[str, torch.Tensor] | None]:
-    """Reads a data set below `root`, and writes processed files there if there are none.
-
-    Returns:
-        PyG's Data object; and for OGB the node ids of the parts "train", "valid" and "test", else None.
-    """
-    reader = import_reader(source)
-    if source.reader == "ogb":
-        # If this file is missing, OGB asks on the terminal whether to update the data.
-        release = root / source.place / "RELEASE_v1.txt"
-        if not release.exists():
-            release.touch()
-    with _contained():
-        dataset = reader(str(root), *source.args)
-        splits = dataset.get_idx_split() if source.reader == "ogb" else None
-        return dataset[0], splits
-
-
 class _DownloadedError(Exception):
-    """Raised to end a reader's constructor after downloading, before processing."""
+    """Raised to end a class's constructor after downloading, before it reads the files."""
 
 
 def download_source(source: Source, root: Path) -> Path:
     """Downloads the raw files of a data set below `root`, and returns their folder.
 
-    Errors of the reader are passed on; they are of many types.
+    Errors of the class that downloads are passed on; they are of many types.
     """
-    reader = import_reader(source)
+    base = import_downloader(source)
 
     def stop(dataset: Any) -> None:
         raise _DownloadedError
 
-    downloader = type(reader.__name__, (reader,), {"process": stop})
+    downloader = type(base.__name__, (base,), {"process": stop})
     with _contained(), contextlib.suppress(_DownloadedError):
         downloader(str(root), *source.args)
     return root / source.place
@@ -138,18 +121,9 @@ def download_source(source: Source, root: Path) -> Path:
 
 @contextlib.contextmanager
 def _contained() -> Iterator[None]:
-    """Lets OGB load its files, and undoes changes that readers make to the state of the process."""
-    from torch_geometric.data import Data
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import GlobalStorage
-
-    # OGB stores these classes by torch.save, and torch >= 2.6 loads only classes that are registered.
-    known = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+    """Undoes changes that classes of PyG and OGB make to the state of the process."""
     with (
-        torch.serialization.safe_globals(known),
         contextlib.redirect_stdout(sys.stderr),  # OGB prints its progress to stdout
-        warnings.catch_warnings(),  # Planetoid adds filters of warnings
+        warnings.catch_warnings(),
     ):
-        # OGB makes tensors of pandas' read-only arrays, which is safe: it only stores them.
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         yield

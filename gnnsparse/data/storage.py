@@ -1,7 +1,7 @@
 """Storage of the raw and processed files of published data sets.
 
 Nothing is written to the user's own folders. Files are written to the data folder: downloads to `raw/NAME`,
-and files that a reader processes to `processed/NAME-KEY`, where the key is a hash of the raw files' identity.
+and what they hold to `processed/NAME-KEY`, where the key is a hash of the raw files' identity.
 Each folder is built under another name and renamed when it is complete, under a lock, so that other processes
 and later calls see all of it or nothing.
 """
@@ -22,13 +22,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.data.sources import Source, download_source, import_reader, open_source
+from safetensors import SafetensorError
+
+from gnnsparse.data.raw import RawNodes, load_raw, save_raw
+from gnnsparse.data.sources import Source, download_source, import_downloader
 from gnnsparse.errors import bad_type
 
 __all__ = ["DatasetUnavailableError", "data_folder", "locked", "read_source", "staged"]
 
 _PROBE_SECONDS = 10.0
 _STALL_SECONDS = 60.0
+#: The file of processed arrays, and a number to be raised when what it holds changes.
+_ARRAYS, _LAYOUT = "arrays.safetensors", 1
 #: The first bytes of files, by the ending of their names.
 _MAGIC = {".npy": b"\x93NUMPY", ".gz": b"\x1f\x8b", ".json": b"{"}
 
@@ -49,7 +54,7 @@ def data_folder() -> Path:
     return Path(platformdirs.user_cache_dir("gnnsparse")) / "datasets"
 
 
-def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> tuple[Any, Any]:
+def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> RawNodes:
     """Reads a published data set from its raw files.
 
     Args:
@@ -58,52 +63,43 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
         download: whether missing files may be downloaded.
 
     Returns:
-        PyG's Data object; and for OGB the node ids of the parts "train", "valid" and "test", else None.
+        What the files hold, checked. The caller owns it.
 
     Raises:
-        DatasetUnavailableError: the files are not there, or can't be downloaded or read.
-        ImportError: the package that reads them is not installed.
+        DatasetUnavailableError: the files are not there, or can't be downloaded or read, or are malformed.
+        MemoryError: what the files hold does not fit into memory.
+        ImportError: the package that downloads them is not installed.
     """
-    import_reader(source)  # so that a missing package is not reported as a missing file
     raw = _downloaded(source, download) if root is None else _locate(source, root)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
+    if (nodes := load_raw(folder / _ARRAYS)) is not None:
+        return nodes
     try:
-        _process(source, raw, folder)
+        return _process(source, raw, folder)
     except DatasetUnavailableError as error:
         # An error of the system, such as a full disk, does not mean that the download is broken.
         if root is None and not getattr(error.__cause__, "errno", None):
             with locked(raw):
                 shutil.rmtree(raw, ignore_errors=True)  # the next call downloads again
         raise
-    try:
-        return open_source(source, folder)
-    except Exception:
-        # The processed files are damaged or of another release of torch: process the raw files again.
-        with locked(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        _process(source, raw, folder)
-        return open_source(source, folder)
 
 
-def _process(source: Source, raw: Path, folder: Path) -> None:
-    """Lets the reader process links to the raw files in `folder`, unless the folder exists already."""
-    if folder.is_dir():
-        return
+def _process(source: Source, raw: Path, folder: Path) -> RawNodes:
+    """Reads the raw files and stores what they hold in `folder`, in place of what is there and is damaged."""
     with locked(folder):
-        if folder.is_dir():  # another process made it while this one waited for the lock
-            return
+        if (nodes := load_raw(folder / _ARRAYS)) is not None:
+            return nodes  # another process made it while this one waited for the lock
         with staged(folder) as staging:
-            for file in source.files:
-                link = staging / source.place / file
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to((raw / file).resolve())
             try:
-                open_source(source, staging)
-            except Exception as error:
+                nodes = source.read(raw, source.files)
+                save_raw(nodes, staging / _ARRAYS)
+            except (ValueError, OSError, SafetensorError) as error:
                 raise DatasetUnavailableError(
                     f"{source.name}: the raw files in {raw} can't be read ({_reason(error)})"
                 ) from error
+            shutil.rmtree(folder, ignore_errors=True)
             os.replace(staging, folder)
+        return nodes
 
 
 def _locate(source: Source, root: str | os.PathLike[str]) -> Path:
@@ -111,10 +107,10 @@ def _locate(source: Source, root: str | os.PathLike[str]) -> Path:
     if not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = Path(root).expanduser().absolute()
-    if source.reader == "ogb":
+    if source.downloader == "ogb":
         places = [".", source.place, source.place.partition("_")[2]]  # last: as in OGB's archive
     else:
-        places = [".", "raw", source.place, source.place.lower(), f"{source.reader}/{source.place}"]
+        places = [".", "raw", source.place, source.place.lower(), f"{source.downloader}/{source.place}"]
         places.append(f"{source.name}/raw")
     folders = list(dict.fromkeys(base / place for place in places))
     best = min(folders, key=lambda folder: len(_missing(source, folder)))
@@ -133,10 +129,8 @@ def _missing(source: Source, folder: Path) -> list[str]:
 
 
 def _identity(source: Source, raw: Path) -> str:
-    """Returns a hash of the paths, sizes and times of the raw files and of PyG's release, 16 hex digits."""
-    import torch_geometric
-
-    parts: list[Any] = [torch_geometric.__version__]
+    """Returns a hash of the paths, sizes and times of the raw files and of the layout, 16 hex digits."""
+    parts: list[Any] = [_LAYOUT]
     for file in source.files:
         path = (raw / file).resolve()
         status = path.stat()
@@ -151,6 +145,7 @@ def _downloaded(source: Source, download: bool) -> Path:
         return raw
     if not download:
         _raise_unavailable(source, "is not downloaded, and download=False")
+    import_downloader(source)  # so that a missing package is not reported as a failed download
     with locked(raw):
         if _missing(source, raw):  # another process may have downloaded them since
             with staged(raw) as staging:

@@ -8,9 +8,10 @@ from functools import partial
 import torch
 
 from gnnsparse.data.dataset import NodeDataset
-from gnnsparse.data.generators import sample_named
+from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_named
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import random_split, split_generator
+from gnnsparse.errors import check_memory
 
 __all__ = ["make_dataset"]
 
@@ -54,8 +55,11 @@ def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -
 
     Raises:
         ValueError: `scale` is too small for the graph's mean degree.
+        MemoryError: the features or the graph need more memory than this process can get.
     """
     task = _TASKS[name]
+    nodes = BLOCK_MODELS[name].scaled(check_scale_of(name, scale))[0]
+    check_memory("scale", 4 * nodes * task.features, f"{task.features} features of {nodes} nodes")
     graph, community = sample_named(name, scale, seed)
     generator = torch.Generator().manual_seed(seed)
     y = _plant_labels(community, task.classes, generator)

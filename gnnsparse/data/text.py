@@ -12,7 +12,7 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
 from gnnsparse.data.splits import split_generator
 from gnnsparse.data.storage import DatasetUnavailableError
-from gnnsparse.errors import bad_type, check_integer
+from gnnsparse.errors import bad_type, check_integer, check_memory
 
 __all__ = ["load_text_bytes"]
 
@@ -43,6 +43,7 @@ def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split:
         TypeError: an argument is of another type.
         ValueError: an argument is out of range.
         DatasetUnavailableError: `root` has no such files, or they can't be read.
+        MemoryError: the texts do not fit into memory.
     """
     check_integer("max_length", max_length)
     check_split(split, None)
@@ -83,6 +84,7 @@ def _read(folder: Path, classes: list[str], max_length: int) -> SequencePart:
                     texts.append(file.read(max_length))
         except OSError as error:
             raise DatasetUnavailableError(f"root: {folder / name} can't be read ({error})") from error
+        check_memory("max_length", 2 * len(texts) * max_length, f"{len(texts)} texts of {max_length} bytes")
         if not files:
             raise DatasetUnavailableError(f"root: {folder / name} has no files; accepted: {_LAYOUT}")
         labels += [label] * len(files)

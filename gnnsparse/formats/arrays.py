@@ -7,15 +7,15 @@ these rules before native code reads memory by them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.array_checks import check_array, check_ascending, check_offsets, check_range
+from gnnsparse.array_checks import check_ascending, check_host_array, check_indices, check_offsets
 from gnnsparse.csr import Csr
-from gnnsparse.errors import bad_value
+from gnnsparse.errors import bad_value, naming
 from gnnsparse.formats.spec import FormatSpec
 
 if TYPE_CHECKING:
@@ -77,16 +77,17 @@ def _check_panel_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr:
 
 
 def _check_structure(name: str, matrix: BlockedMatrix, csr: Csr) -> None:
-    at = _native.first_unlike(csr.view, matrix.view(), torch.get_num_threads())
+    with naming(name.rpartition(".")[0]):  # the errors of the handle name an array alone
+        at = _native.first_unlike(csr.view, replace(matrix, values=None).view(), torch.get_num_threads())
     if at >= 0:
         bad_value(name, f"panel {at} does not have the structure of its rows")
 
 
 def _check_columns(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     if matrix.spec.lane_order:  # padded slots are -1
-        check_range(name, (array + 1).clamp(min=-1), csr.cols + 1)
+        check_indices(name, (array + 1).clamp(min=-1), csr.cols + 1)
     else:
-        check_range(name, array, csr.cols)
+        check_indices(name, array, csr.cols)
     if matrix.spec.encoding != "bitmap":
         _check_structure(name, matrix, csr)
 
@@ -96,7 +97,7 @@ def _check_brick_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr:
 
 
 def _check_brick_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_range(name, array, matrix.spec.panel // matrix.spec.window)
+    check_indices(name, array, matrix.spec.panel // matrix.spec.window)
 
 
 def _check_value_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -125,7 +126,7 @@ def _check_zero_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: 
 
 
 def _check_zero_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_range(name, array, csr.cols)
+    check_indices(name, array, csr.cols)
 
 
 def _check_residual_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -138,12 +139,14 @@ def _check_residual_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, c
 
 def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     """Compares the rows kept out of the windows with those of the matrix."""
-    check_range(name, array, csr.cols)
+    check_indices(name, array, csr.cols)
     ptr, rows, starts = matrix.residual_ptr, matrix.residual_rows, matrix.panel_rows
     if ptr is None or rows is None or starts is None:
         return  # one of them is missing, which its own rule says
     rows, starts, lengths = rows.long(), starts.long(), ptr.diff()
-    times = torch.zeros(csr.rows + 1, dtype=torch.int64)  # how often a row is in a window, or kept out
+    times = torch.zeros(
+        csr.rows + 1, dtype=torch.int64, device="cpu"
+    )  # how often a row is in a window, or kept out
     times.index_add_(0, starts, torch.ones_like(starts))
     times.index_add_(0, (starts + matrix.spec.panel).clamp(max=csr.rows), torch.full_like(starts, -1))
     times = times.cumsum(0)[:-1]
@@ -152,7 +155,8 @@ def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
         bad_value(name, "are not those of the rows that are in no window")
     if not torch.equal(lengths, csr.degrees[rows]):
         bad_value(name, "are not those of the rows that are in no window")
-    place = torch.repeat_interleave(csr.indptr[:-1][rows] - ptr[:-1], lengths) + torch.arange(array.numel())
+    place = torch.arange(array.numel(), device="cpu")
+    place += torch.repeat_interleave(csr.indptr[:-1][rows] - ptr[:-1], lengths)
     if not torch.equal(csr.indices[place], array):
         bad_value(name, "are not those of the rows that are in no window")
 
@@ -223,6 +227,6 @@ def check_blocked(name: str, matrix: BlockedMatrix, csr: Csr, storage: torch.dty
         if array is None:
             continue
         count = None if rule.count is None else rule.count(matrix)
-        check_array(where, array, (rule.dtype or storage,), count)
+        check_host_array(where, array, (rule.dtype or storage,), count)
         if rule.check is not None:
             rule.check(where, array, matrix, csr)

@@ -8,12 +8,17 @@ from functools import cached_property
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address
+from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
 from gnnsparse.formats.arrays import ARRAYS
 from gnnsparse.formats.spec import FormatSpec
 
 __all__ = ["BlockedMatrix"]
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    """Returns the bits of floating-point values as integers, by which -0.0 and 0.0 differ."""
+    return values.view(torch.int16 if values.itemsize == 2 else torch.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +36,8 @@ class BlockedMatrix:
         brick_ptr: int64 [slots / brick + 1], first stored brick of each brick column.
         brick_rows: int32 [bricks], the window of its panel that a brick is in.
         value_ptr: int64 [slots / block + 1], first packed value, or first entry, of each block.
-        values: dense, packed or entries, in the storage dtype of the precision. An entry is a 16-bit value
+        values: dense, packed or entries, in the storage dtype of the precision. Zeros of the matrix are -0.0
+            in dense formats, whose other elements are +0.0. An entry is a 16-bit value
             and the 16-bit byte offset of the value in its block's operand (native packed_entries.h).
         zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
         residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the windows, as a
@@ -91,7 +97,7 @@ class BlockedMatrix:
         return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
 
     def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
-        """Returns the handle of the matrix for native functions; the tensors must outlive it.
+        """Returns the handle of the matrix for native functions.
 
         Args:
             slot_scale: [slots] in the storage dtype, column weights of a bitmap without values; None: no
@@ -100,12 +106,11 @@ class BlockedMatrix:
         spec = self.spec
         view = _native.Blocked(
             spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
-            _native.ENCODING_CODES[spec.encoding], self.rows, self.cols, self.panels,
+            _native.ENCODING_CODES[spec.encoding], self.rows, self.cols, self.nnz,
         )  # fmt: skip
         view.attach(
-            address(self.panel_rows), address(self.panel_ptr), address(self.columns),
-            address(self.bitmap), address(self.brick_ptr), address(self.brick_rows),
-            address(self.value_ptr), address(self.values), address(slot_scale),
+            self.panel_rows, self.panel_ptr, self.columns, self.bitmap, self.brick_ptr, self.brick_rows,
+            self.value_ptr, self.values, slot_scale,
         )  # fmt: skip
         return view
 
@@ -140,8 +145,8 @@ class BlockedMatrix:
     def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Reads every stored nonzero back from the arrays.
 
-        This is the readable specification of the layout, and slow. From dense formats it reads the stored
-        values that are not zero.
+        This is the readable specification of the layout, and slow. In dense formats a zero of the matrix is
+        stored as -0.0, and +0.0 stands for an element that is no nonzero.
 
         Returns:
             Rows and columns, int64, and values in the storage dtype, or None if the format stores none.
@@ -159,8 +164,8 @@ class BlockedMatrix:
     def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns for each column slot its panel, its position there and the number of slots of the panel."""
         counts = self.panel_ptr.diff()
-        panel = torch.repeat_interleave(torch.arange(self.panels), counts)
-        return panel, torch.arange(self.slots) - self.panel_ptr[panel], counts[panel]
+        panel = torch.repeat_interleave(torch.arange(self.panels, device="cpu"), counts)
+        return panel, torch.arange(self.slots, device="cpu") - self.panel_ptr[panel], counts[panel]
 
     def _first_row(self, panel: torch.Tensor) -> torch.Tensor:
         return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
@@ -168,7 +173,9 @@ class BlockedMatrix:
     def _lane_places(self) -> torch.Tensor:
         """Returns the index of each element (row, column) of a brick in lane order, int64 [window, 32]."""
         height, bits = self.spec.window, self.spec.encoding == "bitmap"
-        row, col = torch.meshgrid(torch.arange(height), torch.arange(32), indexing="ij")
+        row, col = torch.meshgrid(
+            torch.arange(height, device="cpu"), torch.arange(32, device="cpu"), indexing="ij"
+        )
         lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
         if bits:
             return lane * height + 4 * group + j // 2 + j % 2 * (height // 2)
@@ -180,19 +187,19 @@ class BlockedMatrix:
         spec = self.spec
         if spec.lane_order:
             values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
-            brick, r, c = values.reshape(-1, spec.window, 32).nonzero(as_tuple=True)
+            brick, r, c = _bits(values).reshape(-1, spec.window, 32).nonzero(as_tuple=True)
             slot = brick * 32 + c
             panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
             row = self._first_row(panel) + r
             return row, self.columns.long()[slot], values.reshape(-1, spec.window, 32)[brick, r, c]
         panel, position, count = self._slot_positions()
         begin = position // spec.block * spec.block
-        width = torch.minimum(count - begin, torch.tensor(spec.block))
-        in_window = torch.arange(spec.window)
+        width = (count - begin).clamp(max=spec.block)
+        in_window = torch.arange(spec.window, device="cpu")
         at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
         at = at[:, None] + in_window * width[:, None]
         values = self.values[at]
-        slot, r = values.nonzero(as_tuple=True)
+        slot, r = _bits(values).nonzero(as_tuple=True)
         row = self._first_row(panel[slot]) + r
         return row, self.columns.long()[slot], values[slot, r]
 
@@ -200,7 +207,7 @@ class BlockedMatrix:
         if self.values is None or self.value_ptr is None:
             bad_type("values", None, "a format of entries with values")
         place = self.values.view(torch.int32).long() >> 16
-        block = torch.repeat_interleave(torch.arange(self.value_ptr.numel() - 1), self.value_ptr.diff())
+        block = torch.repeat_interleave(self.value_ptr.diff())
         real = place < _native.NO_ENTRY >> 16
         values, place, block = self.values[::2][real], place[real] // 2, block[real]
         # The bits of `place` from the top: tile of 16 rows, half of the lane's column slots, lane, register
@@ -215,7 +222,7 @@ class BlockedMatrix:
         spec, windows = self.spec, self.spec.panel // self.spec.window
         if self.bitmap is None:
             bad_type("bitmap", None, "a bitmap format")
-        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
         if spec.lane_order:
             bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
         # Packed values lie in this order of their nonzeros: brick, row, column.

@@ -17,6 +17,7 @@ import platformdirs
 from gnnsparse.cuda_path import Device
 from gnnsparse.environment import write_json
 from gnnsparse.errors import bad_value
+from gnnsparse.opened import read_json
 from gnnsparse.plain import PlainError, from_plain, to_plain
 
 __all__ = [
@@ -277,9 +278,11 @@ def load_record(path: Path) -> GpuRecord:
         RecordError: the file can't be read or holds no valid record.
     """
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        content = read_json(path)
+    except OSError as error:
         raise RecordError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise RecordError(str(error)) from error
     return _read(content, str(path))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +9,34 @@ import torch
 
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.nn.unchanged import Seen
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
 
-__all__ = ["AdjacencyMemo", "GcnAdjacency", "GcnRecipe"]
+__all__ = ["AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "check_precision", "check_self_loops"]
+
+
+def check_precision(operand: SparseOperand, precision: Precision | None) -> None:
+    """Raises a ValueError if a layer was asked for a precision that its operand does not have."""
+    if precision not in (None, operand.precision):
+        asked, has = precision.value, operand.precision.value
+        bad_value(
+            "precision", f"got {asked!r}, the operand has {has!r}; accepted: that of the operand, or None"
+        )
+
+
+def check_self_loops(operand: SparseOperand, instead: str) -> None:
+    """Raises a ValueError if nodes of an operand lack a self-loop.
+
+    Args:
+        operand: the operand.
+        instead: what else is accepted, for the message.
+    """
+    rows, cols = operand.shape
+    if rows == cols and not operand.has_self_loops:
+        accepted = f"one prepared with values='gcn', an edge_index, or {instead}"
+        bad_value("adj", f"an operand of which nodes lack self-loops; accepted: {accepted}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +91,7 @@ class GcnAdjacency:
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
-        edge_index = edge_index.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
+        edge_index = unwrapped("adj", edge_index)
         self._recipe, self._num_nodes = recipe, num_nodes
         self._edges = edge_index.shape[1]
         self._loops: _Loops | None = None
@@ -104,7 +127,7 @@ class GcnAdjacency:
         if edge_weight is None:
             if self._has_scales or not self._recipe.normalize:
                 return None
-            edge_weight = torch.ones(self._edges, device=self.operand.device)
+            edge_weight = torch.ones(self._edges, dtype=torch.float32, device=self.operand.device)
         weights = self._with_loops(self._check(edge_weight).float())
         weights = self.operand.from_coo_order(weights)
         return self._normalized(weights) if self._recipe.normalize else weights
@@ -127,50 +150,39 @@ class GcnAdjacency:
         return torch.cat([weights[self._loops.others], loops])
 
     def _normalized(self, weights: torch.Tensor) -> torch.Tensor:
-        if self._indices is None:
-            self._indices = self.operand.indices()
+        with outside():  # both are kept
+            if self._indices is None:
+                self._indices = self.operand.indices()
+            lengths = self.operand.kernels.csr.degrees
         row, col = self._indices
-        # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
-        lengths = self.operand.kernels.csr.degrees
-        degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
+        if is_direct() and len(weights) > 0:
+            # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
+            degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
+        else:  # segment_reduce has no rules for transforms, and refuses an empty tensor
+            degree = weights.new_zeros(lengths.shape).index_add(0, row, weights)
         positive = degree > 0
         # A degree of 0 is replaced by 1 under the root, so that its gradient is not NaN.
         scale = torch.where(positive, torch.where(positive, degree, 1.0).rsqrt(), 0.0)
         return scale[row] * weights * scale[col]
 
 
-class _Watched:
-    """Remembers a tensor and its version, to tell later whether it is that tensor with unchanged contents."""
-
-    def __init__(self, tensor: torch.Tensor | None) -> None:
-        # Tensors made in inference mode have no version counter, so in-place changes can't be detected.
-        self._unknown = tensor is not None and tensor.is_inference()
-        self._ref = None if tensor is None else weakref.ref(tensor)
-        self._version = 0 if tensor is None or self._unknown else tensor._version
-
-    def is_still(self, tensor: torch.Tensor | None) -> bool:
-        if tensor is None or self._ref is None or self._unknown:
-            return tensor is None and self._ref is None
-        return self._ref() is tensor and tensor._version == self._version
-
-
-@dataclass
+@dataclass(frozen=True, eq=False)
 class _Entry:
-    """The last operand of a layer, with the arguments it was made of.
+    """The last operand of a layer, and what it was made of. Replaced as a whole, for calls from threads.
 
     Attributes:
-        num_nodes, weighted, edges: the arguments.
+        num_nodes, weighted, edges: the arguments of GcnAdjacency.
         adjacency: the operand.
-        values: the last edge values.
         weights: the edge weights that `values` were computed from; None: none were computed yet.
+        values: the last edge values.
     """
 
     num_nodes: int
     weighted: bool
+    edges: Seen
     adjacency: GcnAdjacency
-    edges: _Watched
+    weights: Seen | None = None
     values: torch.Tensor | None = None
-    weights: _Watched | None = None
 
 
 class AdjacencyMemo:
@@ -179,9 +191,9 @@ class AdjacencyMemo:
     Copies share the operand; pickles do not contain it.
 
     Args:
-        forever: False: another edge_index, or an in-place change, makes a new operand. True: the first
-            operand is used in all calls, whatever their edge_index. In both cases edge values that need a
-            gradient are computed in each call.
+        forever: False: an edge_index that `Seen` tells from the last one makes a new operand. True: the
+            first operand is used in all calls, whatever their edge_index. In both cases edge values that
+            need a gradient are computed in each call.
     """
 
     def __init__(self, forever: bool) -> None:
@@ -190,7 +202,7 @@ class AdjacencyMemo:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo:
         other = AdjacencyMemo(self._forever)
-        other._entry = None if self._entry is None else replace(self._entry)
+        other._entry = self._entry
         return other
 
     def __getstate__(self) -> dict[str, Any]:
@@ -215,7 +227,7 @@ class AdjacencyMemo:
             TypeError: an argument is of another type.
             ValueError: an argument has another shape or device, or does not go with another one.
         """
-        if isinstance(adj, SparseOperand):
+        if isinstance(adj, SparseOperand):  # the layer has checked what it is
             if edge_weight is not None:
                 bad_value("edge_weight", "goes with an edge_index; an operand has its weights already")
             return adj, None
@@ -223,6 +235,8 @@ class AdjacencyMemo:
             bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
         if not isinstance(x, torch.Tensor) or x.dim() != 2:
             bad_type("x", x, "a tensor [nodes, in_channels]")
+        if edge_weight is not None and not isinstance(edge_weight, torch.Tensor):
+            bad_type("edge_weight", edge_weight, "a floating-point tensor [edges], or None")
         if torch.compiler.is_compiling():  # only then: `disable` imports modules, which takes seconds
             return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0], recipe)
         return self._prepare(adj, edge_weight, x.shape[0], recipe)
@@ -232,6 +246,8 @@ class AdjacencyMemo:
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
+        if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
+            bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")
         # Tensors made in inference mode could not be used in training later.
         with torch.inference_mode(False):
             return self.get(edge_index, edge_weight, num_nodes, recipe)
@@ -244,22 +260,24 @@ class AdjacencyMemo:
         recipe: GcnRecipe,
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         """Returns the operand of an `edge_index`, made or kept, and its edge values (see GcnAdjacency)."""
-        entry = self._entry
-        weighted = edge_weight is not None
-        if entry is None or not self._matches(entry, edge_index, num_nodes, weighted):
-            adjacency = GcnAdjacency(edge_index, num_nodes, recipe, weighted)
-            entry = _Entry(num_nodes, weighted, adjacency, _Watched(edge_index))
+        entry, weighted = self._entry, edge_weight is not None
+        seen = None if self._forever and entry is not None else Seen(innermost("adj", edge_index))
+        if entry is None or not (seen is None or self._matches(entry, seen, num_nodes, weighted)):
+            assert seen is not None
+            with outside():
+                adjacency = GcnAdjacency(edge_index, num_nodes, recipe, weighted)
+            entry = _Entry(num_nodes, weighted, seen, adjacency)
+        if edge_weight is not None and (edge_weight.requires_grad or not is_direct()):
             self._entry = entry
-        if edge_weight is not None and edge_weight.requires_grad:
             return entry.adjacency.operand, entry.adjacency.values(edge_weight)
-        if entry.weights is None or not (self._forever or entry.weights.is_still(edge_weight)):
-            entry.values = entry.adjacency.values(edge_weight)
-            entry.weights = _Watched(edge_weight)
+        if entry.weights is None or not self._forever:
+            weights = Seen(edge_weight)
+            if entry.weights is None or not entry.weights.equals(weights):
+                with outside():
+                    entry = replace(entry, weights=weights, values=entry.adjacency.values(edge_weight))
+        self._entry = entry
         return entry.adjacency.operand, entry.values
 
-    def _matches(self, entry: _Entry, edge_index: torch.Tensor, num_nodes: int, weighted: bool) -> bool:
-        if self._forever:
-            return True
-        if (entry.num_nodes, entry.weighted) != (num_nodes, weighted):
-            return False
-        return entry.edges.is_still(edge_index)
+    @staticmethod
+    def _matches(entry: _Entry, edges: Seen, num_nodes: int, weighted: bool) -> bool:
+        return (entry.num_nodes, entry.weighted) == (num_nodes, weighted) and entry.edges.equals(edges)

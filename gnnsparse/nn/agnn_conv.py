@@ -9,11 +9,13 @@ import torch
 
 from gnnsparse.errors import check_flag
 from gnnsparse.kept import Key
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision, check_self_loops
+from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
 from gnnsparse.precision import Precision
+from gnnsparse.transforms import is_direct
 
 __all__ = ["AGNNConv"]
 
@@ -28,8 +30,10 @@ class AGNNConv(torch.nn.Module):
 
     Args:
         requires_grad: whether beta is learned; False: it is a buffer that stays 1.
-        add_self_loops: whether nodes without a self-loop in an edge_index get one. Operands are not changed.
-        precision: precision of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
+        add_self_loops: whether nodes without a self-loop in an edge_index get one, and operands in which
+            nodes lack one are refused. False: edges and operands are used as they are.
+        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
+            and of the operands that it takes; None: "fp32", and that of any operand.
 
     Raises:
         TypeError: an argument is of another type.
@@ -39,12 +43,16 @@ class AGNNConv(torch.nn.Module):
     beta: torch.Tensor
 
     def __init__(
-        self, requires_grad: bool = True, add_self_loops: bool = True, *, precision: Precision | str = "fp32"
+        self,
+        requires_grad: bool = True,
+        add_self_loops: bool = True,
+        *,
+        precision: Precision | str | None = None,
     ) -> None:
         super().__init__()
         self.requires_grad = check_flag("requires_grad", requires_grad)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
-        self.precision = Precision.parse(precision)
+        self.precision = None if precision is None else Precision.parse(precision)
         self._memo = AdjacencyMemo(forever=False)
         if requires_grad:
             self.beta = torch.nn.Parameter(torch.ones(1))
@@ -61,22 +69,29 @@ class AGNNConv(torch.nn.Module):
 
         Args:
             x: [nodes, features], float32, float16 or bfloat16, on the device of `adj`.
-            adj: a SparseOperand [nodes, nodes], whose weights are ignored; prepare it with values="gcn" to
-                add self-loops. Or an edge_index [2, edges], sources over targets, which the layer prepares
-                in the first call, and again if it gets another tensor or the tensor was changed in place; an
-                edge that is repeated counts several times.
+            adj: a SparseOperand [nodes, nodes], whose weights are ignored; values="gcn" prepares one with
+                self-loops. Or an edge_index [2, edges], sources over targets, which the layer prepares in
+                the first call, and again when the edges differ from those of the last one (see
+                GCNConv.forward); an edge that is repeated counts several times.
 
         Returns:
             [nodes, features] in the dtype of x.
 
         Raises:
             TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device.
+            ValueError: an argument has another shape or device, or the operand lacks self-loops or has
+                another precision than the layer was made for.
         """
-        recipe = GcnRecipe(False, 1.0 if self.add_self_loops else None, self.precision)
+        check_features("x", x, None, device=self.beta.device)
+        if isinstance(adj, SparseOperand):
+            check_precision(adj, self.precision)
+            if self.add_self_loops:
+                check_self_loops(adj, "AGNNConv(add_self_loops=False) to do without them")
+        loops = 1.0 if self.add_self_loops else None
+        recipe = GcnRecipe(False, loops, self.precision or Precision.FP32)
         operand, _ = self._memo.resolve(x, adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
-        q, k = _cosine_operands(x, self.beta) if torch.compiler.is_compiling() else _quick(x, self.beta)
+        q, k = (_quick if is_direct() else _cosine_operands)(x, self.beta)
         return attention(operand, q, k, x, scale=1.0, bias=bias)
 
     def __repr__(self) -> str:
@@ -150,7 +165,7 @@ def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
     def make() -> Any:
         if operand.num_edges == operand.nnz:
             return None
-        ones = torch.ones(operand.num_edges, device=operand.device)
+        ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
         return operand.from_coo_order(ones).log()
 
     return operand.kernels.kept.get(_LogCounts(), make)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value
+from gnnsparse.transforms import is_direct
 
 __all__ = ["dropout"]
 
@@ -34,7 +35,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    factor = torch.rand(x.shape).ge_(p).mul_(1 / (1 - p)).to(x.dtype)
-    if torch.is_grad_enabled() and x.requires_grad:
+    factor = torch.rand(x.shape, dtype=torch.float32, device=x.device).ge_(p).mul_(1 / (1 - p)).to(x.dtype)
+    if (torch.is_grad_enabled() and x.requires_grad) or not is_direct():
         return x * factor
     return factor.mul_(x)  # in place, because writing to another array would double the time

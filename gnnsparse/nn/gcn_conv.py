@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision
+from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -21,18 +22,23 @@ class GCNConv(torch.nn.Module):
     and outputs agree with it.
 
     Args:
-        in_channels, out_channels: features of a node in x and in y.
-        improved: whether added self-loops have weight 2. As in PyG, this has no effect without edge weights.
-        cached: with an edge_index: whether the operand of the first call is used in all later calls.
-        add_self_loops: with an edge_index: whether nodes without a self-loop get one; None: if `normalize`.
+        in_channels: features of a node in x.
+        out_channels: features of a node in y.
+        improved: whether added self-loops have weight 2. As in PyG, this has no effect on an edge_index
+            without edge weights.
+        cached: whether the operand made of the first edge_index is used in all later calls.
+        add_self_loops: whether nodes without a self-loop in an edge_index get one; None: if `normalize`.
             It needs `normalize`.
-        normalize: whether an edge_index is scaled by D^-1/2 on both sides.
+        normalize: whether an edge_index is scaled by D^-1/2 on both sides. Operands must have the weights
+            that the layer would make, or are refused. False: operands are used with their own weights.
         bias: whether b is learned; False: there is none.
-        precision: precision of the operands that the layer makes of an edge_index; see gnnsparse.Precision.
+        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
+            and of the operands that it takes; None: "fp32", and that of any operand.
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, or add_self_loops is given without normalize.
+        ValueError: an argument is out of range; add_self_loops is given without normalize, or improved
+            without add_self_loops, where they would do nothing.
     """
 
     def __init__(
@@ -45,20 +51,22 @@ class GCNConv(torch.nn.Module):
         normalize: bool = True,
         bias: bool = True,
         *,
-        precision: Precision | str = "fp32",
+        precision: Precision | str | None = None,
     ) -> None:
         super().__init__()
         if add_self_loops is None:
             add_self_loops = normalize
         if add_self_loops and not normalize:
             bad_value("add_self_loops", "goes with normalize=True only")
-        self.in_channels = check_integer("in_channels", in_channels)
-        self.out_channels = check_integer("out_channels", out_channels)
+        self.in_channels = check_integer("in_channels", in_channels, most=MOST_FEATURES)
+        self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
         self.improved = check_flag("improved", improved)
         self.cached = check_flag("cached", cached)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
         self.normalize = check_flag("normalize", normalize)
-        self.precision = Precision.parse(precision)
+        if improved and not add_self_loops:
+            bad_value("improved", "goes with add_self_loops=True only, as the weight of added self-loops")
+        self.precision = None if precision is None else Precision.parse(precision)
         self._memo = AdjacencyMemo(forever=cached)
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         if check_flag("bias", bias):
@@ -85,11 +93,14 @@ class GCNConv(torch.nn.Module):
         Args:
             x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`. Autocast works as
                 for a linear layer.
-            adj: a SparseOperand [nodes, nodes], which is used with its own weights: `gnnsparse.prepare(...,
-                values="gcn")` makes the matrix of the formula. Or an edge_index [2, edges], sources over
-                targets, which the layer prepares in the first call, and again if it gets another tensor or
-                the tensor was changed in place. In models of several layers each layer would prepare it, so
-                an operand is faster.
+            adj: a SparseOperand [nodes, nodes]: `gnnsparse.prepare(..., values="gcn")` makes the matrix of
+                the formula, with self_loop_weight=2.0 that of `improved`; a layer with normalize=False takes
+                any operand. Or an edge_index [2, edges], sources over targets, which the layer prepares in
+                the first call, and again when the edges differ from those of the last one. On the CPU their
+                contents are compared. On a GPU the tensor object, its address and torch's counter of changes
+                are, so that a change through `.data`, DLPack or another library is not noticed: pass a
+                clone after one. In models of several layers each layer would prepare it, so an operand is
+                faster.
             edge_weight: with an edge_index: floating-point [edges], which gets a gradient if it needs one;
                 None: 1 each.
 
@@ -98,15 +109,45 @@ class GCNConv(torch.nn.Module):
 
         Raises:
             TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or does not go with another one.
+            ValueError: an argument has another shape or device, does not go with another one, or is an
+                operand to which an option of the layer could not be applied.
         """
-        loop_weight = (2.0 if self.improved else 1.0) if self.add_self_loops else None
-        recipe = GcnRecipe(self.normalize, loop_weight, self.precision)
+        check_features("x", x, self.in_channels, self.lin.weight)
+        if isinstance(adj, SparseOperand):
+            self._check_operand(adj)
+        recipe = GcnRecipe(self.normalize, self._loop_weight, self.precision or Precision.FP32)
         operand, values = self._memo.resolve(x, adj, edge_weight, recipe)
         if self._product_first(x, values):
             return F.linear(spmm(operand, x, values), self.lin.weight, self.bias)
         out = spmm(operand, self.lin(x), values)
         return out if self.bias is None else out + self.bias.to(out.dtype)
+
+    @property
+    def _loop_weight(self) -> float | None:
+        return (2.0 if self.improved else 1.0) if self.add_self_loops else None
+
+    def _check_operand(self, operand: SparseOperand) -> None:
+        """Raises a ValueError if an option of the layer asks for what the operand is not."""
+        check_precision(operand, self.precision)
+        if self.cached:
+            bad_value(
+                "cached", "got True with an operand, which is made once anyway; accepted: an edge_index"
+            )
+        if not self.normalize:
+            return
+        plain = "GCNConv(..., normalize=False) to use its own weights"
+        if operand.normalization != "gcn":
+            has = f"values={operand.normalization!r}" if operand.normalization else "weights of its own"
+            accepted = f"values='gcn', an edge_index, or {plain}"
+            bad_value("adj", f"an operand prepared with {has}; accepted: {accepted}")
+        if not self.add_self_loops:
+            bad_value(
+                "add_self_loops",
+                f"got False with an operand that has them; accepted: an edge_index, or {plain}",
+            )
+        if operand.added_loops != self._loop_weight:
+            has = f"the operand was prepared with self_loop_weight={operand.added_loops}"
+            bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {plain}")
 
     def _product_first(self, x: torch.Tensor, values: torch.Tensor | None) -> bool:
         """Returns whether (A x) W costs less than A (x W).

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share, check_tensor
+from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 
@@ -35,15 +36,13 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
     """
     keys = pattern.shape[1]
     accepted = f"a tensor [{keys}] or [batch, {keys}] of bool or of a floating dtype"
-    if not isinstance(key_padding_mask, torch.Tensor) or key_padding_mask.dtype not in _MASK_DTYPES:
-        bad_type("key_padding_mask", key_padding_mask, accepted)
-    mask = key_padding_mask
+    mask = check_tensor("key_padding_mask", key_padding_mask, dtypes=_MASK_DTYPES)
     if mask.dim() not in (1, 2) or mask.shape[-1] != keys:
         bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {accepted}")
     if mask.device != pattern.device:
         bad_value("key_padding_mask", f"is on {mask.device}; accepted: {pattern.device}, as the pattern")
     if mask.dtype == torch.bool:
-        mask = torch.zeros(mask.shape, device=mask.device).masked_fill(mask, float("-inf"))
+        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, float("-inf"))
     return mask.float().index_select(-1, pattern.kernels.csr.indices).unsqueeze(-2)
 
 
@@ -62,7 +61,8 @@ class SparseAttention(torch.nn.Module):
         batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
         fused: None: the plan decides; False: scores, softmax and output are computed by three operations;
             True: a fused kernel runs, or an error is raised if none can.
-        device, dtype: device and dtype of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Raises:
         TypeError: an argument is of another type.
@@ -82,8 +82,8 @@ class SparseAttention(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.embed_dim = check_integer("embed_dim", embed_dim)
-        self.num_heads = check_integer("num_heads", num_heads)
+        self.embed_dim = check_integer("embed_dim", embed_dim, most=MOST_FEATURES)
+        self.num_heads = check_integer("num_heads", num_heads, most=MOST_FEATURES)
         if embed_dim % num_heads:
             bad_value("num_heads", f"got {num_heads}; accepted: a divisor of embed_dim, {embed_dim}")
         self.dropout = check_share("dropout", dropout)
@@ -121,7 +121,8 @@ class SparseAttention(torch.nn.Module):
 
         Args:
             query: [L, E], or [batch, L, E] with batch_first, or [L, batch, E] without.
-            key, value: [S, E], or [batch, S, E] with batch_first, or [S, batch, E] without.
+            key: [S, E], or [batch, S, E] with batch_first, or [S, batch, E] without.
+            value: as key.
             pattern: operand of shape [L, S] made by `gnnsparse.prepare`, for example from a pattern of
                 `gnnsparse.masks`. All sequences and heads share it.
             key_padding_mask: [S] or [batch, S], the argument of `edge_bias`; None: no key is padding.
@@ -165,8 +166,7 @@ class SparseAttention(torch.nn.Module):
 
     def _batch_first(self, name: str, x: Any, length: int) -> torch.Tensor:
         """Checks an input, and returns it as [..., length, E]."""
-        if not isinstance(x, torch.Tensor):
-            bad_type(name, x, f"a tensor of {self.embed_dim} features a token")
+        check_features(name, x, self.embed_dim, self.in_proj_weight, dim=None)
         turned = x.transpose(0, 1) if self._turned(x) else x
         if x.dim() not in (2, 3) or turned.shape[-2:] != (length, self.embed_dim):
             of_batch = "batch, length" if self.batch_first else "length, batch"

@@ -11,6 +11,7 @@ from gnnsparse.api import prepare
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
 from gnnsparse.graph import SparseGraph
+from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -112,12 +113,14 @@ class SparseLinear(torch.nn.Module):
         """The prepared structure of W, on the device of the weights."""
         made = self._operand
         if made is None:
-            graph = SparseGraph(Csr(self.indptr, self.indices, self.in_features))
+            # Copies: Module.share_memory and torch.multiprocessing move the memory of the buffers, and
+            # kernels hold the addresses of the operand's arrays.
+            graph = SparseGraph(Csr(self.indptr.clone(), self.indices.clone(), self.in_features))
             # Tensors made in inference mode could not be used in training later.
             with torch.inference_mode(False):
                 made = prepare(graph, precision=self.precision, cache=False)
-        self._operand = made.to(self.weight.device)
-        return self._operand
+        self._operand = made = made.to(self.weight.device)
+        return made  # another thread may have loaded a state since
 
     def to_dense(self) -> torch.Tensor:
         """Returns W as a dense matrix [out_features, in_features]. Differentiable in `weight`."""
@@ -138,11 +141,8 @@ class SparseLinear(torch.nn.Module):
             TypeError: x is of another type or dtype.
             ValueError: x has another last size or device.
         """
-        if not isinstance(x, torch.Tensor):
-            bad_type("x", x, f"a tensor [..., {self.in_features}]")
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            bad_value("x", f"has shape {tuple(x.shape)}; accepted: (..., {self.in_features})")
-        rows = x.reshape(-1, self.in_features)
+        check_features("x", x, self.in_features, dim=None)
+        rows = x.reshape(x.shape[:-1].numel(), self.in_features)
         y = spmm(self.operand, rows.T, self.weight).T
         if self.bias is not None:
             y = y + self.bias.to(y.dtype)

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn.dropout import dropout as drop
+from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
 from gnnsparse.operand import SparseOperand
 
@@ -46,7 +47,8 @@ class TransformerEncoderLayer(torch.nn.Module):
         batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
         norm_first: whether layer norms come before each block (Xiong et al. 2020) instead of after it.
         bias: whether linear layers and layer norms have biases.
-        device, dtype: device and dtype of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
         fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
             runs, or an error is raised if none can.
 
@@ -77,7 +79,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         self.norm_first = check_flag("norm_first", norm_first)
         self.activation = _activation(activation)
         self.self_attn = SparseAttention(d_model, nhead, dropout, bias, batch_first, fused=fused, **options)
-        check_integer("dim_feedforward", dim_feedforward)
+        check_integer("dim_feedforward", dim_feedforward, most=MOST_FEATURES)
         self.linear1 = torch.nn.Linear(d_model, dim_feedforward, bias=bias, **options)
         self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **options)
         self.norm1 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **options)
@@ -115,6 +117,7 @@ class TransformerEncoderLayer(torch.nn.Module):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
+        check_features("src", src, self.self_attn.embed_dim, self.linear1.weight, dim=None)
         given = (pattern, src_key_padding_mask, is_causal, bias)
         if self.norm_first:
             x = src + self._attend(self.norm1(src), *given)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision, round_operand
+from gnnsparse.transforms import settled
 
 __all__ = [
-    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_operand", "direct", "exact_rounded",
+    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_fits", "check_operand", "direct", "exact_rounded",
     "form_of", "is_plain", "needs_grad", "require_kernels", "resolve_impl",
 ]  # fmt: skip
 
@@ -22,6 +24,12 @@ IMPLS = ("auto", "cuda", "cpu", "reference")
 #: Dtypes of dense arguments; impl="reference" accepts float64 as well.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# torch 2.6 can't tell; there a program fails when another process runs it, since it lacks the operand.
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+
+#: Elements, or columns, from which on a dense argument is compared with the machine's memory.
+_WIDE = 1 << 26
 
 
 def require_kernels(kind: str) -> None:
@@ -65,33 +73,80 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
 
 
 def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
-    """Returns `x` if it is a matrix [rows, any] of an accepted dtype on the operand's device, else raises."""
-    return check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
+    """Returns `x` if it is a matrix [rows, any], on the operand's device and of a dtype that `impl` takes.
+
+    Its numbers are in its memory: negative views are computed.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+        MemoryError: it is too wide for this machine.
+    """
+    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
+    check_fits(name, x, operand)
+    return settled(x)
+
+
+def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
+    """Raises MemoryError if rows as wide as those of `x`, one for each row and column, don't fit on the CPU.
+
+    A tensor that was expanded has that many elements without their memory; a kernel reads a copy.
+    """
+    if torch.compiler.is_compiling():
+        return
+    width = x.shape[-1]
+    if (width < _WIDE and x.numel() < _WIDE) or x.device.type != "cpu":
+        return
+    nbytes = 4 * math.prod(x.shape[:-2]) * max(operand.shape) * width
+    which = f"{name} of shape {tuple(x.shape)} with this A of {operand.shape[0]} x {operand.shape[1]}"
+    check_memory(name, nbytes, which)
 
 
 def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
-    """Returns `values` if they are [nnz], of an accepted dtype and on the operand's device, else raises."""
-    return check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
+    """Returns `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
+
+    Their numbers are in their memory: negative views are computed.
+    """
+    check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
+    return settled(values)
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Returns whether a native kernel can read the memory of all tensors now.
 
     False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
+
+    Raises:
+        RuntimeError: torch.export traces.
     """
     if torch.compiler.is_compiling():
+        if _is_exporting():
+            raise RuntimeError(
+                "torch.export can't export operations of gnnsparse: a program would carry the number of an "
+                "operand, which only this process knows; accepted: torch.compile, or saving the model's "
+                "state_dict and preparing the graph again"
+            )
         return False
-    return all(t is None or type(t) in _PLAIN for t in tensors)
+    for t in tensors:  # noqa: SIM110  (`all` takes several times as long)
+        if t is not None and type(t) not in _PLAIN:
+            return False
+    return True
 
 
 def needs_grad(*tensors: torch.Tensor | None) -> bool:
     """Returns whether autograd records an operation on the tensors."""
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False
 
 
 def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
-    """Returns what checks of a dense tensor depend on; None for other layouts and subclasses of Tensor."""
-    if type(t) in _PLAIN and t.layout is torch.strided:
+    """Returns what checks of a dense tensor depend on.
+
+    None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
+    """
+    if type(t) in _PLAIN and t.layout is torch.strided and not (t.is_neg() or t._is_zerotensor()):
         return t.dtype, t.shape, t.device
     return None
 
@@ -100,7 +155,7 @@ def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Returns a faster `function.apply`, which does not inspect the signature of `forward`.
 
     torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
-    torch.func need it, and they can't call native kernels.
+    torch.func need it. Inside them the operations call another function's `apply`, which has their rules.
     """
     quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return quick
@@ -110,12 +165,24 @@ class _StraightThrough(torch.autograd.Function):
     """Rounds to the precision; the gradient passes unchanged, as through a cast."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, precision: Precision) -> torch.Tensor:
-        return round_operand(x, precision).float()
+    def forward(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+        return round_operand(settled(x), precision).float()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return grad, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, _: Any) -> Any:
+        return tangent
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, precision: Precision) -> Any:
+        return _StraightThrough.apply(x, precision), in_dims[0]
 
 
 def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
@@ -123,4 +190,6 @@ def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
 
     Differentiable; the gradient passes unchanged.
     """
-    return x if x.dtype == torch.float64 else _StraightThrough.apply(x.float(), precision)
+    if x.dtype == torch.float64 or precision is Precision.FP32:
+        return x if x.dtype == torch.float64 else x.float()
+    return _StraightThrough.apply(x.float(), precision)

@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
-from gnnsparse.precision import DTYPE_CODES, Precision, round_operand
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.tiles import VECTOR_BYTES, partial_width
 
 __all__ = [
-    "Loader", "aligned_values", "cpu_loader", "cuda_loader", "holding", "on_its_device", "partial_sums",
+    "Loader", "aligned_values", "cpu_loader", "cuda_loader", "on_its_device", "partial_sums",
 ]  # fmt: skip
 
-#: Converts a dense operand to what the kernels read, and returns it with its native view. The view holds the
-#: address of the returned tensor, which must be kept alive while the view is used.
-Loader = Callable[[torch.Tensor], tuple[torch.Tensor, _native.Dense]]
-
-_Call = TypeVar("_Call", bound=Callable[..., Any])
+#: Converts a dense operand to what the kernels of a GPU read, and returns its native handle.
+Loader = Callable[[torch.Tensor], _native.Dense]
 
 
-def cpu_loader(precision: Precision) -> Loader:
+def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns a loader for the CPU: it rounds a matrix to the precision and makes its rows contiguous."""
-    code = DTYPE_CODES[precision.storage]
     dtype, rounds = precision.storage, precision is Precision.TF32
 
-    def load(x: torch.Tensor) -> tuple[torch.Tensor, _native.Dense]:
+    def load(x: torch.Tensor) -> torch.Tensor:
         if rounds or x.dtype is not dtype:
             x = round_operand(x, precision)
+        if x.is_contiguous():
+            return x
         row_stride, column_stride = x.stride()
-        if column_stride != 1 or row_stride < x.shape[1]:
-            x = x.contiguous()
-            row_stride = x.shape[1]
-        return x, _native.Dense(x.data_ptr(), row_stride, code)
+        return x if column_stride == 1 and row_stride >= x.shape[1] else x.contiguous()
 
     return load
 
@@ -54,12 +47,12 @@ def cuda_loader(
         scale: float32 [rows], factors of X's rows; None: 1 each.
         rounds: whether the loader rounds to TF32; False: the kernels do.
     """
-    dtype, code = precision.storage, DTYPE_CODES[precision.storage]
+    dtype = precision.storage
     per_vector = VECTOR_BYTES // dtype.itemsize
     padded = -(-width // per_vector) * per_vector
 
-    def load(x: torch.Tensor) -> tuple[torch.Tensor, _native.Dense]:
-        (row_stride, column_stride), data = x.stride(), x.data_ptr()
+    def load(x: torch.Tensor) -> _native.Dense:
+        row_stride, column_stride = x.stride()
         ready = (
             scale is None
             and not rounds
@@ -67,19 +60,14 @@ def cuda_loader(
             and column_stride == 1
             and row_stride % per_vector == 0
             and row_stride >= padded
-            and data % VECTOR_BYTES == 0
+            and x.data_ptr() % VECTOR_BYTES == 0
         )
         gpu = path()
         if ready:
-            return x, gpu.native.Dense(data, row_stride, code)
-        rows, columns = x.shape
-        packed = torch.empty(rows, padded, dtype=dtype, device=x.device)
-        view = gpu.native.Dense(packed.data_ptr(), padded, code, rounds)
-        gpu.native.cuda_pack(
-            data, DTYPE_CODES[x.dtype], row_stride, column_stride, address(scale), rows, columns, view,
-            gpu.stream(x.device),
-        )  # fmt: skip
-        return packed, view
+            return gpu.native.Dense(x)
+        view = gpu.native.Dense(torch.empty(x.shape[0], padded, dtype=dtype, device=x.device), rounds)
+        gpu.native.cuda_pack(x, scale, view, gpu.stream(x.device))
+        return view
 
     return load
 
@@ -115,9 +103,3 @@ def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Cal
             return run(*tensors)
 
     return call
-
-
-def holding(run: _Call, *objects: Any) -> _Call:
-    """Returns `run`, after making it keep `objects` alive, of which it holds only addresses."""
-    run.held = objects  # type: ignore[attr-defined]
-    return run

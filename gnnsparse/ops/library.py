@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library.autograd import Info, make_autograd_impl
 
 from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
+from gnnsparse.transforms import is_batch_of_gradients, refuse_transforms
 
 __all__ = ["REGISTERED", "Products", "bind_eager", "eager", "register"]
 
@@ -48,9 +51,9 @@ def bind_eager(products: Products) -> None:
     _eager = products
 
 
-def eager() -> Products:
-    """Returns the functions that eager gradients call."""
-    return _eager
+def eager(grad: torch.Tensor | None = None) -> Products:
+    """Returns the functions that eager gradients and transforms call; `grad` is one at hand, if any."""
+    return REGISTERED if grad is not None and is_batch_of_gradients(grad) else _eager
 
 
 def register(
@@ -67,15 +70,21 @@ def register(
         run: computes the results.
         fake: returns results of the right shapes and dtypes without computing them.
         setup, backward: the gradient, as arguments `setup_context` and `backward` of
-            torch.library.register_autograd; None: the operator has no gradient.
+            torch.library.register_autograd; None: the operator has no gradient, and refuses to record one.
     """
     name = schema.partition("(")[0]
     _library.define(schema)
     for key in ("CPU", "CUDA"):
         _library.impl(name, run, key)
     torch.library.register_fake(f"gnnsparse::{name}", fake, lib=_library)
-    if backward is not None:
-        torch.library.register_autograd(f"gnnsparse::{name}", backward, setup_context=setup, lib=_library)
+    # What torch.library.register_autograd does, behind a check: its operators drop tangents without a word.
+    recorded = make_autograd_impl(getattr(torch.ops.gnnsparse, name).default, Info(backward, setup))
+
+    def run_recorded(keys: Any, *arguments: Any) -> Any:
+        refuse_transforms(name, arguments)
+        return recorded(keys, *arguments)
+
+    _library.impl(name, run_recorded, "Autograd", with_keyset=True)
 
 
 # Gradients with respect to X need the edge values in the order of the transpose.
@@ -87,8 +96,10 @@ def _transpose_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) ->
 
 register(
     "transpose_values(Tensor values, int operand) -> Tensor",
-    lambda values, operand: operand_of(operand).transpose_values(values),
-    lambda values, operand: values.new_empty(values.shape),
+    lambda values, operand: operators.transpose_values(values, operand).transpose_values(values),
+    lambda values, operand: values.new_empty(
+        operators.transpose_values(values, operand).nnz, *values.shape[1:]
+    ),
     _transpose_setup,
     lambda ctx, grad: (_transpose_op(ctx.operand.T, grad.contiguous()), None),
 )

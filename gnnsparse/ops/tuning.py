@@ -106,7 +106,7 @@ def runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
     generator = torch.Generator(csr.device).manual_seed(0)  # torch's default generator is not touched
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, device=csr.device).to(dtype)
+        return torch.randn(*shape, generator=generator, dtype=torch.float32, device=csr.device).to(dtype)
 
     if product.op == "sddmm":
         q, k = random(csr.rows, width), random(csr.cols, width)

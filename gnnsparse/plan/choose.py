@@ -107,7 +107,7 @@ def _counts(problem: Problem) -> str:
     if problem.panels:
         found += [f"{counts.slots} columns of {counts.height}-row panels" for counts in problem.panels]
     elif problem.slots:
-        found.append(f"{problem.slots} columns of 8-row windows")
+        found.append(f"{problem.slots} columns of {problem.slot_rows}-row windows")
     return ", ".join(found)
 
 

@@ -50,6 +50,8 @@ class Problem:
         panels: counts of the matrix in panels, for each height that was counted.
         near: nonzeros whose columns are within NEAR of the diagonal, where neighbouring rows read rows of X
             that lie close together; 0 if rows were reordered or nothing was counted.
+        slot_rows: rows that share the column slots of that format.
+        groups: number of groups of rows that share column slots; 0: all rows, `slot_rows` at a time.
     """
 
     op: str
@@ -65,6 +67,8 @@ class Problem:
     weighted: bool = False
     panels: tuple[PanelCounts, ...] = ()
     near: int = 0
+    slot_rows: int = 8
+    groups: int = 0
 
     @cached_property
     def record(self) -> GpuRecord:
@@ -88,8 +92,8 @@ class Problem:
 
     @property
     def slice_is_resident(self) -> bool:
-        """Whether one slice, 128 bytes of every row of X, stays in L2."""
-        return self.cols * SLICE_BYTES <= self.record.memory.resident_bytes
+        """Whether one slice, 128 bytes of every row of X or all of a shorter row, stays in L2."""
+        return self.cols * min(SLICE_BYTES, self.row_bytes) <= self.record.memory.resident_bytes
 
     @property
     def stores_values(self) -> bool:

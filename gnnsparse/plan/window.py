@@ -1,4 +1,4 @@
-"""Plans of the window kernel: Tensor Cores over row windows of 8 or 16 rows, in any format of windows."""
+"""Plans of the window kernel: Tensor Cores over windows of 8 or 16 rows, in any format of windows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from gnnsparse.tiles import WINDOW_K_TILE
 
 __all__ = ["WINDOW", "WindowPlan", "takes"]
 
-#: Rows of a window that the mean length is computed with.
-_ROWS = 8
 #: The least limit on the K tiles of a window's parts; the limit is larger if the mean window is long.
 _TILE_LIMIT = 24
 
@@ -69,8 +67,8 @@ class WindowKernel(Kernel):
 
     def default(self, problem: Problem) -> WindowPlan:
         """Returns a plan that cuts windows much longer than the mean."""
-        windows = -(-problem.rows // _ROWS)
-        mean = problem.slots / WINDOW_K_TILE / max(windows, 1)
+        groups = problem.groups or -(-problem.rows // problem.slot_rows)
+        mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
         residual = replace(CSR.default(problem), reasons=())
         return WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual)
 

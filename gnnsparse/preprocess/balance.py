@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address
+from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
@@ -58,11 +58,10 @@ class WorkList:
 
     @cached_property
     def view(self) -> _native.WorkList:
-        """The handle of the list for native functions; the tensors must outlive it."""
+        """The handle of the list for native functions."""
         return _native.WorkList(
-            address(self.items), self.count, address(self.row_offsets), address(self.cuts),
-            self.cuts.shape[0], self.partials, self.prefetch_distance,
-        )  # fmt: skip
+            self.items, self.cuts, self.partials, self.row_offsets, self.prefetch_distance
+        )
 
 
 def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:

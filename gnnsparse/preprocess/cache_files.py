@@ -229,7 +229,7 @@ class Opened:
             places.append(total)
             total += -(-(array.end - array.begin) // _ALIGNMENT) * _ALIGNMENT
         if total == 0:
-            return {array.name: torch.empty(array.shape, dtype=array.dtype) for array in layout}
+            return {array.name: torch.empty(array.shape, dtype=array.dtype, device="cpu") for array in layout}
         check_memory("cache", total, "a file of the cache")
         memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(AttributeError, OSError):
@@ -239,7 +239,7 @@ class Opened:
         for array, place in zip(layout, places, strict=True):
             nbytes = array.end - array.begin
             self._fill(target[place : place + nbytes], start + array.begin)
-            flat = torch.empty(0, dtype=array.dtype)
+            flat = torch.empty(0, dtype=array.dtype, device="cpu")
             if nbytes:
                 count = nbytes // array.dtype.itemsize
                 flat = torch.frombuffer(memory, dtype=array.dtype, count=count, offset=place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address, run_cuda
+from gnnsparse.csr import Csr, run_cuda
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
@@ -28,12 +28,10 @@ def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
 
 def _split(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the first row of each window, and the rows kept out; on the CPU, because the scan is serial."""
-    window_rows = torch.empty(csr.rows, dtype=torch.int32)
-    residual = torch.empty(csr.rows, dtype=torch.int32)
+    window_rows = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
+    residual = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
     limits = short_row_limits(csr.rows, csr.nnz)
-    windows, kept_out = _native.split_short_rows(
-        csr.view, spec.window, *limits, address(window_rows), address(residual)
-    )
+    windows, kept_out = _native.split_short_rows(csr.view, spec.window, *limits, window_rows, residual)
     return window_rows[:windows].clone(), residual[:kept_out].clone()
 
 
@@ -80,28 +78,23 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     csr.check_scratch(bytes_per_column=12 * threads)
     window_rows, residual = _split(csr, spec) if spec.split_short_rows else (None, None)
     panels = -(-csr.rows // spec.panel) if window_rows is None else window_rows.numel()
-    columns_of = torch.zeros(panels, dtype=torch.int64)
-    bricks_of = torch.zeros(panels, dtype=torch.int64) if spec.active_bricks else None
-    values_of = torch.zeros(panels, dtype=torch.int64) if spec.packed else None
-    empty = torch.zeros(panels + 1, dtype=torch.int64)
-    shape = BlockedMatrix(
-        spec, csr.rows, csr.cols, csr.nnz, empty, torch.empty(0, dtype=torch.int32), window_rows
-    )
-    _native.count_panels(
-        csr.view, shape.view(), address(columns_of), address(bricks_of), address(values_of), threads
-    )
+    columns_of = torch.zeros(panels, dtype=torch.int64, device="cpu")
+    bricks_of = torch.zeros_like(columns_of) if spec.active_bricks else None
+    values_of = torch.zeros_like(columns_of) if spec.packed else None
+    empty = torch.zeros(panels + 1, dtype=torch.int64, device="cpu")
+    no_columns = torch.empty(0, dtype=torch.int32, device="cpu")
+    shape = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, empty, no_columns, window_rows)
+    _native.count_panels(csr.view, shape.view(), columns_of, bricks_of, values_of, threads)
 
     panel_ptr = _running_sum(_padded(columns_of, spec.pad))
     panel_bricks = None if bricks_of is None else _running_sum(bricks_of)
     panel_values = None if values_of is None else _running_sum(values_of)
     slots = int(panel_ptr[-1])
     out = _allocate(spec, slots, panel_bricks, torch.device("cpu"))
-    value_index = torch.empty(csr.nnz, dtype=torch.int64) if _places_values(spec) else None
-    columns = torch.empty(slots, dtype=torch.int32)
+    value_index = torch.empty(csr.nnz, dtype=torch.int64, device="cpu") if _places_values(spec) else None
+    columns = torch.empty(slots, dtype=torch.int32, device="cpu")
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
-    _native.fill_blocked(
-        csr.view, target.view(), address(panel_bricks), address(panel_values), address(value_index), threads
-    )
+    _native.fill_blocked(csr.view, target.view(), panel_bricks, panel_values, value_index, threads)
     if spec.encoding == "entries":
         return _with_entries(target, csr, values, None)
     total = 0 if panel_values is None else int(panel_values[-1])
@@ -125,9 +118,7 @@ def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]
     position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)
     run_cuda(
         csr.device,
-        lambda *ws: _native.cuda_count_panels(
-            csr.view, spec.panel, address(columns_of), address(position), *ws
-        ),
+        lambda *ws: _native.cuda_count_panels(csr.view, spec.panel, columns_of, position, *ws),
     )
     return columns_of, position
 
@@ -142,10 +133,8 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
     value_index = torch.empty(csr.nnz, dtype=torch.int64, device=device) if _places_values(spec) else None
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, **out)
     with torch.cuda.device(device):
-        _native.cuda_fill_blocked(
-            csr.view, target.view(), address(position), address(columns), address(target.bitmap),
-            address(value_index), path().stream(device),
-        )  # fmt: skip
+        stream = path().stream(device)
+        _native.cuda_fill_blocked(csr.view, target.view(), position, value_index, stream)
     if spec.encoding == "entries":
         return _with_entries(target, csr, values, position)
     return _with_values(target, csr, values, value_index, csr.nnz, None)
@@ -193,12 +182,12 @@ def _with_entries(
     values = values.contiguous()
     k_tiles = bitmap_form.slots // spec.block
     counts = torch.zeros(k_tiles, dtype=torch.int64, device=device)
-    bits = address(bitmap_form.bitmap)
+    bits = bitmap_form.bitmap
     if position is None:
-        _native.count_entries(bits, k_tiles, address(counts))
+        _native.count_entries(bits, counts)
     else:
         with torch.cuda.device(device):
-            _native.cuda_count_entries(bits, k_tiles, address(counts), path().stream(device))
+            _native.cuda_count_entries(bits, counts, path().stream(device))
     value_ptr = _running_sum(_padded(counts, _native.ENTRY_VECTOR))
     entries = torch.full((int(value_ptr[-1]),), _native.NO_ENTRY, dtype=torch.int32, device=device)
     arrays = {**bitmap_form.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
@@ -206,13 +195,12 @@ def _with_entries(
     made = BlockedMatrix(spec, bitmap_form.rows, bitmap_form.cols, bitmap_form.nnz, **arrays)
     if position is None:
         threads = torch.get_num_threads()
-        _native.fill_entries(csr.view, made.view(), bits, address(values), address(entries), threads)
+        _native.fill_entries(csr.view, made.view(), bits, values, entries, threads)
     else:
         with torch.cuda.device(device):
             _native.cuda_fill_entries(
-                csr.view, made.view(), address(position), bits, address(values), address(entries),
-                path().stream(device),
-            )  # fmt: skip
+                csr.view, made.view(), position, bits, values, entries, path().stream(device)
+            )
     return made
 
 
@@ -229,6 +217,8 @@ def _with_values(
     spec = target.spec
     if value_index is not None and values is not None:
         count = target.slots * spec.window if spec.encoding == "dense" else packed
+        if spec.encoding == "dense":  # by its sign a zero of the matrix differs from one that fills a block
+            values = values.masked_fill(values == 0, -0.0)
         placed = torch.zeros(count, dtype=values.dtype, device=values.device)
         inside = value_index >= 0
         placed[value_index[inside]] = values[inside]
@@ -240,7 +230,7 @@ def _with_values(
         lengths = csr.degrees[rows]
         start = _running_sum(lengths)
         picked = torch.repeat_interleave(csr.indptr[:-1][rows] - start[:-1], lengths)
-        picked += torch.arange(int(start[-1]))
+        picked += torch.arange(int(start[-1]), device=picked.device)
         arrays["residual_rows"] = residual
         arrays["residual_ptr"] = start
         arrays["residual_cols"] = csr.indices[picked]

@@ -39,6 +39,8 @@ def _row_sums(graph: SparseGraph) -> torch.Tensor:
     """Sums each row's values, float64 [rows]: in float64 counts are exact, and rounding errors are small."""
     if graph.values is None:
         return graph.csr.degrees.to(torch.float64)
+    if graph.nnz == 0:  # segment_reduce refuses an empty tensor
+        return torch.zeros(graph.num_rows, dtype=torch.float64, device=graph.device)
     return torch.segment_reduce(graph.values.double(), "sum", lengths=graph.csr.degrees, initial=0.0)
 
 
@@ -48,8 +50,8 @@ def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
     kept = source >= 0
     values = graph.values
     if values is not None or weight != 1.0:
-        old = torch.ones(graph.nnz, device=graph.device) if values is None else values
-        values = torch.full((csr.nnz,), weight, device=graph.device)
+        old = torch.ones(graph.nnz, dtype=torch.float32, device=graph.device) if values is None else values
+        values = torch.full((csr.nnz,), weight, dtype=torch.float32, device=graph.device)
         values[kept] = old[source[kept].long()]
     new_index = torch.empty(graph.nnz, dtype=source.dtype, device=graph.device)
     new_index[source[kept].long()] = kept.nonzero().flatten().to(source.dtype)
@@ -128,7 +130,7 @@ def explicit_values(
         [nnz] in the storage dtype.
     """
     if values is None:
-        values = torch.ones(csr.nnz, device=csr.device)
+        values = torch.ones(csr.nnz, dtype=torch.float32, device=csr.device)
     row_scale, col_scale = scales
     if row_scale is not None:
         by_row = row_scale if row_ids is None else row_scale[row_ids.long()]

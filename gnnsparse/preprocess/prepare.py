@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr, index_dtype
+from gnnsparse.errors import check_memory
 from gnnsparse.formats import FormatSpec, format_spec
 from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
@@ -20,7 +21,12 @@ from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize,
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
-__all__ = ["Prepared", "Recipe", "build", "inverse", "transpose_of"]
+__all__ = ["Prepared", "Recipe", "build", "check_size", "inverse", "transpose_of"]
+
+#: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
+#: normalisation, in a blocked format, and when rows are reordered. Each is a measured peak, rounded down.
+_ROW_BYTES = {None: 24, "mean": 40, "gcn": 56}
+_BLOCKED_ROW_BYTES, _ORDERED_ROW_BYTES = 44, 72
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,11 @@ class Recipe:
     format: str = "csr"
     panel: int | None = None
     precision: Precision = Precision.FP32
+
+    @property
+    def added_loops(self) -> float | None:
+        """Weight of the self-loops that nodes without one get; None: none are added."""
+        return self.self_loop_weight if self.normalization == "gcn" else None
 
     def spec(self, density: float) -> FormatSpec | None:
         """Returns the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
@@ -71,6 +82,8 @@ class Prepared:
         edge_map: for each input edge the index of its nonzero in `forward`, int32 or int64 [edges]; None:
             edge e is nonzero e.
         report: a dict with "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
+        normalization: name of the weights that were computed, "gcn" or "mean"; None: they were given.
+        added_loops: weight of the self-loops that nodes without one got; None: none were added.
     """
 
     forward: Oriented
@@ -78,6 +91,8 @@ class Prepared:
     transpose_map: torch.Tensor
     edge_map: torch.Tensor | None = None
     report: dict[str, Any] = field(default_factory=dict)
+    normalization: str | None = None
+    added_loops: float | None = None
 
 
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
@@ -193,6 +208,27 @@ def transpose_of(forward: Oriented, csr: Csr, row_ids: torch.Tensor | None, inde
     return Oriented(csr, row_ids, None, forward.values, value_index, forward.col_scale, forward.row_scale)
 
 
+def check_size(num_nodes: Any, recipe: Recipe) -> None:
+    """Raises MemoryError if a matrix with so many rows can't be prepared in the memory that there is.
+
+    The arrays of an edge_index do not show how many rows its matrix has, so the memory for them would be
+    found missing only after minutes. Wrong values of `num_nodes` are left to the checks of SparseGraph.
+
+    Args:
+        num_nodes: argument of `gnnsparse.prepare`, for a graph on the CPU.
+        recipe: the parameters of the preparation.
+    """
+    rows = num_nodes[-1] if isinstance(num_nodes, (tuple, list)) and num_nodes else num_nodes
+    if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 2**31:
+        return
+    row_bytes = max(
+        _ROW_BYTES.get(recipe.normalization, 0),
+        _BLOCKED_ROW_BYTES if recipe.format != "csr" else 0,
+        _ORDERED_ROW_BYTES if recipe.reorder != "none" else 0,
+    )
+    check_memory("num_nodes", row_bytes * rows, f"preparing a matrix of {rows} rows")
+
+
 def build(source: Source, recipe: Recipe) -> Prepared:
     """Prepares a graph by a recipe, on the device of the source."""
     start = time.perf_counter()
@@ -212,7 +248,8 @@ def build(source: Source, recipe: Recipe) -> Prepared:
         "seconds": time.perf_counter() - start,
         "edges": graph.num_edges,
     }
-    return Prepared(forward, backward, index, ordered.edge_map, report)
+    made = recipe.normalization, recipe.added_loops
+    return Prepared(forward, backward, index, ordered.edge_map, report, *made)
 
 
 def _same_values(weights: Weighted, backward: Oriented) -> bool:

@@ -6,12 +6,12 @@ its content. Values have checksums alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from gnnsparse.array_checks import check_array, check_csr, check_permutation, check_range
+from gnnsparse.array_checks import check_csr, check_host_array, check_indices, check_permutation
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import ARRAYS, BlockedMatrix, FormatSpec, check_blocked
@@ -133,11 +133,11 @@ def _unpack_structure(
 ) -> tuple[Csr, torch.Tensor | None, BlockedMatrix | None]:
     """Takes the arrays of one orientation out of `tensors`, and checks them."""
     csr = Csr(_take(tensors, f"{prefix}.indptr"), _take(tensors, f"{prefix}.indices"), cols)
-    check_array(f"{prefix}.indptr", csr.indptr, (torch.int64,), rows + 1)
+    check_host_array(f"{prefix}.indptr", csr.indptr, (torch.int64,), rows + 1)
     check_csr(prefix, csr)
     row_ids = tensors.pop(f"{prefix}.row_ids", None)
     if row_ids is not None:
-        check_array(f"{prefix}.row_ids", row_ids, (torch.int32,))
+        check_host_array(f"{prefix}.row_ids", row_ids, (torch.int32,))
         check_permutation(f"{prefix}.row_ids", row_ids, rows)
     if form is None:
         return csr, row_ids, None
@@ -162,13 +162,13 @@ def _is_finite(values: torch.Tensor | None) -> bool:
 def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> None:
     """Checks the arrays that both orientations share: lengths, dtypes, and indices."""
     if "edge_map" in shared:
-        check_array("edge_map", shared["edge_map"], _INDEX_DTYPES, facts.edges)
-        check_range("edge_map", shared["edge_map"], nnz)
+        check_host_array("edge_map", shared["edge_map"], _INDEX_DTYPES, facts.edges)
+        check_indices("edge_map", shared["edge_map"], nnz)
     elif facts.edges != nnz:
         bad_value("metadata.edges", f"got {facts.edges}; accepted without an edge_map: {nnz}")
     for name, count in (("values", nnz), ("row_scale", facts.rows), ("col_scale", facts.cols)):
         if name in shared:
-            check_array(name, shared[name], (torch.float32,), count)
+            check_host_array(name, shared[name], (torch.float32,), count)
     if not _is_finite(shared.get("values")):
         bad_value("values", "are not finite")
 
@@ -186,7 +186,7 @@ def _check_transpose(forward: Oriented, backward: Oriented, index: torch.Tensor)
     if backward.csr.nnz != nnz:
         bad_value("backward.indices", f"has {backward.csr.nnz} nonzeros; accepted: {nnz}")
     check_permutation("transpose_map", index, nnz)
-    some = torch.arange(0, nnz, max(1, nnz // _SAMPLES))
+    some = torch.arange(0, nnz, max(1, nnz // _SAMPLES), device="cpu")
     there = _places(forward, index[some].long())
     here = _places(backward, some)
     if not (torch.equal(there[0], here[1]) and torch.equal(there[1], here[0])):
@@ -194,8 +194,9 @@ def _check_transpose(forward: Oriented, backward: Oriented, index: torch.Tensor)
 
 
 def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Prepared:
-    """Restores the prepared graph that `pack` made tensors and plain values of.
+    """Restores the prepared graph that `pack` made tensors and plain values of, all but how its values arose.
 
+    `normalization` and `added_loops` are None: they are known from the recipe.
     Everything is checked. Native code and kernels that run on the result stay inside its arrays, whatever
     the tensors and plain values hold.
 
@@ -241,7 +242,8 @@ def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
         spec = recipe.spec(csr.nnz / max(csr.rows * csr.cols, 1))
         if not _same_format(metadata["format"], _plain_format(spec, recipe.precision.storage), spec):
             bad_value("metadata.format", f"is not that of {recipe.format} in {recipe.precision.value}")
-        return prepared
+        # The key stands for the recipe, so that the file need not hold these.
+        return replace(prepared, normalization=recipe.normalization, added_loops=recipe.added_loops)
 
     return cache.load(key, read)
 

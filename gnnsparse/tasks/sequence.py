@@ -218,6 +218,9 @@ def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
     """
     with naming("pattern"):
         name = check_choice("name", options.get("name"), tuple(PATTERNS))
+        for option, value in options.items():
+            if isinstance(value, int) and abs(value) >= 2**31:
+                bad_value(option, f"got {value}; accepted: an integer of 32 bits")
         return PATTERNS[name](length, **{key: value for key, value in options.items() if key != "name"})
 
 
@@ -229,6 +232,8 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
 
     def check(self, run: RunOptions) -> None:
         """Raises an error if an option of the pattern is not accepted, by making a pattern of length 1."""
+        if "pattern" not in run.groups:
+            bad_value("pattern", f"got nothing; accepted: {', '.join(PATTERNS)}, and its options")
         make_pattern(run.groups["pattern"], 1)
 
     def identity(self, run: RunOptions) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from gnnsparse.training.device import resolve_device
 if TYPE_CHECKING:
     from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
     from gnnsparse.tasks.sequence import SequenceBatch, SequenceClassifier, SequenceData
+    from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint
     from gnnsparse.training.data import PreparedData, RepeatedBatch
-    from gnnsparse.training.fitting import CheckpointError, FitResult, check_checkpoint, fit
+    from gnnsparse.training.fitting import FitResult, fit
+    from gnnsparse.training.folders import RunFolder, RunFolderError, RunFolderWarning
     from gnnsparse.training.module import TaskModule
 
 __all__ = [
@@ -31,6 +33,9 @@ __all__ = [
     "PreparedData",
     "PreprocessConfig",
     "RepeatedBatch",
+    "RunFolder",
+    "RunFolderError",
+    "RunFolderWarning",
     "SequenceBatch",
     "SequenceClassifier",
     "SequenceData",
@@ -44,8 +49,10 @@ __all__ = [
 _HOMES = {
     "gnnsparse.tasks.node": ("FullGraphData", "GraphBatch", "NodeClassifier", "Part"),
     "gnnsparse.tasks.sequence": ("SequenceBatch", "SequenceClassifier", "SequenceData"),
+    "gnnsparse.training.checkpoint": ("CheckpointError", "check_checkpoint"),
     "gnnsparse.training.data": ("PreparedData", "RepeatedBatch"),
-    "gnnsparse.training.fitting": ("CheckpointError", "FitResult", "check_checkpoint", "fit"),
+    "gnnsparse.training.fitting": ("FitResult", "fit"),
+    "gnnsparse.training.folders": ("RunFolder", "RunFolderError", "RunFolderWarning"),
     "gnnsparse.training.module": ("TaskModule",),
 }
 

@@ -6,11 +6,15 @@ brings them to the host.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
 import os
 import statistics
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from gnnsparse.training.checkpoint import IDENTITY, SUM, checkpoint_sum
+from gnnsparse.training.folders import RunFolderWarning
 
 __all__ = ["BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "Validation"]
 
@@ -95,16 +102,29 @@ class History(Callback):
         values = iter(torch.stack(tensors).tolist())
         for epoch, row in self._rows:
             self.latest = {name: next(values) for name in row}
-            for logger in trainer.loggers:
-                logger.log_metrics(self.latest, step=epoch)
+            _log(trainer, functools.partial(_log_row, row=self.latest, step=epoch))
             if not math.isfinite(loss := self.latest["train/loss"]):
                 raise FloatingPointError(
                     f"training diverged: the loss of {self.unit} {epoch} is {loss}; try a smaller "
                     "optimizer.lr or precision=fp32"
                 )
-        for logger in trainer.loggers:
-            logger.save()
+        _log(trainer, lambda logger: logger.save())
         self._rows = []
+
+
+def _log_row(logger: Any, row: dict[str, float], step: int) -> None:
+    logger.log_metrics(row, step=step)
+
+
+def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
+    """Writes to all loggers. One that can't be written to is dropped, after a RunFolderWarning."""
+    for logger in trainer.loggers:
+        try:
+            write(logger)
+        except OSError as error:
+            trainer.loggers = [other for other in trainer.loggers if other is not logger]
+            problem = f"{type(logger).__name__} can't write to {logger.log_dir}: {error.strerror or error}"
+            warnings.warn(f"{problem}; training goes on without it", RunFolderWarning, stacklevel=2)
 
 
 class BestEpoch(Callback):
@@ -180,8 +200,9 @@ class BestEpoch(Callback):
 class Checkpoints(Callback):
     """Writes last.ckpt, from which a run can be resumed, and best.ckpt, the best weights.
 
-    Files are written atomically. last.ckpt includes the state of torch's random number generators, so that a
-    resumed run drops out what an uninterrupted one would.
+    Files are written atomically. If the disk is full or fails, a RunFolderWarning says so, the files of
+    before stay, and training goes on. last.ckpt includes the state of torch's random number generators, so
+    that a resumed run drops out what an uninterrupted one would.
 
     Args:
         folder: the folder to write to; None: nothing is written, and state is restored only.
@@ -216,8 +237,9 @@ class Checkpoints(Callback):
         self._write(trainer, module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Adds the identity of the run to last.ckpt."""
-        checkpoint["gnnsparse"] = self._identity
+        """Adds the identity of the run and a checksum to last.ckpt."""
+        checkpoint[IDENTITY] = self._identity
+        checkpoint[SUM] = checkpoint_sum(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores."""
@@ -233,16 +255,31 @@ class Checkpoints(Callback):
     def _write(self, trainer: pl.Trainer, module: Any) -> None:
         if self._folder is None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
         part = self._folder / "part.ckpt"
-        trainer.save_checkpoint(part)
-        os.replace(part, self._folder / "last.ckpt")
-        if (epoch := self._best.epoch) > self._best_written:
-            content = {"epoch": epoch, "score": self._best.score, "gnnsparse": self._identity}
-            torch.save({"state_dict": self._best.weights, **content}, part)
-            os.replace(part, self._folder / "best.ckpt")
-            self._best_written = epoch
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._write_files(trainer, self._folder, part)
+        except (OSError, RuntimeError) as error:  # torch.save reports a full disk by a RuntimeError
+            if isinstance(error, RuntimeError) and part.name not in str(error) and "write" not in str(error):
+                raise
+            with contextlib.suppress(OSError):
+                part.unlink()
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(
+                f"the checkpoints in {self._folder} can't be written ({reason}); training goes on",
+                RunFolderWarning,
+                stacklevel=2,
+            )
         self._written_at = time.monotonic()
+
+    def _write_files(self, trainer: pl.Trainer, folder: Path, part: Path) -> None:
+        trainer.save_checkpoint(part)
+        os.replace(part, folder / "last.ckpt")
+        if (epoch := self._best.epoch) > self._best_written:
+            content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity}
+            torch.save({"state_dict": self._best.weights, **content}, part)
+            os.replace(part, folder / "best.ckpt")
+            self._best_written = epoch
 
 
 class EpochTimer(Callback):
@@ -253,6 +290,11 @@ class EpochTimer(Callback):
 
     def __init__(self) -> None:
         self._marks: list[Any] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first step was begun."""
+        return bool(self._marks)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         """Records the start of a step."""

@@ -36,6 +36,8 @@ DECAYS = ("first", "all")
 SCHEDULES = ("none", "cosine")
 #: Values of `trainer.logger`.
 LOGGERS = ("csv", "tensorboard", "both", "none")
+#: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
+_MOST = 2**31 - 1
 
 
 def _choice(default: str, choices: Sequence[str]) -> Any:
@@ -66,13 +68,17 @@ def _check_fields(section: str, settings: Any) -> None:
 
 
 def _integer(name: str, value: Any, least: int = 1) -> None:
-    check_integer(name, value, least, f"an integer, at least {least}")
+    accepted = f"an integer, at least {least}"
+    if check_integer(name, value, least, accepted) > _MOST:
+        bad_value(name, f"got {value}; accepted: at most {_MOST}")
 
 
 def _number(name: str, value: Any, *, zero: bool) -> None:
     accepted = "a number, 0 or more" if zero else "a number above 0"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
+    if isinstance(value, int) and abs(value) > _MOST:
+        bad_value(name, f"got an integer of {value.bit_length()} bits; accepted: {accepted}")
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         bad_value(name, f"got {value}; accepted: {accepted}")
 
@@ -172,6 +178,8 @@ class PreprocessConfig:
         _check_fields("preprocess", self)
         if not isinstance(self.cache, (bool, str)):
             bad_type("preprocess.cache", self.cache, "true, false or a folder")
+        if self.cache == "" or (isinstance(self.cache, str) and "\0" in self.cache):
+            bad_value("preprocess.cache", f"got {self.cache!r}; accepted: true, false or a folder")
 
 
 #: The groups of options that every task has, with their settings classes.

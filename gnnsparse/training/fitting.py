@@ -27,8 +27,10 @@ from gnnsparse.training.callbacks import (
     ProgressBar,
     Validation,
 )
+from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint, check_fits
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import PreparedData
+from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.module import TaskModule
 
 __all__ = ["CheckpointError", "FitResult", "check_checkpoint", "fit"]
@@ -40,10 +42,6 @@ _GPU_MODES: dict[Precision, tuple[Any, str]] = {
     Precision.FP16: ("16-mixed", "high"),
     Precision.BF16: ("bf16-mixed", "high"),
 }
-
-
-class CheckpointError(ValueError):
-    """A run can't be resumed from a checkpoint; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def fit(
     data: PreparedData,
     config: TrainerConfig,
     *,
-    folder: Path | None = None,
+    folder: Path | RunFolder | None = None,
     resume: Path | None = None,
     identity: dict[str, Any] | None = None,
 ) -> FitResult:
@@ -90,7 +88,8 @@ def fit(
         module: the model and its optimiser.
         data: the training data, on the device to train on.
         config: settings of the training loop.
-        folder: folder for logs and checkpoints; None: nothing is written, and `config.logger` is ignored.
+        folder: folder for logs and checkpoints, which no other run has used, except the one that `resume`
+            goes on with; None: nothing is written, and `config.logger` is ignored.
         resume: the last.ckpt of an earlier run, from which training goes on until `config.max_epochs`; None:
             training begins anew.
         identity: plain values by name that identify the run. They are stored in checkpoints, and must equal
@@ -101,14 +100,41 @@ def fit(
 
     Raises:
         CheckpointError: `resume` can't be used.
+        RunFolderError: another run has the folder, it can't be written to, or lacks space for checkpoints.
         FloatingPointError: the loss became infinite or NaN.
     """
-    identity, steps = identity or {}, data.steps_per_epoch
-    if resume is not None:
-        check_checkpoint(resume, config, identity, steps)
+    identity, own = identity or {}, folder if isinstance(folder, RunFolder) else None
+    try:
+        if resume is not None:
+            check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
+        if own is None and folder is not None:
+            own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
+        return _fit(module, data, config, own, resume, identity)
+    except (CheckpointError, RunFolderError):  # nothing was trained
+        if own is not None:
+            own.release()
+        raise
+    finally:
+        if own is not None and own is not folder:
+            own.finish()
+
+
+def _fit(
+    module: TaskModule,
+    data: PreparedData,
+    config: TrainerConfig,
+    folder: RunFolder | None,
+    resume: Path | None,
+    identity: dict[str, Any],
+) -> FitResult:
+    """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
+    steps = data.steps_per_epoch
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
     timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
-    keep = folder / "checkpoints" if folder is not None and config.checkpoint else None
+    keep = None
+    if folder is not None and config.checkpoint:
+        folder.check_space(_checkpoint_bytes(module), "the checkpoints of this model")
+        keep = folder.path / "checkpoints"  # made by the first write
     # The order matters: History adds a step's row before Validation adds scores to it, and BestEpoch has the
     # scores before Checkpoints writes the weights.
     callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
@@ -121,7 +147,8 @@ def fit(
     with _quiet(), _matmul_precision(data.precision, device):
         trainer = _make_trainer(config, data, callbacks, folder)
         start = time.perf_counter()
-        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        with _restoring(resume, timer):
+            trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
@@ -139,8 +166,29 @@ def fit(
     )
 
 
+def _checkpoint_bytes(module: TaskModule) -> int:
+    """Returns what a run's checkpoints take at most: the last one, the one that replaces it, and the best."""
+    weights = sum(tensor.nbytes for tensor in module.state_dict().values())
+    moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)
+    return 2 * (2 * weights + moments) + weights + 2**20
+
+
+@contextlib.contextmanager
+def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
+    """Names the checkpoint in errors that come before the first step, when Lightning restores it."""
+    try:
+        yield
+    except (OSError, FloatingPointError):
+        raise
+    except Exception as error:  # Lightning and torch raise errors of many types
+        if resume is None or timer.has_begun:
+            raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise CheckpointError(f"resume: {resume} can't be restored ({reason})") from error
+
+
 def _make_trainer(
-    config: TrainerConfig, data: PreparedData, callbacks: list[Callback], folder: Path | None
+    config: TrainerConfig, data: PreparedData, callbacks: list[Callback], folder: RunFolder | None
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
@@ -156,52 +204,19 @@ def _make_trainer(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        default_root_dir=folder,
+        default_root_dir=None if folder is None else folder.path,
     )
 
 
-def _loggers(config: TrainerConfig, folder: Path | None) -> list[Logger]:
+def _loggers(config: TrainerConfig, folder: RunFolder | None) -> list[Logger]:
     loggers: list[Logger] = []
     if folder is None or config.logger == "none":
         return loggers
-    logs = folder / "logs"
     for name, kind in (("csv", CSVLogger), ("tensorboard", TensorBoardLogger)):
         if config.logger in (name, "both"):
-            (logs / name).mkdir(parents=True, exist_ok=True)  # the logger warns if it is missing
-            loggers.append(kind(logs, name=name))
+            folder.make(f"logs/{name}")  # the logger warns if it is missing
+            loggers.append(kind(folder.path / "logs", name=name))
     return loggers
-
-
-def check_checkpoint(
-    path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
-) -> None:
-    """Raises an error if a run can't be resumed from a checkpoint.
-
-    Args:
-        path: the checkpoint.
-        config: settings of the run.
-        identity: plain values by name that identify the run, the argument of `fit`.
-        steps_per_epoch: optimiser steps of an epoch; None: unknown yet, and epochs are not compared.
-
-    Raises:
-        CheckpointError: there is no such file, it is no checkpoint, it belongs to a run of another identity,
-            or it has all epochs of the run already.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        steps, written = int(checkpoint["global_step"]), dict(checkpoint["gnnsparse"])
-    except FileNotFoundError:
-        raise CheckpointError(f"resume: there is no file {path}") from None
-    except Exception as error:  # torch.load raises errors of many types
-        raise CheckpointError(f"resume: {path} is no last.ckpt of a run ({type(error).__name__})") from error
-    for name, value in identity.items():
-        if written.get(name) != value:
-            was = f"{name}={written.get(name)}"
-            raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
-    done = 0 if steps_per_epoch is None else steps // steps_per_epoch
-    if done >= config.max_epochs:
-        accepted = f"more than {done}, the epochs of {path}"
-        raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
 
 
 def _by_part(metrics: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:

@@ -12,135 +12,142 @@
 namespace gnnsparse::bindings {
 namespace {
 
-HeadsView make_heads(Address data, int64_t batch, int64_t head, int64_t row, int dtype) {
-  HeadsView view;
-  view.dtype = dtype_of(dtype);
-  if (data % size_of(view.dtype) != 0) reject("data", "is not aligned to its element type");
-  require_size(batch, "batch");
-  require_size(head, "head");
-  require_size(row, "row");
-  view.data = reinterpret_cast<const void*>(data);
-  view.batch = batch;
-  view.head = head;
-  view.row = row;
-  return view;
+HeadsHandle make_heads(const py::object& tensor) {
+  HeadsHandle heads{strided_of<4>(tensor, "heads"), HeadsView(), tensor};
+  if (!heads.given) return heads;
+  HeadsView& view = heads.view;
+  view.dtype = storage_dtype(heads, "heads");
+  if (heads.size[3] > 1 && heads.stride[3] != 1)
+    reject("heads", "has rows that are not contiguous");
+  view.data = heads.data;
+  view.batch = heads.stride[0];
+  view.head = heads.stride[1];
+  view.row = heads.stride[2];
+  return heads;
 }
 
-EdgeValuesView make_edge_values(Address data, int64_t batch, int64_t head, int dtype) {
-  const HeadsView checked = make_heads(data, batch, head, 0, dtype);
-  return {checked.data, checked.batch, checked.head, checked.dtype};
+EdgeValuesHandle of_edges(const py::object& tensor) {
+  EdgeValuesHandle edges;
+  static_cast<Memory&>(edges) = hold(tensor, "edge values");
+  if (!edges.given) return edges;
+  if (!edges.contiguous) reject("edge values", "is not contiguous");
+  edges.nnz = edges.count;
+  return edges;
 }
 
-void require_heads(const HeadsView& view, int64_t elements, const char* name) {
-  if (view.data == nullptr && elements > 0) reject(name, "is null");
-}
-
-struct AttentionSizes {
-  int64_t batches;
-  int64_t heads;
-  int64_t d;
-  int64_t dv;
-};
-
-struct Dropout {
-  double p;
-  Address seed;  // int64 [1] where the kernel runs; 0: no dropout
-};
-
-Dropout make_dropout(double p, Address seed) {
-  if (!(p >= 0 && p < 1)) reject("dropout_p", "must be in [0, 1)");
-  return {p, seed};
-}
-
-AttentionProblem make_problem(const HeadsView& q, const HeadsView& k, const HeadsView& v,
-                              const EdgeValuesView& bias, const AttentionSizes& sizes, double scale,
-                              bool is_causal, const Dropout& dropout, int precision) {
-  AttentionProblem problem;
-  for (const int64_t size : {sizes.batches, sizes.heads, sizes.d, sizes.dv}) {
-    require_size(size, "sizes");
+EdgeValuesHandle of_heads_and_edges(const Strided<3>& tensor) {
+  EdgeValuesHandle edges;
+  static_cast<Memory&>(edges) = tensor;
+  if (tensor.size[2] > 1 && tensor.stride[2] != 1) {
+    reject("edge values", "has edges that are not contiguous");
   }
+  edges.batches = tensor.size[0];
+  edges.heads = tensor.size[1];
+  edges.nnz = tensor.size[2];
+  // A stride of 0 shares what there is one of.
+  edges.view.batch = edges.batches == 1 ? 0 : tensor.stride[0];
+  edges.view.head = edges.heads == 1 ? 0 : tensor.stride[1];
+  return edges;
+}
+
+EdgeValuesHandle make_edge_values(const py::object& tensor) {
+  Strided<3> many;
+  EdgeValuesHandle edges =
+      read_strided(tensor, &many) && many.given ? of_heads_and_edges(many) : of_edges(tensor);
+  if (!edges.given) return edges;
+  edges.view.data = edges.data;
+  edges.view.dtype = storage_dtype(edges, "edge values");
+  edges.owner = tensor;
+  return edges;
+}
+
+AttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v,
+                             const EdgeValuesHandle& bias, double scale, bool is_causal,
+                             double dropout_p, const py::object& seed, int precision) {
+  if (!(dropout_p >= 0 && dropout_p < 1)) reject("dropout_p", "must be in [0, 1)");
+  AttentionHandle call{AttentionProblem(), q.size[2], k.size[2], q, k, v, bias, hold(seed, "seed")};
+  AttentionProblem& problem = call.problem;
   problem.precision = precision_of(precision);
-  for (const HeadsView* view : {&q, &k, &v}) {
-    if (view->dtype != storage_of(problem.precision)) {
+  for (const HeadsHandle* heads : {&q, &k, &v}) {
+    if (!heads->given) reject("q, k and v", "must be given");
+    if (heads->view.dtype != storage_of(problem.precision)) {
       reject("q, k and v", "must have the storage dtype of the precision");
     }
   }
-  problem.q = q;
-  problem.k = k;
-  problem.v = v;
-  problem.bias = bias;
-  problem.batches = sizes.batches;
-  problem.heads = sizes.heads;
-  problem.d = sizes.d;
-  problem.dv = sizes.dv;
+  problem.q = q.view;
+  problem.k = k.view;
+  problem.v = v.view;
+  problem.bias = bias.view;
+  problem.batches = q.size[0];
+  problem.heads = q.size[1];
+  problem.d = q.size[3];
+  problem.dv = v.size[3];
+  product("q", problem.batches, problem.heads, call.queries, problem.d);
   problem.scale = static_cast<float>(scale);
   problem.is_causal = is_causal;
-  problem.seed = optional_array<const int64_t>(dropout.seed, "seed");
-  if (problem.seed != nullptr) {
-    problem.threshold = dropout_threshold(dropout.p);
-    problem.kept_scale = static_cast<float>(1 / (1 - dropout.p));
+  if (call.seed.given) {
+    problem.seed =
+        array<const int64_t>(call.seed, 1, call.seed.on_host ? Place::kHost : Place::kGpu, "seed");
+    problem.threshold = dropout_threshold(dropout_p);
+    problem.kept_scale = static_cast<float>(1 / (1 - dropout_p));
   }
-  return problem;
+  return call;
 }
 
-// What the passes over `a` share. `one_batch`, `one_head`: all of them in one group.
-cpu::AttentionArgs make_args(const AttentionProblem& problem, const CsrView& a, Address row_ids,
-                             bool one_batch, bool one_head, Address lse, int64_t rows) {
-  const int64_t heads = problem.batches * problem.heads;
-  require_heads(problem.q, heads * rows * problem.d, "q");
-  const int64_t columns = a.rows + a.cols - rows;
-  require_heads(problem.k, heads * columns * problem.d, "k");
-  require_heads(problem.v, heads * columns * problem.dv, "v");
+// What the passes over `a` share, which is the pattern or its transpose. `one_batch`, `one_head`:
+// all of them in one group.
+cpu::AttentionArgs make_args(const AttentionHandle& call, const CsrHandle& matrix,
+                             const Memory& row_ids, bool one_batch, bool one_head,
+                             const Memory& lse, bool transposed) {
+  const CsrView& a = host(matrix);
   cpu::AttentionArgs args;
-  args.problem = problem;
+  args.problem = transposed ? call.checked(a.cols, a.rows, a.nnz, Place::kHost)
+                            : call.checked(a.rows, a.cols, a.nnz, Place::kHost);
   args.a = a;
-  args.row_ids = optional_array<const int32_t>(row_ids, "row_ids");
-  args.batch_groups = one_batch ? 1 : problem.batches;
-  args.head_groups = one_head ? 1 : problem.heads;
-  args.lse = array<float>(lse, heads * rows, "lse");
+  args.transposed = transposed;
+  args.row_ids = optional_host_array<const int32_t>(row_ids, a.rows, "row_ids");
+  args.batch_groups = one_batch ? 1 : args.problem.batches;
+  args.head_groups = one_head ? 1 : args.problem.heads;
+  args.lse = host_array<float>(lse, product("lse", call.head_count(), call.queries), "lse");
   return args;
 }
 
-void forward(const AttentionProblem& problem, const CsrView& a, Address row_ids, bool one_head,
-             const HeadsView& out, Address lse, int threads) {
-  cpu::AttentionArgs args = make_args(problem, a, row_ids, false, one_head, lse, a.rows);
-  require_heads(out, problem.batches * problem.heads * a.rows * problem.dv, "out");
-  args.out = out;
-  if (problem.batches * problem.heads > 0) cpu::attention(args, require_threads(threads));
+void forward(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids, bool one_head,
+             const HeadsHandle& out, const Memory& lse, int threads) {
+  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, lse, false);
+  args.out = out.checked(args.problem.batches, args.problem.heads, call.queries, args.problem.dv,
+                         Place::kHost, "out");
+  if (call.head_count() > 0) cpu::attention(args, require_threads(threads));
 }
 
-void require_grad(const AttentionProblem& problem, const HeadsView& grad, int64_t rows) {
-  require_heads(grad, problem.batches * problem.heads * rows * problem.dv, "grad");
-  if (grad.dtype != problem.q.dtype) reject("grad", "must have the dtype of q");
+void row_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
+               bool one_batch, bool one_head, const Memory& lse, const Memory& delta,
+               const AttentionGradsHandle& grads, int threads) {
+  cpu::AttentionArgs args = make_args(call, a, row_ids, one_batch, one_head, lse, false);
+  args.grad = grads.checked_out(call, Place::kHost);
+  args.delta = host_array<float>(delta, call.head_count() * call.queries, "delta");
+  args.dq = call.of_queries(grads.dq, args.problem.d, Place::kHost, "dq");
+  args.dbias = grads.checked_dbias(call, args.a.nnz, Place::kHost);
+  // One thread adds the gradients of heads that share a bias.
+  if (args.dbias.data != nullptr && ((grads.dbias.batches == 1 && args.batch_groups > 1) ||
+                                     (grads.dbias.heads == 1 && args.head_groups > 1))) {
+    reject("dbias", "is shared by heads that are not in one group");
+  }
+  if (call.head_count() > 0) cpu::attention_row_grads(args, require_threads(threads));
 }
 
-void row_grads(const AttentionProblem& problem, const CsrView& a, Address row_ids, bool one_batch,
-               bool one_head, Address lse, Address delta, const AttentionGradsHandle& grads,
-               int threads) {
-  cpu::AttentionArgs args = make_args(problem, a, row_ids, one_batch, one_head, lse, a.rows);
-  const int64_t heads = problem.batches * problem.heads;
-  require_grad(problem, grads.out, a.rows);
-  require_float32(grads.dbias);
-  args.grad = grads.out;
-  args.delta = array<float>(delta, heads * a.rows, "delta");
-  args.dq = grads.dq;
-  args.dbias = grads.dbias;
-  if (heads > 0) cpu::attention_row_grads(args, require_threads(threads));
-}
-
-void column_grads(const AttentionProblem& problem, const CsrView& a, Address row_ids, bool one_head,
-                  const NnzIndicesHandle& nnz_index_map, Address lse, Address delta,
-                  const AttentionGradsHandle& grads, int threads) {
-  cpu::AttentionArgs args = make_args(problem, a, row_ids, false, one_head, lse, a.cols);
-  const int64_t heads = problem.batches * problem.heads;
-  require_grad(problem, grads.out, a.cols);
-  args.nnz_index_map = index_view(nnz_index_map.data, nnz_index_map.wide, a.nnz, "nnz_index_map");
-  args.transposed = true;
-  args.grad = grads.out;
-  args.delta = array<float>(delta, heads * a.cols, "delta");
-  args.dk = grads.dk;
-  args.dv = grads.dv;
-  if (heads > 0) cpu::attention_column_grads(args, require_threads(threads));
+void column_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
+                  bool one_head, const Memory& nnz_index_map, const Memory& lse,
+                  const Memory& delta, const AttentionGradsHandle& grads, int threads) {
+  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, lse, true);
+  args.grad = grads.checked_out(call, Place::kHost);
+  const MutableIndexView map =
+      index_array(nnz_index_map, args.a.nnz, Place::kHost, "nnz_index_map");
+  args.nnz_index_map = {map.data, map.wide};
+  args.delta = host_array<float>(delta, call.head_count() * call.queries, "delta");
+  args.dk = call.of_keys(grads.dk, args.problem.d, Place::kHost, "dk");
+  args.dv = call.of_keys(grads.dv, args.problem.dv, Place::kHost, "dv");
+  if (call.head_count() > 0) cpu::attention_column_grads(args, require_threads(threads));
 }
 
 py::tuple philox(const std::array<uint32_t, 4>& c, int64_t seed) {
@@ -149,40 +156,33 @@ py::tuple philox(const std::array<uint32_t, 4>& c, int64_t seed) {
 }
 
 void bind_handles(py::module_& m) {
-  py::class_<HeadsView>(m, "Heads")
-      .def(py::init(&make_heads), py::arg("data"), py::arg("batch"), py::arg("head"),
-           py::arg("row"), py::arg("dtype"));
-  py::class_<EdgeValuesView>(m, "EdgeValues")
-      .def(py::init(&make_edge_values), py::arg("data"), py::arg("batch"), py::arg("head"),
-           py::arg("dtype"));
-  py::class_<AttentionSizes>(m, "AttentionSizes")
-      .def(py::init([](int64_t batches, int64_t heads, int64_t d, int64_t dv) {
-             return AttentionSizes{batches, heads, d, dv};
-           }),
-           py::arg("batches"), py::arg("heads"), py::arg("d"), py::arg("dv"));
-  py::class_<Dropout>(m, "Dropout").def(py::init(&make_dropout), py::arg("p"), py::arg("seed"));
-  py::class_<AttentionProblem>(m, "Attention")
+  const py::object none = py::none();
+  py::class_<HeadsHandle>(m, "Heads").def(py::init(&make_heads), py::arg("tensor") = none);
+  py::class_<EdgeValuesHandle>(m, "EdgeValues")
+      .def(py::init(&make_edge_values), py::arg("tensor") = none);
+  py::class_<AttentionHandle>(m, "Attention")
       .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("bias"),
-           py::arg("sizes"), py::arg("scale"), py::arg("is_causal"), py::arg("dropout"),
+           py::arg("scale"), py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"),
            py::arg("precision"));
   py::class_<AttentionRowsHandle>(m, "AttentionRows")
-      .def(py::init([](const HeadsView& out, Address lse, Address row_stats) {
-             return AttentionRowsHandle{out, lse, row_stats};
+      .def(py::init([](const HeadsHandle& out, const py::object& lse, const py::object& row_stats) {
+             return AttentionRowsHandle{out, hold(lse, "lse"), hold(row_stats, "row_stats")};
            }),
-           py::arg("out"), py::arg("lse"), py::arg("row_stats") = 0);
+           py::arg("out"), py::arg("lse"), py::arg("row_stats") = none);
   py::class_<AttentionGradsHandle>(m, "AttentionGrads")
-      .def(py::init([](const HeadsView& out, const HeadsView& dq, const HeadsView& dk,
-                       const HeadsView& dv, const EdgeValuesView& dbias) {
+      .def(py::init([](const HeadsHandle& out, const HeadsHandle& dq, const HeadsHandle& dk,
+                       const HeadsHandle& dv, const EdgeValuesHandle& dbias) {
              return AttentionGradsHandle{out, dq, dk, dv, dbias};
            }),
            py::arg("out"), py::arg("dq"), py::arg("dk"), py::arg("dv"), py::arg("dbias"));
   py::class_<DkvPartialsHandle>(m, "DkvPartials")
-      .def(py::init([](Address data, int64_t heads, int64_t count, Address place_of_slot,
-                       Address column_starts) {
-             return DkvPartialsHandle{data, heads, count, place_of_slot, column_starts};
+      .def(py::init([](const py::object& data, int64_t heads, const py::object& place_of_slot,
+                       const py::object& column_starts) {
+             return DkvPartialsHandle{hold(data, "dkv_partials"), heads,
+                                      hold(place_of_slot, "place_of_slot"),
+                                      hold(column_starts, "column_starts")};
            }),
-           py::arg("data"), py::arg("heads"), py::arg("count"), py::arg("place_of_slot"),
-           py::arg("column_starts"));
+           py::arg("data"), py::arg("heads"), py::arg("place_of_slot"), py::arg("column_starts"));
 }
 
 }  // namespace

@@ -1,40 +1,84 @@
-// Handles of attention's arguments that its CPU and CUDA bindings share.
+// Handles of attention's arguments that its CPU and CUDA bindings share. They own their tensors.
 #pragma once
 
 #include "checks.h"
 #include "gnnsparse/attention_problem.h"
+#include "handles.h"
 
 namespace gnnsparse::bindings {
 
-// What a pass knows of the query rows beside q.
-struct AttentionRowsHandle {
-  HeadsView out;      // the result
-  Address lse;        // float32 [batches, heads, L]
-  Address row_stats;  // float32 [batches, heads, L, 4]; 0 in the forward pass
+// [batches, heads, rows, width] with contiguous rows; without memory: not wanted.
+struct HeadsHandle : Strided<4> {
+  HeadsView view;
+  py::object owner;
+
+  // Checks the shape, and returns the view.
+  const HeadsView& checked(int64_t batches, int64_t heads, int64_t rows, int64_t width, Place place,
+                           const char* name) const;
+  HeadsView checked_if_given(int64_t batches, int64_t heads, int64_t rows, int64_t width,
+                             Place place, const char* name) const {
+    return given ? checked(batches, heads, rows, width, place, name) : HeadsView();
+  }
 };
 
-// The gradient of the result, and where the gradients of the arguments go. An array without an
-// address is not wanted.
+// Edge values [1 or batches, 1 or heads, nnz], or [nnz], contiguous along the edges.
+struct EdgeValuesHandle : Memory {
+  EdgeValuesView view;
+  int64_t batches = 1;
+  int64_t heads = 1;
+  int64_t nnz = 0;
+  py::object owner;
+
+  const EdgeValuesView& checked(int64_t of_batches, int64_t of_heads, int64_t of_nnz, Place place,
+                                const char* name) const;
+};
+
+// The arguments of attention, whose shapes fit one another: L queries and S keys.
+struct AttentionHandle {
+  AttentionProblem problem;
+  int64_t queries = 0;
+  int64_t keys = 0;
+  HeadsHandle q, k, v;
+  EdgeValuesHandle bias;
+  Held seed;
+
+  int64_t head_count() const { return problem.batches * problem.heads; }
+  // Checks that a pattern of L rows and S columns goes with them.
+  const AttentionProblem& checked(int64_t rows, int64_t cols, int64_t nnz, Place place) const;
+  HeadsView of_queries(const HeadsHandle& x, int64_t width, Place place, const char* name) const {
+    return x.checked_if_given(problem.batches, problem.heads, queries, width, place, name);
+  }
+  HeadsView of_keys(const HeadsHandle& x, int64_t width, Place place, const char* name) const {
+    return x.checked_if_given(problem.batches, problem.heads, keys, width, place, name);
+  }
+};
+
+// What a pass knows of the query rows beside q.
+struct AttentionRowsHandle {
+  HeadsHandle out;  // the result
+  Held lse;         // float32 [batches, heads, L]
+  Held row_stats;   // float32 [batches, heads, L, 4]; None in the forward pass
+};
+
+// The gradient of the result, and where the gradients of the arguments go. What is None is not
+// wanted.
 struct AttentionGradsHandle {
-  HeadsView out;
-  HeadsView dq;
-  HeadsView dk;
-  HeadsView dv;
-  EdgeValuesView dbias;  // float32, added to
+  HeadsHandle out;
+  HeadsHandle dq;
+  HeadsHandle dk;
+  HeadsHandle dv;
+  EdgeValuesHandle dbias;  // float32, added to
+
+  const HeadsView& checked_out(const AttentionHandle& call, Place place) const;
+  EdgeValuesView checked_dbias(const AttentionHandle& call, int64_t nnz, Place place) const;
 };
 
 // Where the fused backward pass puts what column slots add to dK and dV: see DkvPartials.
 struct DkvPartialsHandle {
-  Address data;
+  Held data;
   int64_t heads;
-  int64_t count;
-  Address place_of_slot;
-  Address column_starts;
+  Held place_of_slot;
+  Held column_starts;
 };
-
-// A bias's gradient is added up in float32.
-inline void require_float32(const EdgeValuesView& dbias) {
-  if (dbias.data != nullptr && dbias.dtype != DType::kFloat32) reject("dbias", "must be float32");
-}
 
 }  // namespace gnnsparse::bindings

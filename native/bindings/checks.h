@@ -1,53 +1,19 @@
-// Checks on the raw addresses and sizes that Python hands over. A failed check is a ValueError
-// that names the argument; nothing is read before every check has passed.
+// Checks on numbers that Python hands over, and dense matrices.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
-#include <cstdint>
+#include <algorithm>
 #include <iterator>
-#include <stdexcept>
-#include <string>
+#include <tuple>
+#include <utility>
 
 #include "gnnsparse/precision.h"
+#include "memory.h"
 
 namespace gnnsparse::bindings {
-
-namespace py = pybind11;
-using Address = std::uintptr_t;
-
-[[noreturn]] inline void reject(const std::string& name, const std::string& problem) {
-  throw std::invalid_argument(name + ": " + problem);
-}
-
-inline void require_size(int64_t value, const char* name) {
-  if (value < 0) reject(name, "must not be negative, got " + std::to_string(value));
-}
-
-// A typed pointer to `count` elements. A null address is accepted only for an empty array.
-template <class T>
-T* array(Address address, int64_t count, const char* name) {
-  require_size(count, name);
-  if (address == 0 && count > 0)
-    reject(name, "is null but has " + std::to_string(count) + " elements");
-  if (address % alignof(T) != 0) reject(name, "is not aligned to its element type");
-  return reinterpret_cast<T*>(address);
-}
-
-// A typed pointer that may be null.
-template <class T>
-T* optional_array(Address address, const char* name) {
-  return array<T>(address, 0, name);
-}
 
 inline void require_code(int code, size_t count, const char* name) {
   if (code >= 0 && static_cast<size_t>(code) < count) return;
   reject(name, "code must be 0 to " + std::to_string(count - 1) + ", got " + std::to_string(code));
-}
-
-inline DType dtype_of(int code) {
-  require_code(code, std::size(kDTypes), "dtype");
-  return static_cast<DType>(code);
 }
 
 inline Precision precision_of(int code) {
@@ -55,30 +21,70 @@ inline Precision precision_of(int code) {
   return static_cast<Precision>(code);
 }
 
-struct Dense {
-  Address data;
-  int64_t stride;
-  int dtype;
-  bool rounded;
+// A matrix whose rows are contiguous.
+struct Dense : Strided<2> {
+  DType dtype = DType::kFloat32;
+  bool rounded = false;
+  py::object owner;
 };
+
+// The dtype and the row stride of a matrix whose rows have to be contiguous.
+inline std::pair<DType, int64_t> row_major(const Strided<2>& matrix, const char* name) {
+  if (!matrix.given) reject(name, "is None");
+  const DType dtype = storage_dtype(matrix, name);
+  if (matrix.size[1] > 1 && matrix.stride[1] != 1) {
+    reject(name, "has rows that are not contiguous");
+  }
+  // torch gives a dimension of one element any stride.
+  const int64_t stride = matrix.stride[0];
+  return {dtype, matrix.size[0] < 2 ? std::max(stride, matrix.size[1]) : stride};
+}
+
+inline Dense make_dense(const py::object& tensor, bool rounded) {
+  Dense dense{strided_of<2>(tensor, "dense"), DType::kFloat32, rounded, tensor};
+  std::tie(dense.dtype, dense.stride[0]) = row_major(dense, "dense");
+  return dense;
+}
 
 // A row-major matrix of at least rows x width elements.
 template <class View>
-View matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
-  const DType dtype = dtype_of(dense.dtype);
-  if (dense.stride < width) reject(name, "rows overlap: the row stride is smaller than the width");
-  if (dense.data == 0 && rows * width > 0) reject(name, "is null");
-  if (dense.data % size_of(dtype) != 0) reject(name, "is not aligned to its element type");
+View matrix(const Strided<2>& dense, DType dtype, int64_t stride, int64_t rows, int64_t width,
+            Place place, const char* name) {
+  require_size(rows, name);
+  require_size(width, name);
+  if (dense.size[0] < rows || dense.size[1] < width) {
+    reject(name, "has shape (" + std::to_string(dense.size[0]) + ", " +
+                     std::to_string(dense.size[1]) + "); accepted: at least (" +
+                     std::to_string(rows) + ", " + std::to_string(width) + ")");
+  }
+  if (stride < width) {
+    reject(name, "rows overlap: the row stride is smaller than the width");
+  }
+  require_place(dense, place, name);
+  if (dense.data == nullptr && dense.count > 0) reject(name, "has no memory");
+  require_aligned(dense, static_cast<uintptr_t>(size_of(dtype)), name);
   View view;
-  view.data = reinterpret_cast<decltype(view.data)>(dense.data);
-  view.stride = dense.stride;
+  view.data = dense.data;
+  view.stride = stride;
   view.dtype = dtype;
+  return view;
+}
+
+template <class View>
+View host_matrix(const Strided<2>& dense, int64_t rows, int64_t width, const char* name) {
+  const auto [dtype, stride] = row_major(dense, name);
+  return matrix<View>(dense, dtype, stride, rows, width, Place::kHost, name);
+}
+template <class View>
+View gpu_matrix(const Dense& dense, int64_t rows, int64_t width, const char* name) {
+  View view = matrix<View>(dense, dense.dtype, dense.stride[0], rows, width, Place::kGpu, name);
   view.rounded = dense.rounded;
   return view;
 }
 
 inline int require_threads(int threads) {
-  if (threads < 1) reject("threads", "must be at least 1, got " + std::to_string(threads));
+  require_at_least_one(threads, "threads");
+  if (threads > (1 << 16)) reject("threads", "must be at most 65536");
   return threads;
 }
 

@@ -41,10 +41,6 @@ void bind_constants(py::module_& m) {
   m.attr("PANEL_BRICK_ROWS") = bricks;
   m.attr("SPMM_PANEL_BLOCKS") = blocks;
 
-  py::dict dtypes;
-  for (const NamedDType& row : kDTypes) dtypes[row.name] = static_cast<int>(row.type);
-  m.attr("DTYPE_CODES") = dtypes;
-
   py::dict encodings;
   encodings["dense"] = static_cast<int>(Encoding::kDense);
   encodings["bitmap"] = static_cast<int>(Encoding::kBitmap);

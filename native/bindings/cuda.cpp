@@ -3,13 +3,15 @@
 namespace gnnsparse::bindings {
 namespace {
 
-void gather_floor(Address columns, int64_t count, const Dense& x, int64_t n, Address out,
+// `columns` lists rows of `x`, and `out` has room for each multiprocessor of its GPU.
+void gather_floor(const Memory& columns, const Dense& x, int64_t n, const Memory& out,
                   Address stream) {
-  const auto view = matrix<DenseView>(x, count, n, "x");
-  require_aligned(x.data, "x");
+  const auto view = gpu_matrix<DenseView>(x, 0, n, "x");
+  require_aligned(x, 16, "x");
   if (view.stride * size_of(view.dtype) % 16 != 0) reject("x", "rows must be 16-byte aligned");
-  cuda::gather_floor(array<const int32_t>(columns, count, "columns"), count, view, n,
-                     array<uint32_t>(out, cuda::kGatherFloorWords, "out"), stream_of(stream));
+  cuda::gather_floor(gpu_array<const int32_t>(columns, columns.count, "columns"), columns.count,
+                     view, n, gpu_array<uint32_t>(out, out.count, "out"),
+                     out.count / cuda::kGatherFloorWords, stream_of(stream));
 }
 
 }  // namespace
@@ -21,8 +23,7 @@ void bind_cuda(py::module_& m) {
   bind_cuda_softmax(m);
   bind_cuda_preprocess(m);
   m.def("cuda_gather_floor", &gather_floor, py::call_guard<py::gil_scoped_release>(),
-        py::arg("columns"), py::arg("count"), py::arg("x"), py::arg("n"), py::arg("out"),
-        py::arg("stream"));
+        py::arg("columns"), py::arg("x"), py::arg("n"), py::arg("out"), py::arg("stream"));
 }
 
 }  // namespace gnnsparse::bindings

@@ -6,20 +6,18 @@
 
 namespace gnnsparse::bindings {
 
-inline cuda::Stream stream_of(Address stream) { return reinterpret_cast<cuda::Stream>(stream); }
+using Address = std::uintptr_t;
 
-inline void require_aligned(Address address, const char* name) {
-  if (address % 16 != 0) reject(name, "must be aligned to 16 bytes");
-}
+inline cuda::Stream stream_of(Address stream) { return reinterpret_cast<cuda::Stream>(stream); }
 
 // A dense argument whose rows are read 16 bytes at a time.
 inline DenseView vector_matrix(const Dense& dense, int64_t rows, int64_t width, Precision precision,
                                const char* name) {
-  const auto view = matrix<DenseView>(dense, rows, width, name);
+  const auto view = gpu_matrix<DenseView>(dense, rows, width, name);
   if (view.dtype != storage_of(precision)) {
     reject(name, "must be in the storage type of the precision");
   }
-  require_aligned(dense.data, name);
+  require_aligned(dense, 16, name);
   if (rows > 1 && view.stride * size_of(view.dtype) % 16 != 0) {
     reject(name, "rows must be 16-byte aligned");
   }

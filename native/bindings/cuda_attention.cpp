@@ -1,3 +1,5 @@
+#include <initializer_list>
+
 #include "attention_args.h"
 #include "cuda_args.h"
 #include "problem_args.h"
@@ -6,115 +8,133 @@ namespace gnnsparse::bindings {
 namespace {
 
 // 16-byte vectors of every row of every head.
-void require_head_vectors(const HeadsView& view, Precision precision, const char* name) {
+void require_head_vectors(const HeadsHandle& heads, Precision precision, const char* name) {
+  const HeadsView& view = heads.view;
   const auto in_bytes = [&](int64_t stride) { return stride * size_of(view.dtype); };
   if (view.dtype != storage_of(precision)) {
     reject(name, "must be in the storage type of the precision");
   }
-  require_aligned(reinterpret_cast<Address>(view.data), name);
-  if (in_bytes(view.batch) % 16 != 0 || in_bytes(view.head) % 16 != 0 ||
-      in_bytes(view.row) % 16 != 0) {
-    reject(name, "rows must be 16-byte aligned");
+  require_aligned(heads, 16, name);
+  // torch gives a dimension of one element any stride, which is not used.
+  const int64_t used[] = {heads.size[0] > 1 ? in_bytes(view.batch) : 0,
+                          heads.size[1] > 1 ? in_bytes(view.head) : 0,
+                          heads.size[2] > 1 ? in_bytes(view.row) : 0};
+  for (const int64_t stride : used) {
+    if (stride % 16 != 0) reject(name, "rows must be 16-byte aligned");
   }
-  if (in_bytes(view.row) > UINT32_MAX) reject(name, "rows are 4 GiB long or longer");
-  if (in_bytes(view.batch) / 16 > UINT32_MAX || in_bytes(view.head) / 16 > UINT32_MAX) {
+  if (used[2] > UINT32_MAX) reject(name, "rows are 4 GiB long or longer");
+  if (used[0] / 16 > UINT32_MAX || used[1] / 16 > UINT32_MAX) {
     reject(name, "heads are 64 GiB or more apart");
   }
 }
 
-// What every pass is given. `queries` is L, also where `a` is the transpose.
-PanelAttention panel_attention(const AttentionProblem& problem, const BlockedView& a,
+// What every pass is given. `transposed`: `a` is the pattern's transpose, whose rows are keys.
+// `widths`: those of its partial sums.
+PanelAttention panel_attention(const AttentionHandle& call, const BlockedHandle& a,
                                const StoredRowsHandle& rows, const WorkListHandle& work,
-                               Address partial, int64_t queries) {
-  require_head_vectors(problem.q, problem.precision, "q");
-  require_head_vectors(problem.k, problem.precision, "k");
-  require_head_vectors(problem.v, problem.precision, "v");
-  PanelAttention p = attention_over(problem, a, rows, work, true);
-  p.stored = stored_rows(rows, a.rows);
-  p.partial = array<float>(partial, p.work.partials, "partial");
-  p.head_count = problem.batches * problem.heads;
-  p.queries = queries;
+                               const Memory& partial, bool transposed,
+                               std::initializer_list<int64_t> widths) {
+  require_head_vectors(call.q, call.problem.precision, "q");
+  require_head_vectors(call.k, call.problem.precision, "k");
+  require_head_vectors(call.v, call.problem.precision, "v");
+  PanelAttention p = attention_over(call, a, rows, work, transposed);
+  int64_t floats = kPartialRowStats;
+  for (const int64_t width : widths) floats += cuda::partial_stride(width);
+  const int64_t panels = product("partial", call.head_count(), p.work.partials, p.a.shape.panel);
+  p.partial = gpu_array<float>(partial, product("partial", panels, floats), "partial");
   return p;
 }
 
-void set_output(PanelAttention& p, const AttentionRowsHandle& given) {
-  p.out = given.out;
-  p.lse = array<float>(given.lse, p.head_count * p.queries, "lse");
+void set_output(PanelAttention& p, const AttentionHandle& call, const AttentionRowsHandle& given) {
+  p.out = given.out.checked(p.problem.batches, p.problem.heads, p.queries, p.problem.dv,
+                            Place::kGpu, "out");
+  p.lse = gpu_array<float>(given.lse, call.head_count() * p.queries, "lse");
 }
 
-void attention_panel(const AttentionProblem& problem, const BlockedView& a,
-                     const StoredRowsHandle& rows, const WorkListHandle& work, Address partial,
-                     const AttentionRowsHandle& given, Address stream) {
-  PanelAttention p = panel_attention(problem, a, rows, work, partial, a.rows);
-  set_output(p, given);
+void attention_panel(const AttentionHandle& call, const BlockedHandle& a,
+                     const StoredRowsHandle& rows, const WorkListHandle& work,
+                     const Memory& partial, const AttentionRowsHandle& given, Address stream) {
+  PanelAttention p = panel_attention(call, a, rows, work, partial, false, {call.problem.dv});
+  set_output(p, call, given);
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
 }
 
-void set_grad(PanelAttention& p, const AttentionRowsHandle& given,
+void set_grad(PanelAttention& p, const AttentionHandle& call, const AttentionRowsHandle& given,
               const AttentionGradsHandle& grads) {
+  p.grad = grads.checked_out(call, Place::kGpu);
   require_head_vectors(grads.out, p.problem.precision, "grad");
-  require_aligned(given.row_stats, "row_stats");
-  p.grad = grads.out;
-  p.row_stats = array<float>(given.row_stats, p.head_count * p.queries, "row_stats");
+  require_aligned(given.row_stats, 16, "row_stats");
+  const int64_t floats = product("row_stats", call.head_count(), p.queries, kRowStatsFloats);
+  p.row_stats = gpu_array<float>(given.row_stats, floats, "row_stats");
 }
 
 // What the pass over rows is given, alone or as part of the fused backward pass.
-void set_rows(PanelAttention& p, const AttentionRowsHandle& given,
-              const AttentionGradsHandle& grads) {
-  set_grad(p, given, grads);
-  set_output(p, given);
-  require_float32(grads.dbias);
-  p.dq = grads.dq;
-  p.dbias = grads.dbias;
+void set_rows(PanelAttention& p, const AttentionHandle& call, const AttentionRowsHandle& given,
+              const AttentionGradsHandle& grads, int64_t nnz) {
+  set_grad(p, call, given, grads);
+  set_output(p, call, given);
+  p.dq = call.of_queries(grads.dq, p.problem.d, Place::kGpu, "dq");
+  p.dbias = grads.checked_dbias(call, nnz, Place::kGpu);
 }
 
-void attention_panel_rows(const AttentionProblem& problem, const BlockedView& a,
-                          const StoredRowsHandle& rows, const WorkListHandle& work, Address partial,
-                          const AttentionRowsHandle& given, const AttentionGradsHandle& grads,
-                          Address stream) {
-  PanelAttention p = panel_attention(problem, a, rows, work, partial, a.rows);
-  set_rows(p, given, grads);
+void set_columns(PanelAttention& p, const AttentionHandle& call,
+                 const AttentionGradsHandle& grads) {
+  p.dk = call.of_keys(grads.dk, p.problem.d, Place::kGpu, "dk");
+  p.dv = call.of_keys(grads.dv, p.problem.dv, Place::kGpu, "dv");
+}
+
+void attention_panel_rows(const AttentionHandle& call, const BlockedHandle& a,
+                          const StoredRowsHandle& rows, const WorkListHandle& work,
+                          const Memory& partial, const AttentionRowsHandle& given,
+                          const AttentionGradsHandle& grads, Address stream) {
+  PanelAttention p = panel_attention(call, a, rows, work, partial, false, {call.problem.d});
+  set_rows(p, call, given, grads, a.nnz);
   cuda::attention_panel(p, cuda::AttentionPass::kRows, stream_of(stream));
 }
 
-void attention_panel_columns(const AttentionProblem& problem, const BlockedView& a,
+void attention_panel_columns(const AttentionHandle& call, const BlockedHandle& a,
                              const StoredRowsHandle& rows, const WorkListHandle& work,
-                             Address partial, const AttentionRowsHandle& given,
-                             const AttentionGradsHandle& grads,
-                             const NnzIndicesHandle& nnz_index_map, Address stream) {
-  PanelAttention p = panel_attention(problem, a, rows, work, partial, a.cols);
-  set_grad(p, given, grads);
-  p.nnz_index_map = index_view(nnz_index_map.data, nnz_index_map.wide, 0, "nnz_index_map");
-  p.dk = grads.dk;
-  p.dv = grads.dv;
+                             const Memory& partial, const AttentionRowsHandle& given,
+                             const AttentionGradsHandle& grads, const Memory& nnz_index_map,
+                             Address stream) {
+  PanelAttention p =
+      panel_attention(call, a, rows, work, partial, true, {call.problem.d, call.problem.dv});
+  set_grad(p, call, given, grads);
+  if (nnz_index_map.given || call.bias.given) {
+    const MutableIndexView map = index_array(nnz_index_map, a.nnz, Place::kGpu, "nnz_index_map");
+    p.nnz_index_map = {map.data, map.wide};
+  }
+  set_columns(p, call, grads);
   cuda::attention_panel(p, cuda::AttentionPass::kColumns, stream_of(stream));
 }
 
-DkvPartials dkv_partials_of(const DkvPartialsHandle& handle, int64_t columns) {
-  if (handle.heads < 1) reject("heads", "must be at least 1");
-  require_size(handle.count, "count");
-  require_aligned(handle.data, "dkv_partials");
-  require_aligned(handle.place_of_slot, "place_of_slot");
+// The places of the column slots of `a`, and of their sums.
+DkvPartials dkv_partials_of(const DkvPartialsHandle& handle, const AttentionProblem& problem,
+                            const BlockedHandle& a) {
+  require_at_least_one(handle.heads, "heads");
+  require_aligned(handle.data, 16, "dkv_partials");
+  require_aligned(handle.place_of_slot, 16, "place_of_slot");
   DkvPartials partials;
-  partials.data = array<char>(handle.data, handle.heads * handle.count, "dkv_partials");
   partials.heads = handle.heads;
-  partials.count = handle.count;
-  partials.place_of_slot =
-      array<const int32_t>(handle.place_of_slot, handle.count, "place_of_slot");
-  partials.column_starts = array<const int32_t>(handle.column_starts, columns + 1, "column_starts");
+  partials.count = handle.place_of_slot.count;
+  const int64_t bytes =
+      product("dkv_partials", handle.heads, partials.count, DkvPartials::row_bytes(problem));
+  partials.data = gpu_array<char>(handle.data, bytes, "dkv_partials");
+  partials.place_of_slot = gpu_array<const int32_t>(handle.place_of_slot, a.slots, "place_of_slot");
+  partials.column_starts =
+      gpu_array<const int32_t>(handle.column_starts, a.view.cols + 1, "column_starts");
   return partials;
 }
 
-void attention_panel_fused_backward(const AttentionProblem& problem, const BlockedView& a,
+void attention_panel_fused_backward(const AttentionHandle& call, const BlockedHandle& a,
                                     const StoredRowsHandle& rows, const WorkListHandle& work,
-                                    Address partial, const AttentionRowsHandle& given,
+                                    const Memory& partial, const AttentionRowsHandle& given,
                                     const AttentionGradsHandle& grads,
                                     const DkvPartialsHandle& dkv_partials, Address stream) {
-  PanelAttention p = panel_attention(problem, a, rows, work, partial, a.rows);
-  set_rows(p, given, grads);
-  p.dk = grads.dk;
-  p.dv = grads.dv;
-  p.dkv_partials = dkv_partials_of(dkv_partials, a.cols);
+  PanelAttention p = panel_attention(call, a, rows, work, partial, false, {call.problem.d});
+  set_rows(p, call, given, grads, a.nnz);
+  set_columns(p, call, grads);
+  p.dkv_partials = dkv_partials_of(dkv_partials, call.problem, a);
   cuda::attention_panel(p, cuda::AttentionPass::kFused, stream_of(stream));
 }
 

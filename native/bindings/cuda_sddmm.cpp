@@ -4,39 +4,38 @@
 namespace gnnsparse::bindings {
 namespace {
 
-void sddmm_csr(const CsrView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+void sddmm_csr(const CsrHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
                const CsrLanesHandle& lanes, const Dense& q, const Dense& k,
-               const EdgeValuesView& out, int64_t d, int precision_code, Address stream) {
+               const EdgeValuesHandle& out, int64_t d, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
   CsrSddmm p;
-  p.a = a;
-  p.stored = stored_rows(rows);
-  p.work = work_list<RowItem>(work, false);
+  p.a = gpu(a);
+  p.stored = stored_rows(rows, p.a.rows, p.a.nnz, precision);
+  p.work = work_list<RowItem>(work, 0);
   p.lanes = csr_lanes(lanes);
-  p.q = vector_matrix(q, a.rows, d, precision, "q");
-  p.k = vector_matrix(k, a.cols, d, precision, "k");
-  p.out = array<uint16_t>(reinterpret_cast<Address>(out.data), a.nnz, "out");
-  p.out_dtype = out.dtype;
+  p.q = vector_matrix(q, p.a.rows, d, precision, "q");
+  p.k = vector_matrix(k, p.a.cols, d, precision, "k");
+  set_scores(p, out, p.a.nnz);
   p.d = d;
   cuda::sddmm_csr(p, precision, stream_of(stream));
 }
 
-void sddmm_panel(const BlockedView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
-                 const Dense& q, const Dense& k, const EdgeValuesView& out, int64_t d,
+void sddmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                 const Dense& q, const Dense& k, const EdgeValuesHandle& out, int64_t d,
                  int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_vectors(q, a.rows, d, precision, "q");
-  require_vectors(k, a.cols, d, precision, "k");
+  require_vectors(q, a.view.rows, d, precision, "q");
+  require_vectors(k, a.view.cols, d, precision, "k");
   cuda::sddmm_panel(panel_sddmm(a, rows, work, q, k, out, d, precision), precision,
                     stream_of(stream));
 }
 
-void sddmm_window(const BlockedView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
-                  const Dense& q, const Dense& k, const EdgeValuesView& out, int64_t d,
+void sddmm_window(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                  const Dense& q, const Dense& k, const EdgeValuesHandle& out, int64_t d,
                   int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_vectors(q, a.rows, d, precision, "q");
-  require_vectors(k, a.cols, d, precision, "k");
+  require_vectors(q, a.view.rows, d, precision, "q");
+  require_vectors(k, a.view.cols, d, precision, "k");
   cuda::sddmm_window(window_sddmm(a, rows, work, q, k, out, d, precision), precision,
                      stream_of(stream));
 }

@@ -4,15 +4,15 @@
 namespace gnnsparse::bindings {
 namespace {
 
-Softmax softmax_problem(const CsrView& a, const WorkListHandle& work, int64_t row_limit,
-                        Address scores, Address grad, Address out) {
+Softmax softmax_problem(const CsrHandle& a, const WorkListHandle& work, int64_t row_limit,
+                        const Memory& scores, const Memory& out) {
+  require_size(row_limit, "row_limit");
   Softmax p;
-  p.a = a;
+  p.a = gpu(a);
   p.work = cut_list(work);
   p.row_limit = row_limit;
-  p.scores = array<const float>(scores, a.nnz, "scores");
-  p.grad = optional_array<const float>(grad, "grad");
-  p.out = array<float>(out, a.nnz, "out");
+  p.scores = gpu_array<const float>(scores, p.a.nnz, "scores");
+  p.out = gpu_array<float>(out, p.a.nnz, "out");
   return p;
 }
 
@@ -22,19 +22,19 @@ void bind_cuda_softmax(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def(
       "cuda_softmax",
-      [](const CsrView& a, const WorkListHandle& work, int64_t row_limit, Address scores,
-         Address out, Address stream) {
-        cuda::softmax(softmax_problem(a, work, row_limit, scores, 0, out), stream_of(stream));
+      [](const CsrHandle& a, const WorkListHandle& work, int64_t row_limit, const Memory& scores,
+         const Memory& out, Address stream) {
+        cuda::softmax(softmax_problem(a, work, row_limit, scores, out), stream_of(stream));
       },
       nogil, py::arg("a"), py::arg("work"), py::arg("row_limit"), py::arg("scores"), py::arg("out"),
       py::arg("stream"));
   m.def(
       "cuda_softmax_grad",
-      [](const CsrView& a, const WorkListHandle& work, int64_t row_limit, Address weights,
-         Address grad, Address out, Address stream) {
-        array<const float>(grad, a.nnz, "grad");
-        cuda::softmax_grad(softmax_problem(a, work, row_limit, weights, grad, out),
-                           stream_of(stream));
+      [](const CsrHandle& a, const WorkListHandle& work, int64_t row_limit, const Memory& weights,
+         const Memory& grad, const Memory& out, Address stream) {
+        Softmax p = softmax_problem(a, work, row_limit, weights, out);
+        p.grad = gpu_array<const float>(grad, p.a.nnz, "grad");
+        cuda::softmax_grad(p, stream_of(stream));
       },
       nogil, py::arg("a"), py::arg("work"), py::arg("row_limit"), py::arg("weights"),
       py::arg("grad"), py::arg("out"), py::arg("stream"));

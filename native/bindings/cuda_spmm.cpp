@@ -4,58 +4,59 @@
 namespace gnnsparse::bindings {
 namespace {
 
-void pack(Address x, int x_dtype, int64_t row_stride, int64_t column_stride, Address scale,
-          int64_t rows, int64_t n, const Dense& out, Address stream) {
+void pack(const Strided<2>& x, const Memory& scale, const Dense& out, Address stream) {
+  if (!x.given) reject("x", "is None");
   cuda::Pack p;
-  p.x = array<const uint16_t>(x, rows * n, "x");
-  p.x_dtype = dtype_of(x_dtype);
-  p.row_stride = row_stride;
-  p.column_stride = column_stride;
-  p.scale = optional_array<const float>(scale, "scale");
-  p.rows = rows;
-  p.n = n;
-  p.out = matrix<MutableDenseView>(out, rows, n, "out");
-  require_aligned(out.data, "out");
+  p.x = x.data;
+  p.x_dtype = storage_dtype(x, "x");
+  require_place(x, Place::kGpu, "x");
+  if (x.data == nullptr && x.count > 0) reject("x", "has no memory");
+  p.rows = x.size[0];
+  p.n = x.size[1];
+  p.row_stride = x.stride[0];
+  p.column_stride = x.stride[1];
+  p.scale = optional_gpu_array<const float>(scale, p.rows, "scale");
+  p.out = gpu_matrix<MutableDenseView>(out, p.rows, p.n, "out");
+  require_aligned(out, 16, "out");
   if (p.out.stride * size_of(p.out.dtype) % 16 != 0) reject("out", "rows must be 16-byte aligned");
   cuda::pack(p, stream_of(stream));
 }
 
-void spmm_csr(const CsrView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+void spmm_csr(const CsrHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
               const CsrLanesHandle& lanes, const Dense& x, const Dense& y, int64_t n,
-              Address partial, int precision_code, Address stream) {
+              const Memory& partial, int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_aligned(rows.values, "values");
+  require_aligned(rows.values, 16, "values");
   CsrSpmm p;
-  p.a = a;
-  p.stored = stored_rows(rows);
-  p.work = work_list<RowItem>(work, false);
+  p.a = gpu(a);
+  p.stored = stored_rows(rows, p.a.rows, p.a.nnz, precision);
+  p.work = work_list<RowItem>(work, 0);
   p.lanes = csr_lanes(lanes);
-  p.x = vector_matrix(x, a.cols, n, precision, "x");
+  p.x = vector_matrix(x, p.a.cols, n, precision, "x");
   if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
-  p.y = matrix<MutableDenseView>(y, a.rows, n, "y");
+  // Rows that a format keeps out of its windows go to places in a larger result.
+  p.y = gpu_matrix<MutableDenseView>(y, p.a.rows, n, "y");
   p.n = n;
-  p.partial = array<float>(partial, p.work.partials, "partial");
+  p.partial = partial_sums(partial, p.work.partials, 1, n);
   cuda::spmm_csr(p, precision, stream_of(stream));
 }
 
-void spmm_window(const BlockedView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
-                 const Dense& x, const Dense& y, int64_t n, Address partial, int precision_code,
-                 Address stream) {
+void spmm_window(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                 const Dense& x, const Dense& y, int64_t n, const Memory& partial,
+                 int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_window_shape(a);
-  require_vectors(x, a.cols, n, precision, "x");
+  require_window_shape(a.view);
+  require_vectors(x, a.view.cols, n, precision, "x");
   const WindowSpmm p = window_spmm(a, rows, work, x, y, n, partial, precision);
-  array<float>(partial, p.work.partials, "partial");
   cuda::spmm_window(p, precision, stream_of(stream));
 }
 
-void spmm_panel(const BlockedView& a, const StoredRowsHandle& rows, const WorkListHandle& work,
-                const Dense& x, const Dense& y, int64_t n, int slices, Address partial,
+void spmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                const Dense& x, const Dense& y, int64_t n, int slices, const Memory& partial,
                 int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_vectors(x, a.cols, n, precision, "x");
+  require_vectors(x, a.view.cols, n, precision, "x");
   const PanelSpmm p = panel_spmm(a, rows, work, x, y, n, slices, partial, precision);
-  array<float>(partial, p.work.partials, "partial");
   cuda::spmm_panel(p, precision, stream_of(stream));
 }
 
@@ -63,8 +64,7 @@ void spmm_panel(const BlockedView& a, const StoredRowsHandle& rows, const WorkLi
 
 void bind_cuda_spmm(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("cuda_pack", &pack, nogil, py::arg("x"), py::arg("x_dtype"), py::arg("row_stride"),
-        py::arg("column_stride"), py::arg("scale"), py::arg("rows"), py::arg("n"), py::arg("out"),
+  m.def("cuda_pack", &pack, nogil, py::arg("x"), py::arg("scale"), py::arg("out"),
         py::arg("stream"));
   m.def("cuda_spmm_csr", &spmm_csr, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("lanes"), py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"),

@@ -1,71 +1,123 @@
-// What Python hands over instead of long lists of numbers: addresses and sizes that belong
-// together. A handle holds addresses only, so whoever makes one keeps the arrays alive. A kernel's
-// binding checks what it needs of a handle when it is called, before anything is read.
+// What Python hands over instead of long lists of arguments: tensors and sizes that belong
+// together. A handle owns its tensors. Those that many kernels read differently are checked when a
+// kernel takes them, which knows the sizes.
 #pragma once
 
 #include "checks.h"
+#include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
-#include "gnnsparse/types.h"
 #include "gnnsparse/work_list.h"
 
 namespace gnnsparse::bindings {
 
+// A CSR matrix. Its arrays have the lengths of `view`; the places of both are equal.
+struct CsrHandle {
+  CsrView view;
+  Held indptr;
+  Held indices;
+
+  const CsrView& on(Place place) const {
+    require_place(indptr, place, "a");
+    return view;
+  }
+};
+inline const CsrView& host(const CsrHandle& a) { return a.on(Place::kHost); }
+inline const CsrView& gpu(const CsrHandle& a) { return a.on(Place::kGpu); }
+
+// A matrix in the blocked format. Its arrays have the lengths that its shape, its panels and its
+// column slots ask for; kernels check which of them are there.
+struct BlockedHandle {
+  BlockedView view;
+  int64_t slots = 0;
+  int64_t nnz = 0;
+  Held panel_rows, panel_ptr, columns, bitmap, brick_ptr, brick_rows, value_ptr, values, slot_scale;
+
+  const BlockedView& on(Place place) const {
+    if (!panel_ptr.given) reject("format", "has no arrays: attach them");
+    require_place(panel_ptr, place, "format");
+    return view;
+  }
+  // Values or weights, which kernels read in the storage type of the precision.
+  void require_storage(Precision precision) const {
+    const DType dtype = storage_of(precision);
+    const auto require = [dtype](const Held& array, const char* name) {
+      if (array.given && storage_dtype(array, name) != dtype) {
+        reject(name, "must be in the storage type of the precision");
+      }
+    };
+    require(values, "values");
+    require(slot_scale, "slot_scale");
+  }
+};
+inline const BlockedView& host(const BlockedHandle& a) { return a.on(Place::kHost); }
+inline const BlockedView& gpu(const BlockedHandle& a) { return a.on(Place::kGpu); }
+
 // A work list; which items it has is known to the kernel that takes it.
 struct WorkListHandle {
-  Address items;  // int32 [item_count, 4]
-  int64_t item_count;
-  Address row_offsets;  // int32 [item_count, rows of an item], or 0
-  Address cuts;         // int32 [cut_count, 4]
-  int64_t cut_count;
+  Held items;  // int32 [items, 4]
+  Held cuts;   // int32 [cuts, 4]
+  Held row_offsets;
   int64_t partials;
   int64_t prefetch_distance;
 };
 
 inline CutList cut_list(const WorkListHandle& handle) {
   require_size(handle.partials, "partials");
+  require_aligned(handle.cuts, 16, "cuts");
   CutList list;
-  list.cuts = array<const Cut>(handle.cuts, handle.cut_count, "cuts");
-  list.cut_count = handle.cut_count;
+  list.cut_count = handle.cuts.count / 4;
+  list.cuts = gpu_array<const Cut>(handle.cuts, list.cut_count, "cuts");
   list.partials = handle.partials;
   return list;
 }
 
+// `item_rows`: rows of an item whose offsets the kernel reads; 0: none.
 template <class Item>
-WorkList<Item> work_list(const WorkListHandle& handle, bool with_row_offsets) {
+WorkList<Item> work_list(const WorkListHandle& handle, int64_t item_rows) {
+  static_assert(sizeof(Item) == 4 * sizeof(int32_t));
   // A block's number, below 2^31, and the distance must have a sum of 32 bits.
   require_size(handle.prefetch_distance, "prefetch_distance");
   if (handle.prefetch_distance > INT32_MAX) reject("prefetch_distance", "must be below 2^31");
+  require_aligned(handle.items, 16, "items");
   WorkList<Item> list;
   static_cast<CutList&>(list) = cut_list(handle);
-  list.items = array<const Item>(handle.items, handle.item_count, "items");
-  list.item_count = handle.item_count;
-  if (with_row_offsets) {
-    list.row_offsets = array<const int32_t>(handle.row_offsets, handle.item_count, "row_offsets");
+  list.item_count = handle.items.count / 4;
+  if (list.item_count > INT32_MAX) reject("items", "must be fewer than 2^31");
+  list.items = gpu_array<const Item>(handle.items, list.item_count, "items");
+  if (item_rows > 0) {
+    list.row_offsets = gpu_array<const int32_t>(
+        handle.row_offsets, product("row_offsets", list.item_count, item_rows), "row_offsets");
   }
   list.prefetch_distance = static_cast<uint32_t>(handle.prefetch_distance);
   return list;
 }
 
-// The rows of a stored matrix: see StoredRows. Every address may be 0.
+// The rows of a stored matrix: see StoredRows. Every array may be None.
 struct StoredRowsHandle {
-  Address indptr;
-  Address row_ids;
-  Address row_scale;
-  Address values;
+  Held indptr;
+  Held row_ids;
+  Held row_scale;
+  Held values;
+  Held col_scale;  // the CPU's kernels alone read it
 };
 
 // All but `indptr`, which kernels need only where they find values by it.
-inline StoredRows stored_rows(const StoredRowsHandle& handle) {
-  StoredRows rows;
-  rows.row_ids = optional_array<const int32_t>(handle.row_ids, "row_ids");
-  rows.row_scale = optional_array<const float>(handle.row_scale, "row_scale");
-  rows.values = optional_array<const uint16_t>(handle.values, "values");
-  return rows;
+inline StoredRows stored_rows(const StoredRowsHandle& handle, int64_t rows, int64_t nnz,
+                              Precision precision) {
+  StoredRows stored;
+  stored.row_ids = optional_gpu_array<const int32_t>(handle.row_ids, rows, "row_ids");
+  stored.row_scale = optional_gpu_array<const float>(handle.row_scale, rows, "row_scale");
+  if (handle.values.given) {
+    stored.values = stored_array(handle.values, nnz, storage_of(precision), Place::kGpu, "values");
+  }
+  return stored;
 }
 
-inline StoredRows stored_rows(const StoredRowsHandle& handle, int64_t rows) {
-  StoredRows stored = stored_rows(handle);
-  stored.indptr = array<const int64_t>(handle.indptr, rows + 1, "indptr");
+// With `indptr`, for kernels that find by it the values of a nonzero, or where its result goes.
+inline StoredRows indexed_rows(const StoredRowsHandle& handle, int64_t rows, int64_t nnz,
+                               Precision precision) {
+  StoredRows stored = stored_rows(handle, rows, nnz, precision);
+  stored.indptr = gpu_array<const int64_t>(handle.indptr, rows + 1, "indptr");
   return stored;
 }
 
@@ -74,8 +126,7 @@ struct CsrLanesHandle {
   int lanes;
   int row_lanes;
   int64_t row_limit;
-  Address groups;  // int32 [group_count + 1]
-  int64_t group_count;
+  Held groups;  // int32 [groups + 1]
 };
 
 inline CsrLanes csr_lanes(const CsrLanesHandle& handle) {
@@ -83,44 +134,32 @@ inline CsrLanes csr_lanes(const CsrLanesHandle& handle) {
   if (!power(handle.lanes) || !power(handle.row_lanes) || handle.row_lanes < handle.lanes) {
     reject("lanes", "must be powers of two with lanes <= row_lanes <= 32");
   }
+  require_size(handle.row_limit, "row_limit");
   CsrLanes lanes;
   lanes.lanes = handle.lanes;
   lanes.row_lanes = handle.row_lanes;
   lanes.row_limit = handle.row_limit;
-  if (handle.group_count > 0) {
-    lanes.groups = array<const int32_t>(handle.groups, handle.group_count + 1, "groups");
+  if (handle.groups.count > 1) {
+    lanes.group_count = handle.groups.count - 1;
+    lanes.groups = gpu_array<const int32_t>(handle.groups, handle.groups.count, "groups");
   }
-  lanes.group_count = handle.group_count;
   return lanes;
 }
 
-// An array of indices of nonzeros, 32 or 64 bits wide.
-struct NnzIndicesHandle {
-  Address data;
-  bool wide;
-};
-
-// An address of 0 is accepted for an empty array only.
-inline IndexView index_view(Address data, bool wide, int64_t count, const char* name) {
-  return {wide ? static_cast<const void*>(array<const int64_t>(data, count, name))
-               : array<const int32_t>(data, count, name),
-          wide};
-}
-
-inline MutableIndexView mutable_index_view(const NnzIndicesHandle& handle, int64_t count,
-                                           const char* name) {
-  return {const_cast<void*>(index_view(handle.data, handle.wide, count, name).data), handle.wide};
-}
-
-// The edges of a graph as two arrays of one width.
+// The edges of a graph as two arrays of one dtype and length.
 struct EdgesHandle {
-  Address row;
-  Address col;
-  bool wide;
-  int64_t count;
+  Held row;
+  Held col;
 
-  IndexView rows() const { return index_view(row, wide, count, "row"); }
-  IndexView cols() const { return index_view(col, wide, count, "col"); }
+  int64_t count() const { return row.count; }
+  IndexView rows(Place place) const { return view(row, place, "row"); }
+  IndexView cols(Place place) const { return view(col, place, "col"); }
+
+ private:
+  IndexView view(const Held& array, Place place, const char* name) const {
+    const MutableIndexView made = index_array(array, row.count, place, name);
+    return {made.data, made.wide};
+  }
 };
 
 }  // namespace gnnsparse::bindings

@@ -1,7 +1,8 @@
 #include "checks.h"
 
 PYBIND11_MODULE(_native, m) {
-  m.doc() = "Native kernels of gnnsparse. Addresses, sizes and streams are plain integers.";
+  m.doc() =
+      "Native kernels of gnnsparse. Arrays are torch tensors, sizes and streams plain integers.";
 #ifdef GNNSPARSE_WITH_CUDA
   m.attr("has_cuda") = true;
 #else

@@ -1,7 +1,9 @@
 // Handles that Python hands over -> the problems of the window and panel kernels.
 #pragma once
 
+#include "attention_args.h"
 #include "checks.h"
+#include "gnnsparse/cuda_api.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_heights.h"
 #include "gnnsparse/panel_problem.h"
@@ -10,46 +12,65 @@
 
 namespace gnnsparse::bindings {
 
+// The workspace of partial sums: for each of `partials` so many rows of `width`, padded.
+inline float* partial_sums(const Memory& partial, int64_t partials, int64_t rows, int64_t width) {
+  const int64_t floats = product("partial", partials, rows, cuda::partial_stride(width));
+  return gpu_array<float>(partial, floats, "partial");
+}
+
 inline void require_window_shape(const BlockedView& a) {
   if (a.shape.lane_order || (a.shape.window != 8 && a.shape.window != 16)) {
     reject("window", "the window kernel takes 8 or 16 rows, row-major");
   }
 }
 
+// The arrays that the window kernel reads of an encoding.
+inline void require_window_arrays(const BlockedView& a, int64_t slots) {
+  if (slots == 0) return;
+  if (a.encoding == Encoding::kDense && a.values == nullptr) reject("values", "is None");
+  if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is None");
+  if (a.encoding == Encoding::kBitmap && a.values != nullptr && a.value_ptr == nullptr) {
+    reject("value_ptr", "is None");
+  }
+}
+
 // X and Y of a product, into a problem that names them `x` and `y`.
 template <class Problem>
 void set_dense(Problem& p, const Dense& x, const Dense& y, int64_t n, Precision precision) {
-  p.x = matrix<DenseView>(x, p.a.cols, n, "x");
+  p.x = gpu_matrix<DenseView>(x, p.a.cols, n, "x");
   if (p.x.dtype != storage_of(precision)) reject("x", "must be in the storage type of precision");
-  p.y = matrix<MutableDenseView>(y, p.a.rows, n, "y");
+  p.y = gpu_matrix<MutableDenseView>(y, p.a.rows, n, "y");
   p.n = n;
 }
 
-inline WindowSpmm window_spmm(const BlockedView& a, const StoredRowsHandle& rows,
+inline WindowSpmm window_spmm(const BlockedHandle& a, const StoredRowsHandle& rows,
                               const WorkListHandle& work, const Dense& x, const Dense& y, int64_t n,
-                              Address partial, Precision precision) {
+                              const Memory& partial, Precision precision) {
   WindowSpmm p;
-  p.a = a;
-  const bool has_values = rows.values != 0;
-  p.stored = has_values ? stored_rows(rows, a.rows) : stored_rows(rows);
-  p.work = work_list<WindowItem>(work, has_values);
+  p.a = gpu(a);
+  a.require_storage(precision);
+  require_window_arrays(p.a, a.slots);
+  const bool has_values = rows.values.given;
+  p.stored = has_values ? indexed_rows(rows, p.a.rows, a.nnz, precision)
+                        : stored_rows(rows, p.a.rows, a.nnz, precision);
+  p.work = work_list<WindowItem>(work, has_values ? p.a.shape.window : 0);
   set_dense(p, x, y, n, precision);
-  p.partial = optional_array<float>(partial, "partial");
+  p.partial = partial_sums(partial, p.work.partials, p.a.shape.window, n);
   return p;
 }
 
-inline void require_entries(const BlockedView& a) {
-  if (a.encoding != Encoding::kEntries) reject("format", "stores no entries");
-  if (a.panels > 0 && a.value_ptr == nullptr) reject("value_ptr", "is null");
+inline void require_entries(const BlockedHandle& a) {
+  if (a.view.encoding != Encoding::kEntries) reject("format", "stores no entries");
+  if (a.view.panels > 0 && a.view.value_ptr == nullptr) reject("value_ptr", "is None");
 }
 
 // Panels in lane order that have the arrays of their encoding, in the width of the precision.
-inline void require_spmm_panels(const BlockedView& a, Precision precision) {
+inline void require_spmm_panels(const BlockedView& a, int64_t slots, Precision precision) {
   if (!a.shape.lane_order) reject("format", "the panel kernel takes panels in lane order");
-  if (a.columns != nullptr) {
-    if (a.encoding != Encoding::kBitmap && a.values == nullptr) reject("values", "is null");
-    if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is null");
-    if (a.encoding == Encoding::kEntries && a.value_ptr == nullptr) reject("value_ptr", "is null");
+  if (slots > 0) {
+    if (a.encoding != Encoding::kBitmap && a.values == nullptr) reject("values", "is None");
+    if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is None");
+    if (a.encoding == Encoding::kEntries && a.value_ptr == nullptr) reject("value_ptr", "is None");
   }
   if (!spmm_takes_panels(static_cast<int>(a.shape.panel))) {
     reject("format", "SpMM has no panels of " + std::to_string(a.shape.panel) + " rows");
@@ -64,81 +85,96 @@ inline void require_spmm_panels(const BlockedView& a, Precision precision) {
   }
 }
 
-inline PanelSpmm panel_spmm(const BlockedView& a, const StoredRowsHandle& rows,
+inline PanelSpmm panel_spmm(const BlockedHandle& a, const StoredRowsHandle& rows,
                             const WorkListHandle& work, const Dense& x, const Dense& y, int64_t n,
-                            int slices, Address partial, Precision precision) {
-  if (slices < 1) reject("slices", "must be at least 1, got " + std::to_string(slices));
+                            int slices, const Memory& partial, Precision precision) {
+  require_at_least_one(slices, "slices");
   if (n > INT32_MAX) reject("n", "must be below 2^31");
-  require_spmm_panels(a, precision);
   PanelSpmm p;
-  p.a = a;
-  p.stored = stored_rows(rows);
-  p.work = work_list<PanelItem>(work, false);
+  p.a = gpu(a);
+  require_spmm_panels(p.a, a.slots, precision);
+  a.require_storage(precision);
+  p.stored = stored_rows(rows, p.a.rows, a.nnz, precision);
+  p.work = work_list<PanelItem>(work, 0);
   set_dense(p, x, y, n, precision);
   if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   p.slices = slices;
-  p.partial = optional_array<float>(partial, "partial");
+  p.partial = partial_sums(partial, p.work.partials, p.a.shape.panel, n);
   return p;
 }
 
-inline void require_score_panels(const BlockedView& a) {
+inline void require_score_panels(const BlockedView& a, int64_t slots) {
   if (!a.shape.lane_order || a.shape.window != kQueryRows || a.encoding != Encoding::kBitmap) {
     reject("format", "SDDMM and attention take the bits of panels with windows of 16 rows");
   }
-  if (a.columns != nullptr && a.bitmap == nullptr) reject("bitmap", "is null");
+  if (slots > 0 && a.bitmap == nullptr) reject("bitmap", "is None");
+}
+
+// The result of an SDDMM: a value for every nonzero.
+template <class Problem>
+void set_scores(Problem& p, const EdgeValuesHandle& out, int64_t nnz) {
+  const EdgeValuesView& view = out.checked(1, 1, nnz, Place::kGpu, "out");
+  p.out = const_cast<void*>(view.data);
+  p.out_dtype = view.dtype;
 }
 
 // Q, K, the result and the rows of an SDDMM over panels or windows.
 template <class Problem>
-Problem sddmm_problem(const BlockedView& a, const StoredRowsHandle& rows, const Dense& q,
-                      const Dense& k, const EdgeValuesView& out, int64_t d, Precision precision) {
+Problem sddmm_problem(const BlockedHandle& a, const StoredRowsHandle& rows, const Dense& q,
+                      const Dense& k, const EdgeValuesHandle& out, int64_t d, Precision precision) {
   Problem p;
-  p.a = a;
-  p.stored = stored_rows(rows, a.rows);
-  p.q = matrix<DenseView>(q, a.rows, d, "q");
-  p.k = matrix<DenseView>(k, a.cols, d, "k");
+  p.a = gpu(a);
+  p.stored = indexed_rows(rows, p.a.rows, a.nnz, precision);
+  p.q = gpu_matrix<DenseView>(q, p.a.rows, d, "q");
+  p.k = gpu_matrix<DenseView>(k, p.a.cols, d, "k");
   if (p.q.dtype != storage_of(precision)) reject("q", "must be in the storage type of precision");
   if (p.k.dtype != p.q.dtype) reject("k", "must have the dtype of q");
-  p.out = const_cast<void*>(out.data);
-  p.out_dtype = out.dtype;
+  set_scores(p, out, a.nnz);
   p.d = d;
   return p;
 }
 
-inline PanelSddmm panel_sddmm(const BlockedView& a, const StoredRowsHandle& rows,
+inline PanelSddmm panel_sddmm(const BlockedHandle& a, const StoredRowsHandle& rows,
                               const WorkListHandle& work, const Dense& q, const Dense& k,
-                              const EdgeValuesView& out, int64_t d, Precision precision) {
-  require_score_panels(a);
-  if (a.shape.panel != kQueryRows) reject("format", "SDDMM takes panels of 16 rows");
+                              const EdgeValuesHandle& out, int64_t d, Precision precision) {
+  const BlockedView& view = gpu(a);
+  require_score_panels(view, a.slots);
+  if (view.shape.panel != kQueryRows) reject("format", "SDDMM takes panels of 16 rows");
   auto p = sddmm_problem<PanelSddmm>(a, rows, q, k, out, d, precision);
-  p.work = work_list<PanelItem>(work, true);
+  p.work = work_list<PanelItem>(work, kQueryRows);
   if (p.k.stride * size_of(p.k.dtype) > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");
   return p;
 }
 
-inline WindowSddmm window_sddmm(const BlockedView& a, const StoredRowsHandle& rows,
+inline WindowSddmm window_sddmm(const BlockedHandle& a, const StoredRowsHandle& rows,
                                 const WorkListHandle& work, const Dense& q, const Dense& k,
-                                const EdgeValuesView& out, int64_t d, Precision precision) {
-  if (a.shape.window != 8 || a.shape.brick != 16 || a.encoding != Encoding::kBitmap) {
+                                const EdgeValuesHandle& out, int64_t d, Precision precision) {
+  const BlockedView& view = gpu(a);
+  if (view.shape.window != 8 || view.shape.brick != 16 || view.encoding != Encoding::kBitmap) {
     reject("format", "SDDMM takes plain 8 x 16 bitmaps");
   }
+  require_window_arrays(view, a.slots);
   auto p = sddmm_problem<WindowSddmm>(a, rows, q, k, out, d, precision);
-  p.work = work_list<WindowItem>(work, true);
+  p.work = work_list<WindowItem>(work, view.shape.window);
   return p;
 }
 
-// The pattern and the work list of a pass of attention. `row_ids` and the items alone: what the
-// CUDA kernels need beside these, cuda_attention.cpp adds.
-inline PanelAttention attention_over(const AttentionProblem& problem, const BlockedView& a,
+// The pattern and the work list of a pass of attention. `transposed`: rows of `a` are keys.
+inline PanelAttention attention_over(const AttentionHandle& call, const BlockedHandle& a,
                                      const StoredRowsHandle& rows, const WorkListHandle& work,
-                                     bool with_row_offsets) {
-  require_score_panels(a);
-  if (a.shape.panel != 16 && a.shape.panel != 64) reject("format", "panels have 16 or 64 rows");
+                                     bool transposed) {
   PanelAttention p;
-  p.problem = problem;
-  p.a = a;
-  p.stored = stored_rows(rows);
-  p.work = work_list<PanelItem>(work, with_row_offsets);
+  p.a = gpu(a);
+  require_score_panels(p.a, a.slots);
+  if (p.a.shape.panel != kQueryRows && p.a.shape.panel != kTallPanelRows) {
+    reject("format", "panels have 16 or 64 rows");
+  }
+  p.problem = transposed ? call.checked(p.a.cols, p.a.rows, a.nnz, Place::kGpu)
+                         : call.checked(p.a.rows, p.a.cols, a.nnz, Place::kGpu);
+  p.stored = indexed_rows(rows, p.a.rows, a.nnz, p.problem.precision);
+  p.work = work_list<PanelItem>(work, p.a.shape.panel);
+  p.head_count = call.head_count();
+  p.queries = call.queries;
   return p;
 }
 

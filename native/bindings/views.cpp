@@ -1,5 +1,4 @@
-// Python handles on the structures that many calls share. They hold addresses only: whoever makes
-// one keeps the arrays alive.
+// Python handles on the structures that many calls share.
 #include "checks.h"
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/packed_entries.h"
@@ -10,16 +9,36 @@
 namespace gnnsparse::bindings {
 namespace {
 
-CsrView make_csr(Address indptr, Address indices, int64_t rows, int64_t cols, int64_t nnz) {
-  require_size(rows, "rows");
+Place place_of(const Memory& memory) { return memory.on_host ? Place::kHost : Place::kGpu; }
+
+// In a build for GPUs alone arrays are where they are said to be; the emulator's are on the host.
+template <class T>
+T* array_there(const Memory& memory, int64_t count, const Memory& first, const char* name) {
+  if (memory.given && memory.on_host != first.on_host) reject(name, "is on another device");
+  return array<T>(memory, count, place_of(memory), name);
+}
+
+// The ends of offsets that can be read here.
+void require_offsets(const int64_t* offsets, int64_t last, const Memory& memory, int64_t end,
+                     const char* name) {
+  if (!memory.on_host) return;
+  if (offsets[0] != 0 || offsets[last] != end) {
+    reject(name, "runs from " + std::to_string(offsets[0]) + " to " +
+                     std::to_string(offsets[last]) + "; accepted: 0 to " + std::to_string(end));
+  }
+}
+
+CsrHandle make_csr(const py::object& indptr, const py::object& indices, int64_t cols) {
+  CsrHandle a{CsrView(), hold(indptr, "indptr"), hold(indices, "indices")};
   require_size(cols, "cols");
-  if (rows > INT32_MAX || cols > INT32_MAX) reject("rows and cols", "must be below 2^31");
-  CsrView a;
-  a.indptr = array<const int64_t>(indptr, rows + 1, "indptr");
-  a.indices = array<const int32_t>(indices, nnz, "indices");
-  a.rows = rows;
-  a.cols = cols;
-  a.nnz = nnz;
+  if (a.indptr.count < 1) reject("indptr", "must have at least one element");
+  if (a.indptr.count > INT32_MAX || cols > INT32_MAX) reject("rows and cols", "must be below 2^31");
+  a.view.rows = a.indptr.count - 1;
+  a.view.cols = cols;
+  a.view.nnz = a.indices.count;
+  a.view.indptr = array_there<const int64_t>(a.indptr, a.indptr.count, a.indptr, "indptr");
+  a.view.indices = array_there<const int32_t>(a.indices, a.view.nnz, a.indptr, "indices");
+  require_offsets(a.view.indptr, a.view.rows, a.indptr, a.view.nnz, "indptr");
   return a;
 }
 
@@ -30,6 +49,8 @@ BlockedShape make_shape(int window, int panel, int block, int brick, bool lane_o
   if (brick < 1 || block < brick || block % brick != 0) {
     reject("block", "must be a positive multiple of brick");
   }
+  constexpr int kLargest = 1 << 15;  // products of two of them fit 32 bits
+  if (panel > kLargest || block > kLargest) reject("panel and block", "must be at most 32768");
   const bool rows_fit = panel_height(panel).brick_rows == window;
   if (lane_order && !(rows_fit && block == kPanelKTile && brick == kPanelKTile)) {
     reject("lane_order", "goes with bricks of 16 or 32 rows x 32 columns");
@@ -49,83 +70,156 @@ Encoding make_encoding(int encoding, const BlockedShape& shape) {
   return result;
 }
 
+BlockedHandle make_blocked(int window, int panel, int block, int brick, bool lane_order,
+                           int encoding, int64_t rows, int64_t cols, int64_t nnz) {
+  require_size(rows, "rows");
+  require_size(cols, "cols");
+  require_size(nnz, "nnz");
+  if (rows > INT32_MAX || cols > INT32_MAX) reject("rows and cols", "must be below 2^31");
+  BlockedHandle a;
+  a.view.shape = make_shape(window, panel, block, brick, lane_order);
+  a.view.encoding = make_encoding(encoding, a.view.shape);
+  a.view.rows = rows;
+  a.view.cols = cols;
+  a.nnz = nnz;
+  return a;
+}
+
+// The arrays that describe panels and column slots.
+void attach_columns(BlockedHandle& a, const py::object& panel_rows, const py::object& panel_ptr,
+                    const py::object& columns) {
+  a.panel_ptr = hold(panel_ptr, "panel_ptr");
+  a.panel_rows = hold(panel_rows, "panel_rows");
+  a.columns = hold(columns, "columns");
+  if (a.panel_ptr.count < 1) reject("panel_ptr", "must have at least one element");
+  BlockedView& view = a.view;
+  view.panels = a.panel_ptr.count - 1;
+  a.slots = a.columns.count;
+  const Memory& first = a.panel_ptr;
+  view.panel_ptr = array_there<const int64_t>(a.panel_ptr, view.panels + 1, first, "panel_ptr");
+  view.columns = array_there<const int32_t>(a.columns, a.slots, first, "columns");
+  if (a.panel_rows.given) {
+    view.panel_rows = array_there<const int32_t>(a.panel_rows, view.panels, first, "panel_rows");
+  } else if (view.panels > ceil_div<int64_t>(view.rows, view.shape.panel)) {
+    reject("panel_ptr", "has more panels than the rows make");
+  }
+  // Before they are counted, all panels are empty.
+  if (a.slots > 0) require_offsets(view.panel_ptr, view.panels, a.panel_ptr, a.slots, "panel_ptr");
+}
+
+// The arrays of the encoding. Bits of every brick are there, or of those that brick_rows lists.
+void attach_contents(BlockedHandle& a, const py::object& bitmap, const py::object& brick_ptr,
+                     const py::object& brick_rows, const py::object& value_ptr,
+                     const py::object& values, const py::object& slot_scale) {
+  a.bitmap = hold(bitmap, "bitmap");
+  a.brick_ptr = hold(brick_ptr, "brick_ptr");
+  a.brick_rows = hold(brick_rows, "brick_rows");
+  a.value_ptr = hold(value_ptr, "value_ptr");
+  a.values = hold(values, "values");
+  a.slot_scale = hold(slot_scale, "slot_scale");
+  BlockedView& view = a.view;
+  const BlockedShape& shape = view.shape;
+  const Memory& first = a.panel_ptr;
+  const auto per_slots = [&](int size) { return a.slots / size; };
+  int64_t bricks = product("bitmap", per_slots(shape.brick), shape.panel / shape.window);
+  if (a.brick_ptr.given != a.brick_rows.given) {
+    reject("brick_rows", "goes together with brick_ptr");
+  }
+  if (a.brick_ptr.given) {
+    bricks = a.brick_rows.count;
+    view.brick_rows = array_there<const int32_t>(a.brick_rows, bricks, first, "brick_rows");
+    view.brick_ptr =
+        array_there<const int64_t>(a.brick_ptr, per_slots(shape.brick) + 1, first, "brick_ptr");
+  }
+  if (a.bitmap.given) {
+    const int64_t bytes = product("bitmap", bricks, shape.window, shape.brick) / 8;
+    view.bitmap = array_there<const uint8_t>(a.bitmap, bytes, first, "bitmap");
+  }
+  if (a.value_ptr.given) {
+    view.value_ptr =
+        array_there<const int64_t>(a.value_ptr, per_slots(shape.block) + 1, first, "value_ptr");
+  }
+  if (a.values.given) {
+    const int64_t dense =
+        view.encoding == Encoding::kDense ? product("values", a.slots, shape.window) : 0;
+    int64_t least = dense;
+    if (view.value_ptr != nullptr && first.on_host) {
+      const int64_t packed = view.value_ptr[per_slots(shape.block)];
+      least = product("value_ptr", packed, view.encoding == Encoding::kEntries ? 2 : 1);
+    }
+    view.values =
+        stored_array(a.values, least, storage_dtype(a.values, "values"), place_of(first), "values");
+  }
+  if (a.slot_scale.given) {
+    view.slot_scale = stored_array(a.slot_scale, a.slots, storage_dtype(a.slot_scale, "slot_scale"),
+                                   place_of(first), "slot_scale");
+  }
+}
+
 void bind_handles(py::module_& m) {
+  const py::object none = py::none();
   py::class_<WorkListHandle>(m, "WorkList")
-      .def(py::init([](Address items, int64_t item_count, Address row_offsets, Address cuts,
-                       int64_t cut_count, int64_t partials, int64_t prefetch_distance) {
-             return WorkListHandle{items,     item_count, row_offsets,      cuts,
-                                   cut_count, partials,   prefetch_distance};
+      .def(py::init([](const py::object& items, const py::object& cuts, int64_t partials,
+                       const py::object& row_offsets, int64_t prefetch_distance) {
+             return WorkListHandle{hold(items, "items"), hold(cuts, "cuts"),
+                                   hold(row_offsets, "row_offsets"), partials, prefetch_distance};
            }),
-           py::arg("items"), py::arg("item_count"), py::arg("row_offsets"), py::arg("cuts"),
-           py::arg("cut_count"), py::arg("partials"), py::arg("prefetch_distance"));
+           py::arg("items"), py::arg("cuts"), py::arg("partials"), py::arg("row_offsets") = none,
+           py::arg("prefetch_distance") = 0);
   py::class_<StoredRowsHandle>(m, "StoredRows")
-      .def(py::init([](Address indptr, Address row_ids, Address row_scale, Address values) {
-             return StoredRowsHandle{indptr, row_ids, row_scale, values};
+      .def(py::init([](const py::object& indptr, const py::object& row_ids,
+                       const py::object& row_scale, const py::object& values,
+                       const py::object& col_scale) {
+             return StoredRowsHandle{hold(indptr, "indptr"), hold(row_ids, "row_ids"),
+                                     hold(row_scale, "row_scale"), hold(values, "values"),
+                                     hold(col_scale, "col_scale")};
            }),
-           py::arg("indptr"), py::arg("row_ids"), py::arg("row_scale") = 0, py::arg("values") = 0);
+           py::arg("indptr") = none, py::arg("row_ids") = none, py::arg("row_scale") = none,
+           py::arg("values") = none, py::arg("col_scale") = none);
   py::class_<CsrLanesHandle>(m, "CsrLanes")
-      .def(py::init([](int lanes, int row_lanes, int64_t row_limit, Address groups,
-                       int64_t group_count) {
-             return CsrLanesHandle{lanes, row_lanes, row_limit, groups, group_count};
+      .def(py::init([](int lanes, int row_lanes, int64_t row_limit, const py::object& groups) {
+             return CsrLanesHandle{lanes, row_lanes, row_limit, hold(groups, "groups")};
            }),
-           py::arg("lanes"), py::arg("row_lanes"), py::arg("row_limit"), py::arg("groups") = 0,
-           py::arg("group_count") = 0);
-  py::class_<NnzIndicesHandle>(m, "NnzIndices")
-      .def(py::init([](Address data, bool wide) { return NnzIndicesHandle{data, wide}; }),
-           py::arg("data"), py::arg("wide"));
+           py::arg("lanes"), py::arg("row_lanes"), py::arg("row_limit"), py::arg("groups") = none);
   py::class_<EdgesHandle>(m, "Edges")
-      .def(py::init([](Address row, Address col, bool wide, int64_t count) {
-             return EdgesHandle{row, col, wide, count};
+      .def(py::init([](const py::object& row, const py::object& col) {
+             EdgesHandle edges{hold(row, "row"), hold(col, "col")};
+             if (edges.row.count != edges.col.count || edges.row.element != edges.col.element) {
+               reject("col", "must have the length and the dtype of row");
+             }
+             return edges;
            }),
-           py::arg("row"), py::arg("col"), py::arg("wide"), py::arg("count"));
+           py::arg("row"), py::arg("col"));
 }
 
 }  // namespace
 
 void bind_views(py::module_& m) {
-  py::class_<CsrView>(m, "Csr")
-      .def(py::init(&make_csr), py::arg("indptr"), py::arg("indices"), py::arg("rows"),
-           py::arg("cols"), py::arg("nnz"))
-      .def_readonly("rows", &CsrView::rows)
-      .def_readonly("cols", &CsrView::cols)
-      .def_readonly("nnz", &CsrView::nnz);
+  py::class_<CsrHandle>(m, "Csr")
+      .def(py::init(&make_csr), py::arg("indptr"), py::arg("indices"), py::arg("cols"))
+      .def_property_readonly("rows", [](const CsrHandle& a) { return a.view.rows; })
+      .def_property_readonly("cols", [](const CsrHandle& a) { return a.view.cols; })
+      .def_property_readonly("nnz", [](const CsrHandle& a) { return a.view.nnz; });
 
   py::class_<Dense>(m, "Dense")
-      .def(py::init([](Address data, int64_t stride, int dtype, bool rounded) {
-             return Dense{data, stride, dtype, rounded};
-           }),
-           py::arg("data"), py::arg("stride"), py::arg("dtype"), py::arg("rounded") = false);
+      .def(py::init(&make_dense), py::arg("tensor"), py::arg("rounded") = false);
 
-  py::class_<BlockedView>(m, "Blocked")
-      .def(py::init([](int window, int panel, int block, int brick, bool lane_order, int encoding,
-                       int64_t rows, int64_t cols, int64_t panels) {
-             BlockedView view;
-             view.shape = make_shape(window, panel, block, brick, lane_order);
-             view.encoding = make_encoding(encoding, view.shape);
-             view.rows = rows;
-             view.cols = cols;
-             view.panels = panels;
-             return view;
-           }),
-           py::arg("window"), py::arg("panel"), py::arg("block"), py::arg("brick"),
-           py::arg("lane_order"), py::arg("encoding"), py::arg("rows"), py::arg("cols"),
-           py::arg("panels"))
+  py::class_<BlockedHandle>(m, "Blocked")
+      .def(py::init(&make_blocked), py::arg("window"), py::arg("panel"), py::arg("block"),
+           py::arg("brick"), py::arg("lane_order"), py::arg("encoding"), py::arg("rows"),
+           py::arg("cols"), py::arg("nnz"))
       .def(
           "attach",
-          [](BlockedView& view, Address panel_rows, Address panel_ptr, Address columns,
-             Address bitmap, Address brick_ptr, Address brick_rows, Address value_ptr,
-             Address values, Address slot_scale) {
-            view.panel_rows = optional_array<const int32_t>(panel_rows, "panel_rows");
-            view.panel_ptr = array<const int64_t>(panel_ptr, view.panels + 1, "panel_ptr");
-            view.columns = optional_array<const int32_t>(columns, "columns");
-            view.bitmap = optional_array<const uint8_t>(bitmap, "bitmap");
-            view.brick_ptr = optional_array<const int64_t>(brick_ptr, "brick_ptr");
-            view.brick_rows = optional_array<const int32_t>(brick_rows, "brick_rows");
-            view.value_ptr = optional_array<const int64_t>(value_ptr, "value_ptr");
-            view.values = optional_array<const uint16_t>(values, "values");
-            view.slot_scale = optional_array<const uint16_t>(slot_scale, "slot_scale");
+          [](BlockedHandle& a, const py::object& panel_rows, const py::object& panel_ptr,
+             const py::object& columns, const py::object& bitmap, const py::object& brick_ptr,
+             const py::object& brick_rows, const py::object& value_ptr, const py::object& values,
+             const py::object& slot_scale) {
+            BlockedHandle made = a;  // a rejected array changes nothing
+            attach_columns(made, panel_rows, panel_ptr, columns);
+            attach_contents(made, bitmap, brick_ptr, brick_rows, value_ptr, values, slot_scale);
+            a = made;
           },
-          "Sets the arrays. An address of 0 means that the format does not have this one.",
+          "Sets the arrays. None means that the format does not have this one.",
           py::arg("panel_rows"), py::arg("panel_ptr"), py::arg("columns"), py::arg("bitmap"),
           py::arg("brick_ptr"), py::arg("brick_rows"), py::arg("value_ptr"), py::arg("values"),
           py::arg("slot_scale"));

@@ -186,6 +186,9 @@ void permute_rows(const CsrView& a, const int32_t* order, int64_t* indptr, int32
   for (int64_t i = 0; i < a.rows; ++i) {
     indptr[i + 1] = indptr[i] + a.indptr[order[i] + 1] - a.indptr[order[i]];
   }
+  if (indptr[a.rows] != a.nnz) {
+    throw std::invalid_argument("order: is no permutation of the rows");
+  }
   parallel_dynamic(a.rows, 256, threads, [&](int64_t i) {
     int64_t out = indptr[i];
     for (int64_t e = a.indptr[order[i]]; e < a.indptr[order[i] + 1]; ++e, ++out) {

@@ -1,10 +1,21 @@
-// The two shapes of parallel loop this code needs, over OpenMP. An exception inside a body is
-// carried out of the parallel region and thrown again, so that it never ends the process.
+// The two shapes of parallel loop this code needs. An exception inside a body is carried out of the
+// loop and thrown again, so that it never ends the process.
+//
+// Loops run over OpenMP. With GNNSPARSE_STD_THREADS, which builds for ThreadSanitizer set, they run
+// over std::thread: ThreadSanitizer does not see how the threads of libgomp wait for one another,
+// and would report every array that one loop writes and the next one reads.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <mutex>
+
+#ifdef GNNSPARSE_STD_THREADS
+#include <thread>
+#include <vector>
+#endif
 
 namespace gnnsparse::cpu {
 
@@ -15,7 +26,7 @@ class ExceptionCarrier {
     try {
       body();
     } catch (...) {
-#pragma omp critical(gnnsparse_exception)
+      const std::lock_guard<std::mutex> guard(lock_);
       if (!first_) first_ = std::current_exception();
     }
   }
@@ -24,8 +35,35 @@ class ExceptionCarrier {
   }
 
  private:
+  std::mutex lock_;
   std::exception_ptr first_;
 };
+
+#ifdef GNNSPARSE_STD_THREADS
+
+// body(i) for every i below `count`, handed out as threads get free.
+template <class Body>
+void for_each_index(int64_t count, int threads, Body body) {
+  std::atomic<int64_t> next{0};
+  const auto work = [&] {
+    for (int64_t i = next++; i < count; i = next++) body(i);
+  };
+  std::vector<std::thread> helpers;
+  const auto wanted = std::min<int64_t>(threads, count);
+  for (int64_t t = 1; t < wanted; ++t) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+#else
+
+template <class Body>
+void for_each_index(int64_t count, int threads, Body body) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
+#endif
 
 // body(begin, end) on one contiguous range a thread.
 template <class Body>
@@ -37,10 +75,9 @@ void parallel_ranges(int64_t count, int threads, Body body) {
     return;
   }
   ExceptionCarrier carrier;
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
-  for (int64_t part = 0; part < parts; ++part) {
+  for_each_index(parts, static_cast<int>(parts), [&](int64_t part) {
     carrier.run([&] { body(count * part / parts, count * (part + 1) / parts); });
-  }
+  });
   carrier.rethrow();
 }
 
@@ -53,10 +90,9 @@ void parallel_chunks(int64_t count, int64_t chunk, int threads, Body body) {
     return;
   }
   ExceptionCarrier carrier;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t c = 0; c < chunks; ++c) {
+  for_each_index(chunks, threads, [&](int64_t c) {
     carrier.run([&] { body(c * chunk, std::min(count, (c + 1) * chunk)); });
-  }
+  });
   carrier.rethrow();
 }
 

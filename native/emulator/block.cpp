@@ -10,7 +10,11 @@ namespace gnnsparse::emulator {
 namespace {
 
 // Not a power of two: stacks at such distances would share the lines of a cache.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStack = (512 << 10) + 9 * 64;  // with room around every variable
+#else
 constexpr size_t kStack = (128 << 10) + 9 * 64;
+#endif
 constexpr size_t kDynamicAlignment = 1024;
 constexpr int kPoison = 0xff;  // makes a NaN of every type
 // How far the next lane to go on is from the one that waits; odd, so that every lane has its turn.
@@ -126,6 +130,7 @@ void Block::finish() {
 
 void Block::enter() {
   Block& block = *running_;
+  block.threads_[block.thread_].fiber.arrived();
   try {
     (*block.body_)();
   } catch (...) {

@@ -19,7 +19,15 @@ class Fiber {
   // Stops `from`, which is running, where it is and goes on with `to`.
   static void change(Fiber& from, Fiber& to);
 
+  // To be called first of all by `entry`, and by `change` when it goes on: tells AddressSanitizer,
+  // where there is one, which stack this is.
+  void arrived();
+
  private:
+  // What AddressSanitizer has to know of a stack.
+  const void* bottom_ = nullptr;
+  size_t bytes_ = 0;
+  void* fake_stack_ = nullptr;
 #if defined(__x86_64__)
   void* stack_pointer_ = nullptr;
 #else

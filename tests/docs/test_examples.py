@@ -14,9 +14,13 @@ import gnnsparse.ops
 from gnnsparse.registry import temporary_registrations
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: The first line of an example that shows a file of an operation.
 OPERATION_FILE = re.compile(r"# gnnsparse/ops/(\w+/\w+\.py)\n")
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def examples(page: Path) -> list[str]:
@@ -37,7 +41,7 @@ def operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
             del sys.modules[module]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if examples(p)], ids=page_name)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operations: Path) -> None:
     """The examples of a page, one after another in one namespace, as a reader would type them.
@@ -56,7 +60,7 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 file.write_text(example)
                 continue
             gnnsparse.ops.find_operations()
-            exec(compile(example, f"{page.name}, example {number + 1}", "exec"), namespace)
+            exec(compile(example, f"{page_name(page)}, example {number + 1}", "exec"), namespace)
 
 
 def test_the_readme_has_examples() -> None:
@@ -65,8 +69,9 @@ def test_the_readme_has_examples() -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", prose):
+            assert (page.parent / target).exists(), f"{page_name(page)}: {target}"
 
 
 def test_readme_tables_are_made_from_the_results() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from tests.data_folder import data_file, requires_data
-from tests.e2e.launch import Run, run_forked, run_fresh
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.e2e.launch import Run
 
 #: Processor seconds in which a bad option is refused: the library is imported, and with it torch, which
 #: takes 2.2; Lightning and PyG, which take another 7, are not.
@@ -30,33 +27,6 @@ SCHEMA: dict[str, type | tuple[type, ...]] = {
     "preprocess_seconds": float, "cache_hit": bool, "versions": dict, "commit": (str, type(None)),
     "date": str,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
-    """Runs train.py with options, `fresh` in a new interpreter; all runs share a cache."""
-    cache = tmp_path_factory.mktemp("cache")
-
-    def run(
-        *options: str, folder: Path | None = None, own_folder: bool = False, fresh: bool = False, **more: str
-    ) -> Run:
-        folder = folder or tmp_path_factory.mktemp("run")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "GNNSPARSE_CACHE_DIR": str(cache),
-            "GNNSPARSE_DATA_DIR": str(cache / "data"),
-            "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
-            "HYDRA_FULL_ERROR": "0",
-            **more,
-        }
-        own_folder |= "--help" in options or "-m" in options
-        where = [] if own_folder else [f"hydra.run.dir={folder}"]
-        if fresh:
-            return run_fresh([*options, *where], folder, environment)
-        return run_forked([*options, *where], folder, environment, tmp_path_factory.mktemp("streams"))
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +69,7 @@ def test_what_a_run_writes(default_run: Run) -> None:
     settings = {f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
     written = {
         "result.json",
+        "run.lock",
         "checkpoints/last.ckpt",
         "checkpoints/best.ckpt",
         "logs/csv/version_0/metrics.csv",
@@ -137,7 +108,10 @@ def test_multirun(train: Callable[..., Run], tmp_path: Path) -> None:
     assert run.status == 0, run.errors
     results = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/result.json"))]
     assert [result["precision"] for result in results] == ["fp32", "fp16"]
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"0-gcn-digits", "1-gcn-digits"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
+        "0-gcn-digits-fp32-seed0",
+        "1-gcn-digits-fp16-seed0",
+    }
 
 
 def test_runs_land_in_outputs(train: Callable[..., Run], tmp_path: Path) -> None:
@@ -145,13 +119,12 @@ def test_runs_land_in_outputs(train: Callable[..., Run], tmp_path: Path) -> None
     assert run.status == 0, run.errors
     (file,) = tmp_path.glob("outputs/*/*/result.json")
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-gcn-digits", str(file.parent.relative_to(tmp_path / "outputs"))
+        r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d-gcn-digits-fp32-seed0",
+        str(file.parent.relative_to(tmp_path / "outputs")),
     )
 
 
 def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path) -> None:
-    """Not even that of an earlier run in the same folder."""
-    (tmp_path / "result.json").write_text("{}")
     run = train("optimizer.lr=1e38", "trainer.log_every=5", folder=tmp_path)
     assert run.status == 2
     assert run.errors.startswith("train.py: training diverged: the loss of epoch ")

@@ -12,7 +12,6 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native, masks
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.plan import Plan
 from gnnsparse.precision import dense_view
@@ -53,9 +52,7 @@ def gather_floor() -> None:
     x = torch.randn(75, 40, device="cuda")
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     out = torch.empty(processors, 1024, dtype=torch.int32, device="cuda")
-    _native.cuda_gather_floor(
-        address(columns), 1000, dense_view(x), 40, address(out), path().stream(x.device)
-    )
+    _native.cuda_gather_floor(columns, dense_view(x), 40, out, path().stream(x.device))
 
 
 def long_rows() -> gnnsparse.SparseGraph:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.precision import dense_view
 
@@ -31,7 +30,7 @@ def test_it_adds_up_every_row(dtype: torch.dtype, width: int, count: int) -> Non
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     out = torch.full((processors, WORDS), -1, dtype=torch.int32, device="cuda")
     stream = path().stream(x.device)
-    _native.cuda_gather_floor(address(columns), count, dense_view(x), width, address(out), stream)
+    _native.cuda_gather_floor(columns, dense_view(x), width, out, stream)
     got = (out.long() & 0xFFFFFFFF).sum(0) % 2**32
     rows = words(x, width)
     counts = torch.bincount(columns[columns >= 0].long(), minlength=700)
@@ -48,9 +47,12 @@ def test_bad_arguments_are_refused() -> None:
     out = torch.zeros(1000, WORDS, dtype=torch.int32, device="cuda")
     stream = path().stream(x.device)
     with pytest.raises(ValueError, match="x: rows must be 16-byte aligned"):
-        _native.cuda_gather_floor(address(columns), 4, dense_view(x), 12, address(out), stream)
-    with pytest.raises(ValueError, match="columns: is null"):
-        _native.cuda_gather_floor(0, 4, dense_view(x[:, :8].contiguous()), 8, address(out), stream)
+        _native.cuda_gather_floor(columns, dense_view(x), 12, out, stream)
+    rows = dense_view(x[:, :8].contiguous())
+    with pytest.raises(ValueError, match="columns: is not on a GPU"):
+        _native.cuda_gather_floor(columns.cpu(), rows, 8, out, stream)
+    with pytest.raises(ValueError, match="out: must have a row for each of"):
+        _native.cuda_gather_floor(columns, rows, 8, out[:1], stream)
 
 
 @pytest.mark.gpu

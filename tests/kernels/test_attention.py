@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import Precision, masks
+from gnnsparse.plan.attention import ChainPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.attention_oracle import (
     Case,
@@ -51,6 +53,14 @@ def floor_in_parts(a: gnnsparse.SparseOperand, *widths: int) -> float | None:
     """The `floor` of what the fused kernels take in fp32, as sums of two tf32 parts; None of all else."""
     fused = max(widths) <= 32 and a.precision == Precision.FP32 and a.device.type == "cuda"
     return rounding_of(a) if fused else None
+
+
+def has_fused_kernel(a: gnnsparse.SparseOperand, case: Case) -> bool:
+    plan = a.plan(
+        case.q.shape[-1], "attention", heads=math.prod(case.q.shape[:-2]), value_width=case.v.shape[-1],
+        has_score_terms=case.bias is not None or case.is_causal,
+    )  # fmt: skip
+    return not isinstance(plan, ChainPlan)
 
 
 def check(a: gnnsparse.SparseOperand, case: Case, floor: float | None = None, **how: Any) -> None:
@@ -186,7 +196,7 @@ def test_no_heads(device: str) -> None:
 
 @given(data=st.data())
 def test_property(device: str, data: st.DataObject) -> None:
-    """Any shape, density, option and dtype: fused and unfused agree with float64."""
+    """Any shape, density, option and dtype: fused (where a kernel is) and unfused agree with float64."""
     draw = data.draw
     seed = draw(st.integers(0, 2**20))
     rows, cols = draw(st.integers(1, 40)), draw(st.integers(1, 60))
@@ -203,4 +213,9 @@ def test_property(device: str, data: st.DataObject) -> None:
         dtype=draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])),
         is_causal=draw(st.booleans()), dropout_p=draw(st.sampled_from([0.0, 0.4])),
     )  # fmt: skip
-    check(a, case, few_roundings(a, case), fused=draw(st.booleans()))
+    fused = draw(st.booleans())
+    if fused and a.nnz and not has_fused_kernel(a, case):
+        with pytest.raises(ValueError, match="fused: got True, but there is no fused kernel here"):
+            run(a, case, fused=True)
+    else:
+        check(a, case, few_roundings(a, case), fused=fused)

@@ -346,7 +346,11 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"bias": torch.randn(2, 1)}, ValueError, "bias: has shape"),
     ({"bias": torch.tensor(1.0)}, ValueError, "bias: has shape"),
     ({"bias": 1.0}, TypeError, "bias: got float"),
-    ({"scale": "big"}, TypeError, "scale: got str; accepted: a number or None"),
+    (
+        {"scale": "big"},
+        TypeError,
+        "scale: got str; accepted: a finite number in the range of float32, or None",
+    ),
     ({"scale": torch.tensor(1.0)}, TypeError, "scale: got a tensor"),
     ({"dropout_p": 1.0}, ValueError, r"dropout_p: got 1.0; accepted: a number in \[0, 1\)"),
     ({"dropout_p": -0.1}, ValueError, "dropout_p: got -0.1"),

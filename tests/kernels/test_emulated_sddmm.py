@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseOperand, _native
-from gnnsparse.csr import address
 from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
@@ -125,9 +124,8 @@ def test_formats_that_the_kernels_do_not_take_are_refused(built: ModuleType) -> 
     graph = random_graph(20, 20, 0.2)
     q = torch.zeros(20, 8, dtype=torch.float16)
     out = torch.zeros(graph.nnz)
-    nothing = _native.WorkList(0, 0, 0, 0, 0, 0, 0)
-    rows = _native.StoredRows(address(graph.csr.indptr), 0)
-    scores = _native.EdgeValues(address(out), 0, 0, 0)
+    nothing = _native.WorkList(None, None, 0)
+    rows, scores = _native.StoredRows(graph.csr.indptr), _native.EdgeValues(out)
 
     def sddmm(kernel: str, name: str, panel: int | None = None) -> None:
         spec = format_spec(name, "fp16", panel=panel)

@@ -154,8 +154,8 @@ def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> No
     def spmm(blocked: BlockedMatrix, precision: str, slices: int = 1) -> None:
         storage = Precision.parse(precision).storage
         built.cuda_spmm_panel(
-            blocked.view(), _native.StoredRows(0, 0), _native.WorkList(0, 0, 0, 0, 0, 0, 0),
-            dense_view(x.to(storage)), dense_view(y), 8, slices, 0, Precision.parse(precision).code, 0,
+            blocked.view(), _native.StoredRows(), _native.WorkList(None, None, 0),
+            dense_view(x.to(storage)), dense_view(y), 8, slices, None, Precision.parse(precision).code, 0,
         )  # fmt: skip
 
     def converted(name: str, precision: str, panel: int | None = None) -> BlockedMatrix:

@@ -117,8 +117,8 @@ def test_what_the_kernel_does_not_take_is_refused(built: ModuleType) -> None:
     def spmm(name: str, precision: Precision, panel: int | None = None) -> None:
         blocked = convert(graph.csr, format_spec(name, precision, panel=panel), None)
         built.cuda_spmm_window(
-            blocked.view(), _native.StoredRows(0, 0), _native.WorkList(0, 0, 0, 0, 0, 0, 0),
-            dense_view(x.to(precision.storage)), dense_view(y), 8, 0, precision.code, 0,
+            blocked.view(), _native.StoredRows(), _native.WorkList(None, None, 0),
+            dense_view(x.to(precision.storage)), dense_view(y), 8, None, precision.code, 0,
         )  # fmt: skip
 
     spmm("window", Precision.FP16)

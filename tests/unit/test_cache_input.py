@@ -84,6 +84,11 @@ def test_values_of_every_kind(values: Any) -> None:
     both(lambda cache: gnnsparse.prepare(EDGES, values=values, cache=cache))
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_edges_in_either_byte_order(order: str) -> None:
+    both(lambda cache: gnnsparse.prepare(EDGES.numpy().astype(f"{order}i8"), cache=cache))
+
+
 def test_values_that_cannot_be_written() -> None:
     values = np.ones(4)
     values.setflags(write=False)
@@ -97,12 +102,12 @@ BAD_VALUES = [
     (["a", "b", "c", "d"], TypeError, "values: got dtype <U1; accepted: 4 real numbers"),
     ([None] * 4, TypeError, "values: got dtype object"),
     (np.ones(4, np.longdouble), TypeError, "values: got dtype float128|values: got dtype longdouble"),
-    (np.ones(4, complex), TypeError, "values: got dtype complex128"),
+    (np.ones(4, complex), TypeError, "values: got a tensor of dtype torch.complex128"),
     (np.array(["2020-01-01"] * 4, "datetime64[D]"), TypeError, "values: got dtype datetime64"),
     ({}, TypeError, "values: got dict; accepted: 4 real numbers"),
     (object(), TypeError, "values: got object"),
     (1.0, TypeError, "values: got float"),
-    ([[1], [1, 2]], TypeError, "values: got list"),
+    ([[1], [1, 2]], TypeError, "values: got a list that is no array"),
     (torch.ones(4, dtype=torch.complex64), TypeError, "values: got a tensor of dtype torch.complex64"),
     (torch.ones(4).to_sparse(), TypeError, "values: got a tensor"),
     (torch.ones(3), ValueError, r"values: has shape \(3,\); accepted: \(4,\)"),
@@ -114,7 +119,7 @@ BAD_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("values", "error", "message"), BAD_VALUES, ids=lambda v: repr(v)[:30])
+@pytest.mark.parametrize(("values", "error", "message"), BAD_VALUES, ids=range(len(BAD_VALUES)))
 @pytest.mark.parametrize("form", ["edge_index", "csr", "graph"])
 def test_bad_values_on_a_hit(form: str, values: Any, error: type[Exception], message: str) -> None:
     """The graph without values is in the cache, and would be found by a key that leaves them out."""
@@ -171,9 +176,8 @@ def test_equal_options_share_a_file(own_cache: Path) -> None:
 
 def test_bad_graphs_have_one_error() -> None:
     for graph, error, message in (
-        (EDGES.numpy().astype(">i8"), TypeError, "edge_index: got dtype >i8"),
         (np.array([[0, "a"], [1, None]], dtype=object), TypeError, "edge_index: got dtype object"),
-        (([0, 1], [[1], [1, 2]]), TypeError, "indices: got list"),
+        (([0, 1], [[1], [1, 2]]), TypeError, "indices: got a list that is no array"),
         (EDGES.float(), TypeError, "edge_index: got a tensor of dtype torch.float32"),
         (EDGES[0], ValueError, "edge_index: has 1 dimensions"),
     ):

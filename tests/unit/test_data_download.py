@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from gnnsparse.data import DatasetUnavailableError, data_folder, load_dataset
-from gnnsparse.data.sources import SOURCES, import_reader
+from gnnsparse.data.sources import SOURCES, import_downloader
 from tests.raw_files import (
     EDGES,
     FEATURES,
@@ -226,7 +226,7 @@ def test_ogb_downloads_without_a_question(
 ) -> None:
     write_ogb(tmp_path / "arxiv", "time")
     site.content["arxiv.zip"] = archive(tmp_path / "arxiv", tmp_path)
-    import_reader(SOURCES["ogbn_arxiv"])
+    import_downloader(SOURCES["ogbn_arxiv"])
     from ogb.utils import url
 
     download = url.download_url

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset
-from gnnsparse.data.sources import SOURCES, import_reader
+from gnnsparse.data.sources import SOURCES, import_downloader
 from tests.raw_files import (
     FEATURES,
     LABELS,
@@ -55,7 +55,7 @@ def test_ogb_roots_may_be_above_or_the_folder_itself(folder: str, tmp_path: Path
 
 
 def test_ogb_is_imported_without_its_question_for_a_newer_release() -> None:
-    import_reader(SOURCES["ogbn_arxiv"])
+    import_downloader(SOURCES["ogbn_arxiv"])
     assert sys.modules.get("outdated", "absent") == "absent"
     assert "ogb" in sys.modules
 

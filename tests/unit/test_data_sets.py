@@ -270,7 +270,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load_dataset("digits")
     monkeypatch.setitem(sys.modules, "torch_geometric.datasets", None)
     with pytest.raises(ImportError, match=r"cora needs torch-geometric .*pip install"):
-        load_dataset("cora", download=False)
+        load_dataset("cora")
 
 
 @pytest.mark.slow

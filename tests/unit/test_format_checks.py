@@ -119,9 +119,9 @@ def test_the_native_check_refuses_what_it_cannot_read() -> None:
     graph = random_graph(20, 30, 0.3, seed=1)
     blocked = made(graph, ("window", None), Precision.FP16)
     other = random_graph(21, 30, 0.3, seed=1)
-    with pytest.raises(ValueError, match="format: has another size"):
+    with pytest.raises(ValueError, match="format: is of another matrix"):
         _native.first_unlike(other.csr.view, blocked.view(), 1)
-    with pytest.raises(ValueError, match="format: has no bitmap"):
+    with pytest.raises(ValueError, match="bitmap: is None"):
         _native.first_unlike(graph.csr.view, replace(blocked, bitmap=None).view(), 1)
     with pytest.raises(ValueError, match="threads"):
         _native.first_unlike(graph.csr.view, blocked.view(), 0)

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, _native
+from gnnsparse import SparseGraph
 from gnnsparse.testing import random_graph
 
 DTYPES = [torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool, torch.float32, torch.float16,
@@ -105,36 +105,3 @@ def test_operations(first: Any, second: Any, which: gnnsparse.SparseOperand) -> 
         tolerate(lambda: which.from_coo_order(first)),
     ):
         assert result is None or isinstance(result, torch.Tensor)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: _native.Csr(0, 0, 5, 5, 5),
-        lambda: _native.Csr(8, 0, -1, 5, 0),
-        lambda: _native.Csr(8, 0, 5, 5, -3),
-        lambda: _native.Csr(8, 0, 2**31, 5, 0),
-        lambda: _native.Csr(3, 8, 5, 5, 5),
-        lambda: _native.Blocked(0, 8, 16, 16, True, 8, 8, 1),
-        lambda: _native.Blocked(8, 12, 16, 16, True, 8, 8, 1),
-        lambda: _native.Blocked(8, 8, 16, 5, True, 8, 8, 1),
-        lambda: _native.first_out_of_range(0, True, 4, 3, 1),
-        lambda: _native.first_out_of_range(8, True, -4, 3, 1),
-        lambda: _native.cpu_round_tf32(0, 0, 4, 1),
-        lambda: _native.cpu_round_tf32(16, 16, 0, 0),
-        lambda: _native.cpu_spmm(
-            A.kernels.csr.view, 0, 0, 0, 0, _native.Dense(0, 4, 0), _native.Dense(0, 4, 0), 4, 1
-        ),
-        lambda: _native.cpu_spmm(
-            A.kernels.csr.view, 0, 0, 0, 0, _native.Dense(64, 2, 0), _native.Dense(64, 4, 0), 4, 1
-        ),
-        lambda: _native.cpu_spmm(
-            A.kernels.csr.view, 0, 0, 0, 0, _native.Dense(64, 4, 9), _native.Dense(64, 4, 0), 4, 1
-        ),
-        lambda: _native.Csr("a", 0, 1, 1, 0),
-        lambda: _native.Csr(8, 0, 1.5, 1, 0),
-    ],
-)
-def test_native_functions_check_what_they_are_handed(call: Any) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        call()

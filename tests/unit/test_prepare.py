@@ -132,6 +132,21 @@ def test_edge_values_are_differentiable() -> None:
     assert torch.equal(values.grad, torch.tensor([3.0, 6.0, 6.0, 3.0, 3.0]))
 
 
+@pytest.mark.parametrize(("panel", "windows", "columns"), [(16, 6, 192), (32, 6, 96)])
+def test_density_of_a_full_matrix_is_one(panel: int, windows: int, columns: int) -> None:
+    a = make(random_graph(96, 32, 1.0), "cpu", format="hrpb", panel=panel)
+    stats = a.stats()
+    assert (stats["density"], stats["windows"], stats["columns"]) == (1.0, windows, columns)
+
+
+def test_density_leaves_out_rows_outside_of_the_windows() -> None:
+    graph = random_graph(400, 400, 0.02, hubs=8, seed=3)
+    a = make(graph, "cpu", format="rs-tile")
+    blocked = a.kernels.require_blocked()
+    assert blocked.residual is not None
+    assert a.stats()["density"] == (graph.nnz - blocked.residual.nnz) / (8 * blocked.slots)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "tf32"])
 def test_stats(name: str, precision: str) -> None:
@@ -145,6 +160,7 @@ def test_stats(name: str, precision: str) -> None:
     assert not stats["symmetric"]
     assert (stats["windows"] is None) == (name == "csr")
     assert 0 < stats["density"] <= 1
+    assert stats["columns"] is None or stats["density"] < 0.9
     assert stats["bytes"]["csr"] == 8 * 101 + 4 * graph.nnz
 
 

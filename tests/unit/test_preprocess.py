@@ -13,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph
+from gnnsparse import SparseGraph, cuda_path
 from gnnsparse.formats import format_spec
+from gnnsparse.kernel_cache import Product
 from gnnsparse.plan import Device, Problem, choose_plan
+from gnnsparse.plan.window import WINDOW
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, window_tiles
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.testing import random_graph
+from tests.gpu_paths import StandInPath
 from tests.helpers import panel_counts
 
 
@@ -147,6 +150,28 @@ H200 = Device("cuda", (9, 0), 132)
 PANELS = panel_counts(54_379_008, 45_303_232)
 SCORE_PANELS = panel_counts(54_379_008)
 REDDIT = Problem("spmm", H200, Precision.FP16, 232_965, 232_965, 114_416_026, 128, "window", 68_212_192)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({"format": "window"}, 8), ({"format": "cvse"}, 16), ({"format": "hrpb"}, 16),
+        ({"format": "hrpb", "panel": 32}, 32), ({"format": "rs-tile"}, 8),
+    ],
+)  # fmt: skip
+def test_a_window_plan_cuts_at_the_mean_length_of_the_formats_own_windows(
+    options: dict[str, Any], rows: int
+) -> None:
+    """Rows of windows must not be taken to be 8: the windows of 16 or 32 rows would seem to be short."""
+    graph = random_graph(640, 4000, 0.12, seed=4)
+    with cuda_path.use(StandInPath(None, device=H200)):
+        a = gnnsparse.prepare(graph, precision="fp16", cache=False, **options)
+        problem = a.kernels.problem(Product("spmm", 64))
+        plan = WINDOW.default(problem)
+    blocked = a.kernels.require_blocked()
+    tiles = window_tiles(blocked).double().mean().item()
+    assert (problem.slot_rows, problem.groups) == (rows, blocked.panels)
+    assert plan.tile_limit == pytest.approx(1.3 * tiles, rel=0.02)
 
 
 def test_plans_say_why() -> None:

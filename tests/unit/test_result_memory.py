@@ -87,3 +87,23 @@ def test_threads_take_different_memory() -> None:
     for thread in threads:
         thread.join()
     assert len(set(places)) == 8
+
+
+def test_memory_that_is_given_back_while_some_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a garbage collection, which may come at any place of the thread that takes it."""
+    small, large = empty_result(LIKE, ROWS, 64), empty_result(LIKE, 4 * ROWS, 64)
+    blocks = [result_memory._take(small.nbytes), result_memory._take(KEPT_BYTES)]
+
+    class Free(list):  # type: ignore[type-arg]
+        def __getitem__(self, at: int) -> object:  # type: ignore[override]
+            found = super().__getitem__(at)
+            while blocks:
+                result_memory._give_back(blocks.pop())
+            return found
+
+    del small, large
+    monkeypatch.setattr(result_memory, "_free", Free(result_memory._free))
+    taken = empty_result(LIKE, 4 * ROWS, 64)
+    assert taken.fill_(1.0).sum() == taken.numel()
+    gnnsparse.release_memory()
+    assert not result_memory._returned

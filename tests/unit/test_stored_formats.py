@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph, _native
-from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.data import load_matrix
+from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.testing import random_graph
+from tests.data_folder import data_file, requires_data
 
 LOW = (Precision.FP16, Precision.BF16, Precision.TF32)
 HALF = (Precision.FP16, Precision.BF16)
@@ -128,4 +132,45 @@ def test_formats_that_do_not_exist_are_refused() -> None:
         convert(graph.csr, format_spec("panel-values", "fp16", panel=32), None)
     dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=32), torch.ones(graph.nnz))
     with pytest.raises(ValueError, match="stores no entries"):
-        _native.fill_entries(graph.csr.view, dense.view(), 8, 8, 8, 1)
+        _native.fill_entries(graph.csr.view, dense.view(), None, None, None, 1)
+
+
+def with_zeros(graph: SparseGraph) -> SparseGraph:
+    """Returns the graph with every third value 0, some -0.0, and some that fp16 rounds to 0."""
+    assert graph.values is not None
+    values = graph.values.clone()
+    values[::3], values[1::7], values[2::11] = 0.0, -0.0, 1e-30
+    return replace(graph, values=values)
+
+
+def check_all_come_back(graph: SparseGraph, spec: FormatSpec, precision: Precision) -> None:
+    """Checks that a format gives back every nonzero of a graph, those whose value is 0 too."""
+    values = round_operand(graph.values, precision)
+    row, col, stored = convert(graph.csr, spec, values if spec.stores_values else None).decode()
+    order = torch.argsort(row * graph.num_cols + col)
+    assert torch.equal(row[order], graph.csr.row_index())
+    assert torch.equal(col[order], graph.csr.indices.long())
+    assert stored is None or torch.equal(stored[order], values)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("precision", list(Precision))
+def test_zeros_of_the_matrix_come_back(case: tuple[str, int | None], precision: Precision) -> None:
+    graph = with_zeros(random_graph(50, 60, 0.2, seed=1))
+    check_all_come_back(graph, format_spec(case[0], precision, 0.2, case[1]), precision)
+
+
+@pytest.mark.parametrize("height", [16, 32])
+@pytest.mark.parametrize("precision", LOW)
+def test_zeros_come_back_from_panels_with_values(height: int, precision: Precision) -> None:
+    graph = with_zeros(random_graph(50, 60, 0.2, seed=1))
+    check_all_come_back(graph, format_spec("panel-values", precision, panel=height), precision)
+
+
+@pytest.mark.slow
+@requires_data
+@pytest.mark.parametrize("case", CASES)
+def test_a_published_matrix_with_zeros(case: tuple[str, int | None]) -> None:
+    graph = load_matrix(data_file("suitesparse/memplus.mtx.gz"))
+    assert int((graph.values == 0).sum()) > 20_000
+    check_all_come_back(graph, format_spec(case[0], "tf32", 0.0, case[1]), Precision.TF32)

@@ -348,9 +348,12 @@ def test_loggers(tmp_path: Path) -> None:
         assert len(written) == files, written
 
 
-def test_a_second_run_in_the_same_folder_keeps_the_first_ones_log(tmp_path: Path) -> None:
-    for _ in range(2):
-        train(toy_task(), 3, tmp_path)
+def test_a_run_that_goes_on_in_its_folder_keeps_the_log(tmp_path: Path) -> None:
+    train(toy_task(), 3, tmp_path)
+    (first,) = tmp_path.glob("logs/csv/*/metrics.csv")
+    before = first.read_bytes()
+    train(toy_task(), 5, tmp_path, tmp_path / "checkpoints" / "last.ckpt")
+    assert first.read_bytes() == before
     assert len(list(tmp_path.glob("logs/csv/*/metrics.csv"))) == 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from gnnsparse.bench.workload import make_subject
 from gnnsparse.environment import write_json
 from gnnsparse.gpus import GpuRecord
 from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.opened import read_json
 from gnnsparse.ops.tuning import milliseconds, runner
 from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.plan import KERNELS, Plan, Problem, plan_from_plain
@@ -170,8 +170,8 @@ def read_cases(path: Path) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
         ValueError: the file can't be read, or an entry is wrong, which the message names.
     """
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        content = read_json(path)
+    except OSError as error:
         raise ValueError(f"{path}: {error}") from error
     file: _File = from_plain(_File, content, str(path))
     cases = []

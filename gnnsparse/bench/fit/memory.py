@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import torch
 
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.gpus.record import MemoryRates
 from gnnsparse.ops.dense import cuda_loader
@@ -49,9 +48,7 @@ def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -
     gpu, view = path(), dense_view(x)
 
     def call() -> None:
-        gpu.native.cuda_gather_floor(
-            address(columns), _GATHERED, view, features, address(out), gpu.stream(device)
-        )
+        gpu.native.cuda_gather_floor(columns, view, features, out, gpu.stream(device))
 
     return 2 * features * _GATHERED / _seconds(call, device) / 1e12
 

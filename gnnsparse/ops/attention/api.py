@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_share, check_tensor
+from gnnsparse.errors import bad_value, check_flag, check_number, check_share, check_tensor
 from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
@@ -15,10 +15,11 @@ from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.chain import chain
 from gnnsparse.ops.attention.layout import to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed
-from gnnsparse.ops.attention.schema import run_forward, with_grad
-from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, resolve_impl
+from gnnsparse.ops.attention.schema import run_forward, transformed, with_grad
+from gnnsparse.ops.common import FLOATS, check_fits, check_operand, is_plain, needs_grad, resolve_impl
 from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.transforms import is_direct, settled
 
 __all__ = ["attention"]
 
@@ -27,11 +28,12 @@ def _check_heads(
     a: SparseOperand, q: Any, k: Any, v: Any, dtypes: tuple[torch.dtype, ...]
 ) -> tuple[int, ...]:
     """Returns the leading sizes that q, k and v are broadcast to; raises if an argument does not fit."""
-    rows, cols = a.shape
+    (rows, cols), device = a.shape, a.device
     for name, x, size in (("q", q, rows), ("k", k, cols), ("v", v, cols)):
-        check_tensor(name, x, dtypes=dtypes, device=a.device)
+        check_tensor(name, x, dtypes=dtypes, device=device)
         if x.dim() < 2 or x.shape[-2] != size:
             bad_value(name, f"has shape {tuple(x.shape)}; accepted: (.., {size}, any) for this A")
+        check_fits(name, x, a)
     if k.shape[-1] != q.shape[-1]:
         bad_value("k", f"has {k.shape[-1]} features; accepted: {q.shape[-1]}, as q")
     lead = tuple(q.shape[:-2])
@@ -63,9 +65,7 @@ def _check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tupl
 def _check_scale(scale: Any, width: int) -> float:
     if scale is None:
         return 1 / max(width, 1) ** 0.5
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        bad_type("scale", scale, "a number or None")
-    return float(scale)
+    return check_number("scale", scale, "a finite number in the range of float32, or None")
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class _Checked(Key[bool]):
 
 
 def _check_plan(call: AttentionCall, plan: Plan) -> None:
+    kernel_of("attention", plan)
     kernels, product = call.operand.kernels, call.product("attention")
 
     def check() -> bool:
@@ -119,7 +120,10 @@ def attention(
     The fused kernels make one pass over the edges and store no weight for any of them. The backward pass
     computes the weights again from each row's log-sum-exp (Dao et al., "FlashAttention", NeurIPS 2022,
     section 3.1). Operands of both products are rounded to A's precision; sums and the softmax are float32.
-    A's own weights are ignored. A row without edges, or with masked edges only, gives zeros.
+    A's own weights are ignored. A row without edges, or with masked edges only, gives zeros. It has
+    forward-mode derivatives too, and composes with torch.func; torch.vmap makes the batch larger, or with
+    dropout calls the kernel for each entry. Gradients inside torch.func, tangents and second derivatives
+    store a weight for each edge.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [L, S]: row i attends to the columns of its
@@ -169,11 +173,12 @@ def attention(
     factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*lead, A.shape[0], v.shape[-1])
-    plain = is_plain(q, k, v, bias)
-    follows = plain and needs_grad(q, k, v, bias)
-    same = len(lead) < 2 and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    plain, quick = is_plain(q, k, v, bias), is_direct()
+    q, k, v, bias = settled(q), settled(k), settled(v), None if bias is None else settled(bias)
+    follows = plain and (not quick or needs_grad(q, k, v, bias))
     as_chain = return_weights or fused is False or kind == "reference"
-    if follows and same and not as_chain and fused is None and plan is None:
+    as_is = quick and follows and len(lead) < 2 and not as_chain and fused is None and plan is None
+    if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal, None)[0]
     call = AttentionCall(
         A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
@@ -190,7 +195,8 @@ def attention(
         options = seed, A.handle, factor, p, is_causal
         out, _ = torch.ops.gnnsparse.attention(call.q, call.k, call.v, bias, *options)
     elif follows:
-        out, _ = with_grad(call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal, plan)
+        record = with_grad if quick else transformed
+        out, _ = record(call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal, plan)
     else:
         out, _ = run_forward(call, plan)
     return out if out.shape == shape else out.reshape(shape)

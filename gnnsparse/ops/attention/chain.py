@@ -7,7 +7,7 @@ the chain with the arguments and results of the fused kernels, and store weights
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,9 +18,10 @@ from gnnsparse.ops.attention.philox import keeps
 from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.softmax.schema import backend as softmax_backend
+from gnnsparse.ops.softmax.schema import times_jacobian
 from gnnsparse.ops.spmm.api import spmm
 
-__all__ = ["backward", "chain", "forward"]
+__all__ = ["backward", "chain", "forward", "tangent"]
 
 
 def _exact(x: torch.Tensor) -> torch.Tensor:
@@ -126,10 +127,49 @@ def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
     if not outs:
         empty = q.new_zeros(batches, heads, a.shape[0], call.v.shape[-1])
         return empty, q.new_zeros(batches, heads, a.nnz)
-    return (
-        torch.stack(outs).view(batches, heads, a.shape[0], call.v.shape[-1]),
-        torch.stack(weights).view(batches, heads, a.nnz),
-    )
+    with torch.autocast(q.device.type, enabled=False):  # which would not stack float16 on a CPU
+        return (
+            torch.stack(outs).view(batches, heads, a.shape[0], call.v.shape[-1]),
+            torch.stack(weights).view(batches, heads, a.nnz),
+        )
+
+
+def tangent(
+    call: AttentionCall, dq: torch.Tensor | None, dk: torch.Tensor | None, dv: torch.Tensor | None,
+    dbias: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """Computes the change of attention's output for changes of its arguments, head by head.
+
+    Args:
+        call: the arguments of attention.
+        dq, dk, dv, dbias: their changes, in their shapes; None: no change.
+
+    Returns:
+        [B, H, L, Dv] in the dtype of q.
+    """
+    a, q, steps = call.operand, call.q, _Chain.of(call)
+    # Scores are bilinear in q and k, so that their change is a sum of scores. What is masked has weight 0.
+    plain = replace(call, bias=None, is_causal=False)
+    changed = [] if dq is None else [replace(plain, q=dq)]
+    changed += [] if dk is None else [replace(plain, k=dk)]
+    moves = [_Chain.of(term) for term in changed]
+    outs = []
+    for head, *moved in zip(steps.heads(), *(m.heads() for m in moves), strict=True):
+        p = edge_softmax(a, steps.scores(head))
+        factors = steps.factors(head, p.dtype)
+        change = torch.zeros_like(p)
+        for m, h in zip(moves, moved, strict=True):
+            change = change + m.scores(h)
+        if dbias is not None:
+            change = change + dbias[_shared(dbias, *head.at)].to(p.dtype)
+        dp = times_jacobian(a, p, change)
+        dropped, dp = (p, dp) if factors is None else (p * factors, dp * factors)
+        out = spmm(a, _exact(head.v), dp)
+        if dv is not None:
+            out = out + spmm(a, _exact(dv[head.at]), dropped)
+        outs.append(out.to(q.dtype))
+    shape = *q.shape[:2], a.shape[0], call.v.shape[-1]
+    return torch.stack(outs).view(shape) if outs else q.new_zeros(shape)
 
 
 def _logsumexp(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

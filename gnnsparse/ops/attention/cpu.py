@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
 from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_view, problem_of
@@ -23,7 +22,7 @@ def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
-    """Returns the call with operands rounded and laid out for the kernels; keep it alive while they run."""
+    """Returns the call with operands rounded and laid out for the kernels."""
     q, k, v = (_rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
 
@@ -45,11 +44,11 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """
     kernels = call.operand.kernels
     out = empty_heads(call.q, call.v.shape[3])
-    lse = torch.empty(call.q.shape[:3], dtype=torch.float32)
+    lse = torch.empty(call.q.shape[:3], dtype=torch.float32, device=call.q.device)
     call = _readable(call)
     _native.cpu_attention(
-        problem_of(call), kernels.csr.view, address(kernels.row_ids), _interleaved(call.k), heads_view(out),
-        address(lse), torch.get_num_threads(),
+        problem_of(call), kernels.csr.view, kernels.row_ids, _interleaved(call.k), heads_view(out), lse,
+        torch.get_num_threads(),
     )  # fmt: skip
     return out, lse
 
@@ -71,7 +70,7 @@ def backward(
     """
     operand, threads, bias = call.operand, torch.get_num_threads(), call.bias
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
-    dbias = torch.zeros(bias.shape) if bias is not None and needs[3] else None
+    dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
     call, grad = _readable(call), _rounded(grad_out, operand.precision)
     lse = lse.contiguous()
     delta = torch.empty_like(lse)
@@ -80,15 +79,13 @@ def backward(
     # If several heads or batch entries share a bias, one thread adds their gradients, in a fixed order.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
-        problem, kernels.csr.view, address(kernels.row_ids), one_batch, one_head or _interleaved(call.k),
-        address(lse), address(delta), grads, threads,
+        problem, kernels.csr.view, kernels.row_ids, one_batch, one_head or _interleaved(call.k), lse, delta,
+        grads, threads,
     )  # fmt: skip
     if dk is not None or dv is not None:
-        index = operand.transpose_map
         back = operand.T.kernels
         _native.cpu_attention_column_grads(
-            problem, back.csr.view, address(back.row_ids), _interleaved(call.q),
-            _native.NnzIndices(address(index), index.dtype == torch.int64), address(lse), address(delta),
+            problem, back.csr.view, back.row_ids, _interleaved(call.q), operand.transpose_map, lse, delta,
             grads, threads,
         )  # fmt: skip
     return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)

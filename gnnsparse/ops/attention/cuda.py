@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.ops.attention import chain
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
@@ -44,7 +43,7 @@ def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
-    """Returns the call with operands laid out for the kernels; keep it alive while they run."""
+    """Returns the call with operands laid out for the kernels."""
     storage = call.operand.precision.storage
     q, k, v = (_vectorized(x, storage) for x in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
@@ -73,9 +72,9 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
         call = _readable(call)
         rows = panel_pass(kernels, plan)
         partial = workspace(rows, heads, (width,), device)
-        result = _native.AttentionRows(heads_view(out), address(lse))
+        result = _native.AttentionRows(heads_view(out), lse)
         gpu.native.cuda_attention_panel(
-            problem_of(call), *rows.head, address(partial), result, gpu.stream(device)
+            problem_of(call), *rows.head, partial, result, kernels.streams.current()
         )
     return out, lse
 
@@ -110,18 +109,17 @@ class _Backward:
         of = panel_pass(operand.kernels, self.plan.rows)
         partial = workspace(of, self.call.heads, self._widths[:1], operand.device)
         path().native.cuda_attention_panel_rows(
-            self.problem, *of.head, address(partial), self.given, self.grads, self.stream
+            self.problem, *of.head, partial, self.given, self.grads, self.stream
         )
 
     def columns(self) -> None:
         """Computes the gradients of k and v, after `rows`, in a pass over the rows of the transpose."""
         operand = self.call.operand
         index = operand.transpose_map if self.call.bias is not None else None
-        nnz_index = _native.NnzIndices(address(index), index is not None and index.dtype == torch.int64)
         of = panel_pass(operand.T.kernels, self.plan.columns)
         partial = workspace(of, self.call.heads, self._widths, operand.device)
         path().native.cuda_attention_panel_columns(
-            self.problem, *of.head, address(partial), self.given, self.grads, nnz_index, self.stream
+            self.problem, *of.head, partial, self.given, self.grads, index, self.stream
         )
 
     def fused(self) -> None:
@@ -132,11 +130,9 @@ class _Backward:
         dkv = dkv_places(operand.kernels)
         size = heads * dkv.size * dkv_partial_bytes(*self._widths)
         room = torch.empty(size, dtype=torch.uint8, device=operand.device)
-        partials = _native.DkvPartials(
-            address(room), heads, dkv.size, address(dkv.places), address(dkv.starts)
-        )
+        partials = _native.DkvPartials(room, heads, dkv.places, dkv.starts)
         path().native.cuda_attention_panel_fused_backward(
-            self.problem, *of.head, address(partial), self.given, self.grads, partials, self.stream
+            self.problem, *of.head, partial, self.given, self.grads, partials, self.stream
         )
 
 
@@ -171,7 +167,9 @@ def backward(
         return chain.backward(call, out, lse, grad_out, needs)
     bias, device, gpu = call.bias, call.q.device, path()
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
-    dbias = torch.zeros(bias.shape, device=device) if bias is not None and needs[3] else None
+    dbias = (
+        torch.zeros(bias.shape, dtype=torch.float32, device=device) if bias is not None and needs[3] else None
+    )
     with gpu.current(device):
         call, grad = _readable(call), _vectorized(grad_out, call.operand.precision.storage)
         lse = lse.contiguous()
@@ -179,8 +177,8 @@ def backward(
         row_stats = torch.empty(floats, dtype=torch.float32, device=device)
         passes = _Backward(
             call, plan, problem_of(call),
-            _native.AttentionRows(heads_view(out), address(lse), address(row_stats)),
-            grads_view(grad, dq, dk, dv, dbias), gpu.stream(device),
+            _native.AttentionRows(heads_view(out), lse, row_stats),
+            grads_view(grad, dq, dk, dv, dbias), call.operand.kernels.streams.current(),
         )  # fmt: skip
         of_columns = dk is not None or dv is not None
         if of_columns and plan.fused_heads > 0:

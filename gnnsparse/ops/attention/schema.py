@@ -10,14 +10,17 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.operand import operand_of
+from gnnsparse.ops import operators
 from gnnsparse.ops.attention import chain, cpu, cuda
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import as_given, empty_heads, four_dimensions
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
+from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import ChainPlan, Plan
+from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
-__all__ = ["run_backward", "run_forward", "with_grad"]
+__all__ = ["run_backward", "run_forward", "transformed", "with_grad"]
 
 _Backward = Callable[[AttentionCall, torch.Tensor, torch.Tensor, torch.Tensor, Needs], Grads]
 
@@ -68,7 +71,8 @@ def _grads(ctx: Any, grad: torch.Tensor, run: _Backward) -> tuple[torch.Tensor |
     """Computes the gradients of q, k, v and the bias, with the dimensions that the arguments had."""
     q, _, _, _, _, out, lse = ctx.saved_tensors
     needs: Any = tuple(ctx.needs_input_grad[:4])
-    *grads, dbias = run(_saved_call(ctx), four_dimensions(out), lse, four_dimensions(grad), needs)
+    grad = four_dimensions(settled(grad))
+    *grads, dbias = run(_saved_call(ctx), four_dimensions(out), lse, grad, needs)
     return *(None if x is None else as_given(x, q.dim()) for x in grads), dbias
 
 
@@ -79,10 +83,15 @@ def _run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
     operand: int, scale: float, dropout_p: float, is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    operators.attention(q, k, v, bias, seed, operand, dropout_p)
     return run_forward(_call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal))
 
 
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _fake(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
+    operand: int, scale: float, dropout_p: float, is_causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    operators.attention(q, k, v, bias, seed, operand, dropout_p)
     return empty_heads(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -91,15 +100,18 @@ def _run_grad(
     lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    operators.attention_grad(q, k, v, bias, out, lse, grad, seed, operand, dropout_p, needs)
     call = _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
     wanted: Any = tuple(needs)
     return tuple(q.new_empty(0) if g is None else g for g in run_backward(call, out, lse, grad, wanted))
 
 
 def _fake_grad(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, *rest: Any
-) -> tuple[torch.Tensor, ...]:
-    needs = rest[-1]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
+    lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
+    dropout_p: float, is_causal: bool, needs: list[bool],
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    operators.attention_grad(q, k, v, bias, out, lse, grad, seed, operand, dropout_p, needs)
     grads = [empty_heads(x, x.shape[-1]) if need else None for x, need in zip((q, k, v), needs, strict=False)]
     grads.append(bias.new_empty(bias.shape) if bias is not None and needs[3] else None)
     return tuple(q.new_empty(0) if g is None else g for g in grads)
@@ -140,11 +152,18 @@ register(
 
 
 def _grads_with_graph(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Computes gradients through the differentiable chain, for second derivatives."""
-    saved, needs = ctx.saved_tensors[:4], ctx.needs_input_grad[:4]
-    out, _ = chain.chain(_saved_call(ctx), "auto")
-    wanted = [x for x, need in zip(saved, needs, strict=True) if need and x is not None]
-    found = iter(torch.autograd.grad(out, wanted, four_dimensions(grad), create_graph=True))
+    """Computes gradients through the differentiable chain, for second derivatives and inside transforms."""
+    saved, seed = alive(ctx.saved_tensors[:4]), alive(ctx.saved_tensors[4:5])[0]
+    needs = ctx.needs_input_grad[:4]
+
+    def output(*wanted: torch.Tensor) -> torch.Tensor:
+        given = iter(wanted)
+        q, k, v, bias = (next(given) if need else x for x, need in zip(saved, needs, strict=True))
+        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
+        return chain.chain(call, "auto")[0]
+
+    _, pull, *_ = torch.func.vjp(output, *(x for x, need in zip(saved, needs, strict=True) if need))
+    found = iter(pull(four_dimensions(grad)))
     return tuple(next(found) if need else None for need in needs)
 
 
@@ -168,7 +187,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
         q, k, v, bias = ctx.saved_tensors[:4]
-        if needs_grad(grad, q, k, v, bias):
+        if is_batch_of_gradients(grad):
+            grads = _grads(ctx, grad, _registered_backward)
+        elif not is_direct() or needs_grad(grad, q, k, v, bias):
             grads = _grads_with_graph(ctx, grad)
         else:
             grads = _grads(ctx, grad, partial(run_backward, plan=ctx.options[3]))
@@ -177,3 +198,62 @@ class _Attention(torch.autograd.Function):
 
 #: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, lse), recorded by autograd.
 with_grad = direct(_Attention)
+
+
+class _Transformed(torch.autograd.Function):
+    """Attention with rules for every transform; `forward` sees the tensors that are left without them."""
+
+    @staticmethod
+    def forward(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        seed: torch.Tensor | None, handle: int, scale: float, dropout_p: float, is_causal: bool,
+        plan: Plan | None,
+    ) -> Any:  # fmt: skip
+        q, k, v = settled(q), settled(k), settled(v)
+        bias = None if bias is None else settled(bias)
+        return run_forward(_call(q, k, v, bias, seed, handle, scale, dropout_p, is_causal), plan)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _setup(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:5])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+        return *_grads_with_graph(ctx, grad), None, None, None, None, None, None
+
+    @staticmethod
+    @enclosed
+    def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
+        q, k, v, bias, seed = saved
+        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
+        return chain.tangent(call, *tangents[:4]), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        bias: torch.Tensor | None, seed: torch.Tensor | None, *options: Any,
+    ) -> Any:  # fmt: skip
+        """Folds the dimension that is mapped over into the batch of attention.
+
+        With dropout the entries are computed one by one: which weights are dropped depends on the position of
+        a head, which folding changes.
+        """
+        if seed is not None:
+            one = lambda *tensors: _Transformed.apply(*tensors, *options)  # noqa: E731
+            return loop(info, in_dims[:5], one, q, k, v, bias, seed)
+
+        def first(x: torch.Tensor, dim: int | None) -> torch.Tensor:
+            return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+        q, k, v = (first(x, dim) for x, dim in zip((q, k, v), in_dims, strict=False))
+        if bias is not None:
+            bias = first(bias, in_dims[3])
+            bias = bias.expand(*q.shape[:2], *bias.shape[2:]).flatten(0, 1)
+        out, lse = _Transformed.apply(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, None, *options)
+        return (out.unflatten(0, q.shape[:2]), lse.unflatten(0, q.shape[:2])), (0, 0)
+
+
+#: Takes the arguments of `with_grad`, with four dimensions, inside torch.func and forward-mode AD.
+transformed = _Transformed.apply

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import KernelCache
@@ -44,7 +43,7 @@ def panel_pass(kernels: KernelCache, plan: AttentionPlan) -> PanelPass:
         panel, view, work = kernels.score_panels(
             plan.tile_limit, plan.longest_first, plan.height, "attention"
         )
-        rows = _native.StoredRows(address(kernels.csr.indptr), address(kernels.row_ids))
+        rows = _native.StoredRows(kernels.csr.indptr, kernels.row_ids)
         return PanelPass(panel, work, (view, rows, work.view))
 
     return kernels.kept.get(_PassKey(plan), make)

@@ -16,9 +16,10 @@ from gnnsparse.ops.common import (
     resolve_impl,
 )
 from gnnsparse.ops.sddmm import reference
-from gnnsparse.ops.sddmm.schema import backend, with_grad
+from gnnsparse.ops.sddmm.schema import backend, transformed, with_grad
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.transforms import is_direct
 
 __all__ = ["sddmm"]
 
@@ -33,7 +34,8 @@ def sddmm(
 ) -> torch.Tensor:
     """Sampled dense-dense product: dot(q[i], k[j]) at every nonzero (i, j) of A. Differentiable.
 
-    A's weights are ignored. Operands are rounded to A's precision, sums are float32.
+    A's weights are ignored. Operands are rounded to A's precision, sums are float32. It has forward-mode
+    derivatives too, and composes with torch.func; torch.vmap computes a product for each entry of the batch.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, n].
@@ -51,8 +53,9 @@ def sddmm(
         ValueError: a shape or a device does not go with A, or `impl` or `plan` can't run there.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
-    known = None
-    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+    known, quick = None, is_direct()
+    own_plan = plan is None and type(impl) is str and impl == "auto"
+    if own_plan and quick and type(A) is SparseOperand:
         # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "sddmm", form_of(q), form_of(k)
         if (run := A.kernels.accepted.get(known)) is not None:
@@ -70,7 +73,9 @@ def sddmm(
         return reference.sddmm(A.indices(), *rounded).to(q.dtype)
     if not is_plain(q, k):
         return torch.ops.gnnsparse.sddmm(q, k, A.handle)
+    if not quick:
+        return transformed(q, k, A.handle, plan)
     run = backend(q.device).bind(A.kernels, q.shape[1], q.dtype, plan)
-    if known is not None:
+    if known is not None and None not in known:
         A.kernels.accepted[known] = run
     return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
-from gnnsparse.ops.dense import cpu_loader, holding
+from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.plan import Plan
-from gnnsparse.precision import DTYPE_CODES
 
 __all__ = ["bind"]
 
@@ -25,19 +23,14 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
     """
 
     def make() -> SddmmCall:
-        nnz, view, row_ids = kernels.csr.nnz, kernels.csr.view, address(kernels.row_ids)
-        load, out_code = cpu_loader(kernels.precision), DTYPE_CODES[dtype]
+        nnz, view, row_ids = kernels.csr.nnz, kernels.csr.view, kernels.row_ids
+        load = cpu_loader(kernels.precision)
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)
-            loaded_q, q_view = load(q)
-            loaded_k, k_view = load(k)
-            _native.cpu_sddmm(
-                view, row_ids, q_view, k_view, out.data_ptr(), out_code, width, torch.get_num_threads()
-            )
-            del loaded_q, loaded_k  # the views hold their addresses
+            _native.cpu_sddmm(view, row_ids, load(q), load(k), out, torch.get_num_threads())
             return out
 
-        return holding(run, kernels.matrix)
+        return run
 
     return kernels.kept.get(BoundCall(Product("sddmm", width), dtype, None), make)

@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
-from gnnsparse.ops.dense import cuda_loader, holding, on_its_device
+from gnnsparse.ops.dense import cuda_loader, on_its_device
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
-from gnnsparse.precision import DTYPE_CODES
 
 __all__ = ["bind"]
 
@@ -25,12 +23,10 @@ class _Launch(NamedTuple):
     Attributes:
         name: name of the native function.
         head: its arguments before Q, K and the result.
-        held: objects whose addresses are in `head`.
     """
 
     name: str
     head: tuple[Any, ...]
-    held: tuple[Any, ...]
 
 
 def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None = None) -> SddmmCall:
@@ -55,44 +51,39 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
         if width == 0 or nnz == 0:
             return lambda q, k: q.new_zeros(nnz)
         chosen = plan or kernels.plan_of(product)
-        name, head, held = _LAUNCHES[type(chosen)](kernels, chosen)
-        out_code, code = DTYPE_CODES[dtype], kernels.precision.code
-        load = cuda_loader(kernels.precision, width)
+        name, head = _LAUNCHES[type(chosen)](kernels, chosen)
+        code, load, streams = kernels.precision.code, cuda_loader(kernels.precision, width), kernels.streams
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)
-            loaded_q, q_view = load(q)
-            loaded_k, k_view = load(k)
             gpu = path()
-            result = gpu.native.EdgeValues(out.data_ptr(), 0, 0, out_code)
-            launch = getattr(gpu.native, name)
-            launch(*head, q_view, k_view, result, width, code, gpu.stream(out.device))
-            del loaded_q, loaded_k  # the views hold their addresses
+            launch, result = getattr(gpu.native, name), gpu.native.EdgeValues(out)
+            launch(*head, load(q), load(k), result, width, code, streams.current())
             return out
 
-        return on_its_device(kernels.csr.device, holding(run, kernels.matrix, *held))
+        return on_its_device(kernels.csr.device, run)
 
     return kernels.kept.get(BoundCall(product, dtype, plan), make)
 
 
 def _rows(kernels: KernelCache) -> _native.StoredRows:
-    return path().native.StoredRows(address(kernels.csr.indptr), address(kernels.row_ids))
+    return path().native.StoredRows(kernels.csr.indptr, kernels.row_ids)
 
 
 def _csr(kernels: KernelCache, plan: CsrPlan) -> _Launch:
     work = kernels.row_work(plan.row_limit)
     lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit)
-    return _Launch("cuda_sddmm_csr", (kernels.csr.view, _rows(kernels), work.view, lanes), (work,))
+    return _Launch("cuda_sddmm_csr", (kernels.csr.view, _rows(kernels), work.view, lanes))
 
 
 def _panel(kernels: KernelCache, plan: PanelPlan) -> _Launch:
-    panel, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "panel")
-    return _Launch("cuda_sddmm_panel", (view, _rows(kernels), work.view), (panel, work))
+    _, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "panel")
+    return _Launch("cuda_sddmm_panel", (view, _rows(kernels), work.view))
 
 
 def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
     work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=False)
-    return _Launch("cuda_sddmm_window", (view, _rows(kernels), work.view), (work,))
+    return _Launch("cuda_sddmm_window", (view, _rows(kernels), work.view))
 
 
 _LAUNCHES: dict[type[Plan], Callable[[KernelCache, Any], _Launch]] = {

@@ -10,11 +10,15 @@ import torch
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import SddmmCall
 from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.sddmm import cpu, cuda
+from gnnsparse.ops.vmap import loop
+from gnnsparse.plan import Plan
+from gnnsparse.transforms import alive, enclosed, settled
 
-__all__ = ["backend", "with_grad"]
+__all__ = ["backend", "transformed", "with_grad"]
 
 
 def backend(device: torch.device) -> ModuleType:
@@ -23,12 +27,13 @@ def backend(device: torch.device) -> ModuleType:
 
 
 def _run(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
-    result: torch.Tensor = backend(q.device).bind(operand_of(operand).kernels, q.shape[1], q.dtype)(q, k)
+    a = operators.sddmm(q, k, operand)
+    result: torch.Tensor = backend(q.device).bind(a.kernels, q.shape[1], q.dtype)(q, k)
     return result
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
-    return q.new_empty(operand_of(operand).nnz)
+    return q.new_empty(operators.sddmm(q, k, operand).nnz)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -39,7 +44,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
-    q, k = ctx.saved_tensors
+    q, k = alive(ctx.saved_tensors)
     operand: SparseOperand = ctx.operand
     grad = grad.contiguous()
     grad_q = use.spmm(operand, k, grad).to(q.dtype) if ctx.needs_input_grad[0] else None
@@ -67,8 +72,52 @@ class _Sddmm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_grad(ctx, grad, eager()), None
+        return *_grad(ctx, grad, eager(grad)), None
 
 
 #: (q, k, the operand's handle, the bound call) -> scores, recorded by autograd.
 with_grad = direct(_Sddmm)
+
+
+class _Transformed(torch.autograd.Function):
+    """SDDMM with rules for every transform; `forward` sees the tensors that are left when all are undone."""
+
+    @staticmethod
+    def forward(q: torch.Tensor, k: torch.Tensor, handle: int, plan: Plan | None) -> Any:
+        run = backend(q.device).bind(operand_of(handle).kernels, q.shape[1], q.dtype, plan)
+        return run(settled(q), settled(k))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        q, k, handle, ctx.plan = inputs
+        ctx.operand = operand_of(handle)
+        ctx.save_for_backward(q, k)
+        ctx.save_for_forward(q, k)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return *_grad(ctx, grad, eager(grad)), None
+
+    @staticmethod
+    @enclosed
+    def jvp(ctx: Any, saved: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, *_: Any) -> Any:
+        """Computes dQ K^T + Q dK^T at the nonzeros."""
+        q, k = saved
+        terms = []
+        if dq is not None:
+            terms.append(eager().sddmm(ctx.operand, dq, k, plan=ctx.plan))
+        if dk is not None:
+            terms.append(eager().sddmm(ctx.operand, q, dk, plan=ctx.plan))
+        return sum(terms[1:], terms[0])
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], q: torch.Tensor, k: torch.Tensor, handle: int,
+        plan: Plan | None,
+    ) -> Any:  # fmt: skip
+        operand = operand_of(handle)
+        return loop(info, in_dims[:2], lambda q, k: eager().sddmm(operand, q, k, plan=plan), q, k)
+
+
+#: (q, k, the operand's handle, a plan or None) -> scores, inside torch.func and forward-mode AD.
+transformed = _Transformed.apply

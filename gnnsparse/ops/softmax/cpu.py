@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.kernel_cache import KernelCache
 
 __all__ = ["edge_softmax", "edge_softmax_grad"]
@@ -19,7 +18,7 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
     """
     scores32 = scores.float().contiguous()
     out = torch.empty_like(scores32)
-    _native.cpu_softmax(kernels.csr.view, address(scores32), address(out), torch.get_num_threads())
+    _native.cpu_softmax(kernels.csr.view, scores32, out, torch.get_num_threads())
     return out.to(scores.dtype)
 
 
@@ -27,7 +26,5 @@ def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.T
     """Computes the gradient of the scores, [nnz], from the softmax [nnz] and its gradient [nnz]."""
     weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
     out = torch.empty_like(grad32)
-    _native.cpu_softmax_grad(
-        kernels.csr.view, address(weights32), address(grad32), address(out), torch.get_num_threads()
-    )
+    _native.cpu_softmax_grad(kernels.csr.view, weights32, grad32, out, torch.get_num_threads())
     return out.to(weights.dtype)

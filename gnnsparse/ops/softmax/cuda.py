@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.csr import address
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import KernelCache
 
@@ -25,9 +24,8 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
     work, gpu = kernels.row_work(_ROW_LIMIT), path()
     with gpu.current(scores.device):
         gpu.native.cuda_softmax(
-            kernels.csr.view, work.view, _ROW_LIMIT, address(scores32), address(out),
-            gpu.stream(scores.device),
-        )  # fmt: skip
+            kernels.csr.view, work.view, _ROW_LIMIT, scores32, out, kernels.streams.current()
+        )
     return out.to(scores.dtype)
 
 
@@ -38,7 +36,6 @@ def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.T
     work, gpu = kernels.row_work(_ROW_LIMIT), path()
     with gpu.current(grad.device):
         gpu.native.cuda_softmax_grad(
-            kernels.csr.view, work.view, _ROW_LIMIT, address(weights32), address(grad32), address(out),
-            gpu.stream(grad.device),
-        )  # fmt: skip
+            kernels.csr.view, work.view, _ROW_LIMIT, weights32, grad32, out, kernels.streams.current()
+        )
     return out.to(weights.dtype)

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 
 from gnnsparse.cuda_path import path
-from gnnsparse.operand import operand_of
-from gnnsparse.ops.common import direct
+from gnnsparse.operand import SparseOperand, operand_of
+from gnnsparse.ops import operators
+from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.softmax import cpu, cuda
+from gnnsparse.ops.vmap import loop
+from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
-__all__ = ["backend", "with_grad"]
+__all__ = ["backend", "times_jacobian", "transformed", "with_grad"]
 
 
 def backend(device: torch.device) -> ModuleType:
@@ -28,8 +31,23 @@ def _run(scores: torch.Tensor, operand: int) -> torch.Tensor:
 
 def _run_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
     run = backend(grad.device).edge_softmax_grad
-    result: torch.Tensor = run(operand_of(operand).kernels, weights, grad)
+    result: torch.Tensor = run(operators.edge_softmax_grad(weights, grad, operand).kernels, weights, grad)
     return result
+
+
+def _run_checked(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.edge_softmax(scores, operand)
+    return _run(scores, operand)
+
+
+def _fake(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.edge_softmax(scores, operand)
+    return scores.new_empty(scores.shape)
+
+
+def _fake_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.edge_softmax_grad(weights, grad, operand)
+    return weights.new_empty(weights.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -37,15 +55,22 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.save_for_backward(output)
 
 
+def times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Computes p (d - sum of p d over the row) for the softmax p in torch operations, which compose.
+
+    The Jacobian of the softmax is symmetric: `d` may be a gradient of p or a tangent of the scores.
+    """
+    row, p, d = operand.indices()[0], weights.float(), d.float()
+    inner = p.new_zeros(operand.shape[0]).index_add(0, row, p * d)
+    return (p * (d - inner[row])).to(weights.dtype)
+
+
 def _grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """Computes ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
-    (weights,) = ctx.saved_tensors
-    grad = grad.contiguous()
-    if torch.is_grad_enabled() and (grad.requires_grad or weights.requires_grad):
-        row = ctx.operand.indices()[0]  # in torch operations, for second derivatives
-        inner = grad.new_zeros(ctx.operand.shape[0]).index_add(0, row, weights * grad)
-        return weights * (grad - inner[row]), None
-    return backend(grad.device).edge_softmax_grad(ctx.operand.kernels, weights, grad), None
+    (weights,) = alive(ctx.saved_tensors)
+    if not is_direct() or is_batch_of_gradients(grad) or needs_grad(grad, weights):
+        return times_jacobian(ctx.operand, weights, grad), None
+    return backend(grad.device).edge_softmax_grad(ctx.operand.kernels, weights, settled(grad)), None
 
 
 def _registered_grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
@@ -55,15 +80,15 @@ def _registered_grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 register(
     "edge_softmax(Tensor scores, int operand) -> Tensor",
-    _run,
-    lambda scores, operand: scores.new_empty(scores.shape),
+    _run_checked,
+    _fake,
     _setup,
     _registered_grad,
 )
 register(
     "edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor",
     _run_grad,
-    lambda weights, grad, operand: weights.new_empty(weights.shape),
+    _fake_grad,
 )
 
 
@@ -79,3 +104,31 @@ class _EdgeSoftmax(torch.autograd.Function):
 
 #: (scores, the operand's handle) -> weights, recorded by autograd.
 with_grad = direct(_EdgeSoftmax)
+
+
+class _Transformed(torch.autograd.Function):
+    """The softmax with rules for every transform; `forward` sees the scores when all are undone."""
+
+    @staticmethod
+    def forward(scores: torch.Tensor, handle: int) -> Any:
+        return _run(settled(scores), handle)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _setup(ctx, inputs, output)
+        ctx.save_for_forward(output)
+
+    backward = staticmethod(_grad)
+
+    @staticmethod
+    @enclosed
+    def jvp(ctx: Any, saved: Any, tangent: torch.Tensor, _: Any) -> Any:
+        return times_jacobian(ctx.operand, saved[0], tangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], scores: torch.Tensor, handle: int) -> Any:
+        return loop(info, in_dims[:1], lambda s: _Transformed.apply(s, handle), scores)
+
+
+#: (scores, the operand's handle) -> weights, inside torch.func and forward-mode AD.
+transformed = _Transformed.apply

@@ -16,11 +16,12 @@ from gnnsparse.ops.common import (
     resolve_impl,
 )
 from gnnsparse.ops.spmm import reference
-from gnnsparse.ops.spmm.schema import backend, with_grad
+from gnnsparse.ops.spmm.schema import backend, transformed, with_grad
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import explicit_values
+from gnnsparse.transforms import is_direct, outside
 
 __all__ = ["spmm"]
 
@@ -31,7 +32,8 @@ def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None) -
         own = kernels.values
         own = None if own is None else own.float()
         scales = kernels.row_scale, kernels.col_scale
-        own = explicit_values(kernels.csr, None, own, scales, Precision.FP32)
+        with outside():
+            own = explicit_values(kernels.csr, None, own, scales, Precision.FP32)
         weights = own.to(x.dtype if x.dtype == torch.float64 else torch.float32)
     else:
         weights = exact_rounded(values, a.precision)
@@ -50,6 +52,8 @@ def spmm(
     """Multiplies a sparse by a dense matrix: y = A x, also written `A @ x`. Differentiable in x and values.
 
     Operands are rounded to the precision of A, sums are float32, and every run gives bitwise equal results.
+    It has forward-mode derivatives too, and composes with torch.func. torch.vmap over x alone is one product
+    with more columns; over values it is a product for each entry of the batch.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, k].
@@ -68,10 +72,11 @@ def spmm(
         ValueError: a shape or a device does not go with A, or `impl` or `plan` can't run there.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
-    known = None
-    if plan is None and impl == "auto" and not torch.compiler.is_compiling() and type(A) is SparseOperand:
+    known, quick = None, is_direct()
+    own_plan = plan is None and type(impl) is str and impl == "auto"
+    if own_plan and quick and type(A) is SparseOperand:
         # If arguments of equal form have passed all checks before, their bound call is reused.
-        known = "spmm", form_of(x), None if values is None else form_of(values) or False
+        known = "spmm", form_of(x), "own" if values is None else form_of(values)
         if (run := A.kernels.accepted.get(known)) is not None:
             return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
     check_operand(A)
@@ -87,8 +92,10 @@ def spmm(
         return _reference(A, x, values)
     if not is_plain(x, values):
         return torch.ops.gnnsparse.spmm(x, values, A.handle)
+    if not quick:
+        return transformed(x, values, A.handle, plan)
     run = backend(x.device).bind(A.kernels, x.shape[1], x.dtype, values is not None, plan)
-    if known is not None:
+    if known is not None and None not in known:
         A.kernels.accepted[known] = run
     return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import address
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
-from gnnsparse.ops.dense import cpu_loader, holding
+from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
-from gnnsparse.precision import DTYPE_CODES, round_operand
+from gnnsparse.precision import round_operand
 
 __all__ = ["bind"]
 
@@ -32,23 +31,20 @@ def bind(
     """
 
     def make() -> SpmmCall:
-        rows, view, row_ids = kernels.csr.rows, kernels.csr.view, address(kernels.row_ids)
-        scales = (0, 0) if edge_values else (address(kernels.col_scale), address(kernels.row_scale))
-        values32 = None if edge_values else kernels.values32
-        own, precision = address(values32), kernels.precision
-        out_code = DTYPE_CODES[dtype]
-        load = cpu_loader(precision)
+        rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
+        precision, load = kernels.precision, cpu_loader(kernels.precision)
+        own = _native.StoredRows(None, row_ids)
+        if not edge_values:
+            own = _native.StoredRows(None, row_ids, kernels.row_scale, kernels.values32, kernels.col_scale)
 
         def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-            y = empty_result(x, rows, width)
-            loaded, x_view = load(x)
-            given = None if values is None else round_operand(values, precision).float().contiguous()
-            weights = own if given is None else given.data_ptr()
-            y_view = _native.Dense(y.data_ptr(), width, out_code)
-            _native.cpu_spmm(view, row_ids, weights, *scales, x_view, y_view, width, torch.get_num_threads())
-            del loaded  # the view holds its address
+            y, stored = empty_result(x, rows, width), own
+            if values is not None:
+                weights = round_operand(values, precision).float().contiguous()
+                stored = _native.StoredRows(None, row_ids, None, weights)
+            _native.cpu_spmm(view, stored, load(x), y, torch.get_num_threads())
             return y
 
-        return holding(run, kernels.matrix, values32, kernels.col_scale, kernels.row_scale)
+        return run
 
     return kernels.kept.get(BoundCall(Product("spmm", width, edge_values), dtype, None), make)

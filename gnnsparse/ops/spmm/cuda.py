@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, address
+from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
-from gnnsparse.ops.dense import aligned_values, cuda_loader, holding, on_its_device, partial_sums
+from gnnsparse.ops.dense import aligned_values, cuda_loader, on_its_device, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
-from gnnsparse.precision import DTYPE_CODES, Precision
+from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
 
 __all__ = ["bind"]
@@ -55,26 +55,22 @@ def bind(
 
 
 def _csr_product(
-    csr: Csr, row_ids: torch.Tensor | None, work: WorkList, groups: torch.Tensor | None, plan: CsrPlan,
-    width: int, precision: Precision,
-) -> Callable[[_native.Dense, _native.Dense, int, int, torch.device], None]:  # fmt: skip
-    """Binds the csr kernel to a matrix; arguments left: x, y, addresses of values and row scales, device."""
-    group_count = 0 if groups is None else groups.numel() - 1
-    lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, address(groups), group_count)
-    view, ids, items, code, partials = csr.view, address(row_ids), work.view, precision.code, work.partials
+    kernels: KernelCache, csr: Csr, work: WorkList, groups: torch.Tensor | None, plan: CsrPlan, width: int
+) -> Callable[[_native.StoredRows, _native.Dense, _native.Dense, torch.device], None]:
+    """Binds the csr kernel to a matrix; arguments left: rows with their values, x, y, device."""
+    lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, groups)
+    view, items, code, partials = csr.view, work.view, kernels.precision.code, work.partials
+    streams = kernels.streams
 
-    def run(x: _native.Dense, y: _native.Dense, values: int, row_scale: int, device: torch.device) -> None:
+    def run(rows: _native.StoredRows, x: _native.Dense, y: _native.Dense, device: torch.device) -> None:
         partial, gpu = partial_sums(partials, 1, width, device), path()
-        rows = gpu.native.StoredRows(0, ids, row_scale, values)
-        gpu.native.cuda_spmm_csr(
-            view, rows, items, lanes, x, y, width, address(partial), code, gpu.stream(device)
-        )
+        gpu.native.cuda_spmm_csr(view, rows, items, lanes, x, y, width, partial, code, streams.current())
 
-    return holding(run, csr, row_ids, work, groups)
+    return run
 
 
 def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, dtype: torch.dtype) -> SpmmCall:
-    precision, rows, width, out_code = kernels.precision, kernels.csr.rows, product.width, DTYPE_CODES[dtype]
+    precision, rows, width, row_ids = kernels.precision, kernels.csr.rows, product.width, kernels.row_ids
     own: torch.Tensor | None = None
     col_scale = row_scale = None
     if not product.edge_values and kernels.col_scale is not None and not plan.prescale:
@@ -84,20 +80,18 @@ def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, dtype: torc
     load = cuda_loader(precision, width, col_scale)
     work = kernels.row_work(plan.row_limit)
     groups = kernels.row_groups(plan.group, plan.row_limit) if plan.group else None
-    multiply = _csr_product(kernels.csr, kernels.row_ids, work, groups, plan, width, precision)
-    own_address, scale_address = address(own), address(row_scale)
+    multiply = _csr_product(kernels, kernels.csr, work, groups, plan, width)
+    stored = path().native.StoredRows(None, row_ids, row_scale, own)
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        loaded, x_view = load(x)
+        gpu, now, x_view = path(), stored, load(x)
         y = x.new_empty(rows, width)
-        given = None if values is None else aligned_values(values, precision)
-        weights = own_address if given is None else given.data_ptr()
-        y_view = path().native.Dense(y.data_ptr(), width, out_code)
-        multiply(x_view, y_view, weights, scale_address, y.device)
-        del loaded  # the view holds its address
+        if values is not None:
+            now = gpu.native.StoredRows(None, row_ids, None, aligned_values(values, precision))
+        multiply(now, x_view, gpu.native.Dense(y), y.device)
         return y
 
-    return holding(run, own, row_scale)
+    return run
 
 
 def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: torch.dtype) -> SpmmCall:
@@ -107,25 +101,23 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: 
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, not plan.prescale), work.view, work.partials
     values = kernels.values
-    scale = kernels.row_scale if values is None else None
-    stored = path().native.StoredRows(0, address(kernels.row_ids), address(scale))
-    rows, code, out_code = kernels.csr.rows, kernels.precision.code, DTYPE_CODES[dtype]
+    stored = path().native.StoredRows(None, kernels.row_ids, kernels.row_scale if values is None else None)
+    rows, code, streams = kernels.csr.rows, kernels.precision.code, kernels.streams
     # The loader rounds only for panels of bits: kernels of panels with values round X themselves.
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
     load = cuda_loader(kernels.precision, width, kernels.col_scale if plan.prescale else None, rounds=rounds)
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        loaded, x_view = load(x)
+        x_view = load(x)
         y = x.new_empty(rows, width)
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_panel(
-            view, stored, items, x_view, gpu.native.Dense(y.data_ptr(), width, out_code), width, slices,
-            address(partial), code, gpu.stream(y.device),
+            view, stored, items, x_view, gpu.native.Dense(y), width, slices, partial, code,
+            streams.current(),
         )  # fmt: skip
-        del loaded  # the view holds its address
         return y
 
-    return holding(run, kernels.panel(height), kernels.matrix, work, scale)
+    return run
 
 
 def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype: torch.dtype) -> SpmmCall:
@@ -137,33 +129,28 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
         bad_value("plan", f"{blocked.spec.name} stores no bits to place edge values by; use csr")
     weighted = not (stores_values or edge_values)
     own, scale = (kernels.values, kernels.row_scale) if weighted else (None, None)
-    own_address, row_scale = address(own), address(scale)
     work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=not edge_values)
     items, partials, window = work.view, work.partials, blocked.spec.window
-    csr, rows, out_code = kernels.csr, kernels.csr.rows, DTYPE_CODES[dtype]
-    indptr, row_ids = address(csr.indptr), address(kernels.row_ids)
-    load, code = cuda_loader(precision, width), precision.code
+    rows, indptr, row_ids = kernels.csr.rows, kernels.csr.indptr, kernels.row_ids
+    load, code, streams = cuda_loader(precision, width), precision.code, kernels.streams
     residual = _bind_residual(kernels, plan.residual, width)
+    stored = path().native.StoredRows(indptr, row_ids, scale, own)
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        loaded, x_view = load(x)
+        x_view = load(x)
         # If the format keeps rows out of its windows, empty rows are in neither part: nothing writes them.
         y = x.new_empty(rows, width) if residual is None else x.new_zeros(rows, width)
-        gpu = path()
-        y_view = gpu.native.Dense(y.data_ptr(), width, out_code)
-        given = None if values is None else aligned_values(values, precision)
-        weights = own_address if given is None else given.data_ptr()
-        partial = partial_sums(partials, window, width, y.device)
-        stored = gpu.native.StoredRows(indptr, row_ids, row_scale, weights)
-        gpu.native.cuda_spmm_window(
-            view, stored, items, x_view, y_view, width, address(partial), code, gpu.stream(y.device)
-        )
+        gpu, now = path(), stored
+        y_view, partial = gpu.native.Dense(y), partial_sums(partials, window, width, y.device)
+        if values is not None:
+            now = gpu.native.StoredRows(indptr, row_ids, None, aligned_values(values, precision))
+        stream = streams.current()
+        gpu.native.cuda_spmm_window(view, now, items, x_view, y_view, width, partial, code, stream)
         if residual is not None:
             residual(x_view, y_view, y.device)
-        del loaded  # the view holds its address
         return y
 
-    return holding(run, kernels.matrix, work, own, scale)
+    return run
 
 
 def _bind_residual(
@@ -173,10 +160,10 @@ def _bind_residual(
     blocked = kernels.blocked
     if blocked is None or blocked.residual is None:
         return None
-    work, ids = kernels.residual_work(plan.row_limit), kernels.residual_row_ids()
-    multiply = _csr_product(blocked.residual, ids, work, None, plan, width, kernels.precision)
-    values = address(blocked.residual_values)
-    return lambda x, y, device: multiply(x, y, values, 0, device)
+    work = kernels.residual_work(plan.row_limit)
+    rows = path().native.StoredRows(None, kernels.residual_row_ids(), None, blocked.residual_values)
+    multiply = _csr_product(kernels, blocked.residual, work, None, plan, width)
+    return lambda x, y, device: multiply(rows, x, y, device)
 
 
 _BINDERS: dict[type[Plan], Callable[[KernelCache, Any, Product, torch.dtype], SpmmCall]] = {

@@ -25,7 +25,7 @@ def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
 
     parts = -(-csr.rows // part_size)
     if parts <= 1 or csr.nnz == 0:
-        return torch.arange(csr.rows)
+        return torch.arange(csr.rows, device="cpu")
     adjacency = pymetis.CSRAdjacency(adj_starts=csr.indptr.numpy(), adjacent=csr.indices.numpy())
     _, membership = pymetis.part_graph(parts, adjacency)
-    return torch.argsort(torch.as_tensor(membership), stable=True)
+    return torch.argsort(torch.as_tensor(membership, device="cpu"), stable=True)

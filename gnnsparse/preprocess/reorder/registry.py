@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -55,10 +56,12 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, accepted):
             bad_type(name, value, "an integer" if self.kind is int else "a number")
         low = -math.inf if self.least is None else self.least
-        high = math.inf if self.most is None else self.most
+        high = sys.float_info.max if self.most is None else self.most
         above = -math.inf if self.above is None else self.above
-        if not (low <= value <= high and above < value < math.inf):
-            bad_value(name, f"got {value if self.kind is int else f'{value:g}'}; accepted: {self._range()}")
+        if not (low <= value <= high and above < value):
+            bad_value(
+                name, f"got {value if isinstance(value, int) else f'{value:g}'}; accepted: {self._range()}"
+            )
         return self.kind(value)
 
     def _range(self) -> str:
@@ -156,7 +159,7 @@ class Method:
         options = self.check_options(options)
         self.check_matrix(csr)
         if csr.nnz == 0 and not self.empty:
-            return torch.arange(csr.rows, dtype=torch.int32)
+            return torch.arange(csr.rows, dtype=torch.int32, device="cpu")
         self.check_package()
         if self.undirected:
             csr = undirected(csr)

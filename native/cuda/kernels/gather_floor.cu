@@ -68,12 +68,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void gather_floor(const int32_t* columns, int64_t count, const DenseView& x, int64_t n,
-                  uint32_t* out, Stream stream) {
+                  uint32_t* out, int64_t out_rows, Stream stream) {
   int device = 0;
   int processors = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute");
+  if (out_rows < processors) {
+    throw std::invalid_argument("out: must have a row for each of " + std::to_string(processors) +
+                                " multiprocessors");
+  }
   const int64_t size = size_of(x.dtype);
   const int64_t bytes = ceil_div<int64_t>(n * size, 16) * 16;
   launch("gather_floor", gather_floor_kernel, dim3(processors), kThreads, stream, columns, count,

@@ -63,10 +63,10 @@ constexpr int kGatherFloorWords = 1024;
 
 // Loads the rows of x that `columns` [count] lists, negative ones left out, as fast as the device
 // does. The 32-bit words of a row (whole 16-byte vectors, which must be there) are added up modulo
-// 2^32, word w to word w % kGatherFloorWords. out [multiprocessors][kGatherFloorWords] are the sums
-// of each multiprocessor. Rows of x are 16-byte aligned.
+// 2^32, word w to word w % kGatherFloorWords. out [out_rows][kGatherFloorWords] are the sums of
+// each multiprocessor, for which there has to be a row. Rows of x are 16-byte aligned.
 void gather_floor(const int32_t* columns, int64_t count, const DenseView& x, int64_t n,
-                  uint32_t* out, Stream stream);
+                  uint32_t* out, int64_t out_rows, Stream stream);
 
 // Preprocessing. Called with scratch = null a function returns the bytes it needs and does nothing.
 struct Scratch {

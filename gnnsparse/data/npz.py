@@ -1,0 +1,181 @@
+"""Arrays from npy and npz files that others wrote.
+
+The headers are checked before memory is allocated: types, shapes and sizes must fit the bytes of the file.
+Pickled objects are never loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.opened import check_inflated, open_regular, reading
+
+__all__ = ["Arrays", "open_npz", "read_npy"]
+
+#: Bytes that are read at a time.
+_CHUNK = 2**24
+_FORMS = {
+    "b": "bools",
+    "i": "integers",
+    "u": "unsigned integers",
+    "f": "real numbers",
+    "S": "bytes",
+    "U": "text",
+}
+
+Shape = tuple[int | None, ...]
+
+
+class Arrays:
+    """The arrays of an npz archive by name, of which each is read when it is asked for.
+
+    Attributes:
+        names: the names of the arrays.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        self._archive = archive
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in self._members:
+                bad_value(name, "is in the archive twice; accepted: one array of a name")
+            if member.compress_size > size:
+                bad_value(
+                    name, f"promises {member.compress_size} bytes of a file of {size}; accepted: a whole file"
+                )
+            self._members[name] = member
+        self.names = frozenset(self._members)
+
+    def read(self, name: str, kinds: str, shape: Shape) -> np.ndarray:
+        """Reads an array.
+
+        Args:
+            name: its name.
+            kinds: the kinds of numpy's types that are accepted, as in "iu".
+            shape: its shape, in which None stands for any size.
+
+        Returns:
+            The array, in the byte order of this machine, contiguous and writable.
+
+        Raises:
+            ValueError: there is no such array, it is damaged, or of another type or shape.
+            MemoryError: it does not fit into memory.
+        """
+        member = self._members.get(name)
+        if member is None:
+            bad_value(name, f"is missing; the archive has {', '.join(sorted(self.names)[:8]) or 'nothing'}")
+        if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            bad_value(name, "is encrypted, or compressed by another method; accepted: stored or deflated")
+        if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
+            bad_value(name, f"promises {member.file_size} bytes in {member.compress_size}; accepted: as many")
+        check_inflated(name, member.file_size, member.compress_size)
+        with self._archive.open(member) as file:
+            return _read_array(name, file, member.file_size, kinds, shape)
+
+    def scalar(self, name: str) -> int:
+        """Reads an array of one integer.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        return int(self.read(name, "iu", ()))
+
+    def pair(self, name: str) -> tuple[int, int]:
+        """Reads an array of two integers, the shape of a matrix.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        rows, cols = self.read(name, "iu", (2,)).tolist()
+        return rows, cols
+
+
+@contextlib.contextmanager
+def open_npz(path: Path) -> Iterator[Arrays]:
+    """Opens an npz archive. Errors inside the `with` block name the file.
+
+    Raises:
+        ValueError: it is no archive, or damaged.
+        OSError: it can't be opened.
+    """
+    with open_regular(path) as file, reading(path):
+        if file.read(6) == np.lib.format.MAGIC_PREFIX:
+            raise ValueError("is a single array, not an npz archive")
+        file.seek(0)
+        with zipfile.ZipFile(file) as archive:
+            yield Arrays(archive, os.fstat(file.fileno()).st_size)
+
+
+def read_npy(path: Path, kinds: str, shape: Shape) -> np.ndarray:
+    """Reads the array of an npy file; `Arrays.read` documents the arguments and errors."""
+    with open_regular(path) as file, reading(path):
+        return _read_array("array", file, os.fstat(file.fileno()).st_size, kinds, shape)
+
+
+def _read_array(name: str, file: IO[bytes], size: int, kinds: str, wanted: Shape) -> np.ndarray:
+    """Reads an array of `size` bytes with its header."""
+    shape, fortran, dtype, header = _header(name, file)
+    accepted = " or ".join(_FORMS[kind] for kind in kinds)
+    if dtype.kind not in kinds or dtype.itemsize == 0:
+        bad_value(name, f"is of type {dtype}; accepted: {accepted}")
+    if len(shape) != len(wanted) or any(w not in (None, s) for w, s in zip(wanted, shape, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
+        bad_value(name, f"has shape {str(shape)[:80]}; accepted: ({sizes})")
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count * dtype.itemsize != size - header:
+        bad_value(
+            name, f"has {size - header} bytes; accepted: those of its shape {str(shape)[:80]} of {dtype}"
+        )
+    check_memory(name, size, f"an array of shape {shape}")
+    flat = _fill(name, file, np.empty(count, dtype))
+    if dtype.kind == "b":
+        flat = flat.view(np.uint8) != 0  # other bytes than 0 and 1 are no bools for native code
+    if not dtype.isnative:
+        flat = flat.astype(dtype.newbyteorder("="))
+    if fortran and len(shape) > 1:
+        return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
+    return flat.reshape(shape)
+
+
+def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Returns shape, whether the order is Fortran's, type, and number of bytes of an array's header."""
+    start = file.tell()
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    try:
+        version = np.lib.format.read_magic(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote, and of aliases of types
+            shape, fortran, dtype = readers[version](file)
+    except Exception as error:  # a type or a shape may be written as any text, and errors are of many types
+        bad_value(
+            name, f"is no array of the npy format 1.0 or 2.0 ({type(error).__name__}: {str(error)[:200]})"
+        )
+    if any(isinstance(size, bool) or size < 0 for size in shape):
+        bad_value(name, f"has shape {str(shape)[:80]}; accepted: sizes from 0 on")
+    return shape, fortran, dtype, file.tell() - start
+
+
+def _fill(name: str, file: IO[bytes], array: np.ndarray) -> np.ndarray:
+    """Reads an array's bytes into it, to the end of the file, where an archive checks its checksum."""
+    target: Any = memoryview(array.view(np.uint8)) if array.size else b""  # type: ignore[arg-type]
+    at = 0
+    while chunk := file.read(min(_CHUNK, len(target) - at) or 1):
+        if at + len(chunk) > len(target):
+            bad_value(name, "has bytes after its last element; accepted: none")
+        target[at : at + len(chunk)] = chunk
+        at += len(chunk)
+    if at < len(target):
+        bad_value(name, f"ends after {at} of its {len(target)} bytes")
+    return array

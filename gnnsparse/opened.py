@@ -1,0 +1,137 @@
+"""Opening of files that others wrote: regular files only, bounded, with one form of error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import io
+import json
+import os
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gnnsparse.errors import bad_value, check_memory
+
+__all__ = ["MAX_DEFLATE", "check_inflated", "open_regular", "open_text", "read_json", "read_small", "reading"]
+
+#: Exceptions that reading a damaged file raises, in addition to ValueError.
+_DAMAGED = (
+    EOFError, NotImplementedError, OverflowError, RecursionError, gzip.BadGzipFile, struct.error,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+#: Bytes of memory for each byte of a JSON file.
+_JSON_FACTOR = 12
+#: The most bytes that one byte of deflated data stands for.
+MAX_DEFLATE = 1032
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Makes errors inside a `with` block, in which a file is read, name the file.
+
+    Raises:
+        ValueError: the content is malformed.
+        MemoryError: the content needs more memory than there is.
+        OSError: the operating system can't read the file.
+    """
+    try:
+        yield
+    except _DAMAGED as error:
+        raise ValueError(f"{path}: is damaged ({type(error).__name__}: {str(error)[:300]})") from error
+    except OSError as error:
+        if error.errno in (None, errno.EINVAL):  # a damaged archive names a place before its beginning
+            raise ValueError(f"{path}: is damaged ({error})") from error
+        error.filename = os.fspath(path)
+        raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except MemoryError as error:
+        raise MemoryError(f"{path}: {error or 'what it holds needs more memory than there is'}") from error
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):  # torch's error has no type of its own on the CPU
+            raise
+        raise MemoryError(f"{path}: what it holds needs more memory than there is ({error})") from error
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Opens a regular file to read its bytes.
+
+    Raises:
+        ValueError: it is a pipe, a device or a socket, which might be without an end.
+        OSError: there is no such file, it is a folder, or it can't be opened.
+    """
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    )  # without waiting for a pipe's writer
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"{path}: is a pipe, a device or a socket; accepted: a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def check_inflated(name: str, nbytes: int, stored: int) -> None:
+    """Raises if `nbytes` can't come from `stored` bytes of deflated data, or don't fit into memory."""
+    if nbytes > MAX_DEFLATE * stored + MAX_DEFLATE:
+        bad_value(
+            name, f"promises {nbytes} bytes in {stored} bytes of the file; accepted: what they can hold"
+        )
+    check_memory(name, nbytes, f"an array of {nbytes} bytes")
+
+
+@contextlib.contextmanager
+def open_text(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Opens a text, which is decompressed if its name ends in `.gz`.
+
+    Yields:
+        The file, and the most bytes that it can hold.
+
+    Raises:
+        ValueError: it is no regular file.
+        OSError: it can't be opened.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if path.suffix == ".gz":
+            with gzip.GzipFile(fileobj=file) as text:
+                yield io.BufferedReader(text, 2**16), MAX_DEFLATE * size
+        else:
+            yield file, size
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """Returns the bytes of a file.
+
+    Raises:
+        ValueError: it is no regular file, or has more than `limit` bytes.
+        OSError: it can't be opened or read.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"{path}: has more than {limit} bytes; accepted: at most {limit}")
+    return content
+
+
+def read_json(path: Path, limit: int = 2**26) -> Any:
+    """Reads a JSON file.
+
+    Raises:
+        ValueError: it is no regular file, has more than `limit` bytes, or is no JSON; the message names it.
+        OSError: it can't be opened or read.
+    """
+    content = read_small(path, limit)
+    with reading(path):
+        check_memory("content", _JSON_FACTOR * len(content), f"a JSON file of {len(content)} bytes")
+        return json.loads(content)

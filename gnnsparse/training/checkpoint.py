@@ -1,0 +1,323 @@
+"""Reading last.ckpt: a file is checked as a whole before anything is restored from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from gnnsparse.hashing import fingerprint
+from gnnsparse.training.config import TrainerConfig
+
+if TYPE_CHECKING:
+    from gnnsparse.training.module import TaskModule
+
+__all__ = ["IDENTITY", "SUM", "CheckpointError", "check_checkpoint", "check_fits", "checkpoint_sum"]
+
+#: Keys of a checkpoint that are ours: what identifies the run, and the checksum of the contents.
+IDENTITY, SUM = "gnnsparse", "gnnsparse_sum"
+#: The keys of a checkpoint that have to be there, with their types.
+_KEYS: dict[str, type] = {
+    "epoch": int,
+    "global_step": int,
+    "pytorch-lightning_version": str,
+    "state_dict": dict,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    IDENTITY: dict,
+    SUM: str,
+}
+#: What Adam keeps of a parameter, in its shape.
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class CheckpointError(ValueError):
+    """A run can't be resumed from a checkpoint; the message says why."""
+
+
+class _Unfit(Exception):  # noqa: N818
+    """What is wrong with a checkpoint, without its name."""
+
+
+def _unfit(problem: str) -> NoReturn:
+    raise _Unfit(problem)
+
+
+def checkpoint_sum(checkpoint: Mapping[str, Any]) -> str:
+    """Returns a checksum of the keys, types and values of a checkpoint, except those that are not ours."""
+    tensors: list[torch.Tensor] = []
+    plain: list[str] = []
+
+    def note(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            plain.append("tensor")
+        elif isinstance(value, Mapping):
+            plain.append(f"dict of {len(value)}")
+            for key, item in value.items():
+                plain.append(repr(key))
+                note(item)
+        elif isinstance(value, (list, tuple)):
+            plain.append(f"{type(value).__name__} of {len(value)}")
+            for item in value:
+                note(item)
+        else:
+            plain.append(repr(value))
+
+    note([checkpoint[key] for key in _KEYS if key != SUM])
+    return fingerprint(tensors, plain)
+
+
+def check_checkpoint(
+    path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
+) -> dict[str, Any]:
+    """Reads a checkpoint, and raises an error if a run can't be resumed from it.
+
+    Reading it makes tensors and plain values only: code in a file is not executed.
+
+    Args:
+        path: the checkpoint.
+        config: settings of the run.
+        identity: plain values by name that identify the run, the argument of `fit`.
+        steps_per_epoch: optimiser steps of an epoch; None: unknown yet, and epochs are not compared.
+
+    Returns:
+        The checkpoint; its tensors are mapped from the file.
+
+    Raises:
+        CheckpointError: there is no such file, it is no checkpoint, it was damaged, it belongs to a run of
+            another identity, or it has all epochs of the run already.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"resume: there is no file {path}")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises errors of many types
+        raise _no_checkpoint(path, f"torch can't read it, {type(error).__name__}") from error
+    try:
+        _check_contents(checkpoint)
+    except _Unfit as problem:
+        raise _no_checkpoint(path, str(problem)) from None
+    except RecursionError:
+        raise _no_checkpoint(path, "its contents are nested too deeply") from None
+    written = checkpoint[IDENTITY]
+    for name, value in identity.items():
+        if _differs(written.get(name), value):
+            was = _short(f"{name}={written.get(name)}")
+            raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
+    done = 0 if steps_per_epoch is None else checkpoint["global_step"] // steps_per_epoch
+    if done >= config.max_epochs:
+        accepted = f"more than {done}, the epochs of {path}"
+        raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
+    return checkpoint
+
+
+def _no_checkpoint(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"resume: {path} is no last.ckpt of a run ({_short(reason)})")
+
+
+def _short(text: str) -> str:
+    """Returns a text in one line of at most 200 characters, whatever a file has put into it."""
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _differs(written: Any, own: Any) -> bool:
+    return type(written) is not type(own) or bool(written != own)
+
+
+def _check_contents(checkpoint: Any) -> None:
+    """Raises an error if keys are missing, or values are of a wrong type or do not match their checksum."""
+    _typed("the file", checkpoint, dict)
+    for name, kind in _KEYS.items():
+        _typed(name, _item("the file", checkpoint, name), kind)
+    for name in ("epoch", "global_step"):
+        if checkpoint[name] < 0:
+            _unfit(f"{name} is {checkpoint[name]}")
+    for path, tensor in _tensors("", checkpoint):
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            _unfit(f"{path} is no dense tensor")
+    _tensors_by_name("state_dict", checkpoint["state_dict"])
+    if len(checkpoint["optimizer_states"]) != 1:
+        _unfit(f"optimizer_states has {len(checkpoint['optimizer_states'])} elements, not 1")
+    _check_loops("loops", checkpoint["loops"])
+    _check_progress(checkpoint)
+    _check_callbacks(checkpoint["callbacks"], checkpoint["global_step"])
+    if checkpoint_sum(checkpoint) != checkpoint[SUM]:
+        _unfit("its contents do not match their checksum")
+
+
+def _item(where: str, mapping: Any, key: Any) -> Any:
+    if key not in mapping:
+        _unfit(f"{where} lacks {key}")
+    return mapping[key]
+
+
+def _typed(name: str, value: Any, kind: type) -> Any:
+    # Not isinstance: a bool is an int, and subclasses are not what Lightning writes. state_dict is ordered.
+    if type(value) is not kind and not (kind is dict and isinstance(value, dict)):
+        _unfit(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, (dict, list, tuple)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _tensors(f"{path}.{key}" if path else str(key), item)
+
+
+def _tensors_by_name(where: str, value: Any) -> None:
+    for name, tensor in _typed(where, value, dict).items():
+        _typed(f"a key of {where}", name, str)
+        if not isinstance(tensor, torch.Tensor):
+            _unfit(f"{where}.{name} is a {type(tensor).__name__}, not a tensor")
+
+
+def _check_loops(where: str, value: Any) -> None:
+    """Raises an error unless Lightning's counters are dicts of names, down to counts and flags."""
+    for name, item in _typed(where, value, dict).items():
+        _typed(f"a key of {where}", name, str)
+        if isinstance(item, dict):
+            _check_loops(f"{where}.{name}", item)
+        elif type(item) not in (int, bool) or item < 0:
+            _unfit(f"{where}.{name} is {item!r}, not a count")
+
+
+def _check_progress(checkpoint: dict[str, Any]) -> None:
+    """Raises an error unless Lightning's counter, from which training goes on, is `global_step`."""
+    where, found = "loops", checkpoint["loops"]
+    path = ("fit_loop", "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step", "total")
+    for name in path:
+        found = _typed(f"{where}.{name}", _item(where, found, name), dict)
+        where = f"{where}.{name}"
+    if (steps := _item(where, found, "completed")) != checkpoint["global_step"]:
+        _unfit(f"global_step is {checkpoint['global_step']}, and its optimiser made {steps} steps")
+
+
+def _check_callbacks(callbacks: dict[str, Any], step: int) -> None:
+    best = _typed("callbacks.BestEpoch", _item("callbacks", callbacks, "BestEpoch"), dict)
+    for name, dtype in (("best", torch.float32), ("epoch", torch.int64)):
+        value = _item("callbacks.BestEpoch", best, name)
+        if value is not None and not _is_scalar(value, dtype):
+            _unfit(f"callbacks.BestEpoch.{name} is no scalar of {dtype}")
+    if (best["best"] is None) != (best["epoch"] is None):
+        _unfit("callbacks.BestEpoch has one of best and epoch")
+    if best["epoch"] is not None and not 0 <= int(best["epoch"]) <= step:
+        _unfit(f"its best epoch came after step {int(best['epoch'])} of {step}")
+    _tensors_by_name("callbacks.BestEpoch.weights", _item("callbacks.BestEpoch", best, "weights"))
+    kept = _typed("callbacks.Checkpoints", _item("callbacks", callbacks, "Checkpoints"), dict)
+    random = _typed("callbacks.Checkpoints.random", _item("callbacks.Checkpoints", kept, "random"), dict)
+    state = _item("callbacks.Checkpoints.random", random, "cpu")
+    for name, value in random.items():
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.dim() != 1:
+            _unfit(f"callbacks.Checkpoints.random.{name} is no state of a random number generator")
+    try:
+        torch.Generator().set_state(state.clone())
+    except RuntimeError:
+        _unfit("callbacks.Checkpoints.random.cpu is no state of a random number generator")
+
+
+def _is_scalar(value: Any, dtype: torch.dtype) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == dtype and value.shape == ()
+
+
+def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> None:
+    """Raises an error if a checkpoint is not one of the module's model, optimiser and schedule.
+
+    Args:
+        path: the file, for the message.
+        checkpoint: what `check_checkpoint` returned.
+        module: the module that would be restored.
+
+    Raises:
+        CheckpointError: names, shapes or dtypes of weights, or settings of the optimiser differ.
+    """
+    try:
+        _same_tensors(checkpoint["state_dict"], module.state_dict())
+        if weights := checkpoint["callbacks"]["BestEpoch"]["weights"]:
+            _same_tensors(weights, module.model.state_dict())
+        elif checkpoint["callbacks"]["BestEpoch"]["best"] is not None:
+            _unfit("it has the score of a best epoch without its weights")
+        made = module.configure_optimizers()
+        optimizer = made["optimizer"] if isinstance(made, dict) else made
+        schedules = [made["lr_scheduler"]["scheduler"]] if isinstance(made, dict) else []
+        _same_optimizer(checkpoint["optimizer_states"][0], optimizer, bool(schedules))
+        _same_schedules(checkpoint["lr_schedulers"], schedules, checkpoint["global_step"])
+    except _Unfit as problem:
+        raise CheckpointError(f"resume: {path} does not fit this run: {_short(str(problem))}") from None
+
+
+def _same_tensors(written: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
+    if missing := [name for name in own if name not in written]:
+        _unfit(f"it lacks {missing[0]}")
+    if more := [name for name in written if name not in own]:
+        _unfit(f"it has {more[0]}, which this model lacks")
+    for name, tensor in own.items():
+        _same_tensor(name, written[name], tensor)
+
+
+def _same_tensor(name: str, written: torch.Tensor, own: torch.Tensor) -> None:
+    if written.shape != own.shape or written.dtype != own.dtype:
+        was, now = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (written, own))
+        _unfit(f"{name} is {was}, here {now}")
+
+
+def _same_optimizer(state: Any, optimizer: torch.optim.Optimizer, scheduled: bool) -> None:
+    where = "optimizer_states"
+    groups = _typed(f"{where}.param_groups", _item(where, _typed(where, state, dict), "param_groups"), list)
+    own = optimizer.state_dict()["param_groups"]
+    if len(groups) != len(own):
+        _unfit(f"its optimiser has {len(groups)} groups of parameters, here {len(own)}")
+    for written, mine in zip(groups, own, strict=True):
+        if set(_typed(f"{where}.param_groups", written, dict)) != set(mine):
+            _unfit("its optimiser has other settings")
+        for name, value in mine.items():
+            # A schedule has changed the rate, which it goes on to do.
+            moved = scheduled and name == "lr"
+            if moved and type(written[name]) is float and math.isfinite(written[name]):
+                continue
+            if _differs(written[name], value):
+                _unfit(f"it was trained with optimizer {name}={written[name]}, here {value}")
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = _typed(f"{where}.state", _item(where, state, "state"), dict)
+    for number, item in kept.items():
+        if type(number) is not int or not 0 <= number < len(parameters):
+            _unfit(f"its optimiser has a parameter {number!r}, here are {len(parameters)}")
+        _same_moments(f"{where}.state.{number}", item, parameters[number])
+
+
+def _same_moments(where: str, item: Any, parameter: torch.Tensor) -> None:
+    _typed(where, item, dict)
+    for name in _MOMENTS:
+        if not isinstance(moment := _item(where, item, name), torch.Tensor):
+            _unfit(f"{where}.{name} is a {type(moment).__name__}, not a tensor")
+        _same_tensor(f"{where}.{name}", moment, parameter)
+    if not _is_scalar(_item(where, item, "step"), torch.float32) or not 0 <= float(item["step"]) < math.inf:
+        _unfit(f"{where}.step is no count")
+    if more := set(item) - {"step", *_MOMENTS}:
+        _unfit(f"{where} has {min(map(str, more))}, which Adam lacks")
+
+
+def _same_schedules(written: list[Any], own: list[Any], step: int) -> None:
+    if len(written) != len(own):
+        _unfit(f"it was trained with {len(written)} schedules of the learning rate, here are {len(own)}")
+    for state, schedule in zip(written, own, strict=True):
+        mine = schedule.state_dict()
+        if set(_typed("lr_schedulers", state, dict)) != set(mine):
+            _unfit("its schedule of the learning rate is another one")
+        for name, value in mine.items():
+            _typed(f"lr_schedulers.{name}", state[name], type(value))
+            if isinstance(value, list) and list(map(type, state[name])) != list(map(type, value)):
+                _unfit(f"lr_schedulers.{name} has other elements")
+        if state["base_lrs"] != mine["base_lrs"]:
+            _unfit(f"it was trained with optimizer lr={state['base_lrs'][0]}, here {mine['base_lrs'][0]}")
+        if state["last_epoch"] != step:
+            _unfit(f"its schedule is at step {state['last_epoch']}, its optimiser at step {step}")

@@ -1,0 +1,218 @@
+"""Run folders: each belongs to one run, which its mark says, and no run writes over another one's files."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+__all__ = ["MARK", "RunFolder", "RunFolderError", "RunFolderWarning", "make_new"]
+
+#: The file that marks a folder as that of a run. The process that creates it owns the folder.
+MARK = "run.lock"
+#: What else shows that a run, or a sweep, has used a folder.
+_LEFT = ("result.json", "checkpoints", "logs", "multirun.yaml")
+
+
+class RunFolderError(ValueError):
+    """A run can't have a folder; the message says why."""
+
+
+class RunFolderWarning(UserWarning):
+    """A file of a run could not be written, and training went on without it."""
+
+
+class RunFolder:
+    """A folder that belongs to this run alone. Made by `claim`.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path, option: str, descriptor: int, created: bool) -> None:
+        self.path, self._option = path, option
+        self._descriptor: int | None = descriptor
+        self._created = created
+        self._made: list[Path] = []
+
+    @classmethod
+    def claim(cls, path: Path, *, option: str = "folder", resume: Path | None = None) -> RunFolder:
+        """Makes a folder that of this run, and the folder itself if it is missing.
+
+        Args:
+            path: the folder.
+            option: what messages call it.
+            resume: the checkpoint that the run goes on from. If it is in the folder, the run may have the
+                folder of the run before it, unless that is still running.
+
+        Raises:
+            RunFolderError: another run has the folder, or it can't be written to.
+        """
+        goes_on = resume is not None and path.resolve() in resume.resolve().parents
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # FileExistsError if it is a file
+            _refuse_unwritable(path, option, error)
+        try:
+            descriptor, created = _open_mark(path / MARK, goes_on)
+        except FileExistsError:
+            _refuse_used(path, option)
+        except OSError as error:
+            _refuse_unwritable(path, option, error)
+        folder = cls(path, option, descriptor, created)
+        try:
+            folder._lock()
+            if created and not goes_on and any(os.path.lexists(path / name) for name in _LEFT):
+                _refuse_used(path, option)
+            folder._sign()
+        except OSError as error:
+            folder.release()
+            _refuse_unwritable(path, option, error)
+        except RunFolderError:
+            folder.release()
+            raise
+        return folder
+
+    def _lock(self) -> None:
+        """Locks the mark for as long as this process lives."""
+        assert self._descriptor is not None
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._created = False
+            accepted = "another folder, or to wait until it has ended"
+            problem = f"a run is writing to {self.path}; accepted: {accepted}"
+            raise RunFolderError(f"{self._option}: {problem}") from None
+        except OSError:
+            pass  # a file system without locks: the mark alone keeps other runs away
+
+    def _sign(self) -> None:
+        assert self._descriptor is not None
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        line = f"started {now} on {socket.gethostname()} by process {os.getpid()}\n".encode()
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        while line:  # a disk that is nearly full takes a part
+            line = line[os.write(self._descriptor, line) :]
+        try:
+            os.fsync(self._descriptor)  # a full disk shows now
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that can't
+                raise
+
+    def finish(self) -> None:
+        """Ends the run: the folder stays marked, and a run that resumes this one may have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def release(self) -> None:
+        """Gives the folder up, because the run did not begin: what the run has made in it is removed."""
+        for made in self._made:
+            with contextlib.suppress(OSError):  # it has files, or is gone
+                while made != self.path:
+                    made.rmdir()
+                    made = made.parent
+        if self._descriptor is not None and self._created:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path / MARK)
+        self.finish()
+
+    def check_space(self, nbytes: int, what: str) -> None:
+        """Raises a RunFolderError if the file system has fewer free bytes than `what` takes."""
+        free = shutil.disk_usage(self.path).free
+        if free < nbytes:
+            problem = f"{self.path} has {free / 1e6:.1f} MB free, and {what} take {nbytes / 1e6:.1f} MB"
+            accepted = "a folder with more space, or trainer.checkpoint=false"
+            raise RunFolderError(f"{self._option}: {problem}; accepted: {accepted}")
+
+    def make(self, name: str) -> Path:
+        """Makes a folder in this folder, and returns it.
+
+        Raises:
+            RunFolderError: it can't be made.
+        """
+        made = self.path / name
+        if not made.exists():
+            self._made.append(made)
+        try:
+            made.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _refuse_unwritable(made, self._option, error)
+        return made
+
+    def keep_earlier(self, name: str) -> None:
+        """Renames a file of an earlier run in this folder, as result.json to result-1.json, if there is one.
+
+        Raises:
+            OSError: it can't be renamed.
+        """
+        file = self.path / name
+        if os.path.lexists(file):
+            os.rename(file, next(p for p in _numbered(file) if not os.path.lexists(p)))
+
+    def first_free(self, name: str) -> str:
+        """Returns a name that nothing in the folder has: this one, or one with a number."""
+        if not os.path.lexists(self.path / name):
+            return name
+        return next(p.name for p in _numbered(self.path / name) if not os.path.lexists(p))
+
+
+def make_new(path: Path, *, option: str = "folder") -> Path:
+    """Makes a folder that did not exist: `path`, or if something has this name, `path-2`, `path-3`, ...
+
+    Raises:
+        RunFolderError: it can't be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(candidate)
+                return candidate
+    except OSError as error:
+        _refuse_unwritable(path, option, error)
+    raise AssertionError
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+
+
+def _open_mark(path: Path, may_exist: bool) -> tuple[int, bool]:
+    """Returns a descriptor of the mark, and whether it was created."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+    except FileExistsError:
+        if not may_exist:
+            raise
+    return os.open(path, flags), False
+
+
+def _refuse_used(path: Path, option: str) -> NoReturn:
+    try:
+        with open(
+            os.open(path / MARK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), errors="replace"
+        ) as file:
+            when = " ".join(file.read(200).split("\n")[0].split())
+    except (OSError, ValueError):
+        when = ""
+    accepted = "another folder, or resume= a checkpoint in it to go on with that run"
+    raise RunFolderError(
+        f"{option}: {path} is the folder of another run{', ' if when else ''}{when}; accepted: {accepted}"
+    ) from None
+
+
+def _refuse_unwritable(path: Path, option: str, error: OSError) -> NoReturn:
+    raise RunFolderError(
+        f"{option}: {path} can't be written to ({error.strerror or error}); accepted: a folder that can"
+    ) from error

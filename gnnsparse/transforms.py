@@ -1,0 +1,160 @@
+"""What torch puts between a tensor and its memory: transforms of torch.func, forward-mode AD, lazy signs.
+
+Native kernels read memory. Inside a transform a tensor is a wrapper that has none, a negative view stands for
+other numbers than its memory holds, and a zero tensor has a shape and no memory at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch._C import _are_functorch_transforms_active as _in_torch_func
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
+
+__all__ = [
+    "alive",
+    "enclosed",
+    "innermost",
+    "is_batch_of_gradients",
+    "is_direct",
+    "outside",
+    "refuse_transforms",
+    "runs_outside",
+    "settled",
+    "unwrapped",
+]
+
+
+def is_direct() -> bool:
+    """Returns whether a call can go straight to a kernel: no transform is active, and nothing is traced.
+
+    torch.compile traces; grad, vmap, jvp and their relatives in torch.func are transforms, and so is a level
+    of forward-mode AD.
+    """
+    return not (torch.compiler.is_compiling() or _in_torch_func() or forward_ad._current_level >= 0)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def is_batch_of_gradients(grad: torch.Tensor) -> bool:
+    """Returns whether a backward pass got a batch of gradients, from torch.autograd's `is_grads_batched`.
+
+    torch makes it by an older vmap, which only operators of the dispatcher can be called with.
+    """
+    return _functorch.is_legacy_batchedtensor(grad)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Returns a context manager inside which neither a transform of torch.func nor inference mode is active.
+
+    What outlives a call is made inside it: a transform wraps every new tensor, and what is made in inference
+    mode could not be used in training later.
+    """
+    with (
+        torch.inference_mode(False),
+        temporarily_clear_interpreter_stack() if _in_torch_func() else nullcontext(),
+    ):
+        yield
+
+
+def runs_outside(function: _Function) -> _Function:
+    """Makes a function run with no transform of torch.func active; it unwraps its arguments itself."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with outside():
+            return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def settled(t: torch.Tensor) -> torch.Tensor:
+    """Returns `t` with its numbers in memory: negative views are negated, zero tensors get memory.
+
+    Differentiable. Returns `t` itself if it needs neither.
+    """
+    # While torch.compile traces, the dispatcher settles the arguments of registered operators.
+    if torch.compiler.is_compiling() or not (t.is_neg() or t._is_zerotensor()):
+        return t
+    return t.resolve_neg() if t.is_neg() else t.clone()
+
+
+def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that torch.func.grad or jvp have wrapped, `t` itself if they have not.
+
+    Raises:
+        ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
+    """
+    while _functorch.is_gradtrackingtensor(t):
+        t = _functorch.get_unwrapped(t)
+    if _functorch.is_batchedtensor(t):
+        raise ValueError(
+            f"{name}: got a tensor that torch.vmap maps over; accepted: one graph for all (prepare several "
+            "graphs outside of vmap)"
+        )
+    return t
+
+
+def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
+
+    A subclass of Tensor, such as PyG's EdgeIndex, is returned as a Tensor.
+
+    Raises:
+        ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
+    """
+    return settled(innermost(name, t).as_subclass(torch.Tensor).detach())
+
+
+def enclosed(jvp: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a rule for forward-mode AD of one that takes (ctx, the saved tensors, *tangents).
+
+    torch calls the rule with forward-mode AD switched off. Inside torch.func it is switched on again, or the
+    transforms around the one that calls the rule would not see its operations. Their tangents then have to be
+    told from those at hand: the saved tensors are handed over without the latter.
+    """
+
+    @wraps(jvp)
+    def rule(ctx: Any, *tangents: Any) -> Any:
+        saved = alive(ctx.saved_tensors)
+        if not _in_torch_func():
+            return jvp(ctx, saved, *tangents)
+        with forward_ad._set_fwd_grad_enabled(True):
+            primals = [None if t is None else forward_ad.unpack_dual(t, level=0).primal for t in saved]
+            return jvp(ctx, primals, *tangents)
+
+    return rule
+
+
+def refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
+    """Raises NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
+
+    That is a tangent of forward-mode AD, and a gradient of torch.func. Without the check the first would be
+    lost, and the results be those of a constant.
+    """
+    if not _in_torch_func() and forward_ad._current_level < 0:
+        return
+    for t in tensors:
+        if not isinstance(t, torch.Tensor):
+            continue
+        has_tangent = (
+            forward_ad._current_level >= 0 and forward_ad.unpack_dual(t, level=0).tangent is not None
+        )
+        if has_tangent or (_in_torch_func() and t.requires_grad and torch.is_grad_enabled()):
+            raise NotImplementedError(
+                f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: "
+                "such tensors in the functions of gnnsparse, outside of torch.compile"
+            )
+
+
+def alive(tensors: Iterable[torch.Tensor | None]) -> list[Any]:
+    """Returns tensors that autograd has saved, without the wrappers of transforms that have ended."""
+    return [None if t is None else _functorch.unwrap_if_dead(t) for t in tensors]

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.launch import Run, run_forked, run_fresh
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Runs train.py with options, `fresh` in a new interpreter; all runs share a cache."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(
+        *options: str, folder: Path | None = None, own_folder: bool = False, fresh: bool = False, **more: str
+    ) -> Run:
+        folder = folder or tmp_path_factory.mktemp("run")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "GNNSPARSE_CACHE_DIR": str(cache),
+            "GNNSPARSE_DATA_DIR": str(cache / "data"),
+            "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
+            "HYDRA_FULL_ERROR": "0",
+            **more,
+        }
+        own_folder |= "--help" in options or "-m" in options
+        where = [] if own_folder else [f"hydra.run.dir={folder}"]
+        if fresh:
+            return run_fresh([*options, *where], folder, environment)
+        return run_forked([*options, *where], folder, environment, tmp_path_factory.mktemp("streams"))
+
+    return run

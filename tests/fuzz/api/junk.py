@@ -1,0 +1,294 @@
+"""Senseless arguments: each call returns, or raises an error that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+import gnnsparse
+from gnnsparse import SparseGraph, masks
+from gnnsparse import nn as layers
+from gnnsparse.testing import random_graph
+from tests.fuzz.common import Draw, Trial
+
+DTYPES = (torch.float32, torch.int64, torch.int32, torch.int16, torch.uint8, torch.bool, torch.float16,
+          torch.float64, torch.bfloat16, torch.complex64, torch.int8)  # fmt: skip
+EXTREMES = (0, 1, 2, 3, 5, -1, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**62)
+#: Numbers that are used as sizes: none of them is large and valid, for that would take the time it takes.
+NUMBERS: tuple[Any, ...] = (
+    None, 0, 1, 2, 3, 6, 5, -1, -(2**31), -(2**63), 2**31, 2**62, 2**63, 2**70, 10**400, 0.5, 1.5, -0.0,
+    float("nan"), float("inf"), 1e300, True, False, np.int64(3), np.float32(2.5), "3", torch.tensor(3), [3],
+)  # fmt: skip
+OBJECTS: tuple[Any, ...] = (
+    None, (), [], {}, "gcn", "", "x", b"x", object(), int, lambda: 1, [[0, 1], [1]], ([0, 1], [0]),
+    {"rounds": 1}, {1: 2}, (1, 2, 3, 4), np.zeros((2, 0), np.int64), np.array(["a"]), np.eye(3),
+    np.zeros(3, object), np.arange(4, dtype=">i8").reshape(2, 2), sp.eye_array(3).tocsr(),
+    sp.coo_array((0, 5)),
+    sp.csr_array((2, 3), dtype=complex), [1, None], ["a", "b"], [float("nan")], range(4), set(), slice(3),
+)  # fmt: skip
+
+
+def tensor(draw: Draw) -> torch.Tensor:
+    """A random tensor of any dtype, shape, layout and device that there is without hardware."""
+    shape = [draw.choice((0, 1, 2, 3, 5, 6, 7, 9)) for _ in range(draw.choice((2, 1, 0, 3, 4)))]
+    dtype = draw.choice(DTYPES)
+    generator = torch.Generator().manual_seed(draw.seed())
+    if dtype in (torch.int64, torch.int32) and draw.chance(0.5):
+        picks = torch.randint(len(EXTREMES), shape, generator=generator)
+        made = torch.tensor(EXTREMES)[picks]
+        made = made.clamp(-(2**31), 2**31 - 1).to(dtype) if dtype == torch.int32 else made
+    elif dtype in (torch.float32, torch.float16, torch.float64) and draw.chance(0.2):
+        some = torch.tensor([1.0, 0.0, float("nan"), float("inf"), -float("inf"), 1e30, 1e-40])
+        made = some[torch.randint(7, shape, generator=generator)].to(dtype)
+    else:
+        made = torch.randint(-3, 5, shape, generator=generator).to(dtype)
+    kind = draw.choice(
+        ("plain",) * 6 + ("turned", "step", "meta", "sparse", "neg", "grad", "parameter", "csr")
+    )
+    if kind == "turned" and made.dim() >= 2:
+        return made.mT
+    if kind == "step" and made.dim():
+        return made[:: draw.integer(1, 3)]
+    if kind == "meta":
+        return made.to("meta")
+    if kind == "sparse" and made.dim():
+        return made.to_sparse()
+    if kind == "csr" and made.dim() == 2 and dtype == torch.float32:
+        return made.to_sparse_csr()
+    if kind == "neg" and made.is_floating_point():
+        return torch._neg_view(made)
+    if kind == "grad" and made.is_floating_point():
+        return made.requires_grad_()
+    if kind == "parameter" and made.is_floating_point():
+        return torch.nn.Parameter(made)
+    return made
+
+
+def anything(draw: Draw) -> Any:
+    kind = draw.choice(("tensor", "tensor", "number", "object", "pair"))
+    if kind == "number":
+        return draw.choice(NUMBERS)
+    if kind == "object":
+        return draw.choice(OBJECTS)
+    if kind == "pair":
+        return tuple(tensor(draw) for _ in range(draw.integer(2, 3)))
+    return tensor(draw)
+
+
+def number(draw: Draw) -> Any:
+    return draw.choice(NUMBERS) if draw.chance(0.9) else anything(draw)
+
+
+def _or_junk(draw: Draw, *usual: Any) -> Any:
+    """A usual value, or something else in one of four cases."""
+    return anything(draw) if draw.chance(0.25) else draw.choice(usual)
+
+
+#: Operands that senseless arguments meet; made once in the parent process, without running a product.
+OPERANDS = tuple(
+    gnnsparse.prepare(random_graph(rows, cols, 0.5, seed=1), cache=False, **options)
+    for rows, cols, options in (
+        (6, 5, {}), (6, 6, {"values": "gcn", "precision": "fp16"}), (5, 7, {"format": "window"}),
+        (9, 9, {"reorder": "degree", "precision": "bf16"}), (0, 3, {}), (3, 0, {}),
+    )
+)  # fmt: skip
+GRAPH = random_graph(6, 6, 0.5, seed=1)
+
+
+def _fitting(draw: Draw, *shape: int) -> Any:
+    """A tensor that fits, mostly, of a dtype that does."""
+    if draw.chance(0.3):
+        return anything(draw)
+    return torch.randn(shape).to(draw.choice((torch.float32, torch.float16, torch.bfloat16, torch.float64)))
+
+
+Call = tuple[str, Callable[[], Any]]
+
+
+def _prepare(draw: Draw) -> Call:
+    graph = draw.choice((GRAPH, torch.randint(0, 5, (2, 7)))) if draw.chance(0.4) else anything(draw)
+    options: dict[str, Any] = {"cache": False}
+    table: dict[str, Callable[[], Any]] = {
+        "num_nodes": lambda: (number(draw), number(draw)) if draw.chance(0.3) else number(draw),
+        "num_cols": lambda: number(draw),
+        "values": lambda: _or_junk(draw, "gcn", "mean", None),
+        "edge_weight": lambda: anything(draw),
+        "self_loop_weight": lambda: number(draw),
+        "precision": lambda: _or_junk(draw, "fp16", "fp32", "FP16"),
+        "reorder": lambda: _or_junk(draw, "metis", "community", "rcm", "degree"),
+        "reorder_options": lambda: _or_junk(draw, {"rounds": number(draw)}, {"part_size": number(draw)}, {}),
+        "format": lambda: _or_junk(draw, "window", "hrpb", "rs-tile", "csr", "panel"),
+        "panel": lambda: number(draw),
+        "autotune": lambda: anything(draw),
+    }
+    for name in table:
+        if draw.chance(0.2):
+            options[name] = table[name]()
+
+    def call() -> Any:
+        a = gnnsparse.prepare(graph, **options)
+        return a @ torch.ones(a.shape[1], 2)
+
+    return f"prepare {options}", call
+
+
+def _graph(draw: Draw) -> Call:
+    kind = draw.choice(("from_edge_index", "from_csr", "from_scipy", "from_torch_sparse"))
+    many = {"from_edge_index": 3, "from_csr": 4}.get(kind, 1)
+    arguments = [
+        anything(draw) if i < 2 else draw.choice((None, number(draw), tensor(draw))) for i in range(many)
+    ]
+
+    def call() -> Any:
+        graph = getattr(SparseGraph, kind)(*arguments)
+        graph.csr.transpose()
+        return graph.to_scipy(), graph.fingerprint, graph.is_symmetric
+
+    return f"SparseGraph.{kind}", call
+
+
+def _operation(draw: Draw) -> Call:
+    a: Any = draw.choice(OPERANDS)
+    a = a.T if draw.chance(0.3) else a
+    m, n = a.shape
+    operand: Any = anything(draw) if draw.chance(0.03) else a
+    how: dict[str, Any] = {}
+    if draw.chance(0.2):
+        how["impl"] = _or_junk(draw, "cpu", "cuda", "reference", "AUTO")
+    kind = draw.choice(("spmm", "sddmm", "edge_softmax", "attention", "method", "matmul"))
+    if kind in ("spmm", "sddmm") and draw.chance(0.1):
+        how["plan"] = _or_junk(draw, a.plan(4, "sddmm"), a.plan(2), None)
+    if kind == "spmm":
+        x, values = _fitting(draw, n, 3), draw.choice((None, _fitting(draw, a.nnz)))
+        return "spmm", lambda: gnnsparse.spmm(operand, x, values, **how)
+    if kind == "sddmm":
+        q, k = _fitting(draw, m, 3), _fitting(draw, n, 3)
+        return "sddmm", lambda: gnnsparse.sddmm(operand, q, k, **how)
+    if kind == "edge_softmax":
+        scores = _fitting(draw, a.nnz)
+        return "edge_softmax", lambda: gnnsparse.edge_softmax(operand, scores, **how)
+    if kind == "attention":
+        return "attention", _attention(draw, operand, (m, n, a.nnz), how)
+    if kind == "matmul":
+        x, dense = anything(draw), tensor(draw)
+        return "matmul", draw.choice((lambda: a @ x, lambda: x @ a, lambda: torch.matmul(a, dense)))
+    value = _fitting(draw, draw.choice((a.nnz, a.num_edges, 3)))
+    name = draw.choice(("to_coo_order", "from_coo_order", "transpose_values", "to", "plan", "tune", "stats"))
+    if name in ("plan", "tune"):
+        arguments = (
+            number(draw),
+            _or_junk(draw, "spmm", "sddmm", "attention", "x"),
+            _or_junk(draw, True, False),
+        )
+        return name, lambda: getattr(a, name)(*arguments)
+    if name == "stats":
+        width = number(draw)
+        return name, lambda: a.stats(width)
+    if name == "to":
+        device = draw.choice(("cpu", "x", "meta", "cuda", 3, None, -1, object(), "cpu:1"))
+        return f"to {device}", lambda: a.to(device)
+    return name, lambda: getattr(a, name)(value)
+
+
+def _attention(draw: Draw, a: Any, sizes: tuple[int, int, int], how: dict[str, Any]) -> Callable[[], Any]:
+    m, n, nnz = sizes
+    lead = draw.choice(((), (2,), (2, 3), (1, 1, 2)))
+    q, k, v = _fitting(draw, *lead, m, 4), _fitting(draw, *lead, n, 4), _fitting(draw, *lead, n, 3)
+    some: dict[str, Any] = {
+        "scale": lambda: number(draw),
+        "bias": lambda: _fitting(draw, nnz),
+        "dropout_p": lambda: number(draw),
+        "is_causal": lambda: _or_junk(draw, True, False),
+        "return_weights": lambda: _or_junk(draw, True, False),
+        "fused": lambda: _or_junk(draw, True, False),
+        "plan": lambda: _or_junk(draw, None),
+    }
+    options = {name: make() for name, make in some.items() if draw.chance(0.15)} | how
+    return lambda: gnnsparse.attention(a, q, k, v, **options)
+
+
+def _mask(draw: Draw) -> Call:
+    name = draw.choice((*masks.__all__,))
+    if name == "PATTERNS":
+        name = "window"
+    function = getattr(masks, name)
+    keywords = {"seed": number(draw)} if name in ("vector_wise", "bigbird", "random") else {}
+    of_arrays = name in ("from_dense", "from_edges", "union", "intersection", "block")
+    arguments = [
+        anything(draw) if draw.chance(0.15) or (of_arrays and i == 0)
+        else number(draw)
+        for i in range(draw.integer(1, 3) if name != "random" else 2)
+    ]  # fmt: skip
+    if name in ("from_dense",):
+        arguments = arguments[:1]
+    elif name in ("causal", "full", "global_tokens", "from_edges"):
+        arguments = arguments[:2]
+    while len(arguments) < {"window": 2, "dilated": 3, "global_tokens": 2, "block": 2, "vector_wise": 2}.get(
+        name, 1
+    ):
+        arguments.append(number(draw))
+    if name in ("union", "intersection") and draw.chance(0.5):
+        arguments[0] = GRAPH
+    return f"masks.{name} {arguments} {keywords}"[:300], lambda: function(*arguments, **keywords)
+
+
+def _layer(draw: Draw) -> Call:
+    kind = draw.choice(("GCNConv", "AGNNConv", "SparseLinear", "SparseAttention", "TransformerEncoderLayer"))
+    if draw.chance(0.5):
+        count = {"GCNConv": 2, "SparseLinear": 1, "SparseAttention": 2, "TransformerEncoderLayer": 2}.get(
+            kind, 0
+        )
+        arguments = [number(draw) if draw.chance(0.8) else anything(draw) for _ in range(count)]
+        if draw.chance(0.3):
+            arguments.append(anything(draw))
+        return f"{kind}() {arguments}"[:200], lambda: getattr(layers, kind)(*arguments)
+    x = _fitting(draw, 6, 4)
+    a: Any = _or_junk(draw, OPERANDS[1], OPERANDS[0], torch.randint(0, 6, (2, 8)))
+    weight = draw.choice((None, None, anything(draw)))
+    calls: dict[str, Callable[[], Any]] = {
+        "GCNConv": lambda: layers.GCNConv(4, 3)(x, a, weight),
+        "AGNNConv": lambda: layers.AGNNConv()(x, a),
+        "SparseLinear": lambda: layers.SparseLinear(GRAPH)(x),
+        "SparseAttention": lambda: layers.SparseAttention(4, 2)(x, x, x, a, weight),
+        "TransformerEncoderLayer": lambda: layers.TransformerEncoderLayer(4, 2, 8)(x, a, weight),
+    }
+    return kind, calls[kind]
+
+
+def _rest(draw: Draw) -> Call:
+    value = anything(draw)
+    options = {draw.choice(("rounds", "part_size", "resolution", "x")): number(draw)}
+    return draw.choice(
+        (
+            (
+                "reorder",
+                lambda: gnnsparse.reorder(draw_graph, _or_junk(draw, "metis", "rcm", "community"), **options),
+            ),
+            ("Precision.parse", lambda: gnnsparse.Precision.parse(value)),
+            ("edge_bias", lambda: layers.edge_bias(OPERANDS[1], value)),
+            ("release_memory", lambda: gnnsparse.release_memory()),
+        )
+    )
+
+
+draw_graph = GRAPH
+
+
+def junk(trial: Trial) -> None:
+    """A few calls with senseless arguments."""
+    for _ in range(trial.draw.integer(1, 8)):
+        make = trial.draw.choice((_operation, _prepare, _graph, _mask, _layer, _operation, _rest))
+        label, call = make(trial.draw)
+        trial.attempt(label, call, _of_torch)
+
+
+def _of_torch(error: Exception) -> bool:
+    """Whether torch itself refuses the call before the package sees it, or a device that is not there."""
+    text = str(error)
+    return isinstance(error, (RuntimeError, AssertionError)) and (
+        "device" in text.lower() or "CUDA" in text or "Storage size calculation overflowed" in text
+    )

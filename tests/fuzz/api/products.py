@@ -1,0 +1,283 @@
+"""Products, the softmax and attention with valid arguments, against float64; and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import gnnsparse
+from gnnsparse.testing import measure_errors
+from tests import attention_oracle as oracle
+from tests.fuzz.api import env as tools
+from tests.fuzz.api.env import Env, check_close, check_equal, draw_matrix, draw_vector, floor_of, root
+from tests.fuzz.common import Draw, Trial
+
+OPS = torch.ops.gnnsparse
+
+
+def spmm(trial: Trial, env: Env, grads: bool) -> None:
+    """`A @ x` in all spellings, with A's weights or with edge values."""
+    draw, a = trial.draw, env.a
+    vector = draw.chance(0.1)
+    width = 1 if vector else draw.choice(tools.WIDTHS)
+    x = draw_matrix(draw, a.shape[1], width)
+    values = draw_vector(draw, a.nnz) if draw.chance(0.4) else None
+    needs = (grads and draw.chance(0.5), grads and draw.chance(0.5))
+    given = [x] if values is None else [x, values]
+    leaves = tools.leaves_of(given, needs[: len(given)])
+    arguments: list[Any] = [leaves[0][:, 0] if vector else leaves[0], *leaves[1:]]
+    label = f"spmm {env.name} {x.dtype} n={width} values={None if values is None else values.dtype}"
+    spelling, run = _spell_spmm(draw, env, arguments)
+    y = trial.call(f"{label} {spelling}", run)
+    trial.check(y.dtype == x.dtype, f"{label}: dtype {y.dtype}")
+    y = y[:, None] if vector else y
+    matrix = env.dense.matrix if values is None else env.spread(values.double())
+    size = env.dense.size if values is None else matrix.abs()
+    plain = (env.rounded(matrix) @ env.rounded(x)).to(x.dtype)
+    wide = x.double()
+    floor = floor_of(env.precision, x.dtype)
+    check_close(trial, label, y, plain, matrix @ wide, floor, root(size.square() @ wide.square()))
+    if spelling != "reference" and draw.chance(0.2):
+        again = trial.call(label, lambda: gnnsparse.spmm(a, *arguments))
+        check_equal(trial, f"{label} again", again.reshape(y.shape), y)
+    if y.requires_grad:
+        _spmm_grads(trial, env, label, y, leaves, (matrix, size))
+
+
+def _spell_spmm(draw: Draw, env: Env, arguments: list[Any]) -> tuple[str, Callable[[], Any]]:
+    """A random way to write the product: its name, and a function that runs it."""
+    a, x, plain = env.a, arguments[0], len(arguments) == 1
+    kind = draw.choice(("call", "operator", "matmul", "plan", "cpu", "reference", "registered"))
+    if kind == "operator" and plain:
+        return kind, lambda: a @ x
+    if kind == "matmul" and plain:
+        return kind, lambda: torch.matmul(a, x)  # type: ignore[call-overload]
+    if kind == "plan" and x.dim() == 2 and x.shape[1]:
+        return kind, lambda: gnnsparse.spmm(a, *arguments, plan=a.plan(x.shape[1], edge_values=not plain))
+    if kind in ("cpu", "reference"):
+        return kind, lambda: gnnsparse.spmm(a, *arguments, impl=kind)
+    if kind == "registered" and x.dim() == 2:
+        return kind, lambda: OPS.spmm(x, None if plain else arguments[1], a.handle)
+    return "call", lambda: gnnsparse.spmm(a, *arguments)
+
+
+def _spmm_grads(
+    trial: Trial, env: Env, label: str, y: torch.Tensor, leaves: list[torch.Tensor], matrices: Any
+) -> None:
+    matrix, size = matrices
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
+    label = f"{label} gradient"
+    found = iter(trial.call(label, lambda: tools.gradients(y, leaves, probe)))
+    wide, x = probe.double(), leaves[0].detach()
+    if leaves[0].requires_grad:
+        plain = (env.rounded(matrix.T) @ env.rounded(probe)).to(x.dtype)
+        scale = root(size.T.square() @ wide.square())
+        floor = floor_of(env.precision, x.dtype)
+        check_close(trial, label + " of x", next(found), plain, matrix.T @ wide, floor, scale)
+    if len(leaves) > 1 and leaves[1].requires_grad:
+        dtype = leaves[1].dtype
+        plain = env.at_nonzeros(env.rounded(probe) @ env.rounded(x).T).to(y.dtype).to(dtype)
+        exact, squares = wide @ x.double().T, wide.square() @ x.double().square().T
+        floor = max(floor_of(env.precision, dtype), floor_of(env.precision, y.dtype))
+        scale = root(env.at_nonzeros(squares))
+        check_close(trial, label + " of values", next(found), plain, env.at_nonzeros(exact), floor, scale)
+
+
+def sddmm(trial: Trial, env: Env, grads: bool) -> None:
+    draw, a = trial.draw, env.a
+    d = draw.choice(tools.WIDTHS)
+    q, k = draw_matrix(draw, a.shape[0], d), draw_matrix(draw, a.shape[1], d)
+    leaves = tools.leaves_of([q, k], (grads and draw.chance(0.5), grads and draw.chance(0.5)))
+    label = f"sddmm {env.name} {q.dtype} {k.dtype} d={d}"
+    kind = draw.choice(("call", "cpu", "reference", "registered"))
+    if kind == "registered":
+        scores = trial.call(label, lambda: OPS.sddmm(*leaves, a.handle))
+    else:
+        impl = "auto" if kind == "call" else kind
+        scores = trial.call(label, lambda: gnnsparse.sddmm(a, *leaves, impl=impl))
+    trial.check(scores.dtype == q.dtype, f"{label}: dtype {scores.dtype}")
+    plain = env.at_nonzeros(env.rounded(q) @ env.rounded(k).T).to(q.dtype)
+    wide = q.double(), k.double()
+    exact, squares = env.at_nonzeros(wide[0] @ wide[1].T), wide[0].square() @ wide[1].square().T
+    floor = floor_of(env.precision, q.dtype)
+    check_close(trial, label, scores, plain, exact, floor, root(env.at_nonzeros(squares)))
+    if not scores.requires_grad:
+        return
+    probe = torch.randn(a.nnz, generator=torch.Generator().manual_seed(2)).to(scores.dtype)
+    matrix, label = env.spread(probe.double()), f"{label} gradient"
+    found = iter(trial.call(label, lambda: tools.gradients(scores, leaves, probe)))
+    for leaf, own, other in ((leaves[0], matrix, k), (leaves[1], matrix.T, q)):
+        if leaf.requires_grad:
+            plain = (env.rounded(own) @ env.rounded(other)).to(q.dtype if leaf is leaves[1] else k.dtype)
+            scale = root(own.square() @ other.double().square())
+            floor = max(floor_of(env.precision, leaf.dtype), floor_of(env.precision, other.dtype))
+            exact = own @ other.double()
+            check_close(trial, label, next(found), plain.to(leaf.dtype), exact, floor, scale)
+
+
+def _softmax(env: Env, scores: torch.Tensor) -> torch.Tensor:
+    """The softmax over the nonzeros of each row in the dtype of the scores, by dense operations."""
+    matrix = torch.full(env.dense.matrix.shape, -torch.inf, dtype=scores.dtype)
+    matrix = matrix.index_put((env.row, env.col), scores)
+    if matrix.numel() == 0:
+        return scores
+    top = matrix.detach().amax(1, keepdim=True)
+    weights = (matrix - torch.where(torch.isinf(top), 0.0, top)).exp()
+    total = weights.sum(1, keepdim=True)
+    return env.at_nonzeros(weights / torch.where(total == 0, 1.0, total))
+
+
+def edge_softmax(trial: Trial, env: Env, grads: bool) -> None:
+    draw, a = trial.draw, env.a
+    scores = draw_vector(draw, a.nnz)
+    if draw.chance(0.3) and a.nnz:
+        dropped = torch.rand(a.nnz, generator=torch.Generator().manual_seed(draw.seed())) < 0.4
+        scores = scores.masked_fill(dropped, -torch.inf)
+    (leaf,) = tools.leaves_of([scores], (grads and draw.chance(0.6),))
+    label = f"edge_softmax {env.name} {scores.dtype}"
+    kind = draw.choice(("call", "cpu", "reference", "registered"))
+    if kind == "registered":
+        weights = trial.call(label, lambda: OPS.edge_softmax(leaf, a.handle))
+    else:
+        impl = "auto" if kind == "call" else kind
+        weights = trial.call(label, lambda: gnnsparse.edge_softmax(a, leaf, impl=impl))
+    floor = floor_of("fp32", scores.dtype, 16)
+    plain_scores = scores.detach().clone()
+    simple = plain_scores.float().requires_grad_()
+    right = plain_scores.double().requires_grad_()
+    plain, exact = _softmax(env, simple), _softmax(env, right)
+    check_close(trial, label, weights, plain.to(scores.dtype), exact, floor)
+    if not weights.requires_grad:
+        return
+    probe = torch.randn(a.nnz, generator=torch.Generator().manual_seed(3)).to(scores.dtype)
+    (found,) = trial.call(label + " gradient", lambda: tools.gradients(weights, [leaf], probe))
+    (wanted,) = torch.autograd.grad(exact, right, probe.double())
+    (near,) = torch.autograd.grad(plain, simple, probe.float())
+    # The two terms of the gradient cancel where one weight is nearly the whole row.
+    scale = exact.detach() * probe.double().abs()
+    check_close(trial, label + " gradient", found, near, wanted, floor, scale)
+
+
+def attention(trial: Trial, env: Env, grads: bool) -> None:
+    """Attention and all its gradients, with a bias, a causal mask and dropout, against dense attention."""
+    draw, a = trial.draw, env.a
+    lead = draw.choice(((1, 1), (1, 2), (2, 1), (2, 3)))
+    d, dv = draw.choice((4, 1, 8, 16, 17, 0)), draw.choice((4, 1, 8, 17, 0))
+    dtype = draw.choice(tools.FLOATS)
+    bias = draw.choice((None, None, (1, 1), lead))
+    generator = torch.Generator().manual_seed(draw.seed())
+    sizes = ((a.shape[0], d), (a.shape[1], d), (a.shape[1], dv), (a.shape[0], dv))
+    q, k, v, grad = (torch.randn(*lead, *size, generator=generator).to(dtype) for size in sizes)
+    case = oracle.Case(
+        *(_recordable(tools.draw_strided(draw, x)) for x in (q, k, v)),
+        grad,
+        None if bias is None else torch.randn(*bias, a.nnz, generator=generator),
+        scale=draw.choice((None, 1.0, 0.3)),
+        dropout_p=draw.choice((0.0, 0.0, 0.5)),
+        is_causal=draw.chance(0.3),
+    )
+    label = f"attention {env.name} {dtype} lead={lead} d={d} dv={dv} bias={bias}"
+    how: dict[str, Any] = draw.choice(({}, {"fused": False}, {"impl": "cpu"}, {"impl": "reference"}))
+    exact, plain = oracle.exact(env.a, case), oracle.plain(env.a, case)
+    # Gradients differ by the rounding of the output, of which the backward pass makes use.
+    floor = 4 * oracle.few_roundings(env.a, case)
+    if grads:
+        with torch.inference_mode(False):
+            found = trial.call(label, lambda: oracle.run(env.a, case, **how))
+    else:
+        torch.manual_seed(oracle.SEED)
+        options = {n: getattr(case, n) for n in ("bias", "scale", "dropout_p", "is_causal")}
+        out = trial.call(label, lambda: gnnsparse.attention(a, case.q, case.k, case.v, **options, **how))
+        found, plain, exact = [out], plain[:1], exact[:1]
+    for name, got, simple, right in zip(["out", "q", "k", "v", "bias"], found, plain, exact, strict=False):
+        scale = _attention_scale(case, right, name)
+        check_close(trial, f"{label} {how} {name}", got, simple, right, floor, scale)
+
+
+def _recordable(x: torch.Tensor) -> torch.Tensor:
+    return x.clone() if x.is_inference() else x
+
+
+def _attention_scale(case: oracle.Case, right: torch.Tensor, name: str) -> torch.Tensor:
+    """How large the terms of a result are, at most, where gradients of the softmax cancel."""
+    sizes = [
+        float(x.double().abs().amax()) if x.numel() else 0.0 for x in (case.q, case.k, case.v, case.grad)
+    ]
+    q, k, v, grad = sizes
+    d, dv = case.q.shape[-1], max(case.v.shape[-1], 1)
+    inner = 2 * grad * v * dv**0.5
+    of = {"out": v, "v": grad, "bias": inner, "q": inner * k * case.factor, "k": inner * q * case.factor}
+    return torch.full_like(right, of[name] if d or name in ("out", "v", "bias") else 1.0)
+
+
+def weights_of_attention(trial: Trial, env: Env, grads: bool) -> None:
+    """The weights that `return_weights` gives sum up to 1 in each row that has an edge."""
+    draw, a = trial.draw, env.a
+    q, k, v = (draw_matrix(draw, n, 6, torch.float32) for n in (a.shape[0], a.shape[1], a.shape[1]))
+    label = f"attention return_weights {env.name}"
+    out, weights = trial.call(label, lambda: gnnsparse.attention(a, q, k, v, return_weights=True))
+    trial.check(weights.shape == (a.nnz,) and out.shape == (a.shape[0], 6), f"{label}: shapes")
+    sums = torch.zeros(a.shape[0], dtype=torch.float64).index_add(0, env.row, weights.double())
+    wanted = env.dense.pattern.any(1).double()
+    trial.check(bool(((sums - wanted).abs() < 1e-4).all()), f"{label}: rows do not sum up to 1")
+
+
+def special_values(trial: Trial, env: Env, grads: bool) -> None:
+    """A NaN or an infinity in X reaches exactly the rows that have an edge to it."""
+    draw, a = trial.draw, env.a
+    if min(a.shape) == 0:
+        return
+    x = torch.randn(a.shape[1], 5, generator=torch.Generator().manual_seed(draw.seed()))
+    at = draw.below(a.shape[1])
+    x[at, 2] = draw.choice((torch.nan, torch.inf))
+    label = f"special {env.name}"
+    values = torch.ones(a.nnz)
+    y = trial.call(label, lambda: gnnsparse.spmm(a, x, values))
+    reached = env.dense.pattern[:, at]
+    trial.check(torch.equal(~torch.isfinite(y[:, 2]), reached), f"{label}: rows that are not finite differ")
+    rest = torch.cat([y[:, :2], y[:, 3:]], 1)
+    trial.check(bool(torch.isfinite(rest).all()), f"{label}: other columns are not finite")
+
+
+def transforms(trial: Trial, env: Env, grads: bool) -> None:
+    """torch.func's transforms of a product: the right result, or an error that says what does not go."""
+    draw, a = trial.draw, env.a
+    x = torch.randn(a.shape[1], 3, generator=torch.Generator().manual_seed(draw.seed()))
+    kind = draw.choice(("jvp", "vmap", "grad", "jacrev", "vjp"))
+    label = f"{kind} {env.name}"
+    matrix = env.dense.matrix
+
+    def run() -> Any:
+        with torch.inference_mode(False):
+            if kind == "jvp":
+                return torch.func.jvp(lambda t: a @ t, (x,), (x,))[1]
+            if kind == "vmap":
+                return torch.func.vmap(lambda t: a @ t)(torch.stack([x, 2 * x]))[0]
+            if kind == "grad":
+                return torch.func.grad(lambda t: (a @ t).sum())(x)
+            if kind == "vjp":
+                return torch.func.vjp(lambda t: a @ t, x)[1](torch.ones(a.shape[0], 3))[0]
+            return torch.func.jacrev(lambda t: (a @ t[:, None])[:, 0])(x[:, 0])
+
+    # An error that comes from here says so; the asserts of torch do not name the package.
+    got = trial.attempt(
+        label, run, lambda e: isinstance(e, (RuntimeError, NotImplementedError)) and "gnnsparse" in str(e)
+    )
+    if got is None:
+        return
+    ones = torch.ones(a.shape[0], 3, dtype=torch.float64)
+    wanted = matrix @ x.double() if kind in ("jvp", "vmap") else matrix.T @ ones
+    size = (
+        env.dense.size.square() @ x.double().square()
+        if kind in ("jvp", "vmap")
+        else env.dense.size.T.square() @ ones
+    )
+    if kind == "jacrev":
+        wanted, size = matrix, env.dense.size.square()
+    trial.check(got.shape == wanted.shape, f"{label}: shape {tuple(got.shape)}")
+    if got.numel():
+        floor = 2 * floor_of(env.precision, torch.float32)
+        ok = measure_errors(got, wanted.float(), wanted, floor=floor, scale=root(size)).ok
+        trial.check(ok, f"{label}: wrong")

@@ -1,0 +1,238 @@
+"""What all generators of the fuzzer share: random choices that can be replayed, counts, and one case's calls.
+
+A generator is a module of this package with a function `run(seed, seconds, count) -> Counts`. A case is a
+function of a Trial: it draws what to do from `trial.draw`, and makes its calls through the trial, which
+counts them and judges their errors. `tests.fuzz.worker` runs cases in processes that may crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import traceback
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: Exceptions by which a call may refuse its arguments. A MemoryError has to give sizes.
+REFUSALS = (ValueError, TypeError, IndexError, ImportError, MemoryError)
+#: How a message names what was refused: "name: ...", "group.name: ...".
+_NAMED = re.compile(r"^[A-Za-z_][\w.\[\]]*: \S")
+_PACKAGE = Path(__file__).resolve().parents[2] / "gnnsparse"
+
+
+@dataclass
+class Failure:
+    """A call that did what it must not do.
+
+    Attributes:
+        generator: name of the generator.
+        kind: what happened: "error", "wrong", "accepted", "crash", "hang" or "memory".
+        message: the details.
+        seed, case: seed of the run and number of the case in it.
+        choices: what the case drew, from which it can be replayed.
+        calls: what it called, the last of which failed.
+    """
+
+    generator: str
+    kind: str
+    message: str
+    seed: int
+    case: int
+    choices: list[int] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def signature(self) -> str:
+        """Equal for failures that are likely to have one cause: the message without its numbers."""
+        last = self.calls[-1].split(" ")[0] if self.calls else ""
+        return f"{self.kind} {last} " + re.sub(r"-?\d[\d.e+-]*|0x[0-9a-f]+", "#", self.message)[:160]
+
+
+@dataclass
+class Counts:
+    """What a run of a generator has done.
+
+    Attributes:
+        cases: cases that were run to their end.
+        calls: calls made.
+        accepted: calls that returned, with the right result where one is known.
+        refused: calls that raised an error of an accepted kind, by its name.
+        kinds: cases by their kind, of a generator that has several.
+        failures: what was found.
+    """
+
+    cases: int = 0
+    calls: int = 0
+    accepted: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Counts) -> None:
+        """Adds the counts of another run."""
+        self.cases += other.cases
+        self.calls += other.calls
+        self.accepted += other.accepted
+        for name, number in other.refused.items():
+            self.refused[name] = self.refused.get(name, 0) + number
+        for name, number in other.kinds.items():
+            self.kinds[name] = self.kinds.get(name, 0) + number
+        self.failures += other.failures
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counts as plain values."""
+        return asdict(self)
+
+
+def name_with_kinds(name: str, kinds: dict[str, int]) -> str:
+    """The name of a generator, with its cases by their kind if it has several."""
+    text = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
+    return f"{name} ({text})" if text else name
+
+
+class Draw:
+    """Random choices, small integers all of them, which are noted and can be replayed.
+
+    Args:
+        seed: of the random numbers.
+        choices: choices to replay; after the last of them every choice is the smallest one. None: random.
+        made: where the choices are noted.
+    """
+
+    def __init__(
+        self, seed: str, choices: Sequence[int] | None = None, made: MutableSequence[int] | None = None
+    ) -> None:
+        self._random = random.Random(seed)
+        self._given = choices
+        self.made: MutableSequence[int] = [] if made is None else made
+
+    def below(self, count: int) -> int:
+        """An integer in [0, count)."""
+        if self._given is None:
+            value = self._random.randrange(count)
+        else:
+            at = len(self.made)
+            value = min(self._given[at], count - 1) if at < len(self._given) else 0
+        self.made.append(value)
+        return value
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from `low` to `high`."""
+        return low + self.below(high - low + 1)
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of the options; put the simplest first, for a reduced case takes that one."""
+        return options[self.below(len(options))]
+
+    def chance(self, share: float) -> bool:
+        """True in this share of all cases; a reduced case gets False."""
+        return self.below(1000) >= 1000 * (1 - share)
+
+    def seed(self) -> int:
+        """The seed of another generator of random numbers."""
+        return self.below(2**31)
+
+
+class FailedCallError(Exception):
+    """Ends a case: a call did what it must not do."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def describe(error: BaseException) -> str:
+    """An exception with the innermost line of the package that it passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(f.filename).is_relative_to(_PACKAGE)]
+    at = own[-1] if own else frames[-1]
+    where = f"{Path(at.filename).parent.name}/{Path(at.filename).name}:{at.lineno}"
+    return f"{type(error).__name__} in {where}: {error}"
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an exception refuses arguments as documented: it is of an accepted kind and names one."""
+    if not isinstance(error, REFUSALS):
+        return False
+    message = str(error)
+    if isinstance(error, MemoryError):
+        return bool(re.search(r"\d", message))
+    return bool(_NAMED.match(message)) or "is not defined for a SparseOperand" in message
+
+
+class Trial:
+    """The calls of one case.
+
+    Args:
+        draw: its random choices.
+        counts: where the calls are counted.
+        calls: where they are noted in words.
+    """
+
+    def __init__(self, draw: Draw, counts: Counts, calls: Any = None) -> None:
+        self.draw = draw
+        self.counts = counts
+        self.calls = [] if calls is None else calls
+        #: Entered around each call: autocast, another default dtype, and so on.
+        self.mode: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+    @contextlib.contextmanager
+    def noted(self, label: str) -> Iterator[None]:
+        self.counts.calls += 1
+        self.calls.append(label)
+        with self.mode():
+            yield
+
+    def call(self, label: str, function: Callable[[], T]) -> T:
+        """Makes a call whose arguments are valid, and returns its result."""
+        try:
+            with self.noted(label):
+                result = function()
+        except Exception as error:
+            raise FailedCallError("error", f"valid input was refused: {describe(error)}") from error
+        self.counts.accepted += 1
+        return result
+
+    def attempt(
+        self, label: str, function: Callable[[], T], also: Callable[[Exception], bool] | None = None
+    ) -> T | None:
+        """Makes a call whose arguments may be refused; returns its result, or None after a refusal.
+
+        Args:
+            label: the call in words.
+            function: the call.
+            also: tells which further exceptions are refusals; None: none.
+        """
+        try:
+            with self.noted(label):
+                result = function()
+        except Exception as error:
+            if not is_refusal(error) and not (also is not None and also(error)):
+                raise FailedCallError("error", describe(error)) from error
+            name = type(error).__name__
+            self.counts.refused[name] = self.counts.refused.get(name, 0) + 1
+            return None
+        self.counts.accepted += 1
+        return result
+
+    def refuse(
+        self, label: str, function: Callable[[], Any], also: Callable[[Exception], bool] | None = None
+    ) -> None:
+        """Makes a call whose arguments must be refused."""
+        before = self.counts.accepted
+        self.attempt(label, function, also)
+        if self.counts.accepted != before:
+            raise FailedCallError("accepted", f"{label}: invalid input was accepted")
+
+    def check(self, holds: bool, what: str) -> None:
+        """Ends the case as wrong unless something holds."""
+        if not holds:
+            raise FailedCallError("wrong", what)
+
+
+Case = Callable[[Trial], None]

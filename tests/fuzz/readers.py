@@ -1,0 +1,151 @@
+"""Mutated files of every kind that the package reads: each is read as a valid one, or refused by name."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import gnnsparse
+from gnnsparse.data import DatasetUnavailableError, NodeDataset, SequenceDataset
+from tests.fuzz import worker
+from tests.fuzz.common import Counts, FailedCallError, Failure, Trial, describe
+from tests.fuzz.mutations import mutate
+from tests.fuzz.valid_files import KINDS, Subject
+
+__all__ = ["reduce", "replay", "run"]
+
+#: Mutated files of one valid one.
+_MUTATIONS = 12
+#: Bytes of address space that a process may take beyond what it has at its first case.
+_MEMORY = 3 << 29
+_LIMITS = worker.Limits(case_seconds=120.0, memory=2 << 30)
+#: What a pickle's code would leave behind in the working folder.
+_TRACE = Path("executed")
+
+_base = Path(tempfile.gettempdir())
+_limited_process = 0
+
+
+def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
+    """Reads mutated files, each in a process that may crash.
+
+    Args:
+        seed: of the random choices.
+        seconds: wall time; None: no limit.
+        count: reads, of valid and of mutated files; None: no limit.
+    """
+    return _in_folder(lambda: worker.run_cases("readers", _case, seed, seconds, count, _LIMITS))
+
+
+def replay(choices: list[int]) -> Counts:
+    """Runs a case from its choices."""
+    return _in_folder(lambda: worker.replay("readers", _case, choices, _LIMITS))
+
+
+def reduce(failure: Failure, seconds: float) -> Failure:
+    """Looks for fewer and smaller choices by which a case fails."""
+    return _in_folder(lambda: worker.reduce(_case, failure, seconds, _LIMITS))
+
+
+def _in_folder(work: Any) -> Any:
+    """Calls `work` with a folder for the files, which is removed even if a process of `work` was killed."""
+    global _base
+    before = _base
+    _base = Path(tempfile.mkdtemp(prefix="gnnsparse-readers-"))
+    try:
+        return work()
+    finally:
+        shutil.rmtree(_base, ignore_errors=True)
+        _base = before
+
+
+def _limit_memory() -> None:
+    """Gives the forked process a limit that the package sees, below the one at which it would be ended."""
+    global _limited_process
+    if _limited_process != os.getpid():
+        _limited_process = os.getpid()
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (size + _MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _case(trial: Trial) -> None:
+    _limit_memory()
+    folder = Path(tempfile.mkdtemp(dir=_base))
+    before = os.environ.get("GNNSPARSE_DATA_DIR")
+    os.environ["GNNSPARSE_DATA_DIR"] = str(folder / "data")
+    try:
+        _mutations(trial, trial.draw.choice(KINDS)(trial.draw, folder), folder)
+    finally:
+        os.environ.pop("GNNSPARSE_DATA_DIR")
+        if before is not None:
+            os.environ["GNNSPARSE_DATA_DIR"] = before
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mutations(trial: Trial, subject: Subject, folder: Path) -> None:
+    _verify(trial, trial.call(f"{subject.name}, valid", subject.read))
+    valid = {path: path.read_bytes() for path in subject.files}
+    for _ in range(_MUTATIONS):
+        path = trial.draw.choice(subject.files)
+        path.write_bytes(mutate(trial.draw, path.name, valid[path]))
+        label = f"{subject.name}, {path.name} mutated"
+        if subject.rebuilt:
+            _verify(trial, trial.call(label, subject.read))
+        else:
+            found = trial.attempt(label, lambda: _named(subject, folder), _refused)
+            _verify(trial, found)
+        trial.check(not _TRACE.exists(), "a file ran code")
+        path.write_bytes(valid[path])
+
+
+def _refused(error: Exception) -> bool:
+    return isinstance(error, (ValueError, OSError, MemoryError, DatasetUnavailableError))
+
+
+def _named(subject: Subject, folder: Path) -> Any:
+    """Reads the files; an error that does not say which file is wrong, and how, is a failure."""
+    try:
+        return subject.read()
+    except (ValueError, OSError, MemoryError, DatasetUnavailableError) as error:
+        message = str(error)
+        if str(folder) not in message or len(message) > 2000:
+            raise FailedCallError("error", f"does not name the file: {describe(error)}") from error
+        raise type(error)(message.replace(str(folder), "file")) from error
+
+
+def _verify(trial: Trial, found: Any) -> None:
+    """Checks what was read, and lets native code compute with it."""
+    if isinstance(found, NodeDataset):
+        trial.check(bool(torch.isfinite(found.x).all()), "a feature is not finite")
+        trial.check(found.x.shape[0] == found.graph.num_rows == found.y.shape[0], "sizes differ")
+        masks = torch.stack([found.train_mask, found.val_mask, found.test_mask])
+        trial.check(int(masks.sum(0).max()) <= 1, "a node is in two parts")
+        trial.check(set(masks.view(torch.uint8).unique().tolist()) <= {0, 1}, "a mask holds other bytes")
+        found = found.graph
+    if isinstance(found, SequenceDataset):
+        trial.check(all(len(part) for part in found.parts.values()), "a part is empty")
+    if isinstance(found, gnnsparse.SparseGraph):
+        _verify_graph(trial, found)
+
+
+def _verify_graph(trial: Trial, graph: gnnsparse.SparseGraph) -> None:
+    indptr, indices = graph.csr.indptr.numpy(), graph.csr.indices.numpy()
+    trial.check(indptr[0] == 0 and indptr[-1] == indices.size, "the offsets do not end at nnz")
+    trial.check(bool((np.diff(indptr) >= 0).all()), "the offsets decrease")
+    trial.check(
+        indices.size == 0 or 0 <= indices.min() <= indices.max() < graph.num_cols, "a column is out of range"
+    )
+    trial.check(graph.values is None or bool(torch.isfinite(graph.values).all()), "a value is not finite")
+    if graph.num_rows + graph.num_cols < 100_000:
+        small = gnnsparse.SparseGraph(graph.csr)
+        operand = gnnsparse.prepare(small, cache=False)
+        x = torch.ones(graph.num_cols, 2)
+        degrees = torch.from_numpy(np.diff(indptr)).float()
+        trial.check(torch.equal((operand @ x)[:, 0], degrees), "a product with ones is not the degrees")

@@ -1,0 +1,486 @@
+"""Random runs of train.py: its options, its checkpoints when they are damaged, and its run folders."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+import torch
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import train
+from gnnsparse.data import CATALOG, register_dataset
+from gnnsparse.training import RunFolder
+from gnnsparse.training.checkpoint import SUM, checkpoint_sum
+from gnnsparse.training.folders import make_new
+from models import MODELS
+from tests.configs import composed
+from tests.fuzz import worker
+from tests.fuzz.common import Counts, Draw, Failure, Trial
+from tests.tasks import toy_sequences, toy_task
+
+NAME = "train"
+LIMITS = worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)
+
+#: Small data sets for both tasks, of which a run takes a tenth of a second.
+GRAPH, SEQUENCES = "fuzz_graph", "fuzz_sequences"
+
+#: Values that suit few options, or none.
+JUNK: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 0.5, 1.0, -0.0, 1e-30, 1e300, float("inf"), float("nan"), 2**31 - 1,
+    2**31, 2**63, 10**400, -(10**30), "", " ", "x", "none", "fp32", "0", "1e3", "null", "a: b", "a,b", "../x",
+    "\0", "é", "x" * 5000, "${seed}", "${nothing}", "???", [], [1, 2], {}, {"name": "x"}, {"a": {"b": 1}},
+]  # fmt: skip
+#: Values that one or another option accepts.
+FITTING: list[Any] = [
+    1, 2, 3, 4, 8, 16, 0.0, 0.1, 0.25, 0.5, True, False, None, "none", "all", "first", "layer", "batch",
+    "cosine", "csv", "both", "csr", "auto", "rcm", "degree", "mean", "relu", "gelu",
+]  # fmt: skip
+#: Options that may take anything in a run that is carried out.
+VARIED: dict[str, Sequence[Any]] = {
+    "seed": [0, 1, 2**32 - 1],
+    "precision": ["fp32", "tf32", "fp16", "bf16"],
+    "optimizer.lr": [0.01, 1, 1e-6],
+    "optimizer.weight_decay": [5e-4, 0.0, 3],
+    "optimizer.decay": ["first", "all"],
+    "optimizer.schedule": ["none", "cosine"],
+    "trainer.batch_size": [4, 1, 100],
+    "trainer.val_every": [1, 2],
+    "trainer.patience": [None, 5],
+    "trainer.logger": ["none", "csv"],
+    "trainer.log_every": [1, 50],
+    "trainer.checkpoint_seconds": [60, 0],
+    "preprocess.format": ["auto", "csr", "window", "me-bcrs"],
+    "preprocess.reorder": ["none", "rcm", "degree"],
+}
+
+
+def offer() -> None:
+    """Registers the data sets of the cases."""
+    if GRAPH not in CATALOG:
+        register_dataset(GRAPH, task="node")(lambda: toy_task(30))
+        register_dataset(SEQUENCES, task="sequence")(lambda: toy_sequences(8, (12, 6, 6)))
+
+
+class RefusedError(ValueError):
+    """What train.py reports in its one line."""
+
+
+def refused_by_hydra(error: Exception) -> bool:
+    """Whether hydra raised an error, or OmegaConf: they name what they know, and have faults of their own."""
+    inner = traceback.extract_tb(error.__traceback__)[-1].filename
+    known = isinstance(error, (HydraException, OmegaConfBaseException))
+    return known or Path(inner).is_relative_to(Path(hydra.__file__).parent)
+
+
+@functools.cache
+def base(model: str, data: str) -> DictConfig:
+    """The options of a model and a data set, without those of the command line."""
+    return composed(f"model={model}", f"dataset={data}")
+
+
+def options(trial: Trial, small: bool) -> DictConfig:
+    """The options of one of the models, with a data set for its task; `small` is one that runs at once."""
+    draw = trial.draw
+    model = draw.choice(list(MODELS))
+    task = MODELS[model].task
+    data = GRAPH if task == "node" else SEQUENCES
+    if not small and draw.chance(0.7):
+        data = draw.choice([name for name, entry in CATALOG.items() if entry.task == task])
+    cfg = copy.deepcopy(base(model, data))
+    if small:
+        for option, value in {"hidden_channels": 8, "num_layers": 1}.items():
+            OmegaConf.update(cfg, f"model.{option}", value)
+        OmegaConf.update(cfg, "preprocess.cache", False)
+        OmegaConf.update(cfg, "trainer.progress", False)
+        OmegaConf.update(cfg, "trainer.max_epochs", 1)
+        OmegaConf.update(cfg, "device", "cpu")
+        if task == "sequence":
+            OmegaConf.update(cfg, "pattern.block_size", 4)
+    return cfg
+
+
+def keys(cfg: DictConfig) -> list[str]:
+    """All options, groups included."""
+    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    groups = {name: value for name, value in content.items() if isinstance(value, dict)}
+    return [*map(str, content), *(f"{group}.{name}" for group, value in groups.items() for name in value)]
+
+
+def option_case(trial: Trial) -> None:
+    """Options of any type are accepted as they are, or refused with their name, before data is loaded."""
+    draw = trial.draw
+    cfg, changed = options(trial, small=False), []
+    OmegaConf.set_struct(cfg, False)
+    for _ in range(draw.integer(1, 3)):
+        option = draw.choice(keys(cfg))
+        value = draw.choice(FITTING if draw.chance(0.5) else JUNK)
+        how = draw.choice(["set", "set", "set", "set", "remove", "add"])
+        group, _, name = option.rpartition(".")
+        if how == "remove":
+            del (OmegaConf.select(cfg, group) if group else cfg)[name]
+        else:
+            option = f"{group}.more" if how == "add" and group else option
+            with contextlib.suppress(OmegaConfBaseException):  # a value that OmegaConf can't hold
+                OmegaConf.update(cfg, option, value, merge=False)
+        changed.append(f"{how} {option}={str(value)[:60]!r}")
+    OmegaConf.set_struct(cfg, True)
+    trial.attempt(f"options {'; '.join(changed)}", lambda: checked(cfg))
+
+
+def checked(cfg: DictConfig) -> Any:
+    """What train.py does before it loads data."""
+    train.check_quickly(cfg)
+    settings = train.read_settings(cfg)
+    from gnnsparse.tasks import TASKS
+
+    task = TASKS[TASKS.check(train.task_name(cfg))]
+    task.check(settings)
+    for name in ("max_epochs", "batch_size", "val_every", "log_every"):
+        assert getattr(settings.trainer, name) == cfg.trainer[name], name
+    assert (settings.seed, settings.precision) == (cfg.seed, cfg.precision)
+    return train.identity_of(cfg, task, settings)
+
+
+def command_case(trial: Trial) -> None:
+    """A command line, as a user types it, is refused by hydra, refused by train.py, or accepted."""
+    draw, words = trial.draw, []
+    names = keys(base("gcn", GRAPH))
+    for _ in range(draw.integer(1, 3)):
+        option = draw.choice([*names, "model", "dataset", "hydra.run.dir", "nothing"])
+        value = draw.choice(
+            [*map(str, FITTING), *map(str, JUNK), "gcn", "digits", GRAPH, "'quoted", "[1,", "{", "$x"]
+        )
+        words.append(f"{draw.choice(['', '+', '++', '~'])}{option}={value}")
+    cfg = trial.attempt(f"command {words}", lambda: composed(*words), refused_by_hydra)
+    if cfg is not None:
+        trial.attempt(f"options of {words}", lambda: checked(cfg))
+
+
+@contextlib.contextmanager
+def sandbox(trial: Trial) -> Iterator[Path]:
+    """A folder to run in, with files beside those of runs, which have to stay as they are."""
+    before = Path.cwd()
+    place = Path(tempfile.mkdtemp(prefix="fuzz-train-"))
+    try:
+        other = place / "other"
+        other.mkdir()
+        for name in ("result.json", "run.lock", "last.ckpt", "x.safetensors"):
+            (other / name).write_bytes(os.urandom(50))
+        os.chdir(other)
+        kept = contents(other)
+        yield place
+        trial.check(contents(other) == kept, "files outside of the run folder were touched")
+        more = {path.name for path in place.iterdir()} - {"other"}
+        trial.check(all(name.startswith("run") for name in more), f"files outside of the run folder: {more}")
+    finally:
+        os.chdir(before)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def carried_out(cfg: DictConfig, folder: Path) -> dict[str, torch.Tensor]:
+    """Runs train.py's function, and returns the weights that it leaves.
+
+    Raises:
+        RefusedError: the run was refused in one line.
+    """
+    errors, output = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
+            train.run(copy.deepcopy(cfg), folder)
+    except SystemExit as end:
+        lines = errors.getvalue().splitlines()
+        if end.code != 2 or len(lines) != 1 or not lines[0].startswith("train.py: "):
+            raise RuntimeError(f"exit status {end.code}, {lines}") from end
+        raise RefusedError(lines[0].removeprefix("train.py: ")) from None
+    result = json.loads((folder / "result.json").read_text())
+    assert result["seed"] == cfg.seed
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["global_step"] > 0
+    return last["state_dict"]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether weights are equal, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def run_case(trial: Trial) -> None:
+    """A run of two epochs, and one that is resumed after the first, end with the same weights."""
+    draw = trial.draw
+    cfg = options(trial, small=True)
+    for option, values in VARIED.items():
+        if draw.chance(0.3):
+            OmegaConf.update(cfg, option, draw.choice(values))
+    OmegaConf.update(cfg, "trainer.max_epochs", 2)
+    # A schedule ends at the last epoch, so that a run that is planned for one epoch is another one.
+    OmegaConf.update(cfg, "optimizer.schedule", "none")
+    with sandbox(trial) as place:
+        label = OmegaConf.to_yaml(cfg).replace("\n", " ")[:1500]
+        whole = trial.call(f"run {label}", lambda: carried_out(cfg, place / "run-whole"))
+        OmegaConf.update(cfg, "trainer.max_epochs", 1)
+        trial.call("run, one epoch", lambda: carried_out(cfg, place / "run-half"))
+        before = contents(place / "run-half")
+        trial.refuse("run in the same folder", lambda: carried_out(cfg, place / "run-half"))
+        trial.check(contents(place / "run-half") == before, "a refused run changed the files of another one")
+        OmegaConf.update(cfg, "trainer.max_epochs", 2)
+        OmegaConf.update(cfg, "resume", str(place / "run-half" / "checkpoints" / "last.ckpt"))
+        folder = place / draw.choice(["run-half", "run-new"])
+        resumed = trial.call("run, resumed", lambda: carried_out(cfg, folder))
+        trial.check(same(whole, resumed), "a resumed run has other weights")
+
+
+#: The files of a finished run and its options; made once, for the cases that damage its checkpoint.
+_finished: dict[str, Any] = {}
+
+
+def finished() -> tuple[bytes, DictConfig, dict[str, torch.Tensor]]:
+    """A checkpoint after one epoch, options of a second one, and the weights after that."""
+    offer()
+    if not _finished:
+        with tempfile.TemporaryDirectory() as place:
+            cfg = options(Trial(Draw("", []), Counts()), small=True)
+            carried_out(cfg, Path(place, "run-1"))
+            last = Path(place, "run-1", "checkpoints", "last.ckpt")
+            OmegaConf.update(cfg, "trainer.max_epochs", 2)
+            OmegaConf.update(cfg, "resume", str(last))
+            weights = carried_out(cfg, Path(place, "run-2"))
+            _finished.update(content=last.read_bytes(), cfg=cfg, weights=weights)
+    return _finished["content"], _finished["cfg"], _finished["weights"]
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.target,)
+
+
+def flip(draw: Draw, content: bytes, target: str) -> bytes:
+    """Other bits, anywhere or in the pickle, which is at the beginning."""
+    damaged = bytearray(content)
+    reach = len(content) if draw.chance(0.5) else min(len(content), 6000)
+    for _ in range(draw.integer(1, 4)):
+        damaged[draw.below(reach)] ^= 1 << draw.below(8)
+    return bytes(damaged)
+
+
+def cut(draw: Draw, content: bytes, target: str) -> bytes:
+    """A part, or a part and something else."""
+    kept = content[: draw.below(len(content))]
+    return kept + bytes(draw.below(256) for _ in range(draw.below(20))) if draw.chance(0.3) else kept
+
+
+def edit(draw: Draw, content: bytes, target: str) -> bytes:
+    """Other keys and values, written by torch; half of them with a checksum that is right."""
+    made = torch.load(io.BytesIO(content), weights_only=True)
+    for _ in range(draw.integer(1, 2)):
+        place, key = draw.choice(list(items(made)))
+        how = draw.choice(["remove", "replace", "shape", "value"])
+        tensor = place[key] if isinstance(place[key], torch.Tensor) else None
+        if how == "remove":
+            del place[key]
+        elif how == "shape" and tensor is not None:
+            place[key] = draw.choice(
+                [
+                    tensor[None],
+                    tensor.flatten(),
+                    tensor.double(),
+                    tensor[:0] if tensor.dim() else tensor.bool(),
+                ]
+            )
+        elif how == "value" and tensor is not None and tensor.numel():
+            place[key] = tensor.clone()
+            place[key].view(-1)[draw.below(tensor.numel())] += 1
+        else:
+            values = [
+                None,
+                "x",
+                -1,
+                1.5,
+                True,
+                [],
+                {},
+                (1,),
+                2**80,
+                b"x",
+                torch.zeros(2, 3),
+                torch.zeros(2).to_sparse(),
+            ]
+            place[key] = draw.choice(values)
+    if isinstance(made, dict) and draw.chance(0.5):
+        with contextlib.suppress(Exception):
+            made[SUM] = checkpoint_sum(made)
+    buffer = io.BytesIO()
+    torch.save(made, buffer)
+    return buffer.getvalue()
+
+
+def items(content: Any) -> Iterator[tuple[Any, Any]]:
+    """Each container of a checkpoint that can be changed, with each key."""
+    pairs = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in list(pairs):
+        yield content, key
+        if isinstance(value, (dict, list)):
+            yield from items(value)
+
+
+def crafted(draw: Draw, content: bytes, target: str) -> bytes:
+    """A pickle that makes a folder, in one of the forms that torch reads."""
+    payload, buffer = Payload(target), io.BytesIO()
+    how = draw.below(4)
+    if how == 0:
+        return pickle.dumps(payload)
+    if how == 1:
+        torch.save({"state_dict": payload}, buffer, _use_new_zipfile_serialization=draw.chance(0.5))
+    elif how == 2:
+        torch.save({**torch.load(io.BytesIO(content), weights_only=True), "more": payload}, buffer)
+    else:
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w") as made:
+            for item in old.infolist():
+                data = pickle.dumps(payload, 2) if item.filename.endswith("data.pkl") else old.read(item)
+                made.writestr(item, data)
+    return buffer.getvalue()
+
+
+DAMAGE: list[Callable[[Draw, bytes, str], bytes]] = [edit, flip, cut, crafted]
+
+
+def checkpoint_case(trial: Trial) -> None:
+    """A damaged checkpoint is refused, or the run ends as if it were whole; nothing is executed."""
+    content, base_cfg, weights = finished()
+    with sandbox(trial) as place:
+        damage = trial.draw.choice(DAMAGE)
+        target = place / "executed"
+        made = damage(trial.draw, content, str(target))
+        path = place / "run-damaged.ckpt"
+        path.write_bytes(made)
+        sealed = damage is edit
+        cfg = copy.deepcopy(base_cfg)
+        OmegaConf.update(cfg, "resume", str(path))
+        got = trial.attempt(f"resume after {damage.__name__}", lambda: carried_out(cfg, place / "run"))
+        trial.check(not target.exists(), "code in a checkpoint was executed")
+        if got is None:
+            trial.check(not (place / "run" / "run.lock").exists(), "a refused run keeps its folder")
+        elif not sealed:  # edited ones may have a right checksum, and other weights
+            trial.check(same(got, weights), "a damaged checkpoint was used")
+        trial.check(path.read_bytes() == made, "the checkpoint was changed")
+
+
+def folder_case(trial: Trial) -> None:
+    """Folders in any state: one run has each, refusals name it, and nothing that is there is lost."""
+    draw = trial.draw
+    with sandbox(trial) as place:
+        path = place / "run" / draw.choice(["", "a", "a/b"])
+        if draw.chance(0.8):
+            path.mkdir(parents=True)
+            for name in (
+                "run.lock",
+                "result.json",
+                "checkpoints",
+                "logs",
+                ".hydra",
+                "notes",
+                "multirun.yaml",
+            ):
+                if draw.chance(0.25):
+                    lay(path / name, draw.choice(["file", "folder", "link", "lost", "fifo"]))
+        elif draw.chance(0.3):
+            (place / "run").write_text("a file")
+        before = contents(place)
+        resume = draw.choice([None, path / "checkpoints" / "last.ckpt", place / "other" / "last.ckpt"])
+        found = trial.attempt(f"claim, resuming {resume}", lambda: RunFolder.claim(path, resume=resume))
+        after = contents(place)
+        mark = str((path / "run.lock").relative_to(place))
+        trial.check(
+            {n: c for n, c in after.items() if n != mark} == {n: c for n, c in before.items() if n != mark},
+            "a claim changed files",
+        )
+        trial.check(after.get(mark, b"").startswith(before.get(mark, b"")), "a claim changed a mark")
+        if found is None:
+            trial.check(after.get(mark) == before.get(mark), "a refused claim left a mark")
+            return
+        trial.refuse("claim again", lambda: RunFolder.claim(path))
+        trial.refuse("claim again, resuming", lambda: RunFolder.claim(path, resume=path / "last.ckpt"))
+        found.keep_earlier("result.json")
+        trial.check(len(contents(place)) == len(after), "a file was lost")
+        new = trial.call("a new folder", lambda: make_new(path))
+        trial.check(new != path and not any(new.iterdir()), "a new folder is not new")
+        found.release()
+        trial.check(mark in contents(place) or mark not in before, "a mark of another run was removed")
+
+
+def lay(path: Path, kind: str) -> None:
+    """Makes what may be in the way."""
+    if kind == "file":
+        path.write_text(f"{path.name} of before\n")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.parent / ("nothing" if kind == "lost" else "."))
+
+
+#: The kinds of cases, each with how often it comes.
+CASES: dict[Callable[[Trial], None], int] = {
+    option_case: 12,
+    checkpoint_case: 3,
+    folder_case: 3,
+    command_case: 1,
+    run_case: 1,
+}
+_DECK = [kind for kind, share in CASES.items() for _ in range(share)]
+
+
+def case(trial: Trial) -> None:
+    """One case of one of the kinds."""
+    trial.draw.choice(_DECK)(trial)
+
+
+def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
+    """Runs random cases; see `tests.fuzz.worker.run_cases`."""
+    finished()  # before the processes are forked
+    return worker.run_cases(NAME, case, seed, seconds, count, LIMITS)
+
+
+def replay(choices: Sequence[int]) -> Counts:
+    """Runs one case again."""
+    finished()
+    return worker.replay(NAME, case, choices, LIMITS)
+
+
+def reduce(failure: Failure, seconds: float) -> Failure:
+    """Looks for a smaller case that fails in the same way."""
+    finished()
+    return worker.reduce(case, failure, seconds, LIMITS)
+
+
+__all__ = ["RefusedError", "reduce", "replay", "run"]

@@ -1,0 +1,136 @@
+"""Tensors whose memory does not hold their numbers: negative views, parts of conjugates, zero tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse import SparseOperand
+from gnnsparse.testing import random_graph
+from tests.helpers import PRECISIONS, make
+
+ROWS, COLS, WIDTH = 30, 20, 8
+
+
+def conjugate_part(t: torch.Tensor) -> torch.Tensor:
+    """Returns -t as the imaginary part of a conjugate."""
+    return torch.complex(torch.zeros_like(t), t).conj().imag
+
+
+#: What stands for the negative of a tensor without being computed.
+LAZY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "negative view": torch._neg_view,
+    "part of a conjugate": conjugate_part,
+    "slice of a negative view": lambda t: torch._neg_view(torch.cat([t, t]))[: t.shape[0]],
+    "parameter": lambda t: torch.nn.Parameter(torch._neg_view(t)),
+}
+
+
+@pytest.fixture(params=LAZY)
+def lazy(request: pytest.FixtureRequest) -> Callable[[torch.Tensor], torch.Tensor]:
+    return LAZY[request.param]
+
+
+class NegatesGradients(torch.autograd.Function):
+    """The identity, whose gradient is handed on as a negative view of the negated gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return torch._neg_view(grad.neg())
+
+
+def operations(a: SparseOperand) -> dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...]]]:
+    """Returns the operations with the shapes of their arguments, by name."""
+    q, k, v, edges = (ROWS, WIDTH), (COLS, WIDTH), (COLS, 6), (a.nnz,)
+    return {
+        "matmul": (lambda x: a @ x, (k,)),
+        "vector": (lambda x: a @ x, ((COLS,),)),
+        "spmm": (lambda x, values: gnnsparse.spmm(a, x, values), (k, edges)),
+        "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k), (q, k)),
+        "softmax": (lambda s: gnnsparse.edge_softmax(a, s), (edges,)),
+        "attention": (lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b), (q, k, v, edges)),
+        "heads": (
+            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b),
+            ((2, 3, *q), (2, 3, *k), (2, 3, *v), (3, a.nnz)),
+        ),
+        "chain": (lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, fused=False), (q, k, v, edges)),
+        "orders": (lambda v: a.T.transpose_values(a.transpose_values(a.to_coo_order(v))), (edges,)),
+    }
+
+
+NAMES = ("matmul", "vector", "spmm", "sddmm", "softmax", "attention", "heads", "chain", "orders")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("with_grad", [False, True])
+def test_results_are_those_of_computed_tensors(
+    device: str, precision: str, name: str, with_grad: bool, lazy: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    a = make(random_graph(ROWS, COLS, 0.2, seed=1), device, precision=precision)
+    f, shapes = operations(a)[name]
+    arguments = [torch.randn(shape, device=device) for shape in shapes]
+    plain = [(-t).requires_grad_(with_grad) for t in arguments]
+    signed = [lazy(t).detach().requires_grad_(with_grad) for t in arguments]
+    assert all(t.is_neg() for t in signed)
+    want = f(*plain)
+    for _ in range(2):  # the second call finds what the first has kept
+        got = f(*signed)
+        assert torch.equal(got, want)
+    assert torch.equal(f(*plain), want)
+    if not with_grad:
+        return
+    g = torch.randn_like(want)
+    expected = torch.autograd.grad(want, plain, g)
+    for found in (
+        torch.autograd.grad(got, signed, torch._neg_view(-g), retain_graph=True),
+        torch.autograd.grad(NegatesGradients.apply(got), signed, g),
+    ):
+        assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("mixed", range(3))
+def test_one_argument_of_several(device: str, mixed: int) -> None:
+    a = make(random_graph(ROWS, COLS, 0.2, seed=1), device)
+    qkv = [torch.randn(n, WIDTH, device=device) for n in (ROWS, COLS, COLS)]
+    signed = [torch._neg_view(-t) if i == mixed else t for i, t in enumerate(qkv)]
+    assert torch.equal(gnnsparse.attention(a, *signed), gnnsparse.attention(a, *qkv))
+
+
+@pytest.mark.parametrize("name", ["matmul", "spmm", "sddmm", "softmax", "attention"])
+def test_the_reference_and_the_operators(device: str, name: str) -> None:
+    a = make(random_graph(ROWS, COLS, 0.2, seed=1), device)
+    ops, h = torch.ops.gnnsparse, a.handle
+    registered = {
+        "matmul": lambda x: ops.spmm(x, None, h),
+        "spmm": lambda x, v: ops.spmm(x, v, h),
+        "sddmm": lambda q, k: ops.sddmm(q, k, h),
+        "softmax": lambda s: ops.edge_softmax(s, h),
+        "attention": lambda *t: ops.attention(*(x[None, None] for x in t), None, h, 1.0, 0.0, False)[0],
+    }[name]
+    plain = {
+        "matmul": lambda x: gnnsparse.spmm(a, x, impl="reference"),
+        "spmm": lambda x, v: gnnsparse.spmm(a, x, v, impl="reference"),
+        "sddmm": lambda q, k: gnnsparse.sddmm(a, q, k, impl="reference"),
+        "softmax": lambda s: gnnsparse.edge_softmax(a, s, impl="reference"),
+        "attention": lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, impl="reference"),
+    }[name]
+    arguments = [torch.randn(shape, device=device) for shape in operations(a)[name][1]]
+    for f in (registered, plain):
+        assert torch.equal(f(*(torch._neg_view(-t) for t in arguments)), f(*arguments))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_zero_tensors_have_no_memory_to_read(device: str, name: str) -> None:
+    a = make(random_graph(ROWS, COLS, 0.2, seed=1), device)
+    f, shapes = operations(a)[name]
+    zeros = [torch.zeros(shape, device=device) for shape in shapes]
+    assert torch.equal(f(*(torch._efficientzerotensor(shape, device=device) for shape in shapes)), f(*zeros))

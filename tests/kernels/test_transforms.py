@@ -1,0 +1,340 @@
+"""Forward-mode AD and transforms of torch.func, against the same transforms of dense formulas in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
+
+import gnnsparse
+from gnnsparse import SparseOperand
+from gnnsparse.testing import assert_all_accurate, random_graph
+from tests.helpers import make
+
+# torch warns about itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+
+Function = Callable[..., torch.Tensor]
+Arguments = tuple[torch.Tensor, ...]
+func = torch.func
+ROWS, COLS, WIDTH = 12, 9, 5
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The operations on dense matrices, at the nonzeros of an operand."""
+
+    row: torch.Tensor
+    col: torch.Tensor
+    weights: torch.Tensor
+
+    def matrix(self, values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(ROWS, COLS).index_put((self.row, self.col), values)
+
+    def spmm(self, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return self.matrix(values) @ x
+
+    def own(self, x: torch.Tensor) -> torch.Tensor:
+        return self.matrix(self.weights.to(x)) @ x
+
+    def sddmm(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q @ k.T)[self.row, self.col]
+
+    def _softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        low = scores.new_full((ROWS, COLS), -1e4)  # its exponential is 0, and so are its derivatives
+        return low.index_put((self.row, self.col), scores).softmax(-1)
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        return self._softmax(scores)[self.row, self.col]
+
+    def attention(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        weights = self.softmax(self.sddmm(q, k) / WIDTH**0.5 + bias)
+        return self.matrix(weights) @ v
+
+
+def cases(a: SparseOperand, dense: Dense, impl: str) -> dict[str, tuple[Function, Function, tuple[Any, ...]]]:
+    """Returns the operation, the dense formula and the shapes of the arguments, by name."""
+    x, values, q = (COLS, WIDTH), (a.nnz,), (ROWS, WIDTH)
+
+    def attention(fused: bool | None) -> Function:
+        return lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, impl=impl, fused=fused)
+
+    return {
+        "spmm": (lambda x, v: gnnsparse.spmm(a, x, v, impl=impl), dense.spmm, (x, values)),
+        "own": (lambda x: gnnsparse.spmm(a, x, impl=impl), dense.own, (x,)),
+        "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k, impl=impl), dense.sddmm, (q, x)),
+        "softmax": (lambda s: gnnsparse.edge_softmax(a, s, impl=impl), dense.softmax, (values,)),
+        "attention": (attention(None), dense.attention, (q, x, (COLS, 4), values)),
+        "chain": (attention(False), dense.attention, (q, x, (COLS, 4), values)),
+    }
+
+
+NAMES = ("spmm", "own", "sddmm", "softmax", "attention", "chain")
+
+
+@pytest.fixture
+def operand(device: str) -> SparseOperand:
+    return make(random_graph(ROWS, COLS, 0.3, seed=1), device)
+
+
+def dense_of(a: SparseOperand) -> Dense:
+    row, col = a.indices()
+    return Dense(row, col, a.kernels.explicit_values)
+
+
+def tensors(shapes: tuple[Any, ...], device: str, seed: int) -> Arguments:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(shape, generator=generator).to(device) for shape in shapes)
+
+
+def like(arguments: Arguments) -> Arguments:
+    """Returns tangents, or a gradient, which are the same numbers in every dtype."""
+    shapes = tuple(t.shape for t in arguments)
+    return tuple(t.to(a) for t, a in zip(tensors(shapes, "cpu", 7), arguments, strict=True))
+
+
+def every(arguments: Arguments) -> tuple[int, ...]:
+    return tuple(range(len(arguments)))
+
+
+def cubed(f: Function) -> Function:
+    return lambda *arguments: (f(*arguments) ** 3).sum()
+
+
+def batch(arguments: Arguments, dim: int) -> Arguments:
+    return tuple(torch.stack([t, 2 * t, t - 1], dim) for t in arguments)
+
+
+def dual_numbers(f: Function, arguments: Arguments) -> Any:
+    with forward_ad.dual_level():
+        pairs = zip(arguments, like(arguments), strict=True)
+        return tuple(forward_ad.unpack_dual(f(*(forward_ad.make_dual(t, d) for t, d in pairs))))
+
+
+def dual_over_reverse(f: Function, arguments: Arguments) -> Any:
+    with forward_ad.dual_level():
+        leaves = [t.clone().requires_grad_() for t in arguments]
+        duals = [forward_ad.make_dual(t, d) for t, d in zip(leaves, like(arguments), strict=True)]
+        grads = torch.autograd.grad(cubed(f)(*duals), duals)
+        return [tuple(forward_ad.unpack_dual(g)) for g in grads]
+
+
+def pulled_back(f: Function, arguments: Arguments) -> Any:
+    out, pull = func.vjp(f, *arguments)
+    return pull(*like((out,)))
+
+
+def twice_pulled_back(f: Function, arguments: Arguments) -> Any:
+    leaves = [t.clone().requires_grad_() for t in arguments]
+    out, pull = func.vjp(cubed(f), *leaves)
+    return torch.autograd.grad(sum(g.square().sum() for g in pull(torch.ones_like(out))), leaves)
+
+
+def batched_gradients(f: Function, arguments: Arguments) -> Any:
+    leaves = [t.clone().requires_grad_() for t in arguments]
+    out = f(*leaves)
+    (grads,) = batch(like((out,)), 0)
+    return torch.autograd.grad(out, leaves, grads, is_grads_batched=True)
+
+
+def dual_gradients(f: Function, arguments: Arguments) -> Any:
+    leaves = [t.clone().requires_grad_() for t in arguments]
+    out = f(*leaves)
+    with forward_ad.dual_level():
+        (grad,) = like((out,))
+        found = torch.autograd.grad(out, leaves, forward_ad.make_dual(grad, grad.cos()))
+        return [tuple(forward_ad.unpack_dual(g)) for g in found]
+
+
+TRANSFORMS: dict[str, Callable[[Function, Arguments], Any]] = {
+    "grad": lambda f, a: func.grad(cubed(f), every(a))(*a),
+    "vjp": pulled_back,
+    "vjp, and autograd outside": twice_pulled_back,
+    "jvp": lambda f, a: func.jvp(f, a, like(a)),
+    "jvp of one": lambda f, a: func.jvp(lambda x: f(x, *a[1:]), a[:1], like(a[:1])),
+    "dual numbers": dual_numbers,
+    "dual numbers over reverse": dual_over_reverse,
+    "a batch of gradients": batched_gradients,
+    "dual numbers as gradients": dual_gradients,
+    "jacrev": lambda f, a: func.jacrev(f, every(a))(*a),
+    "jacfwd": lambda f, a: func.jacfwd(f, every(a))(*a),
+    "jvp of grad": lambda f, a: func.jvp(func.grad(cubed(f), every(a)), a, like(a)),
+    "hessian": lambda f, a: func.hessian(cubed(f), every(a))(*a),
+    "jacfwd of jacfwd": lambda f, a: func.jacfwd(func.jacfwd(cubed(f), every(a)), every(a))(*a),
+    "jacrev of jacfwd": lambda f, a: func.jacrev(func.jacfwd(cubed(f), every(a)), every(a))(*a),
+    "jacrev of jacrev": lambda f, a: func.jacrev(func.jacrev(cubed(f)))(*a),
+    "vmap": lambda f, a: torch.vmap(f, in_dims=-1)(*batch(a, -1)),
+    "vmap of the first": lambda f, a: torch.vmap(f, (1, *(None,) * (len(a) - 1)))(*batch(a[:1], 1), *a[1:]),
+    "vmap of the last": lambda f, a: torch.vmap(f, (*(None,) * (len(a) - 1), 0))(*a[:-1], *batch(a[-1:], 0)),
+    "vmap of vmap": lambda f, a: torch.vmap(torch.vmap(f))(*batch(batch(a, 0), 0)),
+    "vmap of grad": lambda f, a: torch.vmap(func.grad(cubed(f), every(a)))(*batch(a, 0)),
+    "grad of vmap": lambda f, a: func.grad(cubed(torch.vmap(f)), every(a))(*batch(a, 0)),
+    "jvp of vmap": lambda f, a: func.jvp(torch.vmap(f), batch(a, 0), like(batch(a, 0))),
+}
+
+
+SLOW = {"jacfwd of jacfwd", "jacrev of jacfwd"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "transform", [pytest.param(t, marks=[pytest.mark.slow] if t in SLOW else []) for t in TRANSFORMS]
+)
+def test_an_operation_composes(operand: SparseOperand, device: str, name: str, transform: str) -> None:
+    dense = dense_of(operand)
+    f, formula, shapes = cases(operand, dense, "auto")[name]
+    arguments, run = tensors(shapes, device, 3), TRANSFORMS[transform]
+    got, plain = (pytree.tree_leaves(run(g, arguments)) for g in (f, formula))
+    host = cases(operand, Dense(dense.row.cpu(), dense.col.cpu(), dense.weights.cpu()), "auto")[name][1]
+    exact = pytree.tree_leaves(run(host, tuple(t.cpu().double() for t in arguments)))
+    assert [t.shape for t in got] == [t.shape for t in exact]
+    # Derivatives of a cube add terms that cancel, in an order of their own: some roundings of float32.
+    assert_all_accurate(got, plain, exact, floor=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck_of_the_reference(operand: SparseOperand, device: str, name: str) -> None:
+    f, _, shapes = cases(operand, dense_of(operand), "reference")[name]
+    arguments = [t.double().requires_grad_() for t in tensors(shapes, device, 5)]
+    checks = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert torch.autograd.gradcheck(f, arguments, **checks)
+    assert torch.autograd.gradgradcheck(f, arguments, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("name", ["spmm", "own", "sddmm"])
+@pytest.mark.filterwarnings("ignore:Input .* requires gradient and is not a double:UserWarning")
+def test_gradcheck_of_the_kernels(operand: SparseOperand, device: str, name: str) -> None:
+    """A difference quotient of a bilinear function has no error but rounding, so float32 does."""
+    f, _, shapes = cases(operand, dense_of(operand), "auto")[name]
+    arguments = [t.requires_grad_() for t in tensors(shapes, device, 5)]
+    assert torch.autograd.gradcheck(f, arguments, eps=0.5, atol=1e-4, rtol=1e-4, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+def test_jvp_and_vmap_round_as_the_products_do(device: str, precision: str) -> None:
+    a = make(random_graph(ROWS, COLS, 0.3, seed=1), device, precision=precision)
+    x, d = tensors(((COLS, WIDTH), (COLS, WIDTH)), device, 3)
+    for impl in ("auto", "reference"):
+        f = partial(gnnsparse.spmm, a, impl=impl)
+        assert torch.equal(torch.vmap(f)(torch.stack([x, d])), torch.stack([f(x), f(d)]))
+    # Gradients and tangents pass the roundings of the reference unchanged, those of kernels are rounded.
+    assert torch.equal(func.jvp(a.__matmul__, (x,), (d,))[1], a @ d)
+    exact = make(random_graph(ROWS, COLS, 0.3, seed=1), device)
+    values = a.kernels.explicit_values.float()
+    tangent = func.jvp(partial(gnnsparse.spmm, a, impl="reference"), (x,), (d,))[1]
+    assert torch.equal(tangent, gnnsparse.spmm(exact, d, values, impl="reference"))
+
+
+def test_vmap_of_spmm_over_x_is_one_product(operand: SparseOperand, device: str) -> None:
+    x = torch.randn(6, COLS, WIDTH, device=device)
+    torch.vmap(lambda x: operand @ x)(x)
+    kinds = {call.product.width for call in operand.kernels.kept._values if hasattr(call, "product")}
+    assert kinds == {6 * WIDTH}
+
+
+@pytest.mark.parametrize("batches", [(), (2,), (2, 3), (2, 3, 2)])
+@pytest.mark.parametrize("shared_bias", [False, True])
+def test_vmap_of_attention_folds_into_its_batch(
+    operand: SparseOperand, device: str, batches: tuple[int, ...], shared_bias: bool
+) -> None:
+    q, k, v = (torch.randn(4, *batches, n, WIDTH, device=device) for n in (ROWS, COLS, COLS))
+    bias = torch.randn(*(() if shared_bias else (4, *batches)), operand.nnz, device=device)
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.attention(operand, q, k, v, bias=bias)
+
+    got = torch.vmap(f, (0, 0, 0, None if shared_bias else 0))(q, k, v, bias)
+    assert torch.equal(got, f(q, k, v, bias))
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_vmap_of_dropout(operand: SparseOperand, device: str, randomness: str) -> None:
+    one = [torch.randn(n, WIDTH, device=device) for n in (ROWS, COLS, COLS)]
+    three = [t.expand(3, -1, -1) for t in one]
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.attention(operand, q, k, v, dropout_p=0.5)
+
+    got = torch.vmap(f, randomness=randomness)(*three)
+    assert all(torch.equal(got[0], other) == (randomness == "same") for other in got[1:])
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.vmap(f)(*three)
+
+
+def test_what_is_kept_inside_a_transform_serves_calls_outside(device: str) -> None:
+    graph = random_graph(ROWS, ROWS, 0.3, seed=2)
+    x = torch.randn(ROWS, WIDTH, device=device)
+    fresh = make(graph, device, values="gcn")
+    used = make(graph, device, values="gcn")
+    v = torch.randn(used.nnz, device=device)
+
+    def everything(a: SparseOperand, x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = a @ x + gnnsparse.spmm(a, x, a.T.transpose_values(a.transpose_values(v)))
+        y = y + gnnsparse.spmm(a.T, x) + gnnsparse.spmm(a, x, a.from_coo_order(a.to_coo_order(v)))
+        y = y + gnnsparse.attention(a, x, x, x, bias=v)
+        return gnnsparse.spmm(a, y, gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, x, y)))
+
+    func.grad(lambda x: everything(used, x, v).sum())(x)
+    func.jvp(lambda x: everything(used, x, v), (x,), (x,))
+    assert torch.equal(everything(used, x, v), everything(fresh, x, v))
+
+
+def test_an_operand_can_be_prepared_inside_a_transform(device: str) -> None:
+    index = torch.randint(0, ROWS, (2, 40), device=device)
+    weight, x = torch.rand(40, device=device), torch.randn(ROWS, WIDTH, device=device)
+    kept: list[SparseOperand] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        edges = index + torch.zeros_like(index)  # made inside, so that the transform wraps it
+        kept.append(gnnsparse.prepare(edges, num_nodes=ROWS, values=weight, cache=False))
+        return (kept[-1] @ x).sum()
+
+    got = func.grad(f)(x)
+    a = gnnsparse.prepare(index, num_nodes=ROWS, values=weight, cache=False)
+    assert torch.equal(got, a.T @ torch.ones_like(x))
+    assert torch.equal(kept[0] @ x, a @ x)
+
+
+def test_graphs_that_vmap_maps_over_are_refused() -> None:
+    index, x = torch.randint(0, ROWS, (3, 2, 40)), torch.randn(ROWS, WIDTH)
+    with pytest.raises(ValueError, match=r"^graph: got a tensor that torch\.vmap maps over"):
+        torch.vmap(lambda e: gnnsparse.prepare(e, num_nodes=ROWS, cache=False) @ x)(index)
+
+
+def test_operators_refuse_a_tangent_instead_of_losing_it(operand: SparseOperand, device: str) -> None:
+    x = torch.randn(COLS, WIDTH, device=device)
+    ops, refused = (
+        torch.ops.gnnsparse,
+        pytest.raises(NotImplementedError, match=r"^torch\.ops\.gnnsparse\.spmm: got"),
+    )
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return ops.spmm(x, None, operand.handle)
+
+    with refused:
+        func.jvp(f, (x,), (x,))
+    with refused:
+        func.grad(lambda x: f(x).sum())(x)
+    for leaf in (x, x.clone().requires_grad_()):
+        with forward_ad.dual_level(), refused:
+            f(forward_ad.make_dual(leaf, x))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns about itself
+def test_transforms_inside_torch_compile(operand: SparseOperand, device: str) -> None:
+    x, d = tensors(((COLS, WIDTH), (COLS, WIDTH)), device, 3)
+    torch._dynamo.reset()
+    f = torch.compile(lambda x, d: func.jvp(lambda x: operand @ x, (x,), (d,))[1], backend="aot_eager")
+    assert torch.equal(f(x, d), operand @ d)
+    g = torch.compile(func.grad(lambda x: (operand @ x).sum()), backend="aot_eager")
+    assert torch.equal(g(x), operand.T @ torch.ones(ROWS, WIDTH, device=device))

@@ -1,0 +1,188 @@
+"""Calls of native functions with right arguments, each of which a test can replace by a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.formats import format_spec
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.testing import random_graph
+
+GRAPH = random_graph(6, 5, 0.5, seed=1)
+CSR, SQUARE = GRAPH.csr, random_graph(6, 6, 0.5, seed=1).csr
+NNZ = CSR.nnz
+HUGE = 2**62
+
+
+def ints(count: int, value: int = 0) -> torch.Tensor:
+    return torch.full((count,), value, dtype=torch.int32)
+
+
+def longs(count: int, value: int = 0) -> torch.Tensor:
+    return torch.full((count,), value, dtype=torch.int64)
+
+
+def dense(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> _native.Dense:
+    return _native.Dense(torch.zeros(rows, columns, dtype=dtype))
+
+
+def heads(rows: int, width: int = 4, count: int = 2) -> _native.Heads:
+    return _native.Heads(torch.zeros(1, count, rows, width))
+
+
+def blocked(name: str = "window") -> Any:
+    values = GRAPH.values.half() if format_spec(name, "fp16").stores_values else None
+    return convert(CSR, format_spec(name, "fp16"), values)
+
+
+def spmm(**changed: Any) -> None:
+    rows = {name: changed.pop(name, None) for name in ("row_ids", "values", "col_scale", "row_scale")}
+    given = {
+        "a": CSR.view, "rows": _native.StoredRows(**rows), "x": torch.zeros(5, 4), "y": torch.zeros(6, 4),
+        "threads": 1,
+    }  # fmt: skip
+    _native.cpu_spmm(**{**given, **changed})
+
+
+def sddmm(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "row_ids": None, "q": torch.zeros(6, 4), "k": torch.zeros(5, 4),
+        "out": torch.zeros(NNZ), "threads": 1,
+    }  # fmt: skip
+    _native.cpu_sddmm(**{**given, **changed})
+
+
+def problem(**changed: Any) -> _native.Attention:
+    given = {
+        "q": heads(6), "k": heads(5), "v": heads(5, 3), "bias": _native.EdgeValues(), "scale": 1.0,
+        "is_causal": False, "dropout_p": 0.0, "seed": None, "precision": 0,
+    }  # fmt: skip
+    return _native.Attention(**{**given, **changed})
+
+
+def attention(**changed: Any) -> None:
+    given = {
+        "problem": problem(), "a": CSR.view, "row_ids": None, "one_head": False, "out": heads(6, 3),
+        "lse": torch.zeros(1, 2, 6), "threads": 1,
+    }  # fmt: skip
+    _native.cpu_attention(**{**given, **changed})
+
+
+def row_grads(**changed: Any) -> None:
+    grads = _native.AttentionGrads(
+        changed.pop("grad", heads(6, 3)), changed.pop("dq", heads(6)), _native.Heads(), _native.Heads(),
+        changed.pop("dbias", _native.EdgeValues()),
+    )  # fmt: skip
+    given = {
+        "problem": problem(), "a": CSR.view, "row_ids": None, "one_batch": False, "one_head": False,
+        "lse": torch.zeros(12), "delta": torch.zeros(12), "grads": grads, "threads": 1,
+    }  # fmt: skip
+    _native.cpu_attention_row_grads(**{**given, **changed})
+
+
+def column_grads(**changed: Any) -> None:
+    grads = _native.AttentionGrads(
+        heads(6, 3), _native.Heads(), changed.pop("dk", heads(5)), changed.pop("dv", heads(5, 3)),
+        _native.EdgeValues(),
+    )  # fmt: skip
+    transposed, source = CSR.transpose()
+    given = {
+        "problem": problem(), "a": transposed.view, "row_ids": None, "one_head": False,
+        "nnz_index_map": source, "lse": torch.zeros(12), "delta": torch.zeros(12), "grads": grads,
+        "threads": 1,
+    }  # fmt: skip
+    _native.cpu_attention_column_grads(**{**given, **changed})
+
+
+def blocked_handle(**changed: int | bool) -> _native.Blocked:
+    given = {
+        "window": 8, "panel": 8, "block": 16, "brick": 16, "lane_order": False, "encoding": 1, "rows": 6,
+        "cols": 5, "nnz": NNZ,
+    }  # fmt: skip
+    return _native.Blocked(**{**given, **changed})  # type: ignore[arg-type]
+
+
+def attached(name: str = "window", **changed: Any) -> _native.Blocked:
+    matrix = blocked(name)
+    names = ("panel_rows", "panel_ptr", "columns", "bitmap", "brick_ptr", "brick_rows", "value_ptr", "values")
+    given = {key: getattr(matrix, key) for key in names}
+    spec = matrix.spec
+    handle = _native.Blocked(
+        spec.window, spec.panel, spec.block, spec.brick, spec.lane_order,
+        _native.ENCODING_CODES[spec.encoding], 6, 5, NNZ,
+    )  # fmt: skip
+    handle.attach(**{**given, "slot_scale": None, **changed})
+    return handle
+
+
+def attached_panels(*offsets: int, rows: tuple[int, ...] = (0, 0)) -> _native.Blocked:
+    """Two panels of the format "window", in all of which no bit is set."""
+    return attached(
+        panel_rows=torch.tensor(rows, dtype=torch.int32), panel_ptr=torch.tensor(offsets),
+        columns=ints(offsets[-1]), bitmap=torch.zeros(offsets[-1], dtype=torch.uint8),
+    )  # fmt: skip
+
+
+def attached_bricks(brick_ptr: torch.Tensor, brick_rows: torch.Tensor) -> _native.Blocked:
+    """A panel of the format "window" that lists its bricks, in all of which no bit is set."""
+    bitmap = torch.zeros(16 * brick_rows.numel(), dtype=torch.uint8)
+    return attached(brick_ptr=brick_ptr, brick_rows=brick_rows, bitmap=bitmap)
+
+
+def first_unlike(**changed: Any) -> int:
+    given = {"a": CSR.view, "format": attached(), "threads": 1}
+    return _native.first_unlike(**{**given, **changed})
+
+
+def coo_to_csr(**changed: Any) -> int:
+    given = {
+        "edges": _native.Edges(longs(4), longs(4)), "rows": 6, "indptr": longs(7), "indices": ints(4),
+        "nnz_index": ints(4), "threads": 1,
+    }  # fmt: skip
+    return _native.coo_to_csr(**{**given, **changed})
+
+
+def split(**changed: Any) -> tuple[int, int]:
+    given = {
+        "a": CSR.view, "window": 8, "short_nnz": 2, "short_columns": 2, "window_rows": ints(6),
+        "residual": ints(6),
+    }  # fmt: skip
+    return _native.split_short_rows(**{**given, **changed})
+
+
+def transposed(**changed: Any) -> None:
+    given = {"a": CSR.view, "indptr": longs(6), "indices": ints(NNZ), "source": ints(NNZ), "threads": 1}
+    _native.transpose(**{**given, **changed})
+
+
+def permuted(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "order": torch.arange(6, dtype=torch.int32), "indptr": longs(7), "indices": ints(NNZ),
+        "source": ints(NNZ), "threads": 1,
+    }  # fmt: skip
+    _native.permute_rows(**{**given, **changed})
+
+
+def count_panels(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "format": attached(), "columns": None, "bricks": None, "values": None, "threads": 1
+    }  # fmt: skip
+    _native.count_panels(**{**given, **changed})
+
+
+def fill_blocked(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "format": attached(), "panel_bricks": None, "panel_values": None, "value_index": None,
+        "threads": 1,
+    }  # fmt: skip
+    _native.fill_blocked(**{**given, **changed})
+
+
+GOOD: list[Callable[..., Any]] = [
+    spmm, sddmm, attention, row_grads, column_grads, attached, coo_to_csr, split, transposed, permuted,
+    count_panels, fill_blocked, problem, blocked_handle, first_unlike,
+]  # fmt: skip

@@ -1,0 +1,124 @@
+"""Arguments at the ends of what is accepted: huge numbers, wide matrices, graphs without edges or nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import scipy.sparse
+import torch
+
+import gnnsparse
+from gnnsparse import SparseOperand
+from gnnsparse.nn import AGNNConv, GCNConv
+from gnnsparse.ops import result_memory
+from gnnsparse.testing import random_graph
+from tests.helpers import make
+
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
+HUGE = {
+    "1e300": 1e300, "-1e300": -1e300, "3.5e38": 3.5e38, "nan": float("nan"), "inf": float("inf"),
+    "10^400": 10**400, "-10^5000": -(10**5000),
+}  # fmt: skip
+
+
+@pytest.fixture
+def a() -> SparseOperand:
+    return make(random_graph(30, 20, 0.2, seed=1), "cpu")
+
+
+@pytest.mark.parametrize("name", HUGE)
+@pytest.mark.parametrize("cache", [False, True])
+def test_self_loop_weights_that_no_float32_holds(name: str, cache: bool) -> None:
+    with pytest.raises(ValueError, match=r"^self_loop_weight: got .*; accepted: a finite number"):
+        gnnsparse.prepare(EDGES, values="gcn", self_loop_weight=HUGE[name], cache=cache)
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_scales_that_no_float32_holds(a: SparseOperand, name: str) -> None:
+    q, k = torch.randn(30, 4), torch.randn(20, 4)
+    with pytest.raises(ValueError, match=r"^scale: got .*; accepted: a finite number"):
+        gnnsparse.attention(a, q, k, k, scale=HUGE[name])
+
+
+def test_integers_of_thousands_of_digits_have_a_name_in_errors(a: SparseOperand) -> None:
+    q, k = torch.randn(30, 4), torch.randn(20, 4)
+    with pytest.raises(ValueError, match=r"^dropout_p: got an integer of 16610 bits"):
+        gnnsparse.attention(a, q, k, k, dropout_p=10**5000)
+    with pytest.raises(ValueError, match=r"^width: got an integer of 16610 bits"):
+        a.stats(-(10**5000))
+
+
+WIDE = 1 << 42
+TOO_WIDE: dict[str, tuple[str, Callable[[SparseOperand], Any]]] = {
+    "spmm": ("x", lambda a: a @ torch.zeros(20, 1).expand(20, WIDE)),
+    "spmm with values": (
+        "x", lambda a: gnnsparse.spmm(a, torch.zeros(20, 1).expand(20, WIDE), torch.ones(a.nnz))
+    ),
+    "sddmm": ("q", lambda a: gnnsparse.sddmm(a, *(torch.zeros(n, 1).expand(n, WIDE) for n in (30, 20)))),
+    "attention": (
+        "v", lambda a: gnnsparse.attention(
+            a, torch.zeros(30, 1), torch.zeros(20, 1), torch.zeros(20, 1).expand(20, WIDE)
+        ),
+    ),
+    "batch": (
+        "q", lambda a: gnnsparse.attention(
+            a, torch.zeros(1, 30, 1).expand(WIDE, 30, 1), torch.zeros(20, 1), torch.zeros(20, 1)
+        ),
+    ),
+    "no columns": (
+        "x", lambda a: gnnsparse.prepare(scipy.sparse.csr_matrix((3, 0)), cache=False) @ torch.empty(0, WIDE)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_WIDE)
+def test_an_operand_that_is_too_wide_for_the_machine(a: SparseOperand, name: str) -> None:
+    argument, call = TOO_WIDE[name]
+    with pytest.raises(
+        MemoryError, match=rf"^{argument}: {argument} of shape .* needs .* GB, this machine has"
+    ):
+        call(a)
+
+
+def test_memory_that_the_system_refuses(a: SparseOperand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(result_memory, "_take", refuse)
+    with pytest.raises(MemoryError, match=r"^the result of 30 rows and 100000 columns needs 0\.0 GB"):
+        a @ torch.zeros(20, 100_000)
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 3])
+@pytest.mark.parametrize("weight", [1.0, 2.0])
+@pytest.mark.parametrize("values", ["gcn", "mean", None])
+def test_graphs_without_edges(nodes: int, weight: float, values: str | None) -> None:
+    none = torch.empty(2, 0, dtype=torch.int64)
+    weights = (None,) if values is None else (None, torch.empty(0))
+    for edge_weight in weights:
+        a = gnnsparse.prepare(
+            none,
+            num_nodes=nodes,
+            values=values,
+            edge_weight=edge_weight,
+            self_loop_weight=weight,
+            cache=False,
+        )
+        x = torch.randn(nodes, 4)
+        # Only the self-loops of "gcn" are left, and they are normalised to 1.
+        torch.testing.assert_close(a @ x, x if values == "gcn" else torch.zeros_like(x))
+        for layer in (GCNConv(4, 2), AGNNConv()):
+            assert layer(x, none).shape[0] == nodes
+        assert GCNConv(4, 2)(x, none, torch.empty(0)).shape == (nodes, 2)
+
+
+@pytest.mark.parametrize("count", [-1, 1])
+def test_transpose_values_checks_the_length(a: SparseOperand, count: int) -> None:
+    with pytest.raises(ValueError, match=rf"^values: has {a.nnz + count} elements; accepted: {a.nnz}"):
+        a.transpose_values(torch.ones(a.nnz + count))
+    with pytest.raises(ValueError, match=r"^values: has"):
+        torch.ops.gnnsparse.transpose_values(torch.ones(a.nnz + count), a.handle)
+    with pytest.raises(TypeError, match=r"^values: got list"):
+        a.transpose_values([1.0] * a.nnz)

@@ -1,0 +1,286 @@
+"""Checkpoints that can't be resumed from: each is refused in one sentence, and none executes anything."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.training import (
+    CheckpointError,
+    FitResult,
+    FullGraphData,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    TrainerConfig,
+    check_checkpoint,
+    fit,
+)
+from gnnsparse.training.checkpoint import SUM, check_fits, checkpoint_sum
+from models import GCN
+from tests.tasks import toy_task
+
+TASK = toy_task(nodes=60)
+CONFIG = TrainerConfig(max_epochs=7, progress=False)
+IDENTITY = {"task": "toy"}
+
+
+def module(hidden: int = 16, layers: int = 2, **options: Any) -> NodeClassifier:
+    torch.manual_seed(0)
+    model = GCN(TASK.num_features, hidden, TASK.num_classes, num_layers=layers)
+    return NodeClassifier(model, TASK, OptimizerConfig(**{"schedule": "cosine", **options}), 7)
+
+
+def resumed(
+    path: Path | None, made: NodeClassifier | None = None, **options: Any
+) -> tuple[FitResult, dict[str, Any]]:
+    made = made or module()
+    data = FullGraphData(TASK, preprocess=PreprocessConfig(cache=False))
+    result = fit(made, data, CONFIG, resume=path, identity=IDENTITY, **options)
+    return result, made.model.state_dict()
+
+
+@pytest.fixture(scope="module")
+def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    data = FullGraphData(TASK, preprocess=PreprocessConfig(cache=False))
+    config = TrainerConfig(max_epochs=4, progress=False, logger="none")
+    fit(module(), data, config, folder=folder, identity=IDENTITY)
+    return folder / "checkpoints" / "last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def want() -> tuple[FitResult, dict[str, Any]]:
+    return resumed(None)
+
+
+def refusal(path: Path, made: NodeClassifier | None = None) -> str | None:
+    """What resuming is refused with; None: it is not, without training."""
+    try:
+        check_fits(path, check_checkpoint(path, CONFIG, IDENTITY), made or module())
+    except CheckpointError as error:
+        text = str(error)
+        assert text.startswith(f"resume: {path} ")
+        assert "\n" not in text
+        assert len(text) < 500
+        return text
+    return None
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each item of a checkpoint, at all depths."""
+    items = content.items() if isinstance(content, dict) else enumerate(content)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, (dict, list, tuple)):
+            yield from places(value, (*path, key))
+
+
+def changed(content: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    """A copy of a checkpoint in which `change` is called with the container of an item, and its key."""
+    other = copy.deepcopy(content)
+    place = other
+    for key in path[:-1]:
+        place = place[key]
+    if isinstance(place, tuple):
+        return None
+    change(place, path[-1])
+    return other
+
+
+def test_a_checkpoint_that_fits(last: Path, want: tuple[FitResult, dict[str, Any]]) -> None:
+    assert refusal(last) is None
+    result, weights = resumed(last)
+    assert (result.metrics, result.best_epoch) == (want[0].metrics, want[0].best_epoch)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in want[1].items())
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_every_key_that_is_missing(last: Path, tmp_path: Path, sealed: bool) -> None:
+    """Sealed, with a checksum that is right, as in a file that someone has made: what is needed is missed."""
+    content, path, missed = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", []
+    for where in places(content):
+        other = changed(content, where, lambda place, key: place.pop(key))
+        if other is None:
+            continue
+        if sealed and SUM in other:
+            with contextlib.suppress(KeyError):
+                other[SUM] = checkpoint_sum(other)
+        torch.save(other, path)
+        if refusal(path) is None:
+            missed.append(where)
+    # Counters of Lightning, of which it uses few, and moments of a parameter, without which Adam starts anew.
+    accepted = [
+        where for where in missed
+        if where[0] == "loops" or (where[:3] == ("optimizer_states", 0, "state") and len(where) == 4)
+    ]  # fmt: skip
+    assert missed == (accepted if sealed else [])
+
+
+JUNK = [
+    None, "x", -1, 1.5, True, [], {}, (1,), 10**30, b"x", float("nan"), torch.zeros(3, 3),
+    torch.zeros((), dtype=torch.int64), torch.zeros(2, 2).to_sparse(),
+]  # fmt: skip
+
+
+def outcome(path: Path) -> str:
+    """Resumes, and returns "done" or "refused"; raises other errors, and one that does not name the file."""
+    try:
+        resumed(path)
+    except CheckpointError as error:
+        if not str(error).startswith(f"resume: {path} ") or "\n" in str(error):
+            raise
+        return "refused"
+    return "done"
+
+
+def test_every_value_of_another_type(last: Path, tmp_path: Path) -> None:
+    """Where the checksum is right, too, a value is refused or does no harm."""
+    content, path, refused, done = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", 0, []
+    for number, where in enumerate(places(content)):
+        for junk in (JUNK[number % len(JUNK)], JUNK[(number + 5) % len(JUNK)]):
+            other = changed(content, where, lambda place, key, junk=junk: place.__setitem__(key, junk))
+            if other is None or where == (SUM,):
+                continue
+            with contextlib.suppress(RuntimeError, NotImplementedError, KeyError):
+                other[SUM] = checkpoint_sum(other)  # a sparse tensor has no bytes to sum
+            torch.save(other, path)
+            if refusal(path) is not None or outcome(path) == "refused":
+                refused += 1
+            else:
+                done.append((where, junk))
+    assert refused > 250
+    harmless = (
+        "loops",
+        "epoch",
+        "pytorch-lightning_version",
+        "optimizer_states",
+        "lr_schedulers",
+        "callbacks",
+    )
+    assert all(where[0] in harmless for where, _ in done)
+
+
+def test_what_lightning_misses_names_the_checkpoint_too(last: Path, tmp_path: Path) -> None:
+    """The keys of its loops, which are its own: its errors are reported as the checkpoint's."""
+    content, path, found = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", []
+    for where in places(content["loops"]["fit_loop"]):
+        other = changed(content, ("loops", "fit_loop", *where), lambda place, key: place.pop(key))
+        other[SUM] = checkpoint_sum(other)
+        torch.save(other, path)
+        found.append(outcome(path))
+    assert found.count("refused") > 5
+
+
+def test_truncated_files(last: Path, tmp_path: Path) -> None:
+    whole, path = last.read_bytes(), tmp_path / "bad.ckpt"
+    for size in (0, 1, 4, 100, len(whole) // 2, len(whole) - 2000, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        assert re.search(r"bad\.ckpt is no last\.ckpt of a run \(torch can't read it", refusal(path) or "")
+
+
+def test_flipped_bits(last: Path, tmp_path: Path, want: tuple[FitResult, dict[str, Any]]) -> None:
+    """Are noticed, or are where nothing is read: between the records of the file."""
+    whole, path = last.read_bytes(), tmp_path / "bad.ckpt"
+    generator = torch.Generator().manual_seed(0)
+    unnoticed = 0
+    for place in torch.randint(0, len(whole), (150,), generator=generator).tolist():
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        if refusal(path) is None:
+            unnoticed += 1
+            if unnoticed <= 3:
+                result, weights = resumed(path)
+                assert result.metrics == want[0].metrics
+                assert all(torch.equal(weights[name], tensor) for name, tensor in want[1].items())
+    assert unnoticed < 150
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.target}",)
+
+
+def archive(last: Path, path: Path, content: bytes) -> None:
+    """The checkpoint with another pickle in it."""
+    with zipfile.ZipFile(last) as old, zipfile.ZipFile(path, "w") as made:
+        for item in old.infolist():
+            made.writestr(item, content if item.filename.endswith("data.pkl") else old.read(item))
+
+
+@pytest.mark.parametrize("form", ["pickle", "torch.save", "archive", "a value", "legacy"])
+def test_code_in_a_checkpoint_is_not_executed(last: Path, tmp_path: Path, form: str) -> None:
+    target, path = tmp_path / "executed", tmp_path / "bad.ckpt"
+    payload = Payload(target)
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(payload))
+    elif form == "torch.save":
+        torch.save(payload, path)
+    elif form == "legacy":
+        torch.save({"state_dict": payload}, path, _use_new_zipfile_serialization=False)
+    elif form == "archive":
+        archive(last, path, pickle.dumps(payload, protocol=2))
+    else:
+        torch.save({**torch.load(last, weights_only=True), "more": payload}, path)
+    with pytest.raises(CheckpointError, match=r"torch can't read it"):
+        resumed(path)
+    assert not target.exists()
+    buffer = io.BytesIO(pickle.dumps(payload))
+    pickle.load(buffer)  # the payload works
+    assert target.exists()
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "nothing"):
+        with pytest.raises(CheckpointError, match="resume: there is no file"):
+            resumed(path)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: module(hidden=64), r"model\.convs\.0\.bias is \(16,\) float32, here \(64,\) float32"),
+        (lambda: module(layers=3), r"it lacks model\.convs\.2\.bias"),
+        (lambda: module(layers=1), r"it has model\.convs\.1\.bias, which this model lacks"),
+        (lambda: module().half(), r"model\.convs\.0\.bias is \(16,\) float32, here \(16,\) float16"),
+        (lambda: module(lr=0.5), r"it was trained with optimizer initial_lr=0\.01, here 0\.5"),
+        (lambda: module(weight_decay=0.1), r"it was trained with optimizer weight_decay=0\.0005, here 0\.1"),
+        (lambda: module(decay="all"), r"its optimiser has 2 groups of parameters, here 1"),
+        (lambda: module(schedule="none"), r"its optimiser has other settings"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_of_another_model(last: Path, made: Callable[[], NodeClassifier], message: str) -> None:
+    """Refused before training, with the sizes of both; nothing is written."""
+    with pytest.raises(CheckpointError, match=rf"resume: .*last\.ckpt does not fit this run: {message}$"):
+        resumed(last, made())
+
+
+def test_nested_beyond_reason(last: Path, tmp_path: Path) -> None:
+    content, nested = torch.load(last, weights_only=True), {}
+    content["loops"]["more"] = nested
+    for _ in range(400):
+        nested["x"] = nested = {}
+    torch.save(content, tmp_path / "bad.ckpt")
+    loop = content["loops"]
+    loop["itself"] = loop
+    torch.save(content, tmp_path / "worse.ckpt")
+    assert "do not match their checksum" in (refusal(tmp_path / "bad.ckpt") or "")
+    assert "nested too deeply" in (refusal(tmp_path / "worse.ckpt") or "")

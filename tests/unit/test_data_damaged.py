@@ -1,0 +1,364 @@
+"""Files that others wrote are checked before native code, SciPy or an unpickler sees them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from safetensors.torch import load_file, save_file
+
+from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix, load_sequences
+from gnnsparse.gpus.record import RecordError, load_record, records, save_record
+from tests.raw_files import NODES, write_raw
+
+pytestmark = pytest.mark.usefixtures("dataset_cache")
+
+
+def minesweeper(folder: Path, **changed: Any) -> Path:
+    """Writes an archive in the layout of the heterophilous graphs, with other arrays; None: left out."""
+    part = np.arange(NODES) % 3 + np.zeros((10, 1), dtype=int)
+    arrays = {
+        "node_features": np.ones((NODES, 3), np.float32),
+        "node_labels": np.arange(NODES) % 2,
+        "edges": np.array([[0, 1], [2, 3]]),
+        "train_masks": part == 0,
+        "val_masks": part == 1,
+        "test_masks": part == 2,
+        **changed,
+    }
+    path = folder / "minesweeper.npz"
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+def changed(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
+    array = array.copy()
+    array[at] = value
+    return array
+
+
+EDGES = np.array([[0, 1], [2, 3]])
+BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "edge far out": (
+        {"edges": changed(EDGES, (1, 1), 1_000_000)},
+        "edges: .*1000000 as element 1; accepted: 0 to 11",
+    ),
+    "edge just out": ({"edges": changed(EDGES, (0, 0), NODES)}, "edges: .*12 as element 0"),
+    "negative edge": ({"edges": changed(EDGES, (0, 0), -7)}, "edges: .*-7 as element 0"),
+    "edges beyond int64": ({"edges": EDGES.astype(np.uint64) + np.uint64(2**63)}, "edges: "),
+    "edges of floats": ({"edges": EDGES * 1.0}, "edges: is of type float64"),
+    "three columns": ({"edges": np.zeros((2, 3), int)}, r"edges: has shape \(2, 3\)"),
+    "pickled edges": ({"edges": np.array([[0, None]])}, "edges: is of type object"),
+    "no edges": ({"edges": None}, "edges: is missing"),
+    "nan": (
+        {"node_features": changed(np.ones((NODES, 3), np.float32), (4, 1), np.nan)},
+        "node_features: .*nan",
+    ),
+    "inf": ({"node_features": changed(np.ones((NODES, 3)), (4, 1), 1e300)}, "node_features: .*inf"),
+    "complex": ({"node_features": np.ones((NODES, 3), np.complex64)}, "node_features: is of type complex64"),
+    "no dimensions": ({"node_features": np.float32(3)}, r"node_features: has shape \(\)"),
+    "label": ({"node_labels": changed(np.zeros(NODES, int), 3, 10**9)}, "labels: element 3 is 1000000000"),
+    "negative label": ({"node_labels": changed(np.zeros(NODES, int), 3, -1)}, "labels: element 3 is -1"),
+    "few labels": ({"node_labels": np.zeros(NODES - 1, int)}, r"node_labels: has shape \(11,\)"),
+    "short mask": ({"val_masks": np.zeros((10, NODES - 1), bool)}, "val_masks: has shape"),
+    "other splits": ({"val_masks": np.zeros((3, NODES), bool)}, "val_masks: has 3 splits"),
+    "mask of integers": ({"test_masks": np.ones((10, NODES), int)}, "test_masks: is of type int64"),
+    "overlap": ({"test_masks": np.ones((10, NODES), bool)}, "masks: a node is in two"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_bad_arrays_of_a_data_set_are_named(tmp_path: Path, case: str) -> None:
+    arrays, problem = BAD_ARRAYS[case]
+    minesweeper(tmp_path, **arrays)
+    with pytest.raises(DatasetUnavailableError, match=rf"minesweeper: the raw files in .*: .*{problem}"):
+        load_dataset("minesweeper", root=tmp_path)
+
+
+def test_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
+    features = np.arange(NODES * 3, dtype=">f4").reshape(NODES, 3)
+    minesweeper(tmp_path, edges=np.asfortranarray(EDGES.astype(">i4")), node_features=features)
+    data = load_dataset("minesweeper", root=tmp_path)
+    assert data.graph.csr.row_index().tolist() == [0, 1, 2, 3]
+    assert data.x.tolist() == features.tolist()
+
+
+def test_bytes_of_bools_become_0_and_1(tmp_path: Path) -> None:
+    mask = np.zeros((10, NODES), np.uint8)
+    mask[:, 0] = 200
+    minesweeper(
+        tmp_path, train_masks=mask.view(bool), val_masks=np.zeros((10, NODES), bool), test_masks=mask > 300
+    )
+    data = load_dataset("minesweeper", root=tmp_path)
+    assert data.train_mask.view(torch.uint8).tolist() == [1] + [0] * (NODES - 1)
+
+
+def rewritten(path: Path, change: Any, method: int = zipfile.ZIP_STORED) -> None:
+    """Writes an archive again with other members; `change` maps a list of (name, bytes) to another."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in change(members):
+            archive.writestr(name, data)
+
+
+def header(shape: str, dtype: str = "'<i8'") -> bytes:
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (header(f"({10**18},)") + bytes(16), "indices: has 16 bytes; accepted: those of its shape"),
+        (header(f"({2**63},)") + bytes(16), "indices: "),
+        (header("(-1,)") + bytes(16), "indices: has shape"),
+        (header("(True,)") + bytes(8), "indices: "),
+        (header(f"({10**18},)", "'S0'"), "indices: is of type"),
+        (header("(1,)", "'|O'") + pickle.dumps([1]), "indices: is of type object"),
+        (header("(1,)", "[('a', '<i8')]") + bytes(8), "indices: is of type"),
+        (header("(2,)") + bytes(15), "indices: has 15 bytes"),
+        (header("(2,)") + bytes(17), "indices: has 17 bytes"),
+        (header("__import__('os').getpid()") + bytes(8), "indices: is no array"),
+        (header("(" * 5000) + bytes(8), "indices: is no array"),
+        (b"no array", "indices: is no array"),
+        (b"", "indices: is no array"),
+    ],
+)
+def test_heads_of_arrays_are_checked_before_memory_is_allocated(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    path = tmp_path / "m.npz"
+    np.savez(path, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    rewritten(path, lambda members: [(n, content if n == "indices.npy" else data) for n, data in members])
+    with pytest.raises(ValueError, match=rf"m\.npz: {problem}"):
+        load_matrix(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("change", "method", "problem"),
+    [
+        (lambda members: [*members, members[0]], zipfile.ZIP_STORED, "indptr: is in the archive twice"),
+        (lambda members: members, zipfile.ZIP_LZMA, "compressed by another method"),
+        (lambda members: [(n, d + bytes(10**7)) for n, d in members], zipfile.ZIP_DEFLATED, "indptr: has"),
+    ],
+)
+def test_archives_of_other_kinds_are_refused(tmp_path: Path, change: Any, method: int, problem: str) -> None:
+    path = tmp_path / "m.npz"
+    np.savez(path, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    rewritten(path, change, method)
+    with pytest.raises(ValueError, match=rf"m\.npz: .*{problem}"):
+        load_matrix(path)
+
+
+def test_promised_sizes_of_members_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    np.savez_compressed(path, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"PK\x01\x02") + 24  # the unpacked size in the list of members
+    content[at : at + 4] = struct.pack("<I", 2**32 - 2)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"m\.npz: indptr: promises 4294967294 bytes in \d+ bytes"):
+        load_matrix(path)
+
+
+def csc(**changed: Any) -> dict[str, Any]:
+    matrix = sp.csc_matrix(np.array([[0, 2.0], [1, 0]]))
+    return {"format": b"csc", "shape": np.array([2, 2]), "data": matrix.data, "indices": matrix.indices,
+            "indptr": matrix.indptr, **changed}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arrays", "problem"),
+    [
+        (csc(indices=np.array([0, 10**6], np.int32)), "indices: element 1 is 1000000; accepted: 0 to 1"),
+        (csc(indices=np.array([0, -1], np.int32)), "indices: element 1 is -1"),
+        (csc(indptr=np.array([0, 10**6, 2], np.int32)), "indptr: "),
+        (csc(indptr=np.array([0, 2], np.int32)), r"indptr: has shape \(2,\)"),
+        (csc(indptr=np.array([1, 1, 2], np.int32)), "indptr: runs from 1"),
+        (csc(shape=np.array([2, 10**12])), "shape: is"),
+        (csc(shape=np.array([-2, 2])), "shape: is"),
+        (csc(data=np.ones(7)), "data: has shape"),
+        (csc(format=b"coo"), "row: is missing"),
+        (csc(format=b"coo", row=np.array([0, 2]), col=np.array([0, 1])), "row: element 1 is 2"),
+        (csc(format=b"coo", row=np.array([0, 1]), col=np.array([0, -1])), "col: element 1 is -1"),
+        (csc(format=b"bsr", data=np.ones((2, 2, 0))), "data: has blocks of 2 x 0"),
+        (
+            csc(format=b"bsr", data=np.ones((1, 2, 2)), indices=np.array([7]), indptr=np.array([0, 1])),
+            "indices: ",
+        ),
+        (
+            csc(format=b"dia", data=np.ones((2, 2)), offsets=np.array([1, 1])),
+            "offsets: holds an offset twice",
+        ),
+    ],
+)
+def test_bad_arrays_of_scipys_archives_are_named(
+    tmp_path: Path, arrays: dict[str, Any], problem: str
+) -> None:
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ValueError, match=rf"m\.npz: {problem}"):
+        load_matrix(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("name", ["m.mtx", "m.smtx.gz", "m.npz"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match="is a pipe, a device or a socket; accepted: a regular file"):
+        load_matrix(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", [f"{10**12}, 4, 3\n0 2\n1\n", f"3, 4, {10**12}\n0 2 2 3\n1 3 0\n"])
+def test_smtx_files_can_not_promise_what_they_do_not_hold(tmp_path: Path, text: str) -> None:
+    (tmp_path / "m.smtx").write_text(text)
+    with pytest.raises(ValueError, match=r"m\.smtx: line 1: "):
+        load_matrix(tmp_path / "m.smtx")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "problem"),
+    [
+        (
+            "flickr",
+            "role.json",
+            json.dumps({"tr": [0, 99], "va": [], "test"[:2]: []}).encode(),
+            "train: holds the nodes 0 to 99",
+        ),
+        ("flickr", "role.json", b'{"tr": [0.5]}', "tr: is missing, or something else"),
+        ("flickr", "role.json", b"[" * 100_000, "is damaged|role.json"),
+        ("flickr", "class_map.json", b'{"0": 1}', "nodes: are 1 others"),
+        ("yelp", "class_map.json", b"[]", "holds list; accepted: an object"),
+        ("flickr", "feats.npy", header("(12, 3)", "'<f8'") + bytes(10), "array: has 10 bytes"),
+        ("reddit", "reddit_graph.npz", b"", "reddit_graph.npz: is damaged"),
+    ],
+)
+def test_bad_files_of_large_sets_are_named(
+    tmp_path: Path, name: str, file: str, content: bytes, problem: str
+) -> None:
+    write_raw(name, tmp_path)
+    (tmp_path / "raw" / file).write_bytes(content)
+    with pytest.raises(
+        DatasetUnavailableError, match=rf"{name}: the raw files in .*{file}: .*(?:{problem})|{problem}"
+    ):
+        load_dataset(name, root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("raw/edge.csv.gz", "0,1\n" * 8 + "0,99\n", "edges: .*99"),
+        ("raw/edge.csv.gz", "0,1\n", "1 rows; accepted: 9"),
+        ("raw/edge.csv.gz", "0,1,2\n" * 9, "has 3 columns; accepted: 2"),
+        ("raw/num-node-list.csv.gz", f"{10**15}\n", "accepted: 1000000000000000 rows"),
+        ("raw/num-node-list.csv.gz", "-3\n", "promises -3 rows"),
+        ("raw/node-feat.csv.gz", "1,2,nan\n" * NODES, "node-feat: .*nan"),
+        ("raw/node-label.csv.gz", "77\n" * NODES, "labels: element 0 is 77"),
+        ("split/time/test.csv.gz", "12\n", "test: holds the nodes 12 to 12"),
+        ("split/time/test.csv.gz", "0\n", "masks: a node is in two"),
+    ],
+)
+def test_bad_tables_of_ogb_are_named(tmp_path: Path, file: str, text: str, problem: str) -> None:
+    write_raw("ogbn_arxiv", tmp_path)
+    (tmp_path / "ogbn_arxiv" / file).write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(DatasetUnavailableError, match=rf"ogbn_arxiv: .*{problem}"):
+        load_dataset("ogbn_arxiv", root=tmp_path)
+
+
+def test_stored_arrays_are_checked_and_made_again(tmp_path: Path, dataset_cache: Path) -> None:
+    minesweeper(tmp_path)
+    whole = load_dataset("minesweeper", root=tmp_path)
+    (path,) = dataset_cache.rglob("arrays.safetensors")
+    arrays = load_file(path)
+    for name, array in {
+        "edges": torch.full_like(arrays["edges"], 10**6),
+        "x": arrays["x"] / 0,
+        "y": arrays["y"] - 5,
+        "train_masks": arrays["train_masks"][:, :-1].contiguous(),
+        "more": arrays["y"].clone(),
+    }.items():
+        save_file({**arrays, name: array}, path)
+        again = load_dataset("minesweeper", root=tmp_path)
+        assert again.graph.fingerprint == whole.graph.fingerprint, name
+        assert torch.equal(again.x, whole.x), name
+        assert all(torch.equal(a, arrays[key]) for key, a in load_file(path).items()), (
+            f"{name} was not repaired"
+        )
+    save_file({name: array for name, array in arrays.items() if name != "y"}, path)
+    assert load_dataset("minesweeper", root=tmp_path).y.tolist() == whole.y.tolist()
+
+
+def test_stored_sequences_are_checked_and_made_again(dataset_cache: Path) -> None:
+    options: dict[str, Any] = {
+        "min_length": 3, "max_length": 20, "train_size": 5, "val_size": 2, "test_size": 2
+    }  # fmt: skip
+    whole = load_sequences("listops", **options)
+    (path,) = dataset_cache.rglob("*.safetensors")
+    arrays = load_file(path)
+    for content in (
+        {"tokens": arrays["tokens"]},
+        {**arrays, "y": arrays["y"][:-1].clone()},
+        {**arrays, "y": arrays["y"] - 100},
+        {**arrays, "tokens": arrays["tokens"].int()},
+        {**arrays, "tokens": arrays["tokens"] + 99},
+    ):
+        save_file(content, path)
+        assert torch.equal(load_sequences("listops", **options).train.tokens, whole.train.tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("multiprocessors", "1" + "0" * 400, "multiprocessors: got 1000.*integers below"),
+        ("multiprocessors", "[" * 100_000, "is damaged .RecursionError"),
+        ("multiprocessors", "[" * 900 + "]" * 900, "multiprocessors: got "),
+        ("multiprocessors", "-7", "multiprocessors: got -7"),
+        ("near", "NaN", "near: got nan"),
+        ("near", "1e999", "near: got inf"),
+    ],
+    ids=["large", "deep", "list", "negative", "nan", "infinite"],
+)
+def test_bad_records_of_gpus_are_named(tmp_path: Path, name: str, value: str, problem: str) -> None:
+    path = tmp_path / "gpu.json"
+    save_record(records()[0], path)
+    text = path.read_text()
+    text, count = re.subn(rf'"{name}": [\d.]+', f'"{name}": {value}', text)
+    assert count == 1
+    path.write_text(text)
+    with pytest.raises(RecordError, match=rf"gpu\.json.*(?:{problem})"):
+        load_record(path)
+
+
+def test_a_pipe_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gpu.json")
+    with pytest.raises(RecordError, match="pipe"):
+        load_record(tmp_path / "gpu.json")
+
+
+def test_reading_imports_neither_pyg_nor_ogb(tmp_path: Path) -> None:
+    """Their readers trust files; they are for downloads alone."""
+    minesweeper(tmp_path)
+    code = (
+        "import sys; from gnnsparse.data import load_dataset; load_dataset('minesweeper', root=sys.argv[1]);"
+        "assert not {'torch_geometric', 'ogb'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_archives_are_read_from_files_alone() -> None:
+    with pytest.raises(TypeError, match="path: got BytesIO"):
+        load_matrix(io.BytesIO())  # type: ignore[arg-type]

@@ -1,0 +1,328 @@
+"""What the native module is handed is checked where it makes pointers: an error that names the argument."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import random
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse import _native
+from tests.native_calls import (
+    CSR,
+    GOOD,
+    HUGE,
+    NNZ,
+    SQUARE,
+    attached,
+    attached_bricks,
+    attached_panels,
+    attention,
+    blocked_handle,
+    column_grads,
+    coo_to_csr,
+    count_panels,
+    dense,
+    fill_blocked,
+    first_unlike,
+    heads,
+    ints,
+    longs,
+    permuted,
+    problem,
+    row_grads,
+    sddmm,
+    split,
+    spmm,
+    transposed,
+)  # fmt: skip
+
+#: Offsets that end where they have to.
+FALLING = torch.tensor([0, NNZ, 0, NNZ, NNZ, NNZ, NNZ])
+
+#: The start of the message, a function of those above, and what is wrong.
+WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+    ("x: has shape", spmm, {"x": torch.zeros(4, 4)}),
+    ("x: has shape", spmm, {"x": torch.zeros(5, 3)}),
+    ("x: is None", spmm, {"x": None}),
+    ("x: has int64", spmm, {"x": longs(20).view(5, 4)}),
+    ("x: has rows that are not contiguous", spmm, {"x": torch.zeros(4, 5).T}),
+    ("x: is not on the CPU", spmm, {"x": torch.zeros(5, 4, device="meta")}),
+    ("y: has shape", spmm, {"y": torch.zeros(5, 4)}),
+    ("y: rows overlap", spmm, {"y": torch.zeros(4).expand(6, 4)}),
+    ("values: has .* bytes", spmm, {"values": torch.zeros(NNZ - 1)}),
+    ("values: has float16", spmm, {"values": torch.zeros(NNZ).half()}),
+    ("values: is not contiguous", spmm, {"values": torch.zeros(2 * NNZ)[::2]}),
+    ("row_ids: has int64", spmm, {"row_ids": longs(6)}),
+    ("row_ids: has .* bytes", spmm, {"row_ids": ints(5)}),
+    ("col_scale: has .* bytes", spmm, {"col_scale": torch.zeros(4)}),
+    ("row_scale: has .* bytes", spmm, {"row_scale": torch.zeros(5)}),
+    ("row_scale: is not on the CPU", spmm, {"row_scale": torch.zeros(6, device="meta")}),
+    ("threads: must be at least 1", spmm, {"threads": 0}),
+    ("threads: must be at most", spmm, {"threads": 2**30}),
+    ("q: has shape", sddmm, {"q": torch.zeros(5, 4)}),
+    ("k: has shape", sddmm, {"k": torch.zeros(5, 3)}),
+    ("k: must have the dtype", sddmm, {"k": torch.zeros(5, 4).half()}),
+    ("out: has .* bytes", sddmm, {"out": torch.zeros(NNZ - 1)}),
+    ("out: has another dtype", sddmm, {"out": torch.zeros(NNZ).double()}),
+    ("out: has another dtype", sddmm, {"out": None}),
+    ("a: is 6 x 5", attention, {"problem": problem(q=heads(5))}),
+    ("v: has shape", attention, {"problem": problem(v=heads(6, 3))}),
+    ("k: has shape", attention, {"problem": problem(k=heads(5, 3))}),
+    ("k: has shape", attention, {"problem": problem(k=heads(5, 4, 1))}),
+    (
+        "bias: has values for",
+        attention,
+        {"problem": problem(bias=_native.EdgeValues(torch.zeros(1, 3, NNZ)))},
+    ),
+    ("bias: has values for", attention, {"problem": problem(bias=_native.EdgeValues(torch.zeros(NNZ + 1)))}),
+    ("seed: has int32", problem, {"seed": ints(1), "dropout_p": 0.5}),
+    ("seed: has 0 bytes", problem, {"seed": longs(0), "dropout_p": 0.5}),
+    ("dropout_p: must be in", problem, {"dropout_p": 1.0}),
+    ("dropout_p: must be in", problem, {"dropout_p": float("nan")}),
+    ("precision: code must be", problem, {"precision": 9}),
+    ("q, k and v: must have the storage dtype", problem, {"precision": 2}),
+    ("q, k and v: must be given", problem, {"q": _native.Heads()}),
+    ("out: has shape", attention, {"out": heads(6, 4)}),
+    ("out: is None", attention, {"out": _native.Heads()}),
+    ("lse: has .* bytes", attention, {"lse": torch.zeros(11)}),
+    ("row_ids: has .* bytes", attention, {"row_ids": ints(1)}),
+    ("grad: has shape", row_grads, {"grad": heads(6, 4)}),
+    ("dq: has shape", row_grads, {"dq": heads(5)}),
+    ("delta: has .* bytes", row_grads, {"delta": torch.zeros(11)}),
+    ("dbias: must be float32", row_grads, {"dbias": _native.EdgeValues(torch.zeros(1, 2, NNZ).half())}),
+    ("dbias: is shared", row_grads, {"dbias": _native.EdgeValues(torch.zeros(1, 1, NNZ))}),
+    ("a: is 6 x 6", column_grads, {"a": SQUARE.view}),
+    ("nnz_index_map: has .* bytes", column_grads, {"nnz_index_map": ints(NNZ - 1)}),
+    ("nnz_index_map: is None", column_grads, {"nnz_index_map": None}),
+    ("dk: has shape", column_grads, {"dk": heads(6)}),
+    ("dv: has shape", column_grads, {"dv": heads(5, 4)}),
+    ("panel: must be a positive multiple", blocked_handle, {"window": 0}),
+    ("panel: must be a positive multiple", blocked_handle, {"panel": 12}),
+    ("panel: must be a positive multiple", blocked_handle, {"panel": -8}),
+    ("panel and block: must be at most", blocked_handle, {"panel": 2**30}),
+    ("block: must be a positive multiple", blocked_handle, {"brick": 0}),
+    ("block: must be a positive multiple", blocked_handle, {"brick": 5}),
+    ("lane_order: goes with", blocked_handle, {"lane_order": True}),
+    ("encoding: must be 0", blocked_handle, {"encoding": 3}),
+    ("rows: must not be negative", blocked_handle, {"rows": -1}),
+    ("cols: must not be negative", blocked_handle, {"cols": -1}),
+    ("nnz: must not be negative", blocked_handle, {"nnz": -1}),
+    ("rows and cols: must be below", blocked_handle, {"rows": 2**31}),
+    ("panel_ptr: has int32", attached, {"panel_ptr": ints(2)}),
+    ("panel_ptr: must have at least one", attached, {"panel_ptr": None}),
+    ("panel_ptr: has more panels", attached, {"panel_ptr": longs(3)}),
+    ("panel_ptr: runs from 0 to 7", attached, {"panel_ptr": torch.tensor([0, 7])}),
+    ("columns: has int64", attached, {"columns": longs(16)}),
+    ("bitmap: has .* bytes", attached, {"bitmap": torch.zeros(3, dtype=torch.uint8)}),
+    ("bitmap: has int32", attached, {"bitmap": ints(16)}),
+    ("brick_rows: goes together", attached, {"brick_ptr": longs(2)}),
+    ("values: has .* bytes", attached, {"name": "me-bcrs", "values": torch.zeros(3).half()}),
+    ("value_ptr: has .* bytes", attached, {"name": "rs-tile", "value_ptr": longs(0)}),
+    ("slot_scale: has .* bytes", attached, {"slot_scale": torch.zeros(3).half()}),
+    ("rows: must not be negative", coo_to_csr, {"rows": -1}),
+    ("indptr: has .* bytes", coo_to_csr, {"rows": HUGE}),
+    ("indices: has .* bytes", coo_to_csr, {"indices": ints(3)}),
+    ("nnz_index: has .* bytes", coo_to_csr, {"nnz_index": longs(3)}),
+    ("nnz_index: has float32", coo_to_csr, {"nnz_index": torch.zeros(4)}),
+    ("window: must be at least 1", split, {"window": 0}),
+    ("window: must be at least 1", split, {"window": -HUGE}),
+    ("short_nnz: must not be negative", split, {"short_nnz": -1}),
+    ("residual: has .* bytes", split, {"residual": ints(5)}),
+    ("indptr: has .* bytes", transposed, {"indptr": longs(5)}),
+    ("source: has .* bytes", transposed, {"source": ints(NNZ - 1)}),
+    ("order: has .* bytes", permuted, {"order": ints(5)}),
+    ("order: element 0 is 6", permuted, {"order": ints(6, 6)}),
+    ("order: element 0 is -1", permuted, {"order": ints(6, -1)}),
+    ("order: is no permutation", permuted, {"order": ints(6, int(CSR.degrees.argmax()))}),
+    ("row: element 0 is 6", coo_to_csr, {"edges": _native.Edges(longs(4, 6), longs(4))}),
+    ("col: element 0 is -1", coo_to_csr, {"edges": _native.Edges(ints(4), ints(4, -1))}),
+    ("source: is None", permuted, {"source": None}),
+    ("format: has no arrays", count_panels, {"format": blocked_handle()}),
+    ("format: has no arrays", fill_blocked, {"format": blocked_handle()}),
+    ("format: is of another matrix", count_panels, {"a": SQUARE.view}),
+    ("columns: has .* bytes", count_panels, {"columns": longs(0)}),
+    ("format: has no arrays", first_unlike, {"format": blocked_handle()}),
+    ("format: is of another matrix", first_unlike, {"a": SQUARE.view}),
+    ("indptr: must never decrease", first_unlike, {"a": _native.Csr(FALLING, CSR.indices, 5)}),
+    ("bitmap: is None", first_unlike, {"format": attached(bitmap=None)}),
+    ("panel_ptr: must never decrease", first_unlike, {"format": attached_panels(0, 32, 16)}),
+    ("panel_ptr: has panels of broken blocks", first_unlike, {"format": attached_panels(0, 8, 16)}),
+    ("panel_rows: element 1 is no row", first_unlike, {"format": attached_panels(0, 16, 16, rows=(0, 7))}),
+    ("brick_ptr: must never decrease", first_unlike, {"format": attached_bricks(longs(2, 1), ints(1))}),
+    (
+        "brick_rows: element 0 is 1",
+        first_unlike,
+        {"format": attached_bricks(torch.tensor([0, 1]), ints(1, 1))},
+    ),
+    (
+        "brick_rows: element 0 is -1",
+        first_unlike,
+        {"format": attached_bricks(torch.tensor([0, 1]), ints(1, -1))},
+    ),
+    (
+        "brick_ptr: does not go with lane order",
+        first_unlike,
+        {"format": attached("panel", brick_ptr=torch.tensor([0, 1]), brick_rows=ints(1))},
+    ),
+    ("threads: must be at least 1", first_unlike, {"threads": 0}),
+    ("brick: bricks are counted", count_panels, {"bricks": longs(1)}),
+    ("bitmap: is None", fill_blocked, {"format": attached(bitmap=None)}),
+    ("value_index: is None", fill_blocked, {"format": attached("me-bcrs")}),
+    ("panel_values: is None", fill_blocked, {"format": attached("rs-tile"), "value_index": longs(NNZ)}),
+]
+
+
+@pytest.mark.parametrize("function", GOOD, ids=lambda f: f.__name__)
+def test_right_arguments_are_accepted(function: Callable[..., Any]) -> None:
+    """Otherwise the errors below might have another cause."""
+    function()
+
+
+@pytest.mark.parametrize(
+    ("message", "function", "wrong"), WRONG, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_wrong_arguments_are_named(message: str, function: Callable[..., Any], wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        function(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("indptr: must have at least one", lambda: _native.Csr(longs(0), ints(0), 5)),
+        ("indptr: runs from 0 to 0", lambda: _native.Csr(longs(3), ints(2), 5)),
+        ("indptr: has int32", lambda: _native.Csr(ints(3), ints(0), 5)),
+        ("indices: has int64", lambda: _native.Csr(longs(3), longs(0), 5)),
+        ("cols: must not be negative", lambda: _native.Csr(longs(3), ints(0), -1)),
+        ("rows and cols: must be below", lambda: _native.Csr(longs(3), ints(0), 2**31)),
+        ("indices: is on another device", lambda: _native.Csr(longs(3), ints(2).to("meta"), 5)),
+        ("dense: has rows that are not contiguous", lambda: _native.Dense(torch.zeros(4, 6).T)),
+        ("dense: is None", lambda: _native.Dense(None)),  # type: ignore[arg-type]
+        ("dense: has int64", lambda: _native.Dense(torch.zeros(4, 6).long())),
+        ("heads: has rows that are not", lambda: _native.Heads(torch.zeros(1, 2, 3, 4).transpose(2, 3))),
+        ("edge values: has edges that are not", lambda: _native.EdgeValues(torch.zeros(2, 3, 8)[:, :, ::2])),
+        ("col: must have the length", lambda: _native.Edges(longs(3), longs(4))),
+        ("col: must have the length", lambda: _native.Edges(longs(3), ints(3))),
+        ("format: stores no entries",
+         lambda: _native.fill_entries(CSR.view, attached(), ints(32), torch.zeros(NNZ).half(), ints(4), 1)),
+        ("banks: has .* bytes", lambda: _native.count_entries(ints(31), longs(1))),
+        ("height: must be at least 1", lambda: _native.count_columns(CSR.view, None, 0, longs(9), 1)),
+        ("counts: has .* bytes", lambda: _native.count_columns(CSR.view, None, 2, longs(2), 1)),
+        ("matrix: must be square", lambda: _native.community_order(CSR.view, 1, 1.0, ints(6), 1)),
+        ("rounds: must be at least 1", lambda: _native.community_order(SQUARE.view, 0, 1.0, ints(6), 1)),
+        ("resolution: must be above 0", lambda: _native.community_order(SQUARE.view, 1, -1.0, ints(6), 1)),
+        ("order: has .* bytes", lambda: _native.community_order(SQUARE.view, 1, 1.0, ints(5), 1)),
+        ("matrix: must be square", lambda: _native.add_self_loops(CSR.view, longs(7), None, None, 1)),
+        ("indptr: has .* bytes", lambda: _native.add_self_loops(SQUARE.view, longs(6), None, None, 1)),
+        ("indices: has .* bytes", lambda: _native.add_self_loops(SQUARE.view, longs(7), ints(1), ints(9), 1)),
+        ("limit: must not be negative", lambda: _native.first_out_of_range(longs(3), -1, 1)),
+        ("values: has float32", lambda: _native.first_out_of_range(torch.zeros(3), 5, 1)),
+        ("threads: must be at least 1", lambda: _native.first_decreasing(longs(3), 0)),
+        ("indptr: must never decrease", lambda: _native.is_canonical(longs(3, 9), ints(2), 1)),
+        ("values: has float32", lambda: _native.is_permutation(torch.zeros(3), 1)),
+        ("values: is not contiguous", lambda: _native.is_permutation(longs(6)[::2], 1)),
+        ("threads: must be at least 1", lambda: _native.is_permutation(longs(3), 0)),
+        ("out: has .* bytes", lambda: _native.cpu_round_tf32(torch.zeros(4), torch.zeros(3), 1)),
+        ("source: has float16", lambda: _native.cpu_round_tf32(torch.zeros(4).half(), torch.zeros(4), 1)),
+        ("scores: has .* bytes", lambda: _native.cpu_softmax(CSR.view, torch.zeros(1), torch.zeros(NNZ), 1)),
+        ("grad: is None", lambda: _native.cpu_softmax_grad(  # type: ignore[arg-type]
+            CSR.view, torch.zeros(NNZ), None, torch.zeros(NNZ), 1)),
+    ],
+)  # fmt: skip
+def test_more_wrong_arguments(message: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=f"^({message})"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "junk", [0, 8, "a", b"x", [1], object(), torch.zeros(3).to_sparse(), torch.float32, torch.zeros(2, 2, 2)]
+)
+def test_what_is_no_array_is_a_type_error(junk: Any) -> None:
+    """Addresses, too: they say nothing of what lies there."""
+    calls = [
+        lambda: _native.Dense(junk), lambda: _native.Heads(junk),
+    ]  # fmt: skip
+    if not isinstance(junk, torch.Tensor) or junk.layout != torch.strided:
+        calls += [
+            lambda: _native.Csr(junk, ints(0), 3), lambda: spmm(values=junk), lambda: attached(bitmap=junk),
+            lambda: _native.EdgeValues(junk), lambda: _native.WorkList(junk, None, 0),
+        ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_a_rejected_array_changes_nothing() -> None:
+    handle = attached()
+    with pytest.raises(ValueError, match="bitmap"):
+        handle.attach(None, torch.tensor([0, 16]), ints(16), torch.zeros(1, dtype=torch.uint8), *[None] * 5)
+    _native.fill_blocked(CSR.view, handle, None, None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "dtype"),
+    [
+        (lambda t: _native.Csr(t, ints(0), 3), (3,), torch.int64),
+        (lambda t: _native.Dense(t), (3, 4), torch.float32),
+        (lambda t: _native.Heads(t), (1, 2, 3, 4), torch.float16),
+        (lambda t: _native.EdgeValues(t), (1, 2, 3), torch.float32),
+        (lambda t: _native.EdgeValues(t), (3,), torch.float32),
+        (lambda t: _native.Edges(longs(3), t), (3,), torch.int64),
+        (lambda t: _native.StoredRows(None, None, t), (3,), torch.float32),
+        (lambda t: _native.WorkList(t, None, 0), (4,), torch.int32),
+        (lambda t: _native.CsrLanes(1, 1, 1, t), (4,), torch.int32),
+        (lambda t: attached(columns=t), (16,), torch.int32),
+        (lambda t: problem(seed=t), (1,), torch.int64),
+        (lambda t: problem(q=_native.Heads(t)), (1, 2, 6, 4), torch.float32),
+        (lambda t: _native.AttentionRows(_native.Heads(), t), (4,), torch.float32),
+        (lambda t: _native.DkvPartials(t, 1, ints(1), ints(1)), (4,), torch.uint8),
+    ],
+)
+def test_a_handle_keeps_its_tensors_alive(
+    make: Callable[[torch.Tensor], Any], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    tensor = torch.zeros(shape, dtype=dtype)
+    alive = weakref.ref(tensor)
+    handle = make(tensor)
+    del tensor
+    gc.collect()
+    assert alive() is not None
+    del handle
+    gc.collect()
+    assert alive() is None
+
+
+ARRAYS = [
+    None, longs(0), longs(7), longs(6), ints(6), ints(NNZ), longs(NNZ), torch.zeros(NNZ), torch.zeros(12),
+    torch.zeros(NNZ).half(), torch.zeros(64, dtype=torch.uint8), torch.zeros(0), ints(1 << 10)[::2],
+    torch.zeros(6, device="meta"), 0, 8, "x",
+]  # fmt: skip
+NUMBERS = [-HUGE, -1, 0, 1, 2, 5, 8, 2**31, HUGE, 1.5, None]
+HANDLES = [
+    CSR.view, SQUARE.view, dense(5, 4), dense(6, 4), heads(6), heads(5), _native.Heads(),
+    _native.EdgeValues(), _native.EdgeValues(torch.zeros(NNZ)), blocked_handle(), attached(),
+    attached("me-bcrs"), attached("rs-tile"), problem(), _native.Edges(longs(NNZ), longs(NNZ)),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_any_arguments_end_in_a_result_or_an_error(seed: int) -> None:
+    """Right ones with a few replaced by others: what passes the checks has to be safe to run."""
+    draw = random.Random(seed)
+    arguments = {function: re.findall(r'"(\w+)"[:,]', inspect.getsource(function)) for function in GOOD}
+    for _ in range(400):
+        function = draw.choice(GOOD)
+        names = draw.choices(arguments[function], k=2)
+        changed = {name: draw.choice(ARRAYS + NUMBERS + HANDLES) for name in names}
+        try:
+            function(**changed)
+        except (ValueError, TypeError, MemoryError):
+            pass

@@ -1,0 +1,249 @@
+"""Run folders: one run each, also when runs start at the same time, and errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import os
+import resource
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnnsparse.training import PreprocessConfig, RunFolder, RunFolderError, TrainerConfig, fit
+from gnnsparse.training.folders import MARK, make_new
+from tests.tasks import toy_task
+
+FORK = multiprocessing.get_context("fork")
+#: Processes that start together.
+CROWD = 8
+#: The folders of this process, which are locked as long as they are here.
+KEPT: list[RunFolder] = []
+
+
+def together(work: Callable[[Any, Path], Any], path: Path, count: int = CROWD) -> list[Any]:
+    """What `work` returns in processes that begin at the same time and live until all have done it."""
+    results, gate, end = FORK.Queue(), FORK.Barrier(count), FORK.Barrier(count)
+
+    def run() -> None:
+        gate.wait()
+        results.put(work(end, path))
+        end.wait()
+
+    processes = [FORK.Process(target=run) for _ in range(count)]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    return found
+
+
+def claimed(_: Any, path: Path) -> str:
+    try:
+        KEPT.append(RunFolder.claim(path))
+    except RunFolderError as error:
+        return str(error)
+    return "claimed"
+
+
+def new(_: Any, path: Path) -> str:
+    made = make_new(path)
+    KEPT.append(RunFolder.claim(made))
+    return str(made)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_of_runs_that_start_together_one_has_the_folder(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "a" / "run"
+    if exists:
+        path.mkdir(parents=True)
+    found = together(claimed, path)
+    assert found.count("claimed") == 1
+    assert all("is the folder of another run" in text for text in found if text != "claimed")
+    assert os.listdir(path) == [MARK]
+
+
+def test_of_runs_that_resume_together_one_has_the_folder(tmp_path: Path) -> None:
+    RunFolder.claim(tmp_path).finish()
+    last = tmp_path / "checkpoints" / "last.ckpt"
+
+    def resumed(_: Any, path: Path) -> str:
+        try:
+            KEPT.append(RunFolder.claim(path, resume=last))
+        except RunFolderError as error:
+            return str(error)
+        return "claimed"
+
+    found = together(resumed, tmp_path)
+    assert found.count("claimed") == 1
+    assert all("a run is writing to" in text for text in found if text != "claimed")
+
+
+def test_new_folders_of_runs_that_start_together_differ(tmp_path: Path) -> None:
+    found = together(new, tmp_path / "a" / "10-20-30-gcn")
+    assert len(set(found)) == CROWD
+    names = {"10-20-30-gcn", *(f"10-20-30-gcn-{number}" for number in range(2, CROWD + 1))}
+    assert {Path(name).name for name in found} == names
+
+
+def test_a_second_run_is_refused_unless_it_resumes_the_first(tmp_path: Path) -> None:
+    first = RunFolder.claim(tmp_path / "a")
+    last = tmp_path / "a" / "checkpoints" / "last.ckpt"
+    for resume in (None, last):
+        with pytest.raises(RunFolderError, match=r"^folder: .*accepted: another folder"):
+            RunFolder.claim(tmp_path / "a", resume=resume)
+    first.finish()
+    elsewhere = tmp_path / "b" / "checkpoints" / "last.ckpt"
+    for resume in (None, elsewhere):
+        message = (
+            r"^hydra\.run\.dir: .* is the folder of another run, started 20.* by process \d+; accepted: "
+        )
+        with pytest.raises(RunFolderError, match=message):
+            RunFolder.claim(tmp_path / "a", option="hydra.run.dir", resume=resume)
+    second = RunFolder.claim(tmp_path / "a", resume=last)
+    second.release()  # refused for another reason: the folder stays the first one's
+    assert (tmp_path / "a" / MARK).exists()
+
+
+def test_a_run_that_was_killed_can_be_resumed(tmp_path: Path) -> None:
+    ready = FORK.Event()
+
+    def run() -> None:
+        KEPT.append(RunFolder.claim(tmp_path))
+        ready.set()
+        time.sleep(60)
+
+    process = FORK.Process(target=run)
+    process.start()
+    assert ready.wait(30)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    with pytest.raises(RunFolderError, match="a run is writing to"):
+        RunFolder.claim(tmp_path, resume=last)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    RunFolder.claim(tmp_path, resume=last).finish()
+
+
+@pytest.mark.parametrize("name", ["result.json", "checkpoints", "logs", "multirun.yaml"])
+def test_a_folder_with_results_is_not_new(tmp_path: Path, name: str) -> None:
+    """Also without a mark, which earlier versions did not make; and a link that leads nowhere."""
+    (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RunFolderError, match="is the folder of another run; accepted"):
+        RunFolder.claim(tmp_path)
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    RunFolder.claim(tmp_path).release()
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_files_of_earlier_runs_are_kept(tmp_path: Path) -> None:
+    folder = RunFolder.claim(tmp_path)
+    for number in range(3):
+        assert folder.first_free("result.json") == "result.json"
+        (tmp_path / "result.json").write_text(str(number))
+        folder.keep_earlier("result.json")
+    assert [(tmp_path / f"result-{number}.json").read_text() for number in (1, 2, 3)] == ["0", "1", "2"]
+    folder.keep_earlier("result.json")  # there is none
+    (tmp_path / ".hydra").mkdir()
+    assert folder.first_free(".hydra") == ".hydra-1"
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Permissions do not stop root, as which tests run in containers."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_folders_that_can_not_be_written_to(tmp_path: Path) -> None:
+    file, closed = tmp_path / "file", tmp_path / "closed"
+    file.write_text("")
+    closed.mkdir(0o555)
+    for path in (file, file / "run"):
+        for claim in (RunFolder.claim, make_new) if path != file else (RunFolder.claim,):
+            with pytest.raises(RunFolderError, match=r"^folder: .* can't be written to \("):
+                claim(path)
+    with as_nobody():
+        for path in (closed, closed / "run"):
+            with pytest.raises(
+                RunFolderError, match=r"can't be written to \(Permission denied\); accepted: "
+            ):
+                RunFolder.claim(path)
+        with pytest.raises(RunFolderError, match=r"can't be written to \(Permission denied\); accepted: "):
+            make_new(closed / "run")
+    assert file.read_text() == ""
+
+
+@contextlib.contextmanager
+def files_end_at(nbytes: int) -> Iterator[None]:
+    """Writes beyond a size fail, as on a full disk. For child processes: pytest's own files have no limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_shows_before_training(tmp_path: Path) -> None:
+    with files_end_at(10), pytest.raises(RunFolderError, match=r"can't be written to \(File too large\)"):
+        RunFolder.claim(tmp_path)
+    assert os.listdir(tmp_path) == []
+    folder = RunFolder.claim(tmp_path)
+    with pytest.raises(
+        RunFolderError, match=r"MB free, and the weights take 1000000000000\.0 MB; accepted: "
+    ):
+        folder.check_space(10**18, "the weights")
+
+
+def test_a_disk_that_fills_up_costs_the_files_and_not_the_training(tmp_path: Path) -> None:
+    from gnnsparse.training import FullGraphData, NodeClassifier, OptimizerConfig, RunFolderWarning
+    from models import GCN
+
+    def run(folder: Path | None) -> Any:
+        import torch
+
+        torch.manual_seed(0)
+        task = toy_task()
+        module = NodeClassifier(GCN(task.num_features, 16, 3), task, OptimizerConfig(), 8)
+        data = FullGraphData(task, preprocess=PreprocessConfig(cache=False))
+        settings = TrainerConfig(max_epochs=8, progress=False, log_every=2, checkpoint_seconds=0)
+        return fit(module, data, settings, folder=folder)
+
+    want = run(None)
+    with warnings.catch_warnings(record=True) as caught, files_end_at(300):
+        warnings.simplefilter("always")
+        got = run(tmp_path)
+    texts = [str(one.message) for one in caught if one.category is RunFolderWarning]
+    assert any(
+        text.startswith(f"the checkpoints in {tmp_path / 'checkpoints'} can't be written") for text in texts
+    )
+    assert any(text.startswith("CSVLogger can't write to") for text in texts)
+    assert (got.metrics, got.best_epoch) == (want.metrics, want.best_epoch)
+    assert os.listdir(tmp_path / "checkpoints") == []
+
+
+def test_no_file_system_lock_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    RunFolder.claim(tmp_path).finish()
+    with pytest.raises(RunFolderError, match="is the folder of another run"):
+        RunFolder.claim(tmp_path)

@@ -1,0 +1,295 @@
+"""Operands that several threads share: what they compute on demand, and what is alive while they use it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse import SparseGraph, SparseOperand, cuda_path
+from gnnsparse.kept import Kept, Key
+from gnnsparse.kernel_cache import Product
+from gnnsparse.nn import SparseLinear
+from gnnsparse.ops.spmm.schema import backend
+from gnnsparse.plan import CsrPlan
+from gnnsparse.testing import random_graph
+from tests.gpu_paths import RecordingPath
+from tests.helpers import PRECISIONS
+from tests.together import run_together
+
+THREADS, NODES = 8, 40
+Operation = Callable[[SparseOperand], list[torch.Tensor]]
+
+
+def operations(x: torch.Tensor, weights: torch.Tensor) -> list[Operation]:
+    """Every operation and its gradients, each as what the first call of an operand may be."""
+
+    def with_gradients(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> list[torch.Tensor]:
+        leaves = [t.detach().clone().requires_grad_() for t in inputs]
+        out = function(*leaves)
+        return [out.detach(), *torch.autograd.grad(out.sum(), leaves)]
+
+    heads = x.view(NODES, 2, -1).transpose(0, 1)
+    return [
+        lambda a: [a @ x],
+        lambda a: [a.T @ x],
+        lambda a: [gnnsparse.spmm(a, x, weights[: a.nnz])],
+        lambda a: [gnnsparse.sddmm(a, x, x)],
+        lambda a: [gnnsparse.edge_softmax(a, weights[: a.nnz])],
+        lambda a: [gnnsparse.attention(a, heads, heads, heads)],
+        lambda a: [a.to_coo_order(a.T.transpose_values(weights[: a.nnz]))],
+        lambda a: [a.T.from_coo_order(weights[: a.num_edges])],
+        lambda a: with_gradients(lambda x: a @ x, x),
+        lambda a: with_gradients(lambda x, w: gnnsparse.spmm(a, x, w), x, weights[: a.nnz]),
+        lambda a: with_gradients(lambda q, k: gnnsparse.sddmm(a, q, k), x, x.flip(0)),
+        lambda a: with_gradients(lambda s: gnnsparse.edge_softmax(a, s) * weights[: a.nnz], weights[: a.nnz]),
+        lambda a: with_gradients(
+            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b), heads, heads, heads, weights[: a.nnz]
+        ),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def graphs() -> list[SparseGraph]:
+    return [random_graph(NODES, NODES, 0.1, hubs=1, empty_rows=0.1, seed=seed) for seed in range(4)]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """The kernels run in the threads of the test alone."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread is interrupted whenever it is about to compute a value, and when it has computed one."""
+    get = Kept.get
+
+    def slowly(make: Callable[[], object]) -> object:
+        time.sleep(1e-5)
+        made = make()
+        time.sleep(1e-5)
+        return made
+
+    monkeypatch.setattr(Kept, "get", lambda kept, key, make: get(kept, key, lambda: slowly(make)))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread", "interrupted")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("values", ["given", "gcn"])
+def test_the_first_calls_of_2000_operands(graphs: list[SparseGraph], precision: str, values: str) -> None:
+    """250 of each kind. All threads make the first call at once: half of them the same, half others."""
+    x, weights = torch.randn(NODES, 16), torch.linspace(-1, 1, 4 * NODES * NODES)
+    calls = operations(x, weights)
+
+    def prepared(number: int) -> SparseOperand:
+        options = {"values": "gcn"} if values == "gcn" else {}
+        graph = graphs[number % len(graphs)]
+        return gnnsparse.prepare(graph, precision=precision, reorder="degree", cache=False, **options)
+
+    expected = [[call(prepared(number)) for call in calls] for number in range(len(graphs))]
+    operands = [prepared(number) for number in range(250)]
+
+    def work(thread: int, start: threading.Barrier) -> None:
+        for number, operand in enumerate(operands):
+            start.wait()
+            first = number + (thread // 2 if thread % 2 else 0)
+            for turn in range(3):
+                at = (first + turn) % len(calls)
+                got = calls[at](operand)
+                # Memory that was given back too early holds something else now.
+                _ = [torch.full((size,), torch.nan) for size in (operand.nnz, operand.nnz // 2, NODES)]
+                for one, right in zip(got, expected[number % len(graphs)][at], strict=True):
+                    assert torch.equal(one, right), f"operation {at} of operand {number}"
+
+    run_together(THREADS, work)
+    # What was made under contention stays right.
+    for number, operand in enumerate(operands[:40]):
+        for call, right in zip(calls, expected[number % len(graphs)], strict=True):
+            for one, other in zip(call(operand), right, strict=True):
+                assert torch.equal(one, other)
+
+
+@dataclass(frozen=True)
+class _Key(Key[object]):
+    number: int
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_a_value_is_made_once() -> None:
+    kept, made, seen = Kept(threading.RLock(), torch.device("cpu")), list[int](), list[object]()
+
+    def work(thread: int, start: threading.Barrier) -> None:
+        for number in range(200):
+            start.wait()
+            seen.append(
+                (number, kept.get(_Key(number), lambda number=number: (made.append(number), object())[1]))
+            )
+
+    run_together(THREADS, work)
+    assert made == list(range(200))
+    assert len(set(seen)) == 200
+
+
+def test_on_a_gpu_a_value_is_complete_before_another_thread_sees_it() -> None:
+    """The stream on which it is computed has finished: the thread that sees it may be on another stream."""
+
+    class Path(RecordingPath):
+        finished = False
+
+        def finish(self, device: torch.device) -> None:
+            assert key not in kept._values
+            self.finished = True
+
+    key, path = _Key(1), Path()
+    with cuda_path.use(path):
+        kept = Kept(threading.RLock(), torch.device("cpu"))
+        kept.get(key, object)
+    assert path.finished
+
+
+def test_threads_get_one_transpose(graphs: list[SparseGraph]) -> None:
+    """Also of a transpose whose original was freed."""
+    operands = [gnnsparse.prepare(graphs[0], cache=False).T for _ in range(100)]
+    gc.collect()
+    found: list[tuple[int, SparseOperand]] = []
+
+    def work(thread: int, start: threading.Barrier) -> None:
+        for number, operand in enumerate(operands):
+            start.wait()
+            found.append((number, operand.T))
+
+    run_together(THREADS, work)
+    assert len({(number, id(other)) for number, other in found}) == len(operands)
+    assert all(other.T is operands[number] for number, other in found)
+
+
+def test_operands_are_freed_while_their_products_run(graphs: list[SparseGraph]) -> None:
+    """Each call is the last that knows its operand."""
+    x = torch.randn(NODES, 16)
+    right = [gnnsparse.prepare(graph, precision="fp16", cache=False) @ x for graph in graphs]
+    calls = [
+        [gnnsparse.prepare(graphs[i % 4], precision="fp16", cache=False).__matmul__ for i in range(50)]
+        for _ in range(4)
+    ]
+
+    def work(thread: int, start: threading.Barrier) -> None:
+        start.wait()
+        for number in range(50):
+            if thread < 4:
+                call, calls[thread][number] = calls[thread][number], None  # type: ignore[call-overload]
+                got = call(x)
+                del call
+                assert torch.equal(got, right[number % 4])
+            else:
+                _ = [torch.full((size,), torch.nan) for size in range(100, 400)]
+
+    run_together(THREADS, work)
+
+
+@pytest.mark.parametrize("weights", ["gcn", None])
+@pytest.mark.parametrize("kernel", ["cpu", "csr", "window", "panel"])
+def test_a_bound_call_keeps_what_it_reads(kernel: str, weights: str | None) -> None:
+    """Another thread may be inside of it when the operand is freed."""
+    path = RecordingPath()
+    with cuda_path.use(path if kernel != "cpu" else cuda_path.path()):
+        graph = random_graph(200, 200, 0.05, weighted=False)
+        a = gnnsparse.prepare(graph, values=weights, precision="fp16", cache=False)
+        plan = None if kernel == "cpu" else gnnsparse.plan.Plan(kernel)
+        x = torch.randn(200, 64).half()
+        call = backend(x.device).bind(a.kernels, 64, x.dtype, False, plan)
+        right = None if kernel != "cpu" else call(x, None)
+        arrays = [weakref.ref(t) for t in (a.kernels.csr.indices, a.kernels.csr.indptr)]
+        blocked = a.kernels.blocked
+        if kernel == "window":
+            assert blocked is not None
+            arrays = [weakref.ref(t) for t in blocked.arrays.values()]
+        elif kernel == "panel":
+            arrays = [weakref.ref(t) for t in a.kernels.panel(plan.height).arrays.values()]  # type: ignore
+        if weights and kernel in ("window", "panel"):
+            scales = [v for v in a.kernels.kept.all_values() if isinstance(v, torch.Tensor)]
+            arrays += [weakref.ref(v) for v in scales if v.dtype == torch.float16]
+            del scales
+        del a, blocked, graph
+        gc.collect()
+        assert all(array() is not None for array in arrays)
+        if right is not None:
+            assert torch.equal(call(x, None), right)
+        del call
+        path.calls.clear()
+        gc.collect()
+        assert all(array() is None for array in arrays)
+
+
+def test_a_plan_that_was_replaced_is_not_used_again(recorded: RecordingPath) -> None:
+    """A thread may have bound a call by the former plan, and have yet to note that its arguments passed."""
+    a = gnnsparse.prepare(random_graph(200, 200, 0.05), precision="fp16", cache=False)
+    x = torch.randn(200, 64).half()
+    _ = a @ x
+    ((form, former),) = a.kernels.accepted.items()
+    a.kernels.use_plan(Product("spmm", 64), CsrPlan())
+    a.kernels.accepted[form] = former
+    _ = a @ x
+    assert recorded.names()[-1] == "cuda_spmm_csr"
+    assert a.kernels.accepted[form] is not former
+
+
+def test_memory_waits_for_every_stream_that_read_it() -> None:
+    """Freed memory of a GPU belongs to one stream, which could use it for another tensor at once."""
+
+    class Path(RecordingPath):
+        def __init__(self) -> None:
+            super().__init__()
+            self.uses: dict[int, set[int]] = {}
+
+        def record_use(self, tensor: torch.Tensor, stream: int) -> None:
+            self.uses.setdefault(stream, set()).add(tensor.data_ptr())
+
+    path = Path()
+    with cuda_path.use(path):
+        a = gnnsparse.prepare(random_graph(200, 200, 0.05), precision="fp16", cache=False)
+        x = torch.randn(200, 64).half()
+        calls: list[Callable[[SparseOperand], object]] = [
+            lambda a: a @ x,
+            lambda a: gnnsparse.sddmm(a, x, x),
+            lambda a: gnnsparse.edge_softmax(a, torch.ones(a.nnz)),
+            lambda a: gnnsparse.attention(a, x, x, x),
+            lambda a: a.T @ x,
+        ]
+        for stream, call in enumerate(calls):
+            path._stream = stream
+            call(a)
+        kernels = a.kernels
+        work = next(v for v in kernels.kept.all_values() if type(v).__name__ == "WorkList")
+        arrays = {t.data_ptr() for t in (kernels.csr.indices, kernels.values, work.items) if t is not None}
+        del a, kernels, work
+        gc.collect()
+    assert set(path.uses) == set(range(5))
+    assert all(arrays <= uses for uses in path.uses.values())
+
+
+def test_a_layer_whose_state_is_loaded_meanwhile() -> None:
+    layer = SparseLinear.from_dense(torch.nn.Linear(30, 20), sparsity=0.8)
+    state, x = layer.state_dict(), torch.randn(4, 30)
+    right = layer(x).detach()
+
+    def work(thread: int, start: threading.Barrier) -> None:
+        start.wait()
+        for _ in range(50):
+            if thread == 0:
+                layer.load_state_dict(state)
+            else:
+                assert torch.equal(layer(x), right)
+
+    run_together(4, work)

@@ -1,0 +1,160 @@
+"""Options of train.py that can't be right are refused by name, in one sentence, before data is loaded."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+import train
+from gnnsparse.data import register_dataset
+from gnnsparse.tasks import TASKS
+from tests.configs import composed
+
+LOADED: list[int] = []
+
+
+def load() -> Any:
+    LOADED.append(1)
+    raise AssertionError("the data was loaded")
+
+
+@pytest.fixture(autouse=True)
+def unloadable(registrations: None) -> None:
+    register_dataset("unloadable", task="node")(load)
+
+
+@functools.cache
+def base() -> DictConfig:
+    return composed("dataset=unloadable")
+
+
+def refusal(options: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line that train.py prints; the options are set whatever their types are, None removes a group."""
+    cfg = copy.deepcopy(base())
+    OmegaConf.set_struct(cfg, False)
+    for option, value in options.items():
+        OmegaConf.update(cfg, option, value, merge=False)
+    LOADED.clear()
+    with pytest.raises(SystemExit) as end:
+        train.run(cfg, folder)
+    printed = capsys.readouterr()
+    assert (end.value.code, printed.out, LOADED) == (2, "", [])
+    assert printed.err.count("\n") == 1
+    assert not folder.exists() or not any(folder.iterdir())
+    return printed.err.removeprefix("train.py: ").rstrip("\n")
+
+
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trainer": None}, "trainer: got None; accepted: a name, as in --help, and its options"),
+        ({"model": 3}, "model: got 3; accepted: a name"),
+        ({"dataset": "digits"}, "dataset: got 'digits'; accepted: a name"),
+        ({"optimizer": [1]}, "optimizer: got [1]; accepted: a name"),
+        ({"model.name": None}, "model: got NoneType; accepted: one of gcn, agnn"),
+        ({"model.name": "../x"}, "model: got '../x'; accepted: gcn, agnn"),
+        ({"dataset.name": 5}, "dataset.name: got int"),
+        ({"model.hidden_channels": 10**12}, "model: training 3000000000001 parameters"),
+        ({"model.hidden_channels": 2**62}, "model"),
+        ({"model.hidden_channels": 2**70}, "model"),
+        ({"model.num_layers": 10**9}, "model.num_layers: got 1000000000; accepted: at most 10000"),
+        ({"model.hidden_channels": [8]}, "model.hidden_channels: got list; accepted: a positive integer"),
+        ({"model.dropout": {"p": 1}}, "model.dropout: got dict; accepted: a number in [0, 1)"),
+        ({"model.out_channels": 3}, "model: "),
+        ({"trainer.max_epochs": 2**31}, "trainer.max_epochs: got 2147483648; accepted: at most 2147483647"),
+        ({"trainer.max_epochs": 10.0}, "trainer.max_epochs: got 10.0; accepted: an integer, at least 1"),
+        ({"trainer.log_every": True}, "trainer.log_every: got True; accepted: an integer, at least 1"),
+        ({"trainer.patience": 0}, "trainer.patience: got 0; accepted: an integer, at least 1"),
+        ({"trainer.patience": HUGE}, "trainer.patience: got 1000"),
+        ({"trainer.checkpoint": "yes"}, "trainer.checkpoint: got str; accepted: True or False"),
+        ({"trainer.checkpoint_seconds": float("inf")}, "trainer.checkpoint_seconds: got inf; accepted"),
+        ({"optimizer.lr": HUGE}, "optimizer.lr: got an integer of 1329 bits; accepted: a number above 0"),
+        ({"optimizer.lr": float("nan")}, "optimizer.lr: got nan; accepted: a number above 0"),
+        ({"optimizer.weight_decay": -1}, "optimizer.weight_decay: got -1; accepted: a number, 0 or more"),
+        ({"optimizer.decay": ["first"]}, "optimizer.decay: got ['first']; accepted: first, all"),
+        ({"optimizer.momentum": 1}, "optimizer.momentum: no such option; accepted: lr, weight_decay"),
+        ({"preprocess.cache": ""}, "preprocess.cache: got ''; accepted: true, false or a folder"),
+        ({"preprocess.cache": "a\0b"}, r"preprocess.cache: got 'a\x00b'; accepted: true, false or a folder"),
+        ({"precision": None}, "precision: got None; accepted: fp32, tf32, fp16, bf16"),
+        ({"precision": ["fp32"]}, "precision: got ['fp32']; accepted: fp32"),
+        ({"seed": HUGE}, "seed: got 1000"),
+        ({"seed": "0"}, "seed: got '0'; accepted: an integer, at least 0"),
+        ({"resume": 5}, "resume: there is no file 5"),
+        ({"resume": ["a", "b"]}, "resume: there is no file ['a', 'b']"),
+        ({"resume": "/"}, "resume: there is no file /"),
+        ({"resume": "/dev/zero"}, "resume: there is no file /dev/zero"),
+        ({"resume": "a\0b"}, "resume: there is no file a"),
+        ({"resume": ""}, "resume: there is no file"),
+        ({"optimizer.lr": "${nothing}"}, "optimizer.lr: Interpolation key 'nothing' not found"),
+        ({"dataset.root": "x"}, "dataset.root: got 'x' for unloadable; accepted: None"),
+    ],
+)  # fmt: skip
+def test_refused(
+    options: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(options, tmp_path / "run", capsys).startswith(message)
+
+
+def test_a_model_that_does_not_fit_says_the_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without taking the memory, and in no time."""
+    line = refusal({"model.hidden_channels": 2**40}, tmp_path / "run", capsys)
+    numbers = r"model: training \d+ parameters in float32 needs \d+\.\d GB, this machine has \d+\.\d GB"
+    assert re.fullmatch(numbers, line)
+
+
+def test_a_pattern_of_a_size_that_no_index_has() -> None:
+    cfg = composed("model=transformer", "dataset=listops", f"pattern.block_size={2**63}")
+    with pytest.raises(
+        ValueError, match=r"pattern\.block_size: got 9223372036854775808; accepted: an integer"
+    ):
+        TASKS["sequence"].check(train.read_settings(cfg))
+
+
+def test_a_pattern_that_is_missing() -> None:
+    cfg = composed("model=transformer", "dataset=listops")
+    OmegaConf.set_struct(cfg, False)
+    del cfg["pattern"]
+    with pytest.raises(ValueError, match="pattern: got nothing; accepted: bigbird, "):
+        TASKS["sequence"].check(train.read_settings(cfg))
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", {"state_dict": {}}, {"global_step": 1}])
+def test_a_checkpoint_is_checked_before_data_is_loaded(
+    content: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "last.ckpt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    line = refusal({"resume": str(file)}, tmp_path / "run", capsys)
+    assert line.startswith(f"resume: {file} is no last.ckpt of a run (")
+
+
+def test_a_folder_is_checked_before_data_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    line = refusal({}, tmp_path / "file" / "run", capsys)
+    assert line == (
+        f"hydra.run.dir: {tmp_path / 'file' / 'run'} can't be written to (Not a directory); "
+        "accepted: a folder that can"
+    )
+
+
+def test_another_seed_does_not_resume(tmp_path: Path) -> None:
+    """The random numbers are the checkpoint's, so that the option would do nothing."""
+    cfg = composed()
+    task, settings = TASKS["node"], train.read_settings(cfg)
+    first = train.identity_of(cfg, task, settings)
+    assert first != train.identity_of(composed("seed=1"), task, settings)
