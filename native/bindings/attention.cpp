@@ -17,8 +17,9 @@ HeadsHandle make_heads(const py::object& tensor) {
   if (!heads.given) return heads;
   HeadsView& view = heads.view;
   view.dtype = storage_dtype(heads, "heads");
-  if (heads.size[3] > 1 && heads.stride[3] != 1)
+  if (heads.count > 0 && heads.size[3] > 1 && heads.stride[3] != 1) {
     reject("heads", "has rows that are not contiguous");
+  }
   view.data = heads.data;
   view.batch = heads.stride[0];
   view.head = heads.stride[1];
@@ -38,7 +39,7 @@ EdgeValuesHandle of_edges(const py::object& tensor) {
 EdgeValuesHandle of_heads_and_edges(const Strided<3>& tensor) {
   EdgeValuesHandle edges;
   static_cast<Memory&>(edges) = tensor;
-  if (tensor.size[2] > 1 && tensor.stride[2] != 1) {
+  if (tensor.count > 0 && tensor.size[2] > 1 && tensor.stride[2] != 1) {
     reject("edge values", "has edges that are not contiguous");
   }
   edges.batches = tensor.size[0];

@@ -32,12 +32,13 @@ struct Dense : Strided<2> {
 inline std::pair<DType, int64_t> row_major(const Strided<2>& matrix, const char* name) {
   if (!matrix.given) reject(name, "is None");
   const DType dtype = storage_dtype(matrix, name);
-  if (matrix.size[1] > 1 && matrix.stride[1] != 1) {
+  // torch gives the dimensions of an empty tensor any strides, as it does one of a single element.
+  if (matrix.count > 0 && matrix.size[1] > 1 && matrix.stride[1] != 1) {
     reject(name, "has rows that are not contiguous");
   }
-  // torch gives a dimension of one element any stride.
   const int64_t stride = matrix.stride[0];
-  return {dtype, matrix.size[0] < 2 ? std::max(stride, matrix.size[1]) : stride};
+  const bool has_any = matrix.size[0] < 2 || matrix.count == 0;
+  return {dtype, has_any ? std::max(stride, matrix.size[1]) : stride};
 }
 
 inline Dense make_dense(const py::object& tensor, bool rounded) {

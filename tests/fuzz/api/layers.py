@@ -47,8 +47,9 @@ def gcn_conv(trial: Trial) -> None:
     draw = trial.draw
     truth = draw_truth(draw, square=True)
     precision = draw.choice(PRECISIONS)
-    normalize, improved = draw.choice((True, True, False)), draw.chance(0.3)
+    normalize = draw.choice((True, True, False))
     add = normalize and draw.choice((True, True, False))
+    improved = add and draw.chance(0.3)
     sizes = draw.integer(1, 9), draw.integer(1, 9)
     torch.manual_seed(draw.seed())
     bias, cached = draw.chance(0.7), draw.chance(0.3)

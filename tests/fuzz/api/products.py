@@ -258,7 +258,7 @@ def transforms(trial: Trial, env: Env, grads: bool) -> None:
             if kind == "grad":
                 return torch.func.grad(lambda t: (a @ t).sum())(x)
             if kind == "vjp":
-                return torch.func.vjp(lambda t: a @ t, x)[1](torch.ones(a.shape[0], 3))[0]
+                return torch.func.vjp(lambda t: a @ t, x)[1](torch.ones(a.shape[0], 3, device="cpu"))[0]
             return torch.func.jacrev(lambda t: (a @ t[:, None])[:, 0])(x[:, 0])
 
     # An error that comes from here says so; the asserts of torch do not name the package.
