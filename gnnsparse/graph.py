@@ -108,8 +108,8 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
     That code does not check indices. What is not CSR or CSC is converted to COO, which SciPy does in Python.
 
     Returns:
-        ("csr", offsets, columns and values), ("csc", offsets, rows and values) or ("coo", rows, columns and
-        values). Indices may be out of range.
+        ("csr", offsets, columns and values), ("csc", offsets, rows and values), or ("bsr" or "coo", rows,
+        columns and values). Indices may be out of range.
 
     Raises:
         TypeError: it is not a two-dimensional scipy.sparse object of real numbers.
@@ -129,7 +129,7 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
     else:
         coo = matrix.tocoo()
         parts = (index_tensor("graph.row", coo.row), index_tensor("graph.col", coo.col))
-        form, data = "coo", coo.data
+        form, data = "bsr" if matrix.format == "bsr" else "coo", coo.data
     count = parts[1].numel()
     return form, (*parts, value_tensor("graph.data", data, count, torch.device("cpu")))
 
@@ -361,6 +361,8 @@ class SparseGraph:
     def from_scipy(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
+        Its edges are the elements of `matrix.tocsr()`, in their order.
+
         Raises:
             TypeError: `matrix` is not a two-dimensional scipy.sparse object of real numbers.
             ValueError: a value is not finite.
@@ -379,7 +381,13 @@ class SparseGraph:
             first, second = second, torch.repeat_interleave(torch.arange(cols, device="cpu"), offsets.diff())
         edge_index = torch.stack([second.long(), first.long()])
         made = cls.from_edge_index(edge_index, (cols, rows), values)
-        return cls(made.csr, made.values)  # as of CSR arrays, edge e is nonzero e
+        if form == "coo" or (form == "csc" and made.nnz == made.num_edges):
+            return cls(made.csr, made.values)  # edge e is nonzero e
+        # SciPy's `tocsr` keeps the order in each row.
+        nnz_index = made.nnz_index_of_edge
+        return cls(
+            made.csr, made.values, None if nnz_index is None else nnz_index[torch.argsort(first, stable=True)]
+        )
 
     @classmethod
     @runs_outside
