@@ -16,7 +16,7 @@ from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Recipe, check_size
-from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
 from gnnsparse.transforms import runs_outside
@@ -95,7 +95,7 @@ def prepare(
         normalization=kind,
         self_loop_weight=check_number("self_loop_weight", self_loop_weight),
         reorder=reorder,
-        reorder_options=_read_options(reorder_options),
+        reorder_options=_read_options(reorder, reorder_options),
         format="csr" if format == "auto" else format,
         panel=panel,
         precision=precision,
@@ -125,7 +125,8 @@ def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
     """Refuses values that are not finite after merging, normalisation and rounding to the precision."""
     if values is None or values.numel() == 0:
         return
-    largest = float(torch.linalg.vector_norm(values, math.inf))
+    low, high = values.aminmax()  # NaN if a value is
+    largest = float(torch.maximum(-low, high))
     if not math.isfinite(float(torch.tensor(largest, dtype=precision.storage, device="cpu"))):
         limit = torch.finfo(precision.storage).max
         bad_value(
@@ -139,12 +140,15 @@ def _device_of(arrays: list[torch.Tensor | None]) -> torch.device:
     return next((a.device for a in arrays if a is not None), torch.device("cpu"))
 
 
-def _read_options(options: Any) -> tuple[tuple[str, Any], ...]:
-    if options is None:
-        return ()
+def _read_options(reorder: str, options: Any) -> tuple[tuple[str, Any], ...]:
+    """Returns all options of a reordering, checked, with defaults for those that are not given."""
+    options = {} if options is None else options
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         bad_type("reorder_options", options, "a dict of option names and values")
-    return tuple(sorted(options.items()))
+    if reorder == "none":
+        check_known(reorder, options, {})
+        return ()
+    return tuple(sorted(METHODS[reorder].check_options(options).items()))
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:

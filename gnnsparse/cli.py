@@ -13,6 +13,9 @@ from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_argument
 __all__ = ["main"]
 
 
+_LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in one line, without the usage that argparse prints before."""
 
@@ -26,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="look after the cache of prepared graphs")
     cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
+    cache.set_defaults(fail=cache.error)
     bench = commands.add_parser("bench", help="measure")
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="subject")
     kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
@@ -40,25 +44,26 @@ def _parser() -> argparse.ArgumentParser:
 def _list_cache(folder: str | None) -> int:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from gnnsparse.preprocess.cache import GraphCache
 
     cache = GraphCache(folder)
     entries = cache.entries()
     if not entries:
-        Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False)
+        Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False, markup=False)
         return 0
-    table = Table(title=str(cache.folder), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
+    table = Table(title=Text(str(cache.folder)), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
     for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, or plan of"):
         table.add_column(name)
     for entry in entries:
-        metadata = entry.metadata
-        used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "minutes")
-        about = ("damaged", "", "")
-        if metadata is not None:
-            kind = metadata.get("kind") or metadata["reorder"]["method"]
-            about = (f"{metadata['rows']} x {metadata['cols']}", str(metadata["edges"]), kind)
-        table.add_row(entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
+        # Other programs may set times that a date has no room for.
+        seconds = min(max(entry.used, 0.0), _LAST_SECOND)
+        used = datetime.datetime.fromtimestamp(seconds).isoformat(" ", "minutes")
+        about = entry.about() or ("damaged", "", "")
+        # As Text, for brackets in a file are no markup.
+        cells = (entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
+        table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
     return 0
 
@@ -67,11 +72,12 @@ def _verify_cache(folder: str | None) -> int:
     from rich.console import Console
 
     from gnnsparse.preprocess.cache import GraphCache
+    from gnnsparse.preprocess.stored import check_file
 
     console, damaged = Console(), 0
-    for entry, problem in GraphCache(folder).verify():
+    for entry, problem in GraphCache(folder).verify(check_file):
         damaged += problem is not None
-        console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False)
+        console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"{damaged} damaged", highlight=False)
     return 1 if damaged else 0
 
@@ -83,7 +89,8 @@ def _clear_cache(folder: str | None) -> int:
 
     cache = GraphCache(folder)
     removed = cache.clear()
-    Console().print(f"{removed} prepared graphs removed from {cache.folder}", soft_wrap=True, highlight=False)
+    text = f"{removed} prepared graphs removed from {cache.folder}"
+    Console().print(text, soft_wrap=True, highlight=False, markup=False)
     return 0
 
 
@@ -120,7 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "bench":
         return _bench(options)
     actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
-    return actions[options.action](options.dir)
+    try:
+        return actions[options.action](options.dir)
+    except ValueError as error:  # of --dir
+        options.fail(str(error))
+        return 2
 
 
 if __name__ == "__main__":

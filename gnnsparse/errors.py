@@ -104,15 +104,23 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
-    """Returns a list, tuple or array as a NumPy array of a dtype that torch has too, else raises."""
+    """Returns a list, tuple or array as a contiguous array of a dtype that torch has too, else raises.
+
+    It has the byte order of this machine, and memory that can be written: a copy if the given one lacks them.
+    """
     try:
-        array = np.ascontiguousarray(value)
-        torch.from_numpy(array)
+        array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError, OverflowError, NotImplementedError):
-        # Rows of several lengths, tensors that NumPy can't read, texts and other objects.
+        # Rows of several lengths, and tensors that NumPy can't read.
         raise TypeError(
             f"{name}: got a {type(value).__name__} that is no array; accepted: {accepted}"
         ) from None
+    try:
+        # torch warns of memory that can't be written. `ascontiguousarray` would add a dimension to a number.
+        array = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        torch.from_numpy(array)
+    except TypeError:  # texts, dates and other objects
+        raise TypeError(f"{name}: got dtype {array.dtype}; accepted: {accepted}") from None
     return array
 
 

@@ -15,14 +15,27 @@ from gnnsparse.errors import bad_type, bad_value, check_array, check_device, dev
 from gnnsparse.hashing import fingerprint
 from gnnsparse.transforms import runs_outside, unwrapped
 
-__all__ = ["SparseGraph", "check_range"]
+__all__ = [
+    "SparseGraph", "check_edge_index", "check_range", "index_tensor", "node_count", "scipy_parts",
+    "value_tensor",
+]  # fmt: skip
 
 _MAX_NODES = 2**31 - 1
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
 
-def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
-    """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list."""
+def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
+    """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list.
+
+    Args:
+        name: the name of the argument in errors.
+        value: the indices, which may be out of range.
+        dim: the number of dimensions.
+
+    Raises:
+        TypeError: `value` is of another type or dtype.
+        ValueError: it has another number of dimensions, or is on a device that is not accepted.
+    """
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
@@ -44,7 +57,8 @@ def _index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
     return check_device(name, tensor).detach().contiguous()
 
 
-def _count(name: str, value: Any) -> int:
+def node_count(name: str, value: Any) -> int:
+    """Returns a number of rows or columns; raises TypeError or ValueError if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         bad_type(name, value, "an integer")
     if not 0 <= int(value) <= _MAX_NODES:
@@ -60,7 +74,64 @@ def _infer_nodes(edges: torch.Tensor) -> int:
             "edge_index",
             f"has {edges.shape[1]} edges but an index of {count - 1}; pass num_nodes if that is meant",
         )
-    return _count("num_nodes", count)
+    return node_count("num_nodes", count)
+
+
+def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tuple[int, int] | None]:
+    """Checks everything of an `edge_index` but the range of its indices.
+
+    Args:
+        edge_index, num_nodes: arguments of `SparseGraph.from_edge_index`.
+
+    Returns:
+        The edges, contiguous, int32 or int64 [2, edges], and (sources, targets); None if they have to be
+        inferred.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: the shape or a number of nodes is not accepted.
+    """
+    edges = index_tensor("edge_index", edge_index, dim=2)
+    if edges.shape[0] != 2:
+        bad_value("edge_index", f"has shape {tuple(edges.shape)}; accepted: (2, edges)")
+    if num_nodes is None:
+        return edges, None
+    pair = num_nodes if isinstance(num_nodes, (tuple, list)) else (num_nodes, num_nodes)
+    if len(pair) != 2:
+        bad_value("num_nodes", "accepted: a number, or a pair (sources, targets)")
+    return edges, (node_count("num_nodes", pair[0]), node_count("num_nodes", pair[1]))
+
+
+def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
+    """Returns the arrays of a scipy.sparse object, none of which SciPy's compiled code has read.
+
+    That code does not check indices. What is not CSR or CSC is converted to COO, which SciPy does in Python.
+
+    Returns:
+        ("csr", offsets, columns and values), ("csc", offsets, rows and values), or ("bsr" or "coo", rows,
+        columns and values). Indices may be out of range.
+
+    Raises:
+        TypeError: it is not a two-dimensional scipy.sparse object of real numbers.
+        ValueError: an array has another shape than its part has.
+    """
+    import scipy.sparse
+
+    if not scipy.sparse.issparse(matrix) or matrix.ndim != 2 or matrix.dtype.kind == "c":
+        bad_type("graph", matrix, "a two-dimensional scipy.sparse matrix of real numbers")
+    if matrix.format == "lil":
+        matrix = matrix.tocsr()
+    if matrix.format in ("csr", "csc"):
+        indices = index_tensor("graph.indices", matrix.indices)
+        offsets = index_tensor("graph.indptr", matrix.indptr)
+        parts: tuple[torch.Tensor, ...] = (offsets, indices)
+        form, data = matrix.format, matrix.data
+    else:
+        coo = matrix.tocoo()
+        parts = (index_tensor("graph.row", coo.row), index_tensor("graph.col", coo.col))
+        form, data = "bsr" if matrix.format == "bsr" else "coo", coo.data
+    count = parts[1].numel()
+    return form, (*parts, value_tensor("graph.data", data, count, torch.device("cpu")))
 
 
 def check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
@@ -83,8 +154,19 @@ def check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
         bad_value(name, f"element {at} is {int(indices[at])}; accepted: 0 to {limit - 1}, as {of} is {limit}")
 
 
-def _value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Returns finite float32 values, one for each of `count` edges, or raises."""
+def value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Returns finite float32 values, one for each edge, made from a tensor, an array or a list.
+
+    Args:
+        name: the name of the argument in errors.
+        value: real numbers [count].
+        count: the number of edges.
+        device: where the edges are.
+
+    Raises:
+        TypeError: `value` is no array of real numbers.
+        ValueError: it has another shape or device, or a number is not finite in float32.
+    """
     accepted = f"{count} real numbers, one for each edge"
     if isinstance(value, (np.ndarray, list, tuple)):
         value = torch.from_numpy(check_array(name, value, accepted))
@@ -229,21 +311,12 @@ class SparseGraph:
             ValueError: a shape is wrong, an index is negative or not below the number of nodes, or
                 a value is not finite.
         """
-        edges = _index_tensor("edge_index", edge_index, dim=2)
-        if edges.shape[0] != 2:
-            bad_value("edge_index", f"has shape {tuple(edges.shape)}; accepted: (2, edges)")
-        if num_nodes is None:
-            sources = targets = _infer_nodes(edges)
-        elif isinstance(num_nodes, (tuple, list)):
-            if len(num_nodes) != 2:
-                bad_value("num_nodes", "accepted: a number, or a pair (sources, targets)")
-            sources, targets = (_count("num_nodes", n) for n in num_nodes)
-        else:
-            sources = targets = _count("num_nodes", num_nodes)
+        edges, counts = check_edge_index(edge_index, num_nodes)
+        sources, targets = (_infer_nodes(edges),) * 2 if counts is None else counts
         check_range("edge_index", edges[0], sources, "num_nodes")
         check_range("edge_index", edges[1], targets, "num_nodes")
         if values is not None:
-            values = _value_tensor("values", values, edges.shape[1], edges.device)
+            values = value_tensor("values", values, edges.shape[1], edges.device)
         return cls._from_coo(edges[1], edges[0], targets, sources, values)
 
     @classmethod
@@ -264,18 +337,18 @@ class SparseGraph:
             ValueError: offsets do not start at 0, decrease, or do not end at nnz; a column is out
                 of range; a value is not finite.
         """
-        offsets = _index_tensor("indptr", indptr).to(torch.int64)
-        columns = _index_tensor("indices", indices)
+        offsets = index_tensor("indptr", indptr).to(torch.int64)
+        columns = index_tensor("indices", indices)
         if offsets.numel() == 0:
             bad_value("indptr", "is empty; accepted: rows + 1 offsets")
         if columns.device != offsets.device:
             bad_value("indices", f"is on {columns.device}; accepted: {offsets.device}, as indptr")
-        rows = _count("indptr", offsets.numel() - 1)
-        cols = rows if num_cols is None else _count("num_cols", num_cols)
+        rows = node_count("indptr", offsets.numel() - 1)
+        cols = rows if num_cols is None else node_count("num_cols", num_cols)
         _check_offsets(offsets, columns.numel())
         check_range("indices", columns, cols, "num_cols")
         if values is not None:
-            values = _value_tensor("values", values, columns.numel(), offsets.device)
+            values = value_tensor("values", values, columns.numel(), offsets.device)
         csr = Csr(offsets, columns, cols)
         if _is_canonical(csr):
             # Copies, so that later writes to the caller's arrays do not change the graph.
@@ -288,16 +361,33 @@ class SparseGraph:
     def from_scipy(cls, matrix: Any) -> SparseGraph:
         """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
 
+        Its edges are the elements of `matrix.tocsr()`, in their order.
+
         Raises:
             TypeError: `matrix` is not a two-dimensional scipy.sparse object of real numbers.
             ValueError: a value is not finite.
         """
-        import scipy.sparse
-
-        if not scipy.sparse.issparse(matrix) or matrix.ndim != 2 or matrix.dtype.kind == "c":
-            bad_type("matrix", matrix, "a two-dimensional scipy.sparse matrix of real numbers")
-        matrix = matrix.tocsr()
-        return cls.from_csr(matrix.indptr, matrix.indices, matrix.data, matrix.shape[1])
+        form, (first, second, values) = scipy_parts(matrix)
+        rows, cols = (node_count("graph", n) for n in matrix.shape)
+        if form == "csr":
+            if first.numel() != rows + 1:
+                bad_value("graph.indptr", f"has {first.numel()} offsets; accepted: {rows + 1}")
+            return cls.from_csr(first, second, values, cols)
+        if form == "csc":
+            offsets = first.to(torch.int64)
+            if offsets.numel() != cols + 1:
+                bad_value("graph.indptr", f"has {offsets.numel()} offsets; accepted: {cols + 1}")
+            _check_offsets(offsets, second.numel())
+            first, second = second, torch.repeat_interleave(torch.arange(cols, device="cpu"), offsets.diff())
+        edge_index = torch.stack([second.long(), first.long()])
+        made = cls.from_edge_index(edge_index, (cols, rows), values)
+        if form == "coo" or (form == "csc" and made.nnz == made.num_edges):
+            return cls(made.csr, made.values)  # edge e is nonzero e
+        # SciPy's `tocsr` keeps the order in each row.
+        nnz_index = made.nnz_index_of_edge
+        return cls(
+            made.csr, made.values, None if nnz_index is None else nnz_index[torch.argsort(first, stable=True)]
+        )
 
     @classmethod
     @runs_outside
@@ -314,11 +404,12 @@ class SparseGraph:
         if matrix.dim() != 2 or matrix.dense_dim() != 0:
             bad_value("matrix", f"has shape {tuple(matrix.shape)}; accepted: two sparse dimensions")
         matrix = check_device("matrix", matrix).detach()
-        rows, cols = (_count("matrix", n) for n in matrix.shape)
+        rows, cols = (node_count("matrix", n) for n in matrix.shape)
         if matrix.layout == torch.sparse_csr:
             return cls.from_csr(matrix.crow_indices(), matrix.col_indices(), matrix.values(), cols)
         if matrix.layout == torch.sparse_csc:
             row = matrix.row_indices()
+            _check_offsets(matrix.ccol_indices().long(), row.numel())
             counts = matrix.ccol_indices().diff()
             col = torch.repeat_interleave(torch.arange(cols, device=row.device), counts)
             edge_index, values = torch.stack([col, row.long()]), matrix.values()

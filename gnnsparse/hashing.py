@@ -10,21 +10,21 @@ import xxhash
 
 from gnnsparse.transforms import settled
 
-__all__ = ["digest", "fingerprint"]
+__all__ = ["digest", "fingerprint", "raw_bytes"]
 
 
-def _bytes(tensor: torch.Tensor) -> Any:
-    """Returns the elements of a tensor in order, as an object with the buffer protocol."""
-    tensor = settled(tensor.detach()).contiguous()
-    try:
-        return tensor.numpy(force=True)
-    except TypeError:  # a dtype that NumPy lacks
-        return tensor.cpu().reshape(-1).view(torch.uint8).numpy()
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """Returns the elements of a tensor as bytes, in row-major order. They are copied only if they must be."""
+    host = settled(tensor.detach()).resolve_conj().cpu().reshape(-1)
+    if host.stride() != (1,):  # `contiguous` leaves any stride to tensors of 0 or 1 elements
+        host = torch.empty(host.numel(), dtype=host.dtype, device="cpu").copy_(host)
+    array: Any = host.view(torch.uint8).numpy()
+    return memoryview(array)
 
 
 def digest(tensor: torch.Tensor) -> str:
     """Returns a hash of a tensor's bytes, 32 hexadecimal digits."""
-    return xxhash.xxh3_128_hexdigest(_bytes(tensor))
+    return xxhash.xxh3_128_hexdigest(raw_bytes(tensor))
 
 
 def fingerprint(tensors: Iterable[torch.Tensor | None], *parts: object) -> str:
@@ -35,5 +35,5 @@ def fingerprint(tensors: Iterable[torch.Tensor | None], *parts: object) -> str:
             state.update(b"none")
             continue
         state.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        state.update(_bytes(tensor))
+        state.update(raw_bytes(tensor))
     return state.hexdigest()

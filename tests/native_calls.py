@@ -119,6 +119,25 @@ def attached(name: str = "window", **changed: Any) -> _native.Blocked:
     return handle
 
 
+def attached_panels(*offsets: int, rows: tuple[int, ...] = (0, 0)) -> _native.Blocked:
+    """Two panels of the format "window", in all of which no bit is set."""
+    return attached(
+        panel_rows=torch.tensor(rows, dtype=torch.int32), panel_ptr=torch.tensor(offsets),
+        columns=ints(offsets[-1]), bitmap=torch.zeros(offsets[-1], dtype=torch.uint8),
+    )  # fmt: skip
+
+
+def attached_bricks(brick_ptr: torch.Tensor, brick_rows: torch.Tensor) -> _native.Blocked:
+    """A panel of the format "window" that lists its bricks, in all of which no bit is set."""
+    bitmap = torch.zeros(16 * brick_rows.numel(), dtype=torch.uint8)
+    return attached(brick_ptr=brick_ptr, brick_rows=brick_rows, bitmap=bitmap)
+
+
+def first_unlike(**changed: Any) -> int:
+    given = {"a": CSR.view, "format": attached(), "threads": 1}
+    return _native.first_unlike(**{**given, **changed})
+
+
 def coo_to_csr(**changed: Any) -> int:
     given = {
         "edges": _native.Edges(longs(4), longs(4)), "rows": 6, "indptr": longs(7), "indices": ints(4),
@@ -165,5 +184,5 @@ def fill_blocked(**changed: Any) -> None:
 
 GOOD: list[Callable[..., Any]] = [
     spmm, sddmm, attention, row_grads, column_grads, attached, coo_to_csr, split, transposed, permuted,
-    count_panels, fill_blocked, problem, blocked_handle,
+    count_panels, fill_blocked, problem, blocked_handle, first_unlike,
 ]  # fmt: skip

@@ -10,14 +10,10 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
+from gnnsparse.formats.arrays import ARRAYS
 from gnnsparse.formats.spec import FormatSpec
 
 __all__ = ["BlockedMatrix"]
-
-_ARRAYS = (
-    "panel_rows", "panel_ptr", "columns", "bitmap", "brick_ptr", "brick_rows", "value_ptr", "values",
-    "zero_ptr", "zero_cols", "residual_rows", "residual_ptr", "residual_cols", "residual_values",
-)  # fmt: skip
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:
@@ -80,7 +76,7 @@ class BlockedMatrix:
     @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
         """The arrays that this format has, by name."""
-        found = {name: getattr(self, name) for name in _ARRAYS}
+        found = {name: getattr(self, name) for name in ARRAYS}
         return {name: array for name, array in found.items() if array is not None}
 
     @property

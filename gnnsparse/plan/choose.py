@@ -126,11 +126,10 @@ def candidates(problem: Problem) -> tuple[Plan, ...]:
 
 def plan_from_plain(content: Any) -> Plan | None:
     """Converts plain values, as `gnnsparse.plain.to_plain` makes them, to a plan; None if they don't fit."""
-    if not isinstance(content, dict) or not isinstance(content.get("kernel"), str):
+    name = content.get("kernel") if isinstance(content, dict) else None
+    kind = plan_types().get(name) if isinstance(name, str) else None
+    if kind is None:
         return None
-    if content["kernel"] not in plan_types():
-        return None
-    kind = plan_types()[content["kernel"]]
     try:
         plan: Plan = from_plain(kind, {k: v for k, v in content.items() if k != "kernel"}, "plan")
     except ValueError:

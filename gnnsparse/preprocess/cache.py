@@ -1,44 +1,53 @@
 """The cache of prepared graphs: one safetensors file per graph and parameters.
 
-A file is written under another name, synced and renamed, so that readers see a whole file or none. Every
-tensor and the metadata have a checksum, which is verified on load. A damaged file is reported and rebuilt.
-When the folder exceeds its size cap, the least recently used files are removed.
+A file is written under another name, synced and renamed, so that readers see a whole file or none. It
+carries the mark of the cache, and every array and the metadata have a checksum. A damaged file is reported,
+set aside under another name, and rebuilt. When the folder exceeds its size cap, the least recently used files
+are removed. The cache removes only files that carry its mark, and whatever goes wrong with the folder is a
+warning.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import time
+import stat
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from gnnsparse.errors import bad_type
-from gnnsparse.hashing import digest, fingerprint
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.preprocess.cache_files import (
+    DamagedError,
+    NotOursError,
+    Opened,
+    file_kind,
+    may_remove,
+    opened,
+    write_file,
+)
 
 __all__ = ["CACHE_VERSION", "CacheEntry", "CacheWarning", "GraphCache"]
 
 #: A part of every key, to be raised when the meaning of the stored arrays changes.
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 _DEFAULT_CAP = 20 * 2**30
 _SUFFIX = ".safetensors"
-#: An unfinished file that is older than this was left behind by a process that ended while writing.
-_STALE_SECONDS = 24 * 3600
+#: Damaged files that are kept for inspection.
+_MOST_DAMAGED = 4
+#: How long to wait for another process that prepares the same graph.
+_LOCK_SECONDS = 600
+
+Found = TypeVar("Found")
 
 
 class CacheWarning(UserWarning):
     """A warning that the cache could not be read or written, and the work was done without it."""
-
-
-class _DamagedError(Exception):
-    """The content of a cache file is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,17 @@ class CacheEntry:
     used: float
     metadata: dict[str, Any] | None
 
+    def about(self) -> tuple[str, str, str] | None:
+        """Returns the matrix's shape, its number of edges, and its row order or plan; None: it is damaged."""
+        found = self.metadata or {}
+        numbers = [found.get(name) for name in ("rows", "cols", "edges")]
+        kind, order = found.get("kind"), found.get("reorder")
+        if kind is None and isinstance(order, dict):
+            kind = order.get("method")
+        if not all(isinstance(n, int) and 0 <= n < 2**63 for n in numbers) or not isinstance(kind, str):
+            return None
+        return f"{numbers[0]} x {numbers[1]}", str(numbers[2]), kind if kind.isprintable() else repr(kind)
+
 
 def _default_folder() -> Path:
     if folder := os.environ.get("GNNSPARSE_CACHE_DIR"):
@@ -71,18 +91,26 @@ def _default_folder() -> Path:
 def _size_cap() -> int:
     text = os.environ.get("GNNSPARSE_CACHE_MAX_BYTES", "")
     try:
-        return int(text) if text else _DEFAULT_CAP
+        cap = int(text) if text else _DEFAULT_CAP
     except ValueError:
-        warnings.warn(
-            f"GNNSPARSE_CACHE_MAX_BYTES is {text!r}, not a number; using {_DEFAULT_CAP}",
-            CacheWarning,
-            stacklevel=2,
-        )
-        return _DEFAULT_CAP
+        cap = -1
+    if cap >= 0:
+        return cap
+    warnings.warn(
+        f"GNNSPARSE_CACHE_MAX_BYTES is {text!r}; accepted: a number of bytes; using {_DEFAULT_CAP}",
+        CacheWarning,
+        stacklevel=2,
+    )
+    return _DEFAULT_CAP
 
 
-def _checksum(name: str, tensor: torch.Tensor) -> str:
-    return f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{digest(tensor)}"
+def _read_folder(folder: Any) -> Path:
+    if not isinstance(folder, (str, os.PathLike)):
+        bad_type("cache", folder, "True, False or a folder")
+    path = os.fsdecode(folder)
+    if not path or "\0" in path:
+        bad_value("cache", f"got {path!r}; accepted: True, False or a folder")
+    return Path(path)
 
 
 class GraphCache:
@@ -94,186 +122,272 @@ class GraphCache:
 
     Raises:
         TypeError: `folder` is no path.
+        ValueError: `folder` is empty or no name of a folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, max_bytes: int | None = None) -> None:
-        if folder is not None and not isinstance(folder, (str, os.PathLike)):
-            bad_type("cache", folder, "True, False or a folder")
-        self.folder = _default_folder() if folder is None else Path(folder)
+        self.folder = _default_folder() if folder is None else _read_folder(folder)
         self.max_bytes = _size_cap() if max_bytes is None else max_bytes
+        self._told: set[str] = set()
+        self._left_alone: set[Path] = set()
 
     def path(self, key: str) -> Path:
         """Returns the file of a key, whether or not it exists."""
         return self.folder / (key + _SUFFIX)
+
+    def _warn(self, text: str) -> None:
+        """Warns of a problem, once for each cache object."""
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(text, CacheWarning, stacklevel=4)
+
+    def check_folder(self) -> None:
+        """Warns if every user of the machine can write to the folder.
+
+        What another user puts there is checked, but values that are wrong in a file with right checksums
+        can't be noticed.
+        """
+        with contextlib.suppress(OSError):
+            mode = os.stat(self.folder).st_mode
+            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH:
+                self._warn(
+                    f"every user can write to the cache folder {self.folder} (mode {stat.S_IMODE(mode):o}); "
+                    "chmod o-w it, or set GNNSPARSE_CACHE_DIR to a folder of your own"
+                )
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[bool]:
         """Holds the key's file lock inside a `with` block, against other processes that write the file.
 
         Yields:
-            True; or False, after a CacheWarning, if the folder can't be written.
+            True; or False, after a CacheWarning, if the folder can't be written, or another process has held
+            the lock for ten minutes.
         """
-        import filelock
-
-        lock = None
+        held = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = filelock.FileLock(self.folder / (key + ".lock"))
-            lock.acquire()
-        except (OSError, NotImplementedError) as error:
-            lock = None
-            warnings.warn(
+            held = self._acquire(key, _LOCK_SECONDS)
+        except (OSError, NotImplementedError, NotOursError) as error:
+            self._warn(
                 f"the cache folder {self.folder} can't be written ({error}); the prepared graph is "
-                "not kept. Set GNNSPARSE_CACHE_DIR, or cache=False to silence this",
-                CacheWarning,
-                stacklevel=3,
+                "not kept. Set GNNSPARSE_CACHE_DIR, or cache=False to silence this"
             )
         try:
-            yield lock is not None
+            yield held is not None
         finally:
-            if lock is not None:
-                lock.release()
+            if held is not None:
+                with contextlib.suppress(OSError):
+                    held.release()
 
-    def load(self, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-        """Reads the file of a key and verifies its checksums.
+    def _acquire(self, key: str, seconds: float) -> Any:
+        """Returns the acquired lock of a key; raises OSError if it is held or its file can't be written."""
+        import filelock
 
-        A damaged file is removed, and a CacheWarning names it.
+        path = self.folder / (key + ".lock")
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(path)
+            # Some versions of filelock empty the file that they open, also one that a link points to.
+            if not stat.S_ISREG(status.st_mode) or status.st_size:
+                raise NotOursError(f"{path} is no lock of the cache")
+        lock = filelock.FileLock(path)
+        lock.acquire(timeout=seconds)
+        return lock
+
+    @contextlib.contextmanager
+    def _if_free(self, key: str) -> Iterator[bool]:
+        """Holds the key's lock inside a `with` block if nobody else does. Yields whether it is held."""
+        try:
+            held = self._acquire(key, 0)
+        except (OSError, NotImplementedError, NotOursError):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(OSError):
+                held.release()
+
+    def load(
+        self, key: str, unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found]
+    ) -> Found | None:
+        """Reads the file of a key, verifies its checksums and unpacks it.
+
+        A damaged file is set aside, and a CacheWarning names it.
+
+        Args:
+            key: the key.
+            unpack: makes a result of tensors and metadata; raises ValueError if they can't be what was
+                stored.
 
         Returns:
-            The tensors, which are memory-mapped, and the metadata; None if there is no valid file.
+            The result of `unpack`; None if there is no valid file.
         """
         path = self.path(key)
-        if not path.exists():
-            return None
         try:
-            found = self._read(path)
-        except _DamagedError as problem:
-            warnings.warn(
-                f"the cache file {path} is damaged ({problem}); it is rebuilt", CacheWarning, stacklevel=3
-            )
-            with contextlib.suppress(OSError):
-                path.unlink()
+            with opened(path) as file:
+                try:
+                    found = unpack(*_read(file, key))
+                except (DamagedError, ValueError) as problem:
+                    self._set_aside(path, file, str(problem))
+                    return None
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:
-            warnings.warn(f"the cache file {path} can't be read: {error}", CacheWarning, stacklevel=3)
+        except NotOursError as problem:
+            self._leave_alone(path, str(problem))
+            return None
+        except (OSError, MemoryError) as error:
+            self._warn(f"the cache file {path} can't be read: {error}")
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # last use, for the size cap
+            os.utime(path, follow_symlinks=False)  # last use, for the size cap
         return found
+
+    def _set_aside(self, path: Path, file: Opened, problem: str) -> None:
+        """Renames a damaged file, unless it was replaced since it was opened, and says so."""
+        kept = self.folder / f"{path.stem}-{uuid.uuid4().hex}.damaged"
+        where = ""
+        with contextlib.suppress(OSError, NotOursError):
+            if not may_remove(path) and self._is_full_of_damaged():
+                self._leave_alone(
+                    path, f"the cache file {path} is damaged ({problem}) and carries no mark of it"
+                )
+                return
+            with opened(path) as now:
+                same = now.identity == file.identity
+            if same:
+                os.rename(path, kept)
+                where = f" and kept as {kept.name}"
+        self._warn(f"the cache file {path} is damaged ({problem}); it is rebuilt{where}")
+        for old, _ in self._files("damaged")[_MOST_DAMAGED:]:
+            self._remove(old)
+
+    def _is_full_of_damaged(self) -> bool:
+        """Returns whether no more files without the mark, which are never removed, are set aside."""
+        return sum(not may_remove(path) for path, _ in self._files("damaged")) >= _MOST_DAMAGED
+
+    def _leave_alone(self, path: Path, problem: str) -> None:
+        """Warns once that something is in the place of a file and stays there; `store` keeps away from it."""
+        if path not in self._left_alone:
+            self._left_alone.add(path)
+            self._warn(f"{problem}; it is left alone, and the prepared graph is not kept")
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
         """Writes the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
 
         Args:
             key: the key.
-            tensors: tensors on the CPU, contiguous, without shared memory.
+            tensors: tensors on the CPU.
             metadata: plain values that JSON can express.
         """
-        from safetensors.torch import save_file
-
-        text = json.dumps(metadata)
-        sums = {name: _checksum(name, tensor) for name, tensor in tensors.items()}
-        # These keys belong to the file format: files with other ones count as damaged.
-        header = {"facts": text, "sums": json.dumps(sums), "facts_sum": fingerprint([], text)}
+        path = self.path(key)
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
+            if os.path.lexists(path) and not may_remove(path):
+                self._leave_alone(path, f"{path} was not made by the cache")
+                return
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, temporary, header)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path(key))
-            self._evict(keep=key)
-        except (OSError, RuntimeError) as error:
+            write_file(temporary, tensors, {**metadata, "key": key})
+            os.replace(temporary, path)
+        except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            warnings.warn(
-                f"the cache file {self.path(key)} can't be written: {error}", CacheWarning, stacklevel=3
-            )
+            self._warn(f"the cache file {path} can't be written: {error}")
+            return
+        self._evict(keep=key)
+
+    def _files(self, kind: str) -> list[tuple[Path, os.stat_result]]:
+        """Lists the regular files with names of a kind (see `file_kind`), the most recently used first."""
+        found = []
+        with contextlib.suppress(OSError), os.scandir(self.folder) as listing:
+            for item in listing:
+                known = file_kind(item.name)
+                if known is None or known[0] != kind:
+                    continue
+                with contextlib.suppress(OSError):  # another process removed it
+                    if stat.S_ISREG((status := item.stat(follow_symlinks=False)).st_mode):
+                        found.append((self.folder / item.name, status))
+        return sorted(found, key=lambda item: item[1].st_mtime, reverse=True)
 
     def entries(self) -> list[CacheEntry]:
-        """Lists all files, the most recently used first."""
+        """Lists all files of prepared graphs and plans, the most recently used first."""
         found = []
-        for path in self.folder.glob("*" + _SUFFIX) if self.folder.is_dir() else ():
-            try:
-                status = path.stat()
-            except OSError:
-                continue  # another process removed it
-            try:
-                metadata = self._metadata(path)
-            except (_DamagedError, OSError):
-                metadata = None
+        for path, status in self._files("entry"):
+            metadata = None
+            with contextlib.suppress(DamagedError, NotOursError, OSError), opened(path) as file:
+                metadata = file.metadata()
             found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, metadata))
-        return sorted(found, key=lambda entry: entry.used, reverse=True)
+        return found
 
-    def verify(self) -> Iterator[tuple[CacheEntry, str | None]]:
-        """Reads every file and verifies its checksums. Damaged files are not removed.
+    def verify(
+        self, check: Callable[[dict[str, torch.Tensor], dict[str, Any]], object] = lambda *_: None
+    ) -> Iterator[tuple[CacheEntry, str | None]]:
+        """Reads every file and verifies its checksums. Damaged files stay where they are.
+
+        Args:
+            check: is called with tensors and metadata, and raises ValueError if they are not valid.
 
         Yields:
             Each entry, with what is wrong with it, or None.
         """
         for entry in self.entries():
+            problem = None
             try:
-                self._read(entry.path)
-                yield entry, None
-            except (_DamagedError, OSError) as problem:
-                yield entry, str(problem)
+                with opened(entry.path) as file:
+                    check(*_read(file, entry.key))
+            except (DamagedError, NotOursError, ValueError, OSError, MemoryError) as error:
+                problem = str(error)
+            yield entry, problem
 
     def clear(self) -> int:
-        """Removes every file of the cache, and returns the number of prepared graphs among them."""
-        removed = 0
-        for pattern in ("*" + _SUFFIX, "*.part", "*.lock"):
-            for path in self.folder.glob(pattern) if self.folder.is_dir() else ():
-                path.unlink(missing_ok=True)
-                removed += pattern.endswith(_SUFFIX)
+        """Removes every file that the cache made, and returns the number of prepared graphs among them.
+
+        Files that carry no mark of the cache stay, and so do unfinished files that a process is writing.
+        """
+        removed = sum(self._remove(path) for path, _ in self._files("entry"))
+        for path, _ in self._files("damaged"):
+            self._remove(path)
+        self._remove_leftovers(locks=True)
         return removed
+
+    def _remove_leftovers(self, locks: bool = False, held: str = "") -> None:
+        """Removes unfinished files that nobody writes any more, and with `locks` the locks that are free.
+
+        Args:
+            locks: whether to remove locks.
+            held: a key whose lock the caller holds.
+        """
+        keys: dict[str, list[Path]] = {}
+        for kind in ("part", "lock") if locks else ("part",):
+            for path, _ in self._files(kind):
+                keys.setdefault(path.name[:32], []).append(path)
+        for key, paths in keys.items():
+            with contextlib.nullcontext(True) if key == held else self._if_free(key) as free:
+                for path in (*paths, self.folder / f"{key}.lock") if locks else paths:
+                    if free:
+                        self._remove(path)
+
+    @staticmethod
+    def _remove(path: Path) -> bool:
+        """Removes a file if the cache made it, and returns whether it did."""
+        if not may_remove(path):
+            return False
+        try:
+            path.unlink()
+        except OSError:
+            return False
+        return True
 
     def _evict(self, keep: str) -> None:
         total = 0
-        for entry in self.entries():
-            total += entry.nbytes
-            if total > self.max_bytes and entry.key != keep:
-                with contextlib.suppress(OSError):
-                    entry.path.unlink()
-        for left_over in self.folder.glob("*.part"):
-            with contextlib.suppress(OSError):
-                if time.time() - left_over.stat().st_mtime > _STALE_SECONDS:
-                    left_over.unlink()
+        for path, status in [*self._files("entry"), *self._files("damaged")]:
+            total += status.st_size
+            if total > self.max_bytes and path.stem != keep:
+                self._remove(path)
+        self._remove_leftovers(held=keep)
 
-    @staticmethod
-    def _open(path: Path) -> Any:
-        from safetensors import SafetensorError, safe_open
 
-        try:
-            return safe_open(path, framework="pt")
-        except (SafetensorError, UnicodeDecodeError, ValueError) as error:
-            raise _DamagedError(str(error)) from error
-
-    @classmethod
-    def _metadata(cls, path: Path) -> dict[str, Any]:
-        with cls._open(path) as file:
-            header = file.metadata() or {}
-        try:
-            text = header["facts"]
-            if fingerprint([], text) != header["facts_sum"]:
-                raise _DamagedError("its metadata do not match their checksum")
-            return dict(json.loads(text))
-        except (KeyError, ValueError, TypeError) as error:
-            raise _DamagedError(f"its header is not ours: {error}") from error
-
-    @classmethod
-    def _read(cls, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        from safetensors import SafetensorError
-
-        metadata = cls._metadata(path)
-        with cls._open(path) as file:
-            try:
-                sums = json.loads((file.metadata() or {})["sums"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            except (KeyError, ValueError, SafetensorError) as error:
-                raise _DamagedError(str(error)) from error
-        if not isinstance(sums, dict) or set(sums) != set(tensors):
-            raise _DamagedError("its arrays are not those that were written")
-        for name, tensor in tensors.items():
-            if _checksum(name, tensor) != sums[name]:
-                raise _DamagedError(f"array {name!r} does not match its checksum")
-        return tensors, metadata
+def _read(file: Opened, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    tensors, metadata = file.read()
+    if metadata.pop("key", None) != key:
+        raise DamagedError("it was stored under another name")
+    return tensors, metadata

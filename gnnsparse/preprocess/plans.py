@@ -51,10 +51,10 @@ class PlanStore:
         """
         if key in self._found:
             return self._found[key]
-        found = None if self.cache is None else self.cache.load(key)
+        found = None if self.cache is None else self.cache.load(key, lambda _, metadata: metadata)
         if self.cache is None or found is None:
             return None
-        plan = plan_from_plain(found[1].get("plan"))
+        plan = plan_from_plain(found.get("plan"))
         if plan is None or replace(plan, reasons=()) not in {replace(p, reasons=()) for p in accepted}:
             warnings.warn(
                 f"the cache file {self.cache.path(key)} holds no plan that can run here; it is measured anew",

@@ -1,4 +1,9 @@
-"""The inputs of `prepare`: their raw arrays, which are hashed, and functions that make graphs of them."""
+"""The inputs of `prepare`: their checked arrays, which are hashed, and functions that make graphs of them.
+
+Types, dtypes, shapes and values are checked before anything is looked up in the cache, so that what is
+refused without a cache is refused with one. Indices are checked when a graph is made of them: one that is out
+of range has never been stored.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_array, check_device
-from gnnsparse.graph import SparseGraph
-from gnnsparse.transforms import unwrapped
+from gnnsparse.errors import bad_type, bad_value, check_device
+from gnnsparse.graph import SparseGraph, check_edge_index, index_tensor, node_count, scipy_parts, value_tensor
 
 __all__ = ["Source", "read_source"]
 
@@ -36,23 +40,14 @@ class Source:
     build: Callable[[], SparseGraph]
 
 
-def _raw(name: str, value: Any) -> torch.Tensor | None:
-    """Returns a tensor over the memory of `value`, for hashing; None if it is no array (`build` raises)."""
-    if isinstance(value, torch.Tensor):
-        dense = check_device(name, value).layout == torch.strided
-        return unwrapped(name, value) if dense else None
-    if value is None:
-        return None
-    try:
-        return torch.from_numpy(check_array(name, value, "an array"))
-    except TypeError:
-        return None
-
-
 def _is_index_array(data: Any) -> bool:
     return isinstance(data, (torch.Tensor, np.ndarray)) and not (
         isinstance(data, torch.Tensor) and data.layout != torch.strided
     )
+
+
+def _read_values(values: Any, count: int, device: torch.device) -> torch.Tensor | None:
+    return None if values is None else value_tensor("values", values, count, device)
 
 
 def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
@@ -64,47 +59,54 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
         values: edge values in the order of the edges given, or None.
 
     Raises:
-        TypeError: `data` has none of the accepted forms.
-        ValueError: an argument does not go with this form.
+        TypeError: `data` has none of the accepted forms, or an array is of another dtype.
+        ValueError: an argument does not go with this form, or a shape or a value is wrong.
     """
     if _is_index_array(data):
         if num_cols is not None:
             bad_value("num_cols", "does not go with an edge_index: use num_nodes=(sources, targets)")
-        return Source(
-            [_raw("graph", data), _raw("values", values)],
-            ("edge_index", repr(num_nodes)),
-            lambda: SparseGraph.from_edge_index(data, num_nodes, values),
-        )
+        return _edge_index(data, num_nodes, values)
     if num_nodes is not None:
         bad_value("num_nodes", "goes with an edge_index only; matrices and graphs have their own shape")
     if isinstance(data, (tuple, list)) and len(data) in (2, 3):
         if values is not None and len(data) == 3:
             bad_value("values", "are given twice: in the CSR triple and as values=")
-        weights = data[2] if len(data) == 3 else values
-        return Source(
-            [_raw("indptr", data[0]), _raw("indices", data[1]), _raw("values", weights)],
-            ("csr", repr(num_cols)),
-            lambda: SparseGraph.from_csr(data[0], data[1], weights, num_cols),
-        )
+        return _csr(data[0], data[1], data[2] if len(data) == 3 else values, num_cols)
     if num_cols is not None:
         bad_value("num_cols", "goes with a CSR pair only; other inputs have their own shape")
     if isinstance(data, SparseGraph):
-        arrays = [
-            data.csr.indptr,
-            data.csr.indices,
-            data.values,
-            data.nnz_index_of_edge,
-            _raw("values", values),
-        ]
-        return Source(arrays, ("graph", data.num_cols), lambda: _reweighted(data, values))
+        given = _read_values(values, data.num_edges, data.device)
+        arrays = [data.csr.indptr, data.csr.indices, data.values, data.nnz_index_of_edge, given]
+        return Source(arrays, ("graph", data.num_cols), lambda: _reweighted(data, given))
+    if values is not None and (isinstance(data, torch.Tensor) or _is_scipy(data)):
+        bad_value("values", "a sparse matrix brings its own values; accepted here: None, 'gcn', 'mean'")
     if isinstance(data, torch.Tensor):
-        return _torch_sparse(data, values)
-    if type(data).__module__.startswith("scipy.sparse"):
-        return _scipy(data, values)
+        return _torch_sparse(data)
+    if _is_scipy(data):
+        return _scipy(data)
     bad_type("graph", data, _ACCEPTED)
 
 
-def _reweighted(graph: SparseGraph, values: Any) -> SparseGraph:
+def _is_scipy(data: Any) -> bool:
+    return type(data).__module__.startswith("scipy.sparse")
+
+
+def _edge_index(data: Any, num_nodes: Any, values: Any) -> Source:
+    edges, counts = check_edge_index(data, num_nodes)
+    given = _read_values(values, edges.shape[1], edges.device)
+    build = lambda: SparseGraph.from_edge_index(edges, counts, given)  # noqa: E731
+    return Source([edges, given], ("edge_index", counts), build)
+
+
+def _csr(indptr: Any, indices: Any, values: Any, num_cols: Any) -> Source:
+    offsets, columns = index_tensor("indptr", indptr), index_tensor("indices", indices)
+    given = _read_values(values, columns.numel(), columns.device)
+    cols = None if num_cols is None else node_count("num_cols", num_cols)
+    build = lambda: SparseGraph.from_csr(offsets, columns, given, cols)  # noqa: E731
+    return Source([offsets, columns, given], ("csr", cols), build)
+
+
+def _reweighted(graph: SparseGraph, values: torch.Tensor | None) -> SparseGraph:
     """Returns the graph with other values, which are in the order of its input edges."""
     if values is None:
         return graph
@@ -115,13 +117,7 @@ def _reweighted(graph: SparseGraph, values: Any) -> SparseGraph:
     return SparseGraph.from_edge_index(edge_index, (graph.num_cols, graph.num_rows), values)
 
 
-def _no_values_beside(values: Any) -> None:
-    if values is not None:
-        bad_value("values", "a sparse matrix brings its own values; accepted here: None, 'gcn', 'mean'")
-
-
-def _torch_sparse(matrix: torch.Tensor, values: Any) -> Source:
-    _no_values_beside(values)
+def _torch_sparse(matrix: torch.Tensor) -> Source:
     check_device("graph", matrix)
     parts: list[torch.Tensor | None] = []
     if matrix.layout == torch.sparse_coo:
@@ -134,10 +130,6 @@ def _torch_sparse(matrix: torch.Tensor, values: Any) -> Source:
     return Source(parts, parameters, lambda: SparseGraph.from_torch_sparse(matrix))
 
 
-def _scipy(matrix: Any, values: Any) -> Source:
-    _no_values_beside(values)
-    if matrix.ndim != 2 or matrix.dtype.kind == "c":
-        bad_type("graph", matrix, "a two-dimensional scipy.sparse matrix of real numbers")
-    csr = matrix.tocsr()
-    parts = [_raw("graph", part) for part in (csr.indptr, csr.indices, csr.data)]
-    return Source(parts, ("scipy", csr.shape), lambda: SparseGraph.from_scipy(csr))
+def _scipy(matrix: Any) -> Source:
+    form, arrays = scipy_parts(matrix)
+    return Source([*arrays], ("scipy", form, matrix.shape), lambda: SparseGraph.from_scipy(matrix))

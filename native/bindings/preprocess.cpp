@@ -174,6 +174,32 @@ void fill_blocked(const CsrHandle& matrix, const BlockedHandle& handle, const Me
                     format.panel_ptr, bricks, values, out, require_threads(threads));
 }
 
+// What the comparison of bits reads: whole blocks of bits, and bricks that lie in their panel.
+void require_bits(const BlockedHandle& handle, int threads) {
+  const BlockedView& format = handle.view;
+  const BlockedShape& shape = format.shape;
+  if (shape.window * shape.brick % 8 != 0) reject("brick", "must have whole bytes of bits");
+  if (handle.slots > 0 && format.bitmap == nullptr) reject("bitmap", "is None");
+  for (int64_t p = 0; p <= format.panels; ++p) {
+    if (format.panel_ptr[p] % shape.block != 0) reject("panel_ptr", "has panels of broken blocks");
+  }
+  if (format.brick_ptr == nullptr) return;
+  if (shape.lane_order) reject("brick_ptr", "does not go with lane order");
+  const int64_t bricks = handle.brick_rows.count;
+  require_running_sum(format.brick_ptr, handle.slots / shape.brick, bricks, "brick_ptr");
+  require_range({{format.brick_rows, false}, bricks}, shape.panel / shape.window, threads,
+                "brick_rows");
+}
+
+int64_t first_unlike(const CsrHandle& matrix, const BlockedHandle& handle, int threads) {
+  const CsrView& a = host(matrix);
+  const BlockedView& format = host_format(a, handle);
+  require_running_sum(a.indptr, a.rows, a.nnz, "indptr");
+  require_running_sum(format.panel_ptr, format.panels, handle.slots, "panel_ptr");
+  if (format.encoding == Encoding::kBitmap) require_bits(handle, require_threads(threads));
+  return cpu::first_unlike(a, format, require_threads(threads));
+}
+
 void count_entries(const Memory& banks, const Memory& counts) {
   const int64_t k_tiles = counts.count;
   const int64_t words = product("counts", k_tiles, kBanks);
@@ -239,6 +265,13 @@ void bind_csr(py::module_& m) {
       },
       "Whether the columns of every row ascend without repeats.", nogil, py::arg("indptr"),
       py::arg("indices"), py::arg("threads"));
+  m.def(
+      "is_permutation",
+      [](const Memory& values, int threads) {
+        return cpu::is_permutation(host_indices(values, "values"), require_threads(threads));
+      },
+      "Whether the values are the numbers below their count, each once.", nogil, py::arg("values"),
+      py::arg("threads"));
   m.def("coo_to_csr", &coo_to_csr, "Sorts and merges edges; returns the number of nonzeros.", nogil,
         py::arg("edges"), py::arg("rows"), py::arg("indptr"), py::arg("indices"),
         py::arg("nnz_index"), py::arg("threads"));
@@ -273,6 +306,9 @@ void bind_preprocess(py::module_& m) {
   m.def("fill_blocked", &fill_blocked, "Fills the arrays of a blocked matrix.", nogil, py::arg("a"),
         py::arg("format"), py::arg("panel_bricks"), py::arg("panel_values"), py::arg("value_index"),
         py::arg("threads"));
+  m.def("first_unlike", &first_unlike,
+        "First panel whose columns or bits are not those of its rows, or -1.", nogil, py::arg("a"),
+        py::arg("format"), py::arg("threads"));
   m.def("count_entries", &count_entries, "Nonzeros of every K tile, from their bits by banks.",
         nogil, py::arg("banks"), py::arg("counts"));
   m.def("fill_entries", &fill_entries,

@@ -66,6 +66,31 @@ bool is_canonical(const int64_t* indptr, IndexArray indices, int64_t rows, int t
          }) < 0;
 }
 
+bool is_permutation(IndexArray values, int threads) {
+  if (threads <= 2) {
+    // A bit for each value stays in a core's cache where a byte does not.
+    std::vector<uint64_t> seen(values.count / 64 + 1, 0);
+    uint64_t repeated = 0;
+    for (int64_t i = 0; i < values.count; ++i) {
+      const auto value = static_cast<uint64_t>(values[i]);
+      if (value >= static_cast<uint64_t>(values.count)) return false;
+      const uint64_t bit = uint64_t{1} << (value % 64);
+      repeated |= seen[value / 64] & bit;
+      seen[value / 64] |= bit;
+    }
+    return repeated == 0;
+  }
+  if (first_out_of_range(values, values.count, threads) >= 0) return false;
+  std::vector<uint8_t> seen(values.count, 0);
+  parallel_ranges(values.count, threads, [&](int64_t begin, int64_t end) {
+    // Two threads write the same byte if a value repeats.
+    for (int64_t i = begin; i < end; ++i) {
+      __atomic_store_n(&seen[values[i]], uint8_t{1}, __ATOMIC_RELAXED);
+    }
+  });
+  return std::find(seen.begin(), seen.end(), uint8_t{0}) == seen.end();
+}
+
 int64_t coo_to_csr(IndexArray row, IndexArray col, int64_t rows, int64_t* indptr, int32_t* indices,
                    MutableIndexView nnz_index, int threads) {
   const int64_t edges = row.count;

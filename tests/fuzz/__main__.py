@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, Failure
+from tests.fuzz.common import Counts, Failure, name_with_kinds
 from tests.fuzz.report import store
 
 #: The generators; each is a module of this package with a function `run`.
@@ -103,7 +103,7 @@ def table(found: dict[str, tuple[Counts, float]]) -> Table:
         refused = ", ".join(f"{number:,} {kind}" for kind, number in sorted(counts.refused.items()))
         numbers = counts.calls, counts.accepted, refused, counts.cases, len(counts.failures)
         cells = [x if isinstance(x, str) else f"{x:,}" for x in numbers]
-        result.add_row(name, *cells, f"{seconds:.0f}")
+        result.add_row(name_with_kinds(name, counts.kinds), *cells, f"{seconds:.0f}")
     return result
 
 

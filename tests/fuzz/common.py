@@ -62,6 +62,7 @@ class Counts:
         calls: calls made.
         accepted: calls that returned, with the right result where one is known.
         refused: calls that raised an error of an accepted kind, by its name.
+        kinds: cases by their kind, of a generator that has several.
         failures: what was found.
     """
 
@@ -70,6 +71,7 @@ class Counts:
     accepted: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    kinds: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another run."""
@@ -78,11 +80,19 @@ class Counts:
         self.accepted += other.accepted
         for name, number in other.refused.items():
             self.refused[name] = self.refused.get(name, 0) + number
+        for name, number in other.kinds.items():
+            self.kinds[name] = self.kinds.get(name, 0) + number
         self.failures += other.failures
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as plain values."""
         return asdict(self)
+
+
+def name_with_kinds(name: str, kinds: dict[str, int]) -> str:
+    """The name of a generator, with its cases by their kind if it has several."""
+    text = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
+    return f"{name} ({text})" if text else name
 
 
 class Draw:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnsparse.environment import describe_environment, write_json
-from tests.fuzz.common import Counts
+from tests.fuzz.common import Counts, name_with_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
@@ -35,7 +35,8 @@ def row(name: str, result: dict[str, Any]) -> str:
     """A row of the table."""
     refused = ", ".join(f"{number:,} {kind}" for kind, number in sorted(result["refused"].items()))
     cells = [
-        name, f"{result['calls']:,}", f"{result['accepted']:,}", refused or "none", f"{result['failures']:,}",
+        name_with_kinds(name, result.get("kinds", {})), f"{result['calls']:,}", f"{result['accepted']:,}",
+        refused or "none", f"{result['failures']:,}",
         f"{result['seconds']:,} s on {result['jobs']} cores", str(result["seed"]), str(result["commit"])[:7],
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"

@@ -83,12 +83,23 @@ def test_precisions_share_a_file_where_nothing_stored_depends_on_them(own_cache:
     assert len(files(own_cache)) == 1
 
 
-def test_arrays_are_memory_mapped(own_cache: Path) -> None:
-    prepare()
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_file_that_is_cut_short_while_it_is_in_use(own_cache: Path, size: int) -> None:
+    """Of a memory-mapped file, the next access would end the process."""
+    clean = prepare()
     hit = prepare()
-    name = files(own_cache)[0].name
-    assert any(name in line for line in Path("/proc/self/maps").read_text().splitlines())
     assert was_hit(hit)
+    os.truncate(files(own_cache)[0], size)
+    assert same(hit, clean)
+
+
+def test_a_file_that_is_overwritten_while_it_is_in_use(own_cache: Path) -> None:
+    clean = prepare()
+    hit = prepare()
+    path = files(own_cache)[0]
+    with open(path, "r+b") as file:
+        file.write(b"\xff" * path.stat().st_size)
+    assert same(hit, clean)
 
 
 def test_cache_false_writes_nothing(own_cache: Path) -> None:
@@ -159,22 +170,25 @@ def test_other_peoples_files(own_cache: Path) -> None:
 def test_half_written_files_are_not_read(own_cache: Path) -> None:
     prepare()
     path = files(own_cache)[0]
-    part = own_cache / (path.stem + "x1.part")
+    part = own_cache / f"{path.stem}-{'0' * 32}.part"
     part.write_bytes(path.read_bytes()[:500])
     path.unlink()
     assert not was_hit(prepare())
     assert was_hit(prepare())
 
 
-def test_old_leftovers_are_removed(own_cache: Path) -> None:
-    own_cache.mkdir()
-    old, new = own_cache / "a.part", own_cache / "b.part"
-    old.write_bytes(b"x")
-    new.write_bytes(b"x")
-    os.utime(old, (0, 0))
-    prepare()
-    assert not old.exists()
-    assert new.exists()
+def test_leftovers_are_removed_when_nobody_writes_them(own_cache: Path) -> None:
+    """What a process that was killed while it wrote leaves behind."""
+    prepare(values="mean")
+    other = files(own_cache)[0]
+    parts = [own_cache / f"{stem}-{'1' * 32}.part" for stem in (other.stem, "2" * 32)]
+    for part in parts:
+        part.write_bytes(other.read_bytes()[:3000])
+    with GraphCache(own_cache).lock(other.stem):
+        prepare()
+        assert [part.exists() for part in parts] == [True, False]
+    prepare(values=None)
+    assert not parts[0].exists()
 
 
 PROGRAM = textwrap.dedent("""

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.testing import assert_accurate
 
@@ -171,6 +172,30 @@ BAD_EDGES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"values": torch.tensor([1j, 1j])}, TypeError, "values"),
     ({"values": "abc"}, TypeError, "values"),
 ]
+
+
+def _unordered(kind: str) -> Any:
+    """A SciPy matrix whose elements are in no order and, unless it is made of blocks, repeat."""
+    if kind == "bsr":
+        blocks = np.arange(1.0, 17.0).reshape(4, 2, 2)
+        return sp.bsr_matrix((blocks, [2, 0, 1, 0], [0, 2, 4]), shape=(4, 6))
+    arrays = (np.arange(1.0, 7.0), np.array([2, 0, 2, 1, 0, 0]), np.array([0, 3, 3, 6]))
+    return {"csr": sp.csr_matrix, "csc": sp.csc_matrix}[kind](arrays, shape=(3, 3))
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize("cache", [False, True])
+def test_edges_of_scipy_matrices_are_in_the_order_of_tocsr(kind: str, cache: bool) -> None:
+    matrix = _unordered(kind)
+    csr = matrix.tocsr()
+    rows = np.repeat(np.arange(csr.shape[0]), np.diff(csr.indptr))
+    for _ in range(1 + cache):
+        a = gnnsparse.prepare(matrix, cache=cache)
+        merged = np.asarray(csr.todense())[rows, csr.indices]
+        assert a.num_edges == csr.nnz
+        own = a.from_coo_order(torch.from_numpy(csr.data).float())
+        assert a.to_coo_order(own).tolist() == merged.tolist()
+    assert a.cache_hit == cache
 
 
 @pytest.mark.parametrize(("arguments", "error", "message"), BAD_EDGES)

@@ -21,6 +21,8 @@ from tests.native_calls import (
     NNZ,
     SQUARE,
     attached,
+    attached_bricks,
+    attached_panels,
     attention,
     blocked_handle,
     column_grads,
@@ -28,6 +30,7 @@ from tests.native_calls import (
     count_panels,
     dense,
     fill_blocked,
+    first_unlike,
     heads,
     ints,
     longs,
@@ -39,6 +42,9 @@ from tests.native_calls import (
     spmm,
     transposed,
 )  # fmt: skip
+
+#: Offsets that end where they have to.
+FALLING = torch.tensor([0, NNZ, 0, NNZ, NNZ, NNZ, NNZ])
 
 #: The start of the message, a function of those above, and what is wrong.
 WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
@@ -142,6 +148,30 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("format: has no arrays", fill_blocked, {"format": blocked_handle()}),
     ("format: is of another matrix", count_panels, {"a": SQUARE.view}),
     ("columns: has .* bytes", count_panels, {"columns": longs(0)}),
+    ("format: has no arrays", first_unlike, {"format": blocked_handle()}),
+    ("format: is of another matrix", first_unlike, {"a": SQUARE.view}),
+    ("indptr: must never decrease", first_unlike, {"a": _native.Csr(FALLING, CSR.indices, 5)}),
+    ("bitmap: is None", first_unlike, {"format": attached(bitmap=None)}),
+    ("panel_ptr: must never decrease", first_unlike, {"format": attached_panels(0, 32, 16)}),
+    ("panel_ptr: has panels of broken blocks", first_unlike, {"format": attached_panels(0, 8, 16)}),
+    ("panel_rows: element 1 is no row", first_unlike, {"format": attached_panels(0, 16, 16, rows=(0, 7))}),
+    ("brick_ptr: must never decrease", first_unlike, {"format": attached_bricks(longs(2, 1), ints(1))}),
+    (
+        "brick_rows: element 0 is 1",
+        first_unlike,
+        {"format": attached_bricks(torch.tensor([0, 1]), ints(1, 1))},
+    ),
+    (
+        "brick_rows: element 0 is -1",
+        first_unlike,
+        {"format": attached_bricks(torch.tensor([0, 1]), ints(1, -1))},
+    ),
+    (
+        "brick_ptr: does not go with lane order",
+        first_unlike,
+        {"format": attached("panel", brick_ptr=torch.tensor([0, 1]), brick_rows=ints(1))},
+    ),
+    ("threads: must be at least 1", first_unlike, {"threads": 0}),
     ("brick: bricks are counted", count_panels, {"bricks": longs(1)}),
     ("bitmap: is None", fill_blocked, {"format": attached(bitmap=None)}),
     ("value_index: is None", fill_blocked, {"format": attached("me-bcrs")}),
@@ -196,6 +226,9 @@ def test_wrong_arguments_are_named(message: str, function: Callable[..., Any], w
         ("values: has float32", lambda: _native.first_out_of_range(torch.zeros(3), 5, 1)),
         ("threads: must be at least 1", lambda: _native.first_decreasing(longs(3), 0)),
         ("indptr: must never decrease", lambda: _native.is_canonical(longs(3, 9), ints(2), 1)),
+        ("values: has float32", lambda: _native.is_permutation(torch.zeros(3), 1)),
+        ("values: is not contiguous", lambda: _native.is_permutation(longs(6)[::2], 1)),
+        ("threads: must be at least 1", lambda: _native.is_permutation(longs(3), 0)),
         ("out: has .* bytes", lambda: _native.cpu_round_tf32(torch.zeros(4), torch.zeros(3), 1)),
         ("source: has float16", lambda: _native.cpu_round_tf32(torch.zeros(4).half(), torch.zeros(4), 1)),
         ("scores: has .* bytes", lambda: _native.cpu_softmax(CSR.view, torch.zeros(1), torch.zeros(NNZ), 1)),

@@ -7,6 +7,7 @@ from gnnsparse.preprocess.reorder.registry import (
     REORDERINGS,
     Method,
     Option,
+    check_known,
     register_reordering,
 )
 from gnnsparse.registry import discover
@@ -23,6 +24,7 @@ __all__ = [
     "Method",
     "Option",
     "Reordering",
+    "check_known",
     "register_reordering",
     "reorder",
 ]

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr
-from gnnsparse.errors import bad_value, check_choice
+from gnnsparse.errors import check_choice
 from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.reorder.locality import Locality, measure_locality
-from gnnsparse.preprocess.reorder.registry import METHODS, REORDERINGS, Method, check_known
+from gnnsparse.preprocess.reorder.registry import METHODS, REORDERINGS, check_known
 
 __all__ = ["Reordering", "reorder"]
 
@@ -62,38 +61,22 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
         The order, its time and its locality. The order does not depend on the number of threads.
 
     Raises:
-        TypeError: `method` or an option is of another type.
+        TypeError: `method` or an option is of another type, or a registered function returned no integers.
         ValueError: there is no such reordering or option, a value is out of range, or the reordering needs
-            a square matrix.
+            a square matrix, fewer nonzeros, or returned no permutation.
         ImportError: the package that the reordering needs is not installed.
         MemoryError: "community" needs more scratch memory than this machine has.
     """
     check_choice("reorder", method, REORDERINGS)
     csr = graph.csr.to(torch.device("cpu"))
-    before = measure_locality(csr, None)
     if method == "none":
         check_known(method, options, {})
+        before = measure_locality(csr, None)
         return Reordering(method, None, 0.0, before, before)
-    chosen = METHODS[method]
-    options = chosen.check_options(options)
-    chosen.check_shape(csr.rows, csr.cols)
-    if csr.nnz == 0 and not chosen.empty:
-        return Reordering(method, None, 0.0, before, before)
-    chosen.check_package()
     start = time.perf_counter()
-    order = _checked(chosen, chosen.order(csr, **options), csr)
+    order = METHODS[method].order(csr, **options)
     seconds = time.perf_counter() - start
+    before = measure_locality(csr, None)
+    if csr.nnz == 0 and not METHODS[method].empty:
+        return Reordering(method, None, 0.0, before, before)
     return Reordering(method, order, seconds, before, measure_locality(csr, order))
-
-
-def _checked(method: Method, order: torch.Tensor, csr: Csr) -> torch.Tensor:
-    """Returns an order as int32 [rows]; raises ValueError if it is no permutation.
-
-    Native code reads memory at the indices in the order, so a wrong one must not get there.
-    """
-    seen = torch.zeros(csr.rows, dtype=torch.bool, device="cpu")
-    if order.shape == seen.shape and (csr.rows == 0 or 0 <= int(order.min()) <= int(order.max()) < csr.rows):
-        seen[order.long()] = True
-    if not bool(seen.all()):
-        bad_value("reorder", f"{method.name!r} returned no permutation of the {csr.rows} rows")
-    return order.to(torch.int32)

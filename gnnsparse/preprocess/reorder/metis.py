@@ -6,7 +6,6 @@ import torch
 
 from gnnsparse.csr import Csr
 from gnnsparse.preprocess.reorder.registry import Option, register_reordering
-from gnnsparse.preprocess.reorder.symmetrized import symmetrized
 
 __all__ = ["order_by_parts"]
 
@@ -16,6 +15,8 @@ __all__ = ["order_by_parts"]
     options={"part_size": Option(int, 128, least=1)},
     square=True,
     symmetric=True,
+    undirected=True,
+    most_nnz=2**31 - 1,  # METIS may be built with indices of 32 bits
     package="pymetis",
 )
 def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
@@ -23,9 +24,8 @@ def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
     import pymetis
 
     parts = -(-csr.rows // part_size)
-    if parts <= 1:
+    if parts <= 1 or csr.nnz == 0:
         return torch.arange(csr.rows, device="cpu")
-    a = symmetrized(csr)
-    adjacency = pymetis.CSRAdjacency(adj_starts=a.indptr, adjacent=a.indices)
+    adjacency = pymetis.CSRAdjacency(adj_starts=csr.indptr.numpy(), adjacent=csr.indices.numpy())
     _, membership = pymetis.part_graph(parts, adjacency)
     return torch.argsort(torch.as_tensor(membership, device="cpu"), stable=True)

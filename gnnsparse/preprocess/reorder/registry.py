@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -9,14 +10,19 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
+from gnnsparse.array_checks import check_csr, check_permutation
+from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.preprocess.reorder.undirected import undirected
 from gnnsparse.registry import Names, Registry
 
-__all__ = ["METHODS", "REORDERINGS", "Method", "Option", "register_reordering"]
+__all__ = ["METHODS", "REORDERINGS", "Method", "Option", "check_known", "register_reordering"]
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 OrderFunction = TypeVar("OrderFunction", bound=Callable[..., torch.Tensor])
 
@@ -76,31 +82,37 @@ class Method:
 
     Attributes:
         name: the name that users give.
-        order: the function. It is called with a matrix on the CPU and every option by keyword, and returns a
-            permutation of the rows, integers [rows]: row i of the reordered matrix is row order[i] of the
-            given one.
+        function: computes the order. It is called with a matrix on the CPU and every option by keyword, and
+            returns a permutation of the rows, an integer tensor [rows]: row i of the reordered matrix is row
+            order[i] of the given one. Callers use `order`, which checks what goes in and what comes out.
         options: the options by name.
         square: whether the matrix has to be square.
         symmetric: whether the order of A is used for A^T, too. False: an order is computed for A^T.
         package: an optional package that the function imports; None: it imports none.
         empty: whether the function is called for a matrix without nonzeros. False: such a matrix keeps its
             order.
+        undirected: whether the function gets A + A^T without its diagonal in place of A.
+        most_nnz: the most nonzeros that the function accepts; None: no limit.
     """
 
     name: str
-    order: Callable[..., torch.Tensor]
+    function: Callable[..., torch.Tensor]
     options: Mapping[str, Option] = field(default_factory=dict)
     square: bool = False
     symmetric: bool = False
     package: str | None = None
     empty: bool = False
+    undirected: bool = False
+    most_nnz: int | None = None
 
     def __post_init__(self) -> None:
-        takes = list(inspect.signature(self.order).parameters)[1:]
+        takes = list(inspect.signature(self.function).parameters)[1:]
         if takes != list(self.options):
             bad_value("options", f"got {list(self.options)} for {self.name}; accepted: {takes}")
         if self.symmetric and not self.square:
             bad_value("symmetric", "got True; accepted: False where the matrix need not be square")
+        if self.undirected and not self.square:
+            bad_value("undirected", "got True; accepted: False where the matrix need not be square")
         for name, option in self.options.items():
             option.check(name, option.default)
 
@@ -116,10 +128,62 @@ class Method:
             name: option.check(name, given.get(name, option.default)) for name, option in self.options.items()
         }
 
-    def check_shape(self, rows: int, cols: int) -> None:
-        """Raises a ValueError if the reordering does not accept matrices of this shape."""
-        if self.square and rows != cols:
-            bad_value("reorder", f"{self.name!r} needs a square matrix, got {rows} x {cols}")
+    def check_matrix(self, csr: Csr) -> None:
+        """Raises a ValueError if the reordering does not accept a matrix, or if it is no valid CSR matrix."""
+        if self.square and csr.rows != csr.cols:
+            bad_value("reorder", f"{self.name!r} needs a square matrix, got {csr.rows} x {csr.cols}")
+        check_csr("graph", csr)
+        self._check_nnz(csr, "the matrix")
+
+    def _check_nnz(self, csr: Csr, what: str) -> None:
+        if self.most_nnz is not None and csr.nnz > self.most_nnz:
+            bad_value(
+                "reorder", f"{self.name!r} takes at most {self.most_nnz} nonzeros; {what} has {csr.nnz}"
+            )
+
+    def order(self, csr: Csr, **options: Any) -> torch.Tensor:
+        """Checks a matrix and the options, computes the order, and checks it.
+
+        Args:
+            csr: the matrix, on the CPU.
+            options: options of the reordering.
+
+        Returns:
+            int32 [rows], a permutation of the rows.
+
+        Raises:
+            TypeError: an option is of another type, or the function returned no tensor of integers.
+            ValueError: an option or the matrix is not accepted, or the function returned no permutation.
+            ImportError: the package that the reordering needs is not installed.
+        """
+        options = self.check_options(options)
+        self.check_matrix(csr)
+        if csr.nnz == 0 and not self.empty:
+            return torch.arange(csr.rows, dtype=torch.int32, device="cpu")
+        self.check_package()
+        if self.undirected:
+            csr = undirected(csr)
+            self._check_nnz(csr, "A + A^T")
+        return self._permutation(self.function(csr, **options), csr.rows)
+
+    def _permutation(self, order: Any, rows: int) -> torch.Tensor:
+        """Returns what the function made as int32 [rows], if it is a permutation of the rows.
+
+        Native code reads memory at the indices in the order, so a wrong one must not get there.
+        """
+        wrong = f"{self.name!r} returned no permutation of the {rows} rows"
+        if not isinstance(order, torch.Tensor) or order.layout != torch.strided:
+            bad_type("reorder", order, f"an integer tensor [rows]; {wrong}")
+        if order.dtype not in _INTEGERS or order.device.type not in ("cpu", "cuda"):
+            bad_type("reorder", order, f"integers on the CPU; {wrong}")
+        if order.shape != (rows,):
+            bad_value("reorder", f"{wrong}, but a tensor of shape {tuple(order.shape)}")
+        order = order.detach().cpu().to(torch.int64).contiguous()
+        try:
+            check_permutation("order", order, rows)
+        except ValueError as error:
+            bad_value("reorder", f"{wrong}: {error}")
+        return order.to(torch.int32)
 
     @property
     def missing_package(self) -> str | None:
@@ -161,15 +225,27 @@ def register_reordering(
     symmetric: bool = False,
     package: str | None = None,
     empty: bool = False,
+    undirected: bool = False,
+    most_nnz: int | None = None,
 ) -> Callable[[OrderFunction], OrderFunction]:
     """Registers the decorated function as a reordering; the arguments are the attributes of Method.
+
+    The name of the function stands for `Method.order` afterwards: whoever calls it gets the checks as well.
 
     Raises:
         ValueError: the name is taken, or the options are not the function's parameters after the matrix.
     """
 
-    def keep(order: OrderFunction) -> OrderFunction:
-        METHODS.register(name, Method(name, order, options or {}, square, symmetric, package, empty))
-        return order
+    def keep(function: OrderFunction) -> OrderFunction:
+        method = Method(
+            name, function, options or {}, square, symmetric, package, empty, undirected, most_nnz
+        )
+        METHODS.register(name, method)
+
+        @functools.wraps(function)
+        def checked(csr: Csr, *given: Any, **more: Any) -> torch.Tensor:
+            return method.order(csr, **dict(zip(method.options, given, strict=False)), **more)
+
+        return cast(OrderFunction, checked)
 
     return keep

@@ -123,6 +123,11 @@ void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts);
 void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
                   const uint16_t* values, uint32_t* entries, int threads);
 
+// The first panel whose columns or bits are not those of its rows of `a`, or -1; with packed values
+// also one where value_ptr does not count them. Offsets and brick rows are in range, and panels are
+// whole blocks. Stored values are not looked at.
+int64_t first_unlike(const CsrView& a, const BlockedView& format, int threads);
+
 // RSH-SpMM, algorithm 1: rows with at most `short_nnz` nonzeros that add fewer than
 // `short_columns` columns to their window go to `residual`, the others start a window of `window`
 // rows. Both outputs have room for every row. Returns {windows, residual rows}.

@@ -21,6 +21,9 @@ int64_t first_decreasing(IndexArray indptr, int threads);
 // Whether the columns of every row ascend without repeats. Offsets and columns must be in range.
 bool is_canonical(const int64_t* indptr, IndexArray indices, int64_t rows, int threads);
 
+// Whether the values are the numbers below their count, each once.
+bool is_permutation(IndexArray values, int threads);
+
 // Sorts edges by (row, column) and merges repeats. Writes indptr [rows + 1], indices (room for
 // row.count), and for each edge the index of its merged nonzero. Returns the number of nonzeros.
 // Row and column indices must be in range, and fewer than 2^32 edges are accepted.

@@ -1,0 +1,345 @@
+"""Fuzzing of the cache: files that are damaged, and processes that are killed while they prepare a graph.
+
+Whatever happens to a cache folder, `prepare` gives the right operand with no more than CacheWarnings, a
+damaged file is replaced, and files that the cache did not make stay as they are. A case damages one file, or
+kills up to three processes that work on one folder. It counts as one call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gnnsparse
+from gnnsparse.cli import main
+from gnnsparse.preprocess.cache import CacheWarning, GraphCache
+from gnnsparse.preprocess.stored import check_file
+from gnnsparse.testing import random_graph
+from tests.fuzz import worker
+from tests.fuzz.cache_damage import Damaged, damage_file
+from tests.fuzz.common import Counts, FailedCallError, Failure, Trial, describe
+
+__all__ = ["damage", "kill", "reduce", "replay", "run"]
+
+#: One case in so many kills processes, and the others damage a file: 10,000 files and 1,000 kills in 11,000.
+_KILL_EVERY = 11
+#: The share of the time for damaged files, where a time is given and no number of cases.
+_DAMAGE_TIME = 0.6
+_LIMITS = worker.Limits(case_seconds=60.0, batch_seconds=20.0)
+_SIZES = ((0, 3), (1, 1), (40, 40), (60, 35), (33, 70), (90, 90))
+
+
+@dataclass(frozen=True)
+class _Config:
+    """What is prepared."""
+
+    size: tuple[int, int]
+    weighted: bool
+    options: tuple[tuple[str, Any], ...]
+
+    def prepare(self, folder: Path | bool) -> gnnsparse.SparseOperand:
+        return gnnsparse.prepare(_graph(self.size, self.weighted), cache=folder, **dict(self.options))
+
+
+@functools.cache
+def _graph(size: tuple[int, int], weighted: bool) -> gnnsparse.SparseGraph:
+    density = 0.1 if min(size) else 0.0
+    return random_graph(*size, density, weighted=weighted, seed=size[0], hubs=1 if min(size) > 30 else 0)
+
+
+@functools.cache
+def _configs() -> tuple[_Config, ...]:
+    found = []
+    formats: list[dict[str, Any]] = [
+        {"format": "csr"}, {"format": "window"}, {"format": "me-bcrs", "precision": "fp16"},
+        {"format": "cvse", "precision": "bf16"}, {"format": "tiled-csr", "precision": "tf32"},
+        {"format": "hrpb", "precision": "fp16"}, {"format": "hrpb", "panel": 32}, {"format": "rs-tile"},
+    ]  # fmt: skip
+    for at, size in enumerate(_SIZES):
+        for number, form in enumerate(formats):
+            weighted = (at + number) % 2 == 0
+            reorder = ("none", "degree", "rcm")[(at + number) % (3 if size[0] == size[1] else 2)]
+            values = None if weighted else ("mean", "gcn")[size[0] == size[1]]
+            options = {**form, "reorder": reorder, "values": values}
+            found.append(_Config(size, weighted, tuple(options.items())))
+    return tuple(found)
+
+
+def _outputs(a: gnnsparse.SparseOperand) -> list[torch.Tensor]:
+    """What an operand computes, from all of its arrays."""
+    rows, cols = a.shape
+    x, z = torch.arange(3.0 * cols).reshape(cols, 3) % 7, torch.arange(2.0 * rows).reshape(rows, 2) % 5
+    edges = torch.arange(float(a.num_edges)) + 1
+    own = a.from_coo_order(edges)
+    results = [a @ x, a.T @ z, own, a.to_coo_order(own), gnnsparse.sddmm(a, z, x[:, :2]), a.indices()]
+    results += [gnnsparse.spmm(a, x, own), a.T.transpose_values(own[a.transpose_map]), a.T.indices()]
+    blocked = a.kernels.blocked
+    return results if blocked is None else [*results, *blocked.decode()[:2]]
+
+
+@functools.cache
+def _reference(config: _Config) -> tuple[list[torch.Tensor], bytes, str]:
+    """Returns the right results, the bytes of an intact cache file, and its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        config.prepare(Path(folder))
+        (file,) = Path(folder).glob("*.safetensors")
+        return _outputs(config.prepare(False)), file.read_bytes(), file.name
+
+
+def _equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+class _Folder:
+    """A cache folder with files in it that are somebody else's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path / "cache"
+        self.path.mkdir(mode=0o700)
+        self._outside = path / "outside.safetensors"
+        self._outside.write_bytes(b"not the cache's")
+        hexadecimal = "0123456789abcdef" * 2
+        for name in (
+            "model.safetensors", "x.part", "y.lock", f"{hexadecimal}.lock", f"{hexadecimal}.safetensors",
+            f"{hexadecimal}-{hexadecimal}.part", f"{hexadecimal}-{hexadecimal}.damaged",
+        ):  # fmt: skip
+            (self.path / name).write_bytes(b"precious " + name.encode())
+        (self.path / "folder.safetensors").mkdir()
+        (self.path / ("a" * 32 + ".safetensors")).mkdir()
+        os.mkfifo(self.path / ("b" * 32 + ".safetensors"))
+        (self.path / ("c" * 32 + ".safetensors")).symlink_to(self._outside)
+        (self.path / ("d" * 32 + ".lock")).symlink_to(self._outside)
+        self.kept = [*self.path.iterdir(), self._outside]
+        self._before = self._state()
+
+    def keep(self, path: Path) -> None:
+        """Adds something that has to stay as it is."""
+        self.kept.append(path)
+        self._before = self._state()
+
+    def _state(self) -> list[Any]:
+        found: list[Any] = []
+        for path in self.kept:
+            try:
+                status = os.lstat(path)
+                regular = os.path.isfile(path) and not path.is_symlink()
+                found.append((path, status.st_mode, status.st_ino, path.read_bytes() if regular else b""))
+            except FileNotFoundError:
+                found.append((path, "gone"))
+        return found
+
+    def changed(self) -> list[str]:
+        """Names of the others' files that were changed or removed."""
+        pairs = zip(self._before, self._state(), strict=True)
+        return [str(before[0]) for before, now in pairs if before != now]
+
+
+@contextlib.contextmanager
+def _only_cache_warnings() -> Iterator[list[str]]:
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    for item in caught:
+        if not issubclass(item.category, CacheWarning):
+            raise FailedCallError("error", f"warned of something else: {item.message}")
+        texts.append(str(item.message))
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[_Folder]:
+    path = Path(tempfile.mkdtemp(prefix="fuzz-cache-"))
+    try:
+        yield _Folder(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _look(folder: Path, action: str) -> None:
+    """Runs a command of `gnnsparse cache` and forgets what it prints."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["cache", action, "--dir", str(folder)])
+
+
+def _check_right(
+    trial: Trial, config: _Config, folder: Path, what: str
+) -> tuple[gnnsparse.SparseOperand, list[str]]:
+    with _only_cache_warnings() as texts:
+        operand = trial.call(f"prepare {what}", lambda: config.prepare(folder))
+    return operand, texts
+
+
+def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, done: Damaged) -> None:
+    """Prepares a graph whose cache file was damaged, and checks everything that can be seen afterwards."""
+    expected = _reference(config)[0]
+    for action in ("ls", "verify"):
+        if trial.draw.chance(0.1):
+            _look(folder.path, action)
+    operand, texts = _check_right(trial, config, folder.path, f"after {done.what}")
+    right = _equal(_outputs(operand), expected)
+    trial.check(right or (done.unseen and not texts), f"wrong results after {done.what}: {texts}")
+    trial.check(
+        done.gone or bool(texts) != operand.cache_hit,
+        f"after {done.what}: hit and warned, or neither: {texts}",
+    )
+    trial.check(all(str(folder.path) in text for text in texts), f"a warning names no file: {texts}")
+    if texts and not done.blocks:
+        with _only_cache_warnings() as more:
+            again = config.prepare(folder.path)
+        trial.check(again.cache_hit and not more, f"not rebuilt after {done.what}: {more}")
+        trial.check(_equal(_outputs(again), expected), f"wrong results when rebuilt after {done.what}")
+        problem = {entry.path: text for entry, text in GraphCache(folder.path).verify(check_file)}[path]
+        trial.check(problem is None, f"`verify` finds fault with the new file: {problem}")
+
+
+def damage(trial: Trial) -> None:
+    """Damages one file of a cache, and prepares its graph."""
+    config = trial.draw.choice(_configs())
+    _, content, name = _reference(config)
+    with _folder() as folder:
+        path = folder.path / name
+        path.write_bytes(content)
+        other = _reference(trial.draw.choice(_configs()))[1]
+        done = damage_file(path, other, trial.draw)
+        if done.blocks:
+            folder.keep(path)
+        _after_damage(trial, config, folder, path, done)
+        if trial.draw.chance(0.2):
+            with _only_cache_warnings():
+                _look(folder.path, "clear")
+        trial.check(not folder.changed(), f"after {done.what}, files of others changed: {folder.changed()}")
+
+
+def _child(work: Callable[[], None]) -> int:
+    """Runs a function in a forked process until that is killed; returns its number."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with open(os.devnull, "w") as null:
+                os.dup2(null.fileno(), 1)
+            work()
+            code = 0
+        except BaseException as error:
+            os.write(2, f"in a process to be killed: {describe(error)}\n".encode())
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _work_on(folder: Path, configs: list[_Config], clears: bool) -> None:
+    warnings.simplefilter("error")
+    warnings.simplefilter("ignore", CacheWarning)
+    while True:
+        for config in configs:
+            config.prepare(folder)
+        if clears:
+            GraphCache(folder).clear()
+        else:
+            for path in folder.glob("*.safetensors"):
+                if path.stem in {_reference(config)[2][:32] for config in configs}:
+                    path.unlink(missing_ok=True)
+
+
+def kill(trial: Trial) -> None:
+    """Kills processes at a random moment while they prepare graphs, and uses their cache folder."""
+    configs = [trial.draw.choice(_configs()) for _ in range(trial.draw.integer(1, 3))]
+    for config in configs:
+        _reference(config)
+    with _folder() as folder:
+        workers = trial.draw.integer(1, 3)
+        clears = [trial.draw.chance(0.3) for _ in range(workers)]
+        pids = [_child(functools.partial(_work_on, folder.path, configs, each)) for each in clears]
+        try:
+            for pid in pids:
+                time.sleep(trial.draw.below(20_000) / 1e6)
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+        trial.check(all(os.WIFSIGNALED(s) for s in statuses), "a process ended by itself, with an error")
+        with _only_cache_warnings() as texts:
+            operands = trial.call(
+                f"prepare after a kill of {workers} processes",
+                lambda: [config.prepare(folder.path) for config in configs],
+            )
+        trial.check(not texts, f"warned after a kill: {texts}")
+        for config, operand in zip(configs, operands, strict=True):
+            trial.check(_equal(_outputs(operand), _reference(config)[0]), "wrong results after a kill")
+            trial.check(config.prepare(folder.path).cache_hit, "not in the cache after a kill")
+        GraphCache(folder.path).clear()
+        left = set(folder.path.iterdir()) - set(folder.kept)
+        trial.check(not left, f"`clear` left files of killed processes: {sorted(p.name for p in left)}")
+        trial.check(not folder.changed(), f"after a kill, files of others changed: {folder.changed()}")
+
+
+#: The kinds of cases by the names under which they are counted.
+_KINDS = {"damaged files": damage, "kills": kill}
+
+
+def case(trial: Trial) -> None:
+    """One case, of the kind that its first choice says."""
+    list(_KINDS.values())[trial.draw.below(len(_KINDS))](trial)
+
+
+def _warm_up() -> None:
+    """Makes what every forked process needs."""
+    torch.set_num_threads(1)
+    for config in _configs():
+        _reference(config)
+
+
+def _run_kind(name: str, seed: int, seconds: float | None, count: int | None) -> Counts:
+    """Runs cases of one kind."""
+
+    def one(trial: Trial) -> None:
+        trial.draw.made.append(list(_KINDS).index(name))  # where `case` looks when this one is replayed
+        _KINDS[name](trial)
+
+    counts = worker.run_cases("cache", one, seed, seconds, count, _LIMITS)
+    counts.kinds[name] = counts.cases
+    return counts
+
+
+def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
+    """Damages cache files, then kills processes, until a time or a number of cases is reached, or one fails.
+
+    Args:
+        seed: of the random choices.
+        seconds: wall time; None: no limit.
+        count: cases, of which one in 11 kills processes; None: no limit.
+    """
+    _warm_up()
+    kills = None if count is None else count // _KILL_EVERY
+    files = None if count is None or kills is None else count - kills
+    start = time.monotonic()
+    share = _DAMAGE_TIME if count is None else 1 - 1 / _KILL_EVERY
+    total = _run_kind("damaged files", seed, None if seconds is None else seconds * share, files)
+    if len(total.failures) < worker.most_failures:
+        left = None if seconds is None else seconds - (time.monotonic() - start)
+        total.add(_run_kind("kills", seed, left, kills))
+    return total
+
+
+def replay(choices: list[int]) -> Counts:
+    """Runs one case again. A kill comes at another moment each time."""
+    _warm_up()
+    return worker.replay("cache", case, choices, _LIMITS)
+
+
+def reduce(failure: Failure, seconds: float) -> Failure:
+    """Looks for a smaller case that fails in the same way."""
+    _warm_up()
+    return worker.reduce(case, failure, seconds, _LIMITS)

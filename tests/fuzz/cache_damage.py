@@ -1,0 +1,274 @@
+"""What can happen to a file of the cache: damaged bytes, crafted content, other things in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnsparse.preprocess.cache_files import opened, write_file
+from tests.fuzz.common import Draw
+
+__all__ = ["Damaged", "damage_file"]
+
+#: Arrays whose content is known to be right by the checksum alone.
+_VALUES = ("values", "row_scale", "col_scale", "residual_values", "edge_map", "zero_ptr", "zero_cols")
+_EXTREMES = (0, 1, -1, 2, 7, 2**31 - 1, -(2**31), 255, 10**6, 2**62, -(2**62))
+_PLAIN: tuple[Any, ...] = (
+    None, "x", "", -1, 0, 1, 2, 10**400, 2**31, 1.5, float("nan"), float("inf"), [], [1], {}, {"method": 1},
+    True, False, {"method": "none"}, "[/red]", [[[]]],
+)  # fmt: skip
+
+_REPLACEMENTS = (
+    "empty", "text", "pipe", "folder", "full folder", "link", "dangling link", "loop", "gone", "mode",
+    "sparse",
+)  # fmt: skip
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """What was done to a file.
+
+    Attributes:
+        what: in words.
+        unseen: whether nothing but the checksum would show it, and that is right.
+        blocks: whether something that is not the cache's is in the file's place now, and has to stay there.
+        gone: whether there is nothing any more.
+    """
+
+    what: str
+    unseen: bool = False
+    blocks: bool = False
+    gone: bool = False
+
+
+def damage_file(path: Path, other: bytes, draw: Draw) -> Damaged:
+    """Damages a cache file at random.
+
+    Args:
+        path: the file.
+        other: the content of another cache file, or of the same one.
+        draw: random choices.
+    """
+    kinds = (_craft, _craft, _craft_metadata, _bytes, _header, _replace)
+    return draw.choice(kinds)(path, other, draw)
+
+
+# Bytes
+
+
+def _flip(data: bytearray, at: int, draw: Draw) -> None:
+    data[at] ^= 1 << draw.below(8)
+
+
+def _bytes(path: Path, other: bytes, draw: Draw) -> Damaged:
+    """Changes bytes of the file anywhere."""
+    data = bytearray(path.read_bytes())
+    at = draw.below(len(data))
+    size = 1 << draw.below(13)
+    kind = draw.choice(("flip", "cut", "zero", "ones", "drop", "insert", "repeat", "other"))
+    if kind == "flip":
+        for _ in range(draw.integer(1, 4)):
+            _flip(data, draw.below(len(data)), draw)
+    elif kind == "cut":
+        del data[at:]
+    elif kind in ("zero", "ones"):
+        data[at : at + size] = bytes([0 if kind == "zero" else 255]) * len(data[at : at + size])
+    elif kind == "drop":
+        del data[at : at + size]
+    elif kind == "insert":
+        data[at:at] = bytes(size)
+    elif kind == "repeat":
+        data += data[at : at + size]
+    else:
+        data[at : at + size] = other[at : at + size]
+    return _rewritten(path, bytes(data), f"{kind} of bytes at {at}")
+
+
+def _header(path: Path, other: bytes, draw: Draw) -> Damaged:
+    """Changes bytes of the header alone."""
+    data = bytearray(path.read_bytes())
+    end = 8 + int.from_bytes(data[:8], "little")
+    if draw.chance(0.2):
+        data[:8] = draw.choice((0, 1, 7, len(data), 2**31, 2**63, 2**64 - 1)).to_bytes(8, "little")
+        return _rewritten(path, bytes(data), "another length of the header")
+    if draw.chance(0.2):
+        text = draw.choice((b"[" * 10**5, b"{}", b"null", b'{"__metadata__": 3}', b'{"a": {"dtype": "I64"}}'))
+        content = len(text).to_bytes(8, "little") + text + data[end:]
+        return _rewritten(path, content, f"a header of {text[:30]!r}")
+    for _ in range(draw.integer(1, 3)):
+        _flip(data, draw.below(end), draw)
+    return _rewritten(path, bytes(data), "flipped bits of the header")
+
+
+def _rewritten(path: Path, data: bytes, what: str) -> Damaged:
+    same = data == path.read_bytes()
+    path.write_bytes(data)
+    # White space of the header means nothing, so that nobody need notice if it changes.
+    return Damaged(what + (" (the same)" if same else ""))
+
+
+# Crafted content, with right checksums
+
+
+def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    with opened(path) as file:
+        return file.read()
+
+
+def _write(path: Path, tensors: Tensors, metadata: dict[str, Any]) -> None:
+    path.unlink()
+    write_file(path, tensors, metadata)
+
+
+def _element(array: torch.Tensor, draw: Draw) -> torch.Tensor:
+    """Changes one element."""
+    if array.numel() == 0:
+        return torch.ones(1, dtype=array.dtype)
+    array, at = array.clone(), draw.below(array.numel())
+    if array.dtype.is_floating_point:
+        array[at] = draw.choice((0.0, float("nan"), float("inf"), -1.0, 65504.0))
+        return array
+    limits = torch.iinfo(array.dtype)
+    near = draw.choice((int(array[at]) + 1, int(array[at]) - 1, array.numel(), *_EXTREMES))
+    array[at] = min(max(near, limits.min), limits.max)
+    return array
+
+
+def _swap(array: torch.Tensor, draw: Draw) -> torch.Tensor:
+    """Exchanges two elements."""
+    if array.numel() < 2:
+        return array
+    array, one, other = array.clone(), draw.below(array.numel()), draw.below(array.numel())
+    array[[one, other]] = array[[other, one]]
+    return array
+
+
+def _random(array: torch.Tensor, draw: Draw) -> torch.Tensor:
+    """Makes all elements random; values stay in the range of every precision."""
+    limit = 100 if array.dtype.is_floating_point else draw.choice((2, 8, max(1, array.numel()), 2**30))
+    generator = torch.Generator().manual_seed(draw.seed())
+    return torch.randint(0, limit, array.shape, generator=generator).to(array.dtype)
+
+
+_CHANGES: dict[str, Callable[[torch.Tensor, Draw], torch.Tensor]] = {
+    "element": _element,
+    "swap": _swap,
+    "zeros": lambda array, draw: torch.zeros_like(array),
+    "extreme": lambda array, draw: torch.full_like(array, draw.choice((1, 127, -1 & 0x7F))),
+    "reverse": lambda array, draw: array.flip(0),
+    "roll": lambda array, draw: array.roll(1),
+    "shorter": lambda array, draw: array[:-1].clone(),
+    "longer": lambda array, draw: torch.cat([array, array[:1]]),
+    "empty": lambda array, draw: array[:0].clone(),
+    "int64": lambda array, draw: array.to(torch.int64),
+    "int32": lambda array, draw: array.double().clamp(-(2**31), 2**31 - 1).nan_to_num().to(torch.int32),
+    "float32": lambda array, draw: array.to(torch.float32),
+    "float16": lambda array, draw: array.to(torch.float16),
+    "uint8": lambda array, draw: array.contiguous().view(torch.uint8),
+    "two dimensions": lambda array, draw: array.reshape(1, -1),
+    "no dimension": lambda array, draw: array.reshape(-1)[:1].reshape(()) if array.numel() else array,
+    "random": lambda array, draw: _random(array, draw),
+}
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    same = one.dtype == other.dtype and one.shape == other.shape
+    return same and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def _craft(path: Path, other: bytes, draw: Draw) -> Damaged:
+    """Changes an array, or which arrays there are, and computes the checksums anew."""
+    tensors, metadata = _read(path)
+    before = dict(tensors)
+    names = sorted(tensors)
+    name = draw.choice(names)
+    kind = draw.choice((*_CHANGES, "element", "element", "drop", "rename", "add", "exchange", "more"))
+    if kind in _CHANGES:
+        tensors[name] = _CHANGES[kind](tensors[name], draw)
+    elif kind == "drop":
+        del tensors[name]
+    elif kind == "rename":
+        tensors[draw.choice((*names, "forward.blocked.spec", "backward.indptr", "x", ""))] = tensors.pop(name)
+    elif kind == "add":
+        extra = ("forward.row_ids", "edge_map", "values", "backward.indptr", "forward.blocked.rows", "y")
+        tensors.setdefault(draw.choice(extra), tensors[name].clone())
+    elif kind == "exchange":
+        second = draw.choice(names)
+        tensors[name], tensors[second] = tensors[second], tensors[name]
+    else:
+        for each in draw.choice(names), draw.choice(names):
+            tensors[each] = _element(tensors[each], draw)
+    _write(path, tensors, metadata)
+    changed = [n for n in {**before, **tensors} if not _same(before.get(n), tensors.get(n))]
+    unseen = all(n.rpartition(".")[2] in _VALUES for n in changed)
+    return Damaged(f"crafted {', '.join(changed)}: {kind}", unseen)
+
+
+def _craft_metadata(path: Path, other: bytes, draw: Draw) -> Damaged:
+    """Changes the plain values, and computes the checksums anew."""
+    tensors, metadata = _read(path)
+    target, where = metadata, ""
+    name = draw.choice(sorted(target))
+    if isinstance(target[name], dict) and draw.chance(0.5):
+        target, where = target[name], name + "."
+        name = draw.choice(sorted(target))
+        if isinstance(target[name], dict):
+            target, where = target[name], where + name + "."
+            name = draw.choice(sorted(target))
+    kind = draw.choice(("set", "drop", "add", "copy"))
+    if kind == "set":
+        target[name] = draw.choice(_PLAIN)
+    elif kind == "drop":
+        del target[name]
+    elif kind == "add":
+        target[draw.choice(("plan", "kind", "more", ""))] = draw.choice(_PLAIN)
+    else:
+        path.write_bytes(other)
+        return Damaged("the file of another graph under this name")
+    _write(path, tensors, metadata)
+    harmless = {"seconds", "symmetric", "before", "after", "reorder", "method"}
+    return Damaged(
+        f"crafted metadata {where}{name}: {kind}", unseen=bool(harmless & {name, *where.split(".")})
+    )
+
+
+# Other things in the file's place
+
+
+def _replace(path: Path, other: bytes, draw: Draw) -> Damaged:
+    """Puts something else in the place of the file, or takes rights away."""
+    kind = draw.choice(_REPLACEMENTS)
+    if kind == "mode":
+        os.chmod(path, draw.choice((0o000, 0o200, 0o444, 0o777)))
+        return Damaged("the same")  # the superuser reads it nevertheless
+    if kind == "sparse":
+        os.truncate(path, 2**40)
+        return Damaged("a file of a terabyte that is not there")
+    path.unlink()
+    if kind == "gone":
+        return Damaged("removal", gone=True)
+    if kind in ("empty", "text"):
+        path.write_bytes(
+            b"" if kind == "empty" else json.dumps({"my": "notes"}).encode() * draw.integer(1, 50)
+        )
+        return Damaged(f"{kind} file")
+    target = path.parent.parent / "outside.safetensors"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind in ("folder", "full folder"):
+        path.mkdir()
+        if kind == "full folder":
+            (path / "notes").write_text("mine")
+    else:
+        path.symlink_to({"link": target, "dangling link": Path("nowhere"), "loop": path}[kind])
+    return Damaged(f"a {kind}", blocks=True)

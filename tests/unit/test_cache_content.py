@@ -1,0 +1,357 @@
+"""The cache trusts no file: crafted content with right checksums is named, set aside and rebuilt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.sparse
+import torch
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.cli import main
+from gnnsparse.preprocess.cache import CacheWarning, GraphCache
+from gnnsparse.preprocess.cache_files import opened, write_file
+from gnnsparse.preprocess.stored import check_file
+from gnnsparse.testing import random_graph
+
+
+def graph_with_short_rows() -> SparseGraph:
+    """A matrix of 90 x 60, of which rs-tile keeps rows out of its windows."""
+    dense = random_graph(90, 60, 0.15, seed=3, hubs=1).to_scipy().toarray()
+    dense[30:60] = 0
+    dense[30:60, 1] = 2
+    return SparseGraph.from_scipy(scipy.sparse.csr_array(dense))
+
+
+GRAPH = graph_with_short_rows()
+SQUARE = random_graph(80, 80, 0.1, weighted=False, seed=4)
+FORMATS = {
+    "csr": {}, "window": {"format": "window"}, "dense": {"format": "me-bcrs", "precision": "fp16"},
+    "tiled": {"format": "tiled-csr"}, "hrpb": {"format": "hrpb", "panel": 32, "precision": "fp16"},
+    "rs-tile": {"format": "rs-tile"}, "cvse": {"format": "cvse"},
+}  # fmt: skip
+
+Tensors = dict[str, torch.Tensor]
+
+
+def prepare(**options: Any) -> gnnsparse.SparseOperand:
+    return gnnsparse.prepare(GRAPH, **{"reorder": "degree", **options})
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    with opened(path) as file:
+        return file.read()
+
+
+def craft(path: Path, change: Callable[[Tensors, dict[str, Any]], object]) -> None:
+    """Changes the content of a file, with new checksums."""
+    tensors, metadata = read(path)
+    change(tensors, metadata)
+    path.unlink()
+    write_file(path, tensors, metadata)
+
+
+def assert_rebuilt(folder: Path, message: str, **options: Any) -> None:
+    clean = prepare(**options, cache=False)
+    x = torch.randn(60, 4)
+    with pytest.warns(CacheWarning, match=message) as caught:
+        again = prepare(**options)
+    assert str(folder) in str(caught[0].message)
+    assert "rebuilt and kept as" in str(caught[0].message)
+    assert not again.cache_hit
+    assert torch.equal(again @ x, clean @ x)
+    assert prepare(**options).cache_hit
+    assert len(list(folder.glob("*.damaged"))) == 1
+
+
+def set_element(name: str, value: int, at: int = 3) -> Callable[[Tensors, Any], None]:
+    def change(tensors: Tensors, _: Any) -> None:
+        tensors[name] = tensors[name].clone()
+        tensors[name][at] = value
+
+    return change
+
+
+OUT_OF_RANGE = [
+    ("csr", "forward.indices", 10**6), ("csr", "forward.indices", -1), ("csr", "forward.indices", 2**31 - 1),
+    ("csr", "backward.indices", 90), ("csr", "forward.indptr", 2**40), ("csr", "forward.indptr", -5),
+    ("csr", "forward.row_ids", 90), ("csr", "forward.row_ids", -1), ("csr", "transpose_map", 10**6),
+    ("csr", "transpose_map", -1), ("csr", "edge_map", 10**6), ("csr", "edge_map", -2),
+    ("window", "forward.blocked.panel_ptr", 10**9), ("window", "forward.blocked.columns", 60),
+    ("window", "backward.blocked.columns", -1), ("dense", "forward.blocked.columns", 10**6),
+    ("tiled", "forward.blocked.zero_cols", 10**6), ("tiled", "forward.blocked.zero_ptr", -1),
+    ("hrpb", "forward.blocked.brick_rows", 2), ("hrpb", "forward.blocked.brick_ptr", 10**9),
+    ("hrpb", "forward.blocked.value_ptr", 10**9), ("rs-tile", "forward.blocked.panel_rows", 10**6),
+    ("rs-tile", "forward.blocked.residual_rows", -1), ("rs-tile", "forward.blocked.residual_ptr", 10**9),
+    ("rs-tile", "forward.blocked.residual_cols", 10**6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "name", "value"), OUT_OF_RANGE)
+def test_an_element_out_of_range(own_cache: Path, form: str, name: str, value: int) -> None:
+    """Native code would read there."""
+    prepare(**FORMATS[form])
+    craft(the_file(own_cache), set_element(name, value))
+    assert_rebuilt(own_cache, name.replace(".", r"\.").replace("_cols", "") + r"[\w.]*: ", **FORMATS[form])
+
+
+def exchange(tensors: Tensors, _: Any) -> None:
+    tensors["forward.row_ids"] = tensors["forward.row_ids"].flip(0)
+
+
+def two_of_a_row(tensors: Tensors, _: Any) -> None:
+    indptr, indices = tensors["forward.indptr"], tensors["forward.indices"].clone()
+    row = int((indptr.diff() > 1).nonzero()[0])
+    indices[indptr[row] + 1] = indices[indptr[row]]
+    tensors["forward.indices"] = indices
+
+
+def other_column(tensors: Tensors, _: Any) -> None:
+    """Ascending and in range, but of another matrix."""
+    indptr, indices = tensors["forward.indptr"], tensors["forward.indices"].clone()
+    for row in range(indptr.numel() - 1):
+        last = int(indptr[row + 1]) - 1
+        if indptr[row + 1] > indptr[row] and indices[last] < 59:
+            indices[last] += 1
+            break
+    tensors["forward.indices"] = indices
+
+
+def reversed_map(tensors: Tensors, _: Any) -> None:
+    tensors["transpose_map"] = tensors["transpose_map"].flip(0)
+
+
+def repeated_map(tensors: Tensors, _: Any) -> None:
+    tensors["transpose_map"] = torch.zeros_like(tensors["transpose_map"])
+
+
+def fewer_bits(tensors: Tensors, _: Any) -> None:
+    bits = tensors["forward.blocked.bitmap"].clone()
+    bits[bits.nonzero()[5]] = 0
+    tensors["forward.blocked.bitmap"] = bits
+
+
+def more_bits(tensors: Tensors, _: Any) -> None:
+    tensors["forward.blocked.bitmap"] = torch.full_like(tensors["forward.blocked.bitmap"], 255)
+
+
+def falling_offsets(tensors: Tensors, _: Any) -> None:
+    indptr = tensors["forward.indptr"].clone()
+    indptr[10:20] = indptr[10:20].flip(0)
+    tensors["forward.indptr"] = indptr
+
+
+def endless_values(tensors: Tensors, _: Any) -> None:
+    tensors["values"] = torch.full_like(tensors["values"], float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "message"),
+    [
+        ("csr", exchange, "transpose_map: leads to other elements"),
+        ("csr", two_of_a_row, "forward.indices: do not ascend"),
+        ("csr", other_column, "transpose_map: leads to other elements"),
+        ("csr", reversed_map, "transpose_map: leads to other elements"),
+        ("csr", repeated_map, "transpose_map: repeats"),
+        ("csr", falling_offsets, "forward.indptr: decreases"),
+        ("csr", endless_values, "values: are not finite"),
+        ("window", fewer_bits, r"forward\.blocked\.bitmap: panel .* does not have the structure"),
+        ("window", more_bits, r"forward\.blocked\.bitmap: panel 0 does not have the structure"),
+        ("hrpb", fewer_bits, r"forward\.blocked\.bitmap: panel .* does not have the structure"),
+        ("rs-tile", more_bits, r"forward\.blocked\.bitmap: panel 0 does not have the structure"),
+    ],
+)
+def test_content_that_contradicts_itself(
+    own_cache: Path, form: str, change: Callable[..., None], message: str
+) -> None:
+    prepare(**FORMATS[form])
+    craft(the_file(own_cache), change)
+    assert_rebuilt(own_cache, message, **FORMATS[form])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_array_is_needed_in_its_shape_and_dtype(own_cache: Path, form: str) -> None:
+    """Another dtype, another length, and none at all: of each array of each format."""
+    clean = prepare(**FORMATS[form])
+    x = torch.randn(60, 4)
+    content = the_file(own_cache).read_bytes()
+    names = sorted(read(the_file(own_cache))[0])
+    assert len(names) >= 7
+    optional = {"values", "edge_map", "forward.row_ids"}
+    for name in names:
+        for kind in ("missing", "dtype", "longer", "flat"):
+
+            def change(tensors: Tensors, _: Any, name: str = name, kind: str = kind) -> None:
+                array = tensors.pop(name)
+                if kind == "dtype":
+                    tensors[name] = array.to(torch.uint8 if array.dtype != torch.uint8 else torch.int32)
+                elif kind == "longer":
+                    tensors[name] = torch.cat(
+                        [array, array[-1:] if array.numel() else torch.ones(1).to(array)]
+                    )
+                elif kind == "flat":
+                    tensors[name] = array.reshape(1, -1)
+
+            if kind == "missing" and name in optional:
+                continue
+            path = the_file(own_cache)
+            path.unlink()
+            path.write_bytes(content)
+            craft(path, change)
+            with pytest.warns(CacheWarning, match="is damaged"):
+                again = prepare(**FORMATS[form])
+            assert torch.equal(again @ x, clean @ x)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rows", 91), ("rows", -1), ("rows", "90"), ("rows", None), ("rows", 10**400), ("rows", 2**40),
+        ("cols", 10), ("cols", 2**31), ("cols", 61), ("edges", 1), ("edges", True), ("seconds", float("nan")),
+        ("seconds", "[/red]"), ("symmetric", 1), ("reorder", None), ("reorder", {}),
+        ("reorder", {"method": 3}), ("format", 3), ("format", {"spec": {}}), ("key", "0" * 32), ("more", 1),
+    ],
+)  # fmt: skip
+def test_plain_values_of_another_kind(
+    own_cache: Path, name: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare()
+    craft(the_file(own_cache), lambda _, metadata: metadata.update({name: value}))
+    assert main(["cache", "ls"]) == 0  # it ended in a KeyError
+    assert main(["cache", "verify"]) == 1
+    assert "1 damaged" in capsys.readouterr().out
+    assert_rebuilt(own_cache, "is damaged")
+
+
+def test_plain_values_that_are_missing(own_cache: Path) -> None:
+    prepare()
+    for name in ("rows", "cols", "edges", "seconds", "symmetric", "reorder", "format", "key"):
+        craft(the_file(own_cache), lambda _, metadata, name=name: metadata.pop(name))
+        assert main(["cache", "ls"]) == 0
+        with pytest.warns(CacheWarning, match="is damaged"):
+            prepare()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "1" * 10_000, "3", "nul"])
+def test_a_header_that_is_no_header(own_cache: Path, text: str) -> None:
+    prepare()
+    path = the_file(own_cache)
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + data[end:])
+    assert main(["cache", "ls"]) == 0
+    assert_rebuilt(own_cache, "its header is")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F8", "shape": [1], "data_offsets": [0, 1]}, {"dtype": "I64", "shape": [2**62]},
+        {"dtype": "I64", "shape": [2**62], "data_offsets": [0, 2**65]}, [], None, 7,
+        {"dtype": ["I64"], "shape": [1], "data_offsets": [0, 8]},
+        {"dtype": "I64", "shape": [-1], "data_offsets": [0, -8]},
+        {"dtype": "I64", "shape": [1.0], "data_offsets": [0, 8]},
+        {"dtype": "I64", "shape": 1, "data_offsets": [0, 8]},
+    ],
+)  # fmt: skip
+def test_a_header_with_senseless_arrays(own_cache: Path, entry: Any) -> None:
+    prepare()
+    path = the_file(own_cache)
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["forward.indptr"] = entry
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    assert_rebuilt(own_cache, "is damaged")
+
+
+def test_the_file_of_another_graph(own_cache: Path) -> None:
+    """It is valid, but not what its name says."""
+    gnnsparse.prepare(SQUARE)
+    other = the_file(own_cache)
+    content = other.read_bytes()
+    other.unlink()
+    prepare()
+    the_file(own_cache).write_bytes(content)
+    assert_rebuilt(own_cache, "stored under another name")
+
+
+def test_the_file_of_another_format(own_cache: Path) -> None:
+    prepare(**FORMATS["window"])
+    tensors, metadata = read(the_file(own_cache))
+    the_file(own_cache).unlink()
+    prepare()
+    path = the_file(own_cache)
+    path.unlink()
+    write_file(path, tensors, {**metadata, "key": path.stem})
+    assert_rebuilt(own_cache, r"metadata\.format: is not that of csr in fp32")
+
+
+def test_few_damaged_files_are_kept(own_cache: Path) -> None:
+    for number in range(9):
+        prepare()
+        craft(the_file(own_cache), set_element("forward.indices", -1 - number))
+        with pytest.warns(CacheWarning, match="kept as"):
+            prepare()
+    kept = list(own_cache.glob("*.damaged"))
+    assert len(kept) == 4
+    newest = max(kept, key=lambda path: path.stat().st_mtime)
+    assert int(read(newest)[0]["forward.indices"][3]) == -9
+    assert GraphCache(own_cache).clear() == 1
+    assert not list(own_cache.iterdir())
+
+
+def test_verify_looks_at_the_content(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(**FORMATS["hrpb"])
+    assert main(["cache", "verify"]) == 0
+    craft(the_file(own_cache), set_element("backward.indices", -7))
+    assert main(["cache", "verify"]) == 1
+    assert "backward.indices: element 3 is -7; accepted: 0 to 89" in capsys.readouterr().out
+    assert not list(own_cache.glob("*.damaged")), "verify changes nothing"
+
+
+def test_a_valid_file_is_not_touched_by_a_process_that_saw_a_damaged_one(own_cache: Path) -> None:
+    """Between its reading and its renaming, another process may have put a good file there."""
+    prepare()
+    path = the_file(own_cache)
+    good = path.read_bytes()
+    cache = GraphCache(own_cache)
+
+    def replaced_meanwhile(tensors: Tensors, metadata: dict[str, Any]) -> None:
+        other = own_cache / "new"
+        other.write_bytes(good)
+        other.replace(path)
+        raise ValueError("damaged")
+
+    with pytest.warns(CacheWarning, match="is damaged"):
+        assert cache.load(path.stem, replaced_meanwhile) is None
+    assert path.read_bytes() == good
+    assert not list(own_cache.glob("*.damaged"))
+
+
+def test_values_that_are_not_finite_are_not_stored(own_cache: Path) -> None:
+    edges = torch.tensor([[0, 0], [1, 1]])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="values: the largest"):
+            gnnsparse.prepare(edges, values=torch.full((2,), 3e38))
+    assert not list(own_cache.glob("*.safetensors"))
+
+
+def test_check_file_knows_plans(own_cache: Path) -> None:
+    numbers = dict.fromkeys(("lanes", "row_lanes", "row_limit", "group"), 1)
+    check_file({}, {"plan": {"kernel": "csr", **numbers, "prescale": True, "reasons": []}})
+    for plan in (None, {}, {"kernel": "csr"}, {"kernel": []}):
+        with pytest.raises(ValueError, match=r"metadata\.plan"):
+            check_file({}, {"plan": plan})

@@ -1,0 +1,362 @@
+"""A cache folder with trouble: files of others, a full disk, pipes, links, rights. All of it is a warning."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.cli import main
+from gnnsparse.preprocess import cache as cache_module
+from gnnsparse.preprocess.cache import CacheWarning, GraphCache
+from gnnsparse.testing import random_graph
+
+GRAPH = random_graph(70, 70, 0.1, weighted=False, seed=3)
+CLEAN = gnnsparse.prepare(GRAPH, values="gcn", cache=False)
+X = torch.randn(70, 4, generator=torch.Generator().manual_seed(0))
+
+
+def prepare(**options: Any) -> gnnsparse.SparseOperand:
+    return gnnsparse.prepare(GRAPH, **{"values": "gcn", **options})
+
+
+def assert_works(expected: str, folder: Path) -> None:
+    """The graph is prepared, with CacheWarnings of which one says what is expected."""
+    with pytest.warns(CacheWarning, match=expected):
+        a = prepare(cache=folder)
+    assert torch.equal(a @ X, CLEAN @ X)
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = (e.path for e in GraphCache(folder).entries() if e.metadata)
+    return path
+
+
+HEX = "0123456789abcdef" * 2
+#: Names that another program may give to its files, some of them by bad luck as the cache does.
+NAMES = (
+    "model.safetensors", "download.part", "server.lock", f"{HEX}.lock", f"{HEX}.safetensors",
+    f"{HEX}-{HEX}.part", f"{HEX}-{HEX}.damaged", "x.damaged",
+)  # fmt: skip
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A folder with files of others, which must be as they were at the end of the test."""
+    folder, outside = tmp_path / "shared", tmp_path / "outside"
+    folder.mkdir()
+    outside.write_text("outside")
+    for name in NAMES:
+        (folder / name).write_text(f"precious {name}")
+        os.utime(folder / name, (0, 0))
+    (folder / "folder.safetensors").mkdir()
+    (folder / f"{'a' * 32}.safetensors").mkdir()
+    (folder / f"{'a' * 32}.safetensors" / "inside").write_text("inside")
+    os.mkfifo(folder / f"{'b' * 32}.safetensors")
+    (folder / f"{'c' * 32}.safetensors").symlink_to(outside)
+    (folder / f"{'c' * 32}.lock").symlink_to(outside)
+    (folder / f"{'c' * 32}-{HEX}.part").symlink_to("nowhere")
+    before = sorted(folder.iterdir())
+    yield folder
+    assert sorted(path for path in before if os.path.lexists(path)) == before
+    for name in NAMES:
+        assert (folder / name).read_text() == f"precious {name}"
+    assert outside.read_text() == "outside"
+    assert (folder / f"{'a' * 32}.safetensors" / "inside").read_text() == "inside"
+
+
+def test_clear_leaves_what_it_did_not_make(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(cache=shared)
+    prepare(cache=shared, values="mean")
+    before = set(shared.iterdir())
+    assert main(["cache", "clear", "--dir", str(shared)]) == 0
+    assert "2 prepared graphs removed" in capsys.readouterr().out
+    assert len(before - set(shared.iterdir())) == 4, "two files and their locks"
+
+
+def test_the_size_cap_leaves_what_the_cache_did_not_make(shared: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("GNNSPARSE_CACHE_MAX_BYTES", "1")
+    prepare(cache=shared)
+    prepare(cache=shared, values="mean")
+    assert len([e for e in GraphCache(shared).entries() if e.metadata]) == 1
+
+
+def test_listing_a_folder_with_other_things(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(cache=shared)
+    assert main(["cache", "ls", "--dir", str(shared)]) == 0
+    listing = capsys.readouterr().out
+    assert "model" not in listing
+    assert "damaged" in listing, "the one with the name of a cache file"
+    assert main(["cache", "verify", "--dir", str(shared)]) == 1
+    assert "1 damaged" in capsys.readouterr().out
+
+
+def test_names_and_times_that_no_table_expects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a[/red]b"
+    prepare(cache=folder)
+    os.utime(the_file(folder), (2**35, 2**35))
+    for action in ("ls", "verify", "clear", "ls"):
+        assert main(["cache", action, "--dir", str(folder)]) == 0
+        assert "[/red]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("folder", "said"), [("", "cache: got ''"), ("a\0b", "cache: got")])
+def test_what_is_no_folder(folder: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=said):
+        prepare(cache=folder)
+    with pytest.raises(SystemExit) as stopped:
+        main(["cache", "ls", "--dir", folder])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_path_of_bytes(tmp_path: Path) -> None:
+    class Bytes:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path / "cache")
+
+    prepare(cache=Bytes())
+    assert prepare(cache=tmp_path / "cache").cache_hit
+
+
+# Something else in the place of a file
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "notes").write_text("mine")
+
+
+def make_link(path: Path) -> None:
+    (path.parent.parent / "target").write_text("mine")
+    path.symlink_to(path.parent.parent / "target")
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_folder, make_link, make_loop])
+@pytest.mark.parametrize("ending", [".safetensors", ".lock"])
+def test_something_else_in_the_place_of_a_file(
+    own_cache: Path, make: Callable[[Path], None], ending: str
+) -> None:
+    """A pipe would never end to be opened, and what a link points to is somebody else's."""
+    prepare()
+    path = the_file(own_cache)
+    path.unlink()
+    path = path.with_suffix(ending)
+    path.unlink(missing_ok=True)
+    make(path)
+    kind = os.lstat(path).st_mode
+    assert_works("not a file" if ending == ".safetensors" else "is no lock of the cache", own_cache)
+    assert main(["cache", "ls"]) == 0
+    assert main(["cache", "clear"]) == 0
+    assert os.lstat(path).st_mode == kind
+    if make is make_folder:
+        assert (path / "notes").read_text() == "mine"
+    if make is make_link:
+        assert path.read_text() == "mine"
+
+
+def test_a_file_without_the_mark_is_kept(own_cache: Path) -> None:
+    """It is renamed, for its name is that of a cache file, and never removed."""
+    prepare()
+    path = the_file(own_cache)
+    for number in range(6):
+        path.unlink(missing_ok=True)
+        path.write_text(f"notes {number}")
+        assert_works("kept as" if number < 4 else "no mark of it; it is left alone", own_cache)
+    assert path.read_text() == "notes 5"
+    assert GraphCache(own_cache).clear() == 0
+    kept = sorted(file.read_text() for file in own_cache.glob("*.damaged"))
+    assert kept == [f"notes {number}" for number in range(4)]
+
+
+def test_a_foreign_lock_is_not_emptied(own_cache: Path) -> None:
+    prepare()
+    lock = the_file(own_cache).with_suffix(".lock")
+    the_file(own_cache).unlink()
+    lock.write_text("pid 17")
+    assert_works("is no lock of the cache", own_cache)
+    GraphCache(own_cache).clear()
+    assert lock.read_text() == "pid 17"
+
+
+# Disks and rights
+
+
+def limited(folder: Path, nbytes: int, results: Any) -> None:
+    """Prepares a graph in a process whose files end at a number of bytes, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        a = prepare(cache=folder)
+    right = torch.equal(a @ X, CLEAN @ X)
+    results.put((right, [(w.category is CacheWarning, str(w.message)) for w in caught]))
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 4096, 6000])
+def test_a_full_disk(tmp_path: Path, nbytes: int) -> None:
+    folder = tmp_path / "cache"
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    process = context.Process(target=limited, args=(folder, nbytes, results))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking a process that has threads
+        process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    right, caught = results.get()
+    assert right
+    assert [ours for ours, _ in caught] == [True]
+    assert "can't be written" in caught[0][1]
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("step", ["mkdir", "open", "fsync", "replace", "scandir", "utime"])
+def test_every_step_may_fail(own_cache: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    prepare(values="mean")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        assert torch.equal(prepare() @ X, CLEAN @ X)
+        prepare(values="mean")
+        GraphCache(own_cache).clear()
+
+
+def test_a_folder_that_everybody_can_write(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for _ in range(2):
+        assert_works(r"every user can write to the cache folder .*cache \(mode 777\); chmod o-w it", folder)
+    folder.chmod(0o775)
+    assert prepare(cache=folder).cache_hit
+
+
+def test_files_are_not_readable_by_others(own_cache: Path) -> None:
+    prepare()
+    assert the_file(own_cache).stat().st_mode & 0o077 == 0
+
+
+def test_a_path_that_is_too_long(tmp_path: Path) -> None:
+    assert_works("File name too long", tmp_path / ("a" * 300))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root alone")
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o755, 0o600), (0o755, 0o644), (0o700, 0o644)])
+def test_as_another_user(tmp_path: Path, folder_mode: int, file_mode: int) -> None:
+    folder = tmp_path / "cache"
+    prepare(cache=folder)
+    prepare(cache=folder)  # imports everything, which the other user may not read
+    the_file(folder).chmod(file_mode)
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        if path.stat().st_mode & 0o001 == 0:
+            path.chmod(path.stat().st_mode | 0o011)
+    folder.chmod(folder_mode)
+
+    def as_nobody(results: Any) -> None:
+        os.setuid(65534)
+        limited(folder, 2**40, results)
+
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    process = context.Process(target=as_nobody, args=(results,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    right, caught = results.get()
+    assert right
+    assert all(ours for ours, _ in caught)
+    readable = (folder_mode, file_mode) == (0o755, 0o644)
+    assert bool(caught) != readable
+
+
+# Several processes and threads
+
+
+def test_clear_beside_prepare(own_cache: Path) -> None:
+    """Each of them may find that what it looked at is gone."""
+    end, problems = time.monotonic() + 1.5, []
+
+    def repeat(work: Callable[[], object]) -> None:
+        while time.monotonic() < end and not problems:
+            try:
+                work()
+            except Exception as error:
+                problems.append(error)
+
+    def look() -> None:
+        list(GraphCache(own_cache).verify())
+        GraphCache(own_cache).entries()
+
+    def right() -> None:
+        assert torch.equal(prepare() @ X, CLEAN @ X)
+
+    works = [right, right, lambda: prepare(values="mean"), GraphCache(own_cache).clear, look]
+    threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not problems
+    assert torch.equal(prepare() @ X, CLEAN @ X)
+    assert prepare().cache_hit
+
+
+def test_clear_leaves_what_a_process_is_writing(own_cache: Path) -> None:
+    prepare()
+    path = the_file(own_cache)
+    part = own_cache / f"{path.stem}-{'1' * 32}.part"
+    part.write_bytes(path.read_bytes()[:2000])
+    with GraphCache(own_cache).lock(path.stem):
+        assert GraphCache(own_cache).clear() == 1
+        assert part.exists()
+    GraphCache(own_cache).clear()
+    assert not list(own_cache.iterdir())
+
+
+def test_a_lock_that_nobody_gives_back(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that has it may be stopped."""
+    monkeypatch.setattr(cache_module, "_LOCK_SECONDS", 0.2)
+    prepare()
+    path = the_file(own_cache)
+    path.unlink()
+    with GraphCache(own_cache).lock(path.stem):
+        assert_works("can't be written", own_cache)
+    assert not prepare().cache_hit
+    assert prepare().cache_hit
+
+
+def test_the_former_version_of_the_files_is_cleared(own_cache: Path) -> None:
+    """They had no mark of their own, but a header that no other program writes."""
+    from safetensors.torch import save_file
+
+    own_cache.mkdir()
+    former = own_cache / f"{HEX}.safetensors"
+    save_file({"forward.indptr": torch.zeros(3)}, former, {"facts": "{}", "sums": "{}", "facts_sum": "0"})
+    assert GraphCache(own_cache).clear() == 1
+    assert not former.exists()

@@ -1,0 +1,162 @@
+"""The rules of the blocked format's arrays: what convert makes meets them, and what differs does not."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse import SparseGraph, _native
+from gnnsparse.array_checks import check_permutation
+from gnnsparse.csr import Csr
+from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, check_blocked, format_spec
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.testing import random_graph
+
+CASES = [(name, panel) for name, preset in PRESETS.items() for panel in preset.panels or (None,)]
+#: Arrays whose content is known by checksums alone.
+VALUES = {"values", "residual_values", "zero_ptr", "zero_cols"}
+
+
+def short_rows(seed: int = 3) -> SparseGraph:
+    """A matrix of 90 x 60, of which rs-tile keeps rows out of its windows."""
+    graph = random_graph(90, 60, 0.15, seed=seed, hubs=1)
+    dense = torch.from_numpy(graph.to_scipy().toarray())
+    dense[30:60] = 0
+    dense[30:60, 1] = 2
+    return SparseGraph.from_torch_sparse(dense.to_sparse())
+
+
+def made(graph: SparseGraph, case: tuple[str, int | None], precision: Precision) -> BlockedMatrix:
+    spec = format_spec(case[0], precision, graph.nnz / max(graph.num_rows * graph.num_cols, 1), case[1])
+    values = torch.ones(graph.nnz) if graph.values is None else graph.values
+    return convert(graph.csr, spec, round_operand(values, precision) if spec.stores_values else None)
+
+
+def test_every_array_has_a_rule() -> None:
+    plain = {"spec", "rows", "cols", "nnz"}
+    assert set(ARRAYS) == {field.name for field in fields(BlockedMatrix)} - plain
+
+
+@given(
+    rows=st.integers(0, 70), cols=st.integers(1, 100), density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    hubs=st.integers(0, 2), case=st.sampled_from(CASES), precision=st.sampled_from(list(Precision)),
+    seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_what_convert_makes_is_valid(
+    rows: int, cols: int, density: float, hubs: int, case: Any, precision: Precision, seed: int
+) -> None:
+    graph = random_graph(rows, cols, density, seed=seed, hubs=min(hubs, rows), empty_rows=0.2)
+    blocked = made(graph, case, precision)
+    check_blocked("x", blocked, graph.csr, precision.storage)
+    assert set(blocked.arrays) == {name for name, rule in ARRAYS.items() if rule.present(blocked.spec)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+def test_a_changed_element_is_found(case: Any, precision: Precision) -> None:
+    """Elements of each array in turn, set to other numbers, in and out of range."""
+    graph = short_rows()
+    blocked = made(graph, case, precision)
+    found = 0
+    for name, array in blocked.arrays.items():
+        if name in VALUES:
+            continue
+        for at in range(0, array.numel(), max(1, array.numel() // 40)):
+            now = int(array[at])
+            others = {now ^ 1 << at % 8} if array.dtype == torch.uint8 else {-2, 1, now + 1, now - 1, 2**30}
+            for value in others - {now}:
+                changed = array.clone()
+                changed[at] = value
+                with pytest.raises(ValueError, match=r"x\."):
+                    check_blocked("x", replace(blocked, **{name: changed}), graph.csr, precision.storage)
+                found += 1
+    assert found > 100
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_arrays_of_another_matrix_are_found(case: Any) -> None:
+    one, other = short_rows(3), short_rows(8)
+    blocked = made(one, case, Precision.FP16)
+    check_blocked("x", blocked, one.csr, torch.float16)
+    with pytest.raises(ValueError, match=r"x\."):
+        check_blocked("x", replace(blocked, nnz=other.nnz), other.csr, torch.float16)
+
+
+def test_entries_have_their_places() -> None:
+    graph = short_rows()
+    blocked = made(graph, ("panel-values", 32), Precision.FP16)
+    assert blocked.spec.encoding == "entries"
+    assert blocked.values is not None
+    places = blocked.values.clone()
+    words = places.view(torch.int32)
+    real = ((words >> 16) < 2048).nonzero().flatten()
+    for word in (2047 << 16, 2049 << 16, -1, 2048 << 16):
+        words[real[0]] = word
+        with pytest.raises(ValueError, match=r"x\.values: are not \d+ entries"):
+            check_blocked("x", replace(blocked, values=places), graph.csr, torch.float16)
+    with pytest.raises(ValueError, match=r"x\.values: got"):
+        check_blocked("x", blocked, graph.csr, torch.float32)
+
+
+def test_columns_that_fall_are_found() -> None:
+    """A work list looks columns up by bisection."""
+    graph = random_graph(40, 60, 0.2, seed=3)
+    for name in ("window", "me-bcrs", "cvse"):
+        blocked = made(graph, (name, None), Precision.FP16)
+        columns = blocked.columns.clone()
+        columns[:2] = columns[:2].flip(0)
+        with pytest.raises(ValueError, match="panel 0 does not have the structure"):
+            check_blocked("x", replace(blocked, columns=columns), graph.csr, torch.float16)
+
+
+def test_the_native_check_refuses_what_it_cannot_read() -> None:
+    graph = random_graph(20, 30, 0.3, seed=1)
+    blocked = made(graph, ("window", None), Precision.FP16)
+    other = random_graph(21, 30, 0.3, seed=1)
+    with pytest.raises(ValueError, match="format: is of another matrix"):
+        _native.first_unlike(other.csr.view, blocked.view(), 1)
+    with pytest.raises(ValueError, match="bitmap: is None"):
+        _native.first_unlike(graph.csr.view, replace(blocked, bitmap=None).view(), 1)
+    with pytest.raises(ValueError, match="threads"):
+        _native.first_unlike(graph.csr.view, blocked.view(), 0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200_000])
+def test_permutations(threads: int, dtype: torch.dtype, count: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).to(dtype)
+        check_permutation("order", order, count)
+        for value in (-1, count, 2**31 - 1, int(order[0]) if count > 1 else -5):
+            if count == 0:
+                continue
+            wrong = order.clone()
+            wrong[-1] = value
+            with pytest.raises(ValueError, match=r"order: (element|repeats)"):
+                check_permutation("order", wrong, count)
+        with pytest.raises(ValueError, match="order: got"):
+            check_permutation("order", order, count + 1)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_checked_matrix_of_another_dtype_is_refused() -> None:
+    from gnnsparse.array_checks import check_csr
+
+    good = random_graph(10, 10, 0.3).csr
+    for bad in (
+        Csr(good.indptr.int(), good.indices, 10), Csr(good.indptr, good.indices.long(), 10),
+        Csr(good.indptr[:0], good.indices, 10), Csr(good.indptr, good.indices.repeat(2)[::2], 10),
+        Csr(good.indptr, good.indices.reshape(1, -1), 10), Csr(good.indptr, good.indices, 3),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"x\.ind"):
+            check_csr("x", bad)
