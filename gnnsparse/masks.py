@@ -397,9 +397,9 @@ def from_dense(mask: torch.Tensor) -> SparseGraph:
 
     Raises:
         TypeError: `mask` is no dense tensor of bool.
-        ValueError: `mask` does not have two dimensions.
+        ValueError: `mask` does not have two dimensions, or is neither on the CPU nor on a GPU.
     """
-    check_tensor("mask", mask, dtypes=(torch.bool,), shape=(None, None))
+    check_device("mask", check_tensor("mask", mask, dtypes=(torch.bool,), shape=(None, None)))
     columns = mask.nonzero()[:, 1].to(torch.int32)
     indptr = torch.nn.functional.pad(mask.sum(dim=1).cumsum(0), (1, 0))
     return SparseGraph(Csr(indptr, columns, mask.shape[1]))
