@@ -309,7 +309,7 @@ def test_an_operand_can_be_prepared_inside_a_transform(device: str) -> None:
 
 def test_graphs_that_vmap_maps_over_are_refused() -> None:
     index, x = torch.randint(0, ROWS, (3, 2, 40)), torch.randn(ROWS, WIDTH)
-    with pytest.raises(ValueError, match=r"^graph: got a tensor that torch\.vmap maps over"):
+    with pytest.raises(ValueError, match=r"^edge_index: got a tensor that torch\.vmap maps over"):
         torch.vmap(lambda e: gnnsparse.prepare(e, num_nodes=ROWS, cache=False) @ x)(index)
 
 
