@@ -190,10 +190,9 @@ def _positions(tokens: Any, length: int) -> torch.Tensor:
         return torch.arange(tokens, device="cpu")
     if not isinstance(tokens, torch.Tensor):
         tokens = torch.from_numpy(check_array("tokens", tokens, accepted))
-    given = tokens.flatten()
-    if given.layout != torch.strided or (given.numel() and given.dtype not in _INTEGERS):
-        bad_type("tokens", given, accepted)
-    check_device("tokens", given)
+    if tokens.layout != torch.strided or (tokens.numel() and tokens.dtype not in _INTEGERS):
+        bad_type("tokens", tokens, accepted)
+    given = check_device("tokens", tokens).flatten()
     given = given.to(device="cpu", dtype=torch.int64)
     if given.numel() and not 0 <= int(given.min()) <= int(given.max()) < length:
         bad_value("tokens", f"runs from {int(given.min())} to {int(given.max())}; accepted: {accepted}")

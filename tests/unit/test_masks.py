@@ -243,3 +243,9 @@ def test_every_named_pattern_takes_a_length() -> None:
     assert set(options) == set(masks.PATTERNS)
     for name, make in masks.PATTERNS.items():
         assert make(37, **options[name]).num_rows == 37
+
+
+def test_tokens_of_another_layout_are_refused() -> None:
+    for tokens in (torch.eye(2).long().to_sparse(), torch.empty(1, 0, 1, dtype=torch.int64).to_sparse()):
+        with pytest.raises(TypeError, match=r"^tokens: got a tensor"):
+            masks.global_tokens(6, tokens)
