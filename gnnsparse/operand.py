@@ -256,7 +256,7 @@ class SparseOperand:
         return values.new_zeros((self.nnz, *values.shape[1:])).index_add(0, edges, values)
 
     def _check_edges(self, name: str, values: Any, count: int) -> None:
-        if not isinstance(values, torch.Tensor) or values.dim() < 1:
+        if not isinstance(values, torch.Tensor) or values.layout != torch.strided or values.dim() < 1:
             bad_type(name, values, f"a tensor [{count}, ...]")
         if values.shape[0] != count:
             bad_value(name, f"has {values.shape[0]} elements; accepted: {count}, one for each edge")
