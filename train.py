@@ -160,6 +160,13 @@ def check_references(cfg: DictConfig, group: str, content: Mapping[Any, Any]) ->
             check_references(cfg, f"{option}.", value)
 
 
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a null character
+        return False
+
+
 def check_quickly(cfg: DictConfig) -> None:
     """Refuses wrong options before the imports that take many seconds.
 
@@ -184,7 +191,7 @@ def check_quickly(cfg: DictConfig) -> None:
     if cfg.seed > MAX_SEED:
         raise ValueError(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
     resume = OmegaConf.select(cfg, "resume")
-    if resume is not None and (not isinstance(resume, str) or "\0" in resume or not Path(resume).is_file()):
+    if resume is not None and not (isinstance(resume, str) and _is_file(resume)):
         raise ValueError(f"resume: there is no file {resume}")
     for option in sorted(OmegaConf.missing_keys(cfg)):
         raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")

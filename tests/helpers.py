@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,11 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.gpus.model import TileCounts
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.precision import round_operand
+
+#: For tests of the installed module itself, or of memory that a sanitizer holds back: see tests/native_build.py.
+needs_installed_module = pytest.mark.skipif(
+    "GNNSPARSE_TEST_NATIVE" in os.environ, reason="the native module is another build, for a sanitizer"
+)
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")

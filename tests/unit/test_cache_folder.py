@@ -20,6 +20,7 @@ from gnnsparse.cli import main
 from gnnsparse.preprocess import cache as cache_module
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
+from tests.helpers import needs_installed_module
 
 GRAPH = random_graph(70, 70, 0.1, weighted=False, seed=3)
 CLEAN = gnnsparse.prepare(GRAPH, values="gcn", cache=False)
@@ -262,6 +263,7 @@ def test_a_path_that_is_too_long(tmp_path: Path) -> None:
     assert_works("File name too long", tmp_path / ("a" * 300))
 
 
+@needs_installed_module
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root alone")
 @pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o755, 0o600), (0o755, 0o644), (0o700, 0o644)])
 def test_as_another_user(tmp_path: Path, folder_mode: int, file_mode: int) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from gnnsparse.nn import AGNNConv, GCNConv
 from gnnsparse.nn.unchanged import Seen
+from tests.helpers import needs_installed_module
 
 NODES = 30
 
@@ -155,6 +156,7 @@ def test_the_same_bytes_in_another_order_or_dtype() -> None:
     assert Seen(one).equals(Seen(one.clone()))
 
 
+@needs_installed_module
 def test_ids_and_addresses_that_are_used_again() -> None:
     layer, x, used = GCNConv(4, 4), torch.randn(NODES, 4), []
     for seed in range(20):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gnnsparse
+from tests.helpers import needs_installed_module
 from tests.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +58,7 @@ def test_ptx_is_expected_for_the_newest_architecture_alone(architectures: list[s
     assert sum(found.values()) == len(architectures) + len(ptx)
 
 
+@needs_installed_module
 def test_the_native_module_here_has_what_it_says() -> None:
     from gnnsparse import _native
 

@@ -96,6 +96,7 @@ HUGE = 10**400
         ({"resume": "/dev/zero"}, "resume: there is no file /dev/zero"),
         ({"resume": "a\0b"}, "resume: there is no file a"),
         ({"resume": ""}, "resume: there is no file"),
+        ({"resume": "x" * 5000}, "resume: there is no file x"),
         ({"optimizer.lr": "${nothing}"}, "optimizer.lr: Interpolation key 'nothing' not found"),
         ({"dataset.root": "x"}, "dataset.root: got 'x' for unloadable; accepted: None"),
     ],
