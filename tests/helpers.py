@@ -19,7 +19,7 @@ from gnnsparse.gpus.model import TileCounts
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.precision import round_operand
 
-#: For tests of the installed module itself, or of memory that a sanitizer holds back: see tests/native_build.py.
+#: For tests of the installed module, or of memory that a sanitizer holds back (tests/native_build.py).
 needs_installed_module = pytest.mark.skipif(
     "GNNSPARSE_TEST_NATIVE" in os.environ, reason="the native module is another build, for a sanitizer"
 )
