@@ -105,8 +105,7 @@ def prepare(
         check_size(num_nodes, recipe)
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
-    with torch.inference_mode(False):  # what is made in it could not be used in training later
-        prepared, hit = prepare_arrays(source, recipe, store)
+    prepared, hit = prepare_arrays(source, recipe, store)
     _check_range(prepared.forward.values, precision)
     plans = None
     if autotune:

@@ -18,6 +18,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
+from gnnsparse.transforms import outside
 
 __all__ = ["Csr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
 
@@ -90,7 +91,7 @@ class Csr:
     @property
     def degrees(self) -> torch.Tensor:
         """Nonzeros of each row, int64 [rows]."""
-        with torch.inference_mode(False):  # what is made in it could not be used in training later
+        with outside():
             return self.indptr.diff()
 
     def __reduce__(self) -> Any:

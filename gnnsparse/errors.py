@@ -80,9 +80,8 @@ def check_number(name: str, value: Any, accepted: str = "a finite number in the 
     """Returns `value` as a float if it is a finite number in the range of float32, else raises."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
-    if (
-        not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT
-    ):  # true for NaN, and works for integers that no float can hold
+    # NaN is refused too, and integers that no float can hold can be compared.
+    if not -_LARGEST_FLOAT <= value <= _LARGEST_FLOAT:
         bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return float(value)
 

@@ -20,6 +20,7 @@ from gnnsparse.plan import KERNELS, Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared
+from gnnsparse.transforms import outside
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of"]
 
@@ -91,7 +92,7 @@ class SparseOperand:
             cache_hit: whether the arrays were read from the cache.
             plans: where measured plans are stored; None: plans are chosen by the model.
         """
-        with torch.inference_mode(False):  # what is made in it could not be used in training later
+        with outside():
             if device != prepared.forward.csr.device:
                 prepared = move(prepared, device)
             if auto_format:

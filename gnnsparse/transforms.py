@@ -66,7 +66,7 @@ def outside() -> Iterator[None]:
 
 
 def runs_outside(function: _Function) -> _Function:
-    """Makes a function run with no transform of torch.func active; it unwraps its arguments itself."""
+    """Makes a function run inside `outside()`; it unwraps its arguments itself."""
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:

@@ -248,11 +248,9 @@ class AdjacencyMemo:
             bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
         if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
             bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")
-        # Tensors made in inference mode could not be used in training later.
-        with torch.inference_mode(False):
-            return self.get(edge_index, edge_weight, num_nodes, recipe)
+        return self._get(edge_index, edge_weight, num_nodes, recipe)
 
-    def get(
+    def _get(
         self,
         edge_index: torch.Tensor,
         edge_weight: torch.Tensor | None,

@@ -116,9 +116,7 @@ class SparseLinear(torch.nn.Module):
             # Copies: Module.share_memory and torch.multiprocessing move the memory of the buffers, and
             # kernels hold the addresses of the operand's arrays.
             graph = SparseGraph(Csr(self.indptr.clone(), self.indices.clone(), self.in_features))
-            # Tensors made in inference mode could not be used in training later.
-            with torch.inference_mode(False):
-                made = prepare(graph, precision=self.precision, cache=False)
+            made = prepare(graph, precision=self.precision, cache=False)
         self._operand = made = made.to(self.weight.device)
         return made  # another thread may have loaded a state since
 
