@@ -1,0 +1,105 @@
+"""The arguments of graph attention in the form that every implementation takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import torch
+
+from gnnsparse.operand import SparseOperand
+
+__all__ = ["Arrays", "GraphCall", "Result", "Scores"]
+
+#: The numbers of the scores in native code.
+Scores = {"dot": 0, "additive": 1, "gatv2": 2}
+
+
+class Arrays(NamedTuple):
+    """The tensors that attention is differentiable in; also their gradients, None where not needed.
+
+    Attributes:
+        q, k: [L, H, D] and [S, H, D]; [L, H] and [S, H] with additive scores.
+        v: [S, H, Dv].
+        att: [H, D], of "gatv2" alone.
+        bias: [nnz, H or 1].
+        features: [nnz, H or 1, D]; [nnz, H or 1] with additive scores.
+        gate: [nnz, H or 1, D].
+        mapped: [nnz, d_e], edge features behind a linear map.
+        mapped_q: [L, H, d_e], the queries that have passed through that map; None if the features take no
+            part in the scores.
+    """
+
+    q: torch.Tensor | None
+    k: torch.Tensor | None
+    v: torch.Tensor | None
+    att: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    features: torch.Tensor | None = None
+    gate: torch.Tensor | None = None
+    mapped: torch.Tensor | None = None
+    mapped_q: torch.Tensor | None = None
+
+
+class Result(NamedTuple):
+    """Results of attention.
+
+    Attributes:
+        out: [L, H, Dv] in the dtype of v: sums of weight * value.
+        mapped: [L, H, d_e] in the dtype of v: sums of weight * mapped features; None: there are none, or
+            they take no part in the values.
+        lse: float32 [L, H]: logarithm of the sum of exp(score) over a row; -inf for rows without an edge that
+            counts; 0 without softmax.
+    """
+
+    out: torch.Tensor
+    mapped: torch.Tensor | None
+    lse: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class GraphCall:
+    """Attention over the nonzeros of an operand [L, S] for H heads, edge tensors in the operand's order.
+
+    Attributes:
+        operand: the operand, whose nonzeros are the edges.
+        arrays: the tensors, any strides.
+        score: "dot", "additive" or "gatv2".
+        scale: factor of dot products.
+        negative_slope: slope of leaky_relu below 0.
+        to_keys, to_values: what `features` are added to. `mapped` takes part in the scores if `mapped_q` is
+            there, and in the values if `to_values`.
+        clamp: scores are clamped to [-clamp, clamp]; 0: they are not.
+        normalize: whether the weights of a row are divided by their sum.
+        is_causal: whether edges with column > row are masked.
+        dropout_p: probability with which a weight is dropped.
+        seed: seed of dropout, int64 [1]; None if dropout_p is 0.
+    """
+
+    operand: SparseOperand
+    arrays: Arrays
+    score: str = "dot"
+    scale: float = 1.0
+    negative_slope: float = 0.2
+    to_keys: bool = True
+    to_values: bool = True
+    clamp: float = 0.0
+    normalize: bool = True
+    is_causal: bool = False
+    dropout_p: float = 0.0
+    seed: torch.Tensor | None = None
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        assert self.arrays.v is not None
+        return self.arrays.v.shape[1]
+
+    @property
+    def options(self) -> tuple[str, float, float, bool, bool, float, bool, bool, float]:
+        """The attributes from `score` to `dropout_p`, in their order."""
+        return tuple(getattr(self, f.name) for f in fields(self)[2:-1])  # type: ignore[return-value]
+
+    def with_arrays(self, arrays: Arrays) -> GraphCall:
+        """Returns the call with other tensors."""
+        return replace(self, arrays=arrays)
