@@ -10,7 +10,7 @@ from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
-from gnnsparse.ops import attention, edge_softmax, release_memory, sddmm, spmm
+from gnnsparse.ops import attention, edge_softmax, graph_attention, release_memory, sddmm, spmm
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CacheWarning
@@ -26,6 +26,7 @@ __all__ = [
     "SparseOperand",
     "attention",
     "edge_softmax",
+    "graph_attention",
     "masks",
     "prepare",
     "release_memory",

@@ -98,7 +98,7 @@ class GraphCall:
     @property
     def options(self) -> tuple[str, float, float, bool, bool, float, bool, bool, float]:
         """The attributes from `score` to `dropout_p`, in their order."""
-        return tuple(getattr(self, f.name) for f in fields(self)[2:-1])  # type: ignore[return-value]
+        return tuple(getattr(self, f.name) for f in fields(self)[2:-1])
 
     def with_arrays(self, arrays: Arrays) -> GraphCall:
         """Returns the call with other tensors."""

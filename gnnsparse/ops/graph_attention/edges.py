@@ -1,0 +1,104 @@
+"""Tensors with a row for each edge, in the order of the edges given to `prepare` or in the operand's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from gnnsparse.errors import bad_value
+from gnnsparse.kept import Key
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.common import direct
+from gnnsparse.transforms import is_direct, outside
+
+__all__ = ["from_coo", "to_coo"]
+
+
+class _Order(NamedTuple):
+    """How nonzeros and the edges given to `prepare` correspond.
+
+    Attributes:
+        edge_of: for each nonzero the index of its edge, int64 [nnz]; `edges` for self-loops that were added.
+        nonzero_of: for each edge the index of its nonzero, int64 [edges].
+        edges: number of edges.
+        has_repeats: whether edges share a nonzero.
+    """
+
+    edge_of: torch.Tensor
+    nonzero_of: torch.Tensor
+    edges: int
+    has_repeats: bool
+
+
+@dataclass(frozen=True)
+class _Key(Key[_Order]):
+    """Key of an operand's order."""
+
+
+def _order(operand: SparseOperand) -> _Order:
+    def make() -> _Order:
+        with outside():
+            edges, device = operand.num_edges, operand.device
+            numbers = torch.arange(edges, dtype=torch.int64, device=device)
+            # The number of a nonzero, moved to the place of each edge.
+            nonzero_of = operand.to_coo_order(torch.arange(operand.nnz, dtype=torch.int64, device=device))
+            edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
+            edge_of = edge_of.scatter(0, nonzero_of, numbers)
+            repeats = bool((edge_of[nonzero_of] != numbers).any())
+        return _Order(edge_of, nonzero_of, edges, repeats)
+
+    return operand.kernels.kept.get(_Key(), make)
+
+
+class _FromCoo(torch.autograd.Function):
+    """Gathers rows of edges into the operand's order; its gradient gathers too, with no atomic addition."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, order: _Order) -> torch.Tensor:
+        ctx.order = order
+        if order.edge_of.numel() <= order.edges:
+            return x.index_select(0, order.edge_of)
+        # Self-loops that were added read the row of zeros behind the last edge.
+        return torch.cat([x, x.new_zeros(1, *x.shape[1:])]).index_select(0, order.edge_of)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return _quick_to_coo(grad, ctx.order), None
+
+
+class _ToCoo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, order: _Order) -> torch.Tensor:
+        ctx.order = order
+        return x.index_select(0, order.nonzero_of)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return _quick_from_coo(grad, ctx.order), None
+
+
+_quick_from_coo, _quick_to_coo = direct(_FromCoo), direct(_ToCoo)
+
+
+def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
+    """Reorders [edges, ...] to the operand's order [nnz, ...]; self-loops that were added get zeros.
+
+    Raises:
+        ValueError: an edge was given several times, so that its rows of `x` would belong to one nonzero.
+    """
+    order = _order(operand)
+    if order.has_repeats:
+        bad_value(
+            name,
+            "has a row for each edge, but edges were repeated in `prepare`, which merged them; accepted: a "
+            'graph without repeated edges, or edge_order="operand" with a row for each nonzero',
+        )
+    return _quick_from_coo(x, order) if is_direct() else operand.from_coo_order(x)
+
+
+def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
+    """Reorders [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
+    order = _order(operand)
+    return _quick_to_coo(x, order) if is_direct() and not order.has_repeats else operand.to_coo_order(x)
