@@ -48,12 +48,12 @@ GENERATED = generated_units()
 #: unit: its headers take longer than anything else.
 UNITS: list[tuple[str, ...]] = [
     ("emulator/module.cpp",
-     "bindings/memory.cpp", "bindings/attention_args.cpp",
-     *(f"bindings/cuda_{name}.cpp" for name in ("attention", "spmm", "sddmm", "softmax"))),
+     "bindings/memory.cpp", "bindings/attention_args.cpp", "bindings/graph_attention_args.cpp",
+     *(f"bindings/cuda_{name}.cpp" for name in ("attention", "graph_attention", "spmm", "sddmm", "softmax"))),
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "sddmm/window_sddmm", "sddmm/csr_sddmm", "attention/panel_attention",
-        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "softmax", "common/pack",
+        "graph_attention/graph_attention", "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "softmax", "common/pack",
         "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
 ]  # fmt: skip

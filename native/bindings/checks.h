@@ -97,6 +97,7 @@ void bind_attention(py::module_& m);
 void bind_graph_attention_args(py::module_& m);
 void bind_cuda(py::module_& m);
 void bind_cuda_attention(py::module_& m);
+void bind_cuda_graph_attention(py::module_& m);
 void bind_cuda_spmm(py::module_& m);
 void bind_cuda_sddmm(py::module_& m);
 void bind_cuda_softmax(py::module_& m);

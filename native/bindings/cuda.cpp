@@ -18,6 +18,7 @@ void gather_floor(const Memory& columns, const Dense& x, int64_t n, const Memory
 
 void bind_cuda(py::module_& m) {
   bind_cuda_attention(m);
+  bind_cuda_graph_attention(m);
   bind_cuda_spmm(m);
   bind_cuda_sddmm(m);
   bind_cuda_softmax(m);

@@ -76,12 +76,14 @@ void require_terms(const GraphAttentionHandle& call) {
   }
 }
 
-GraphAttentionHandle make_problem(
-    const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v, const HeadsHandle& att,
-    const HeadsHandle& bias, const HeadsHandle& features, bool to_keys, bool to_values,
-    const HeadsHandle& gate, const HeadsHandle& mapped, const HeadsHandle& mapped_q, int score,
-    double scale, double negative_slope, double clamp, bool normalize, bool is_causal,
-    double dropout_p, const py::object& seed, int precision) {
+GraphAttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v,
+                                  const HeadsHandle& att, const HeadsHandle& bias,
+                                  const HeadsHandle& features, bool to_keys, bool to_values,
+                                  const HeadsHandle& gate, const HeadsHandle& mapped,
+                                  const HeadsHandle& mapped_q, int score, double scale,
+                                  double negative_slope, double clamp, bool normalize,
+                                  bool is_causal, double dropout_p, const py::object& seed,
+                                  int precision) {
   GraphAttentionHandle call;
   call.q = q;
   call.k = k;
@@ -105,8 +107,8 @@ GraphAttentionHandle make_problem(
   problem.negative_slope = static_cast<float>(negative_slope);
   problem.clamp = static_cast<float>(clamp);
   problem.normalize = normalize;
-  problem.terms = {bias.view, features.view, to_keys,       to_values, gate.view,
-                   mapped.view, mapped_q.view, mapped.given ? mapped.size[3] : 0};
+  problem.terms = {bias.view, features.view, to_keys,       to_values,
+                   gate.view, mapped.view,   mapped_q.view, mapped.given ? mapped.size[3] : 0};
   require_terms(call);
   require_dtypes(call);
   return call;
@@ -159,7 +161,8 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandl
   for (const HeadsHandle* x : {&out, &mapped}) {
     require_dtype(*x, storage, "the storage dtype of the precision", "grad");
   }
-  if (!out.given || !inner.given || !edges.given) reject("out, inner and edges", "must be given");
+  if (!out.given || !edges.given) reject("out and edges", "must be given");
+  if (!inner.given && place == Place::kHost) reject("inner", "must be given");
   if (problem.score == Score::kAdditive) require_dtype(q, DType::kFloat32, "float32", "dq");
   GraphAttentionGrads grads;
   grads.out = call.array(out, call.queries, problem.base.dv, place, "grad");
@@ -192,6 +195,20 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHa
 }
 
 void bind_graph_attention_args(py::module_& m) {
+  m.attr("GRAPH_ATTENTION_CHUNKS") = kGraphChunks;
+  m.def("graph_partial_floats", &graph_partial_floats, py::arg("d"), py::arg("dv"), py::arg("de"));
+  py::class_<GraphRowsHandle>(m, "GraphRows")
+      .def(py::init([](const CsrHandle& a, const py::object& row_ids, const WorkListHandle& work,
+                       int64_t row_limit, int64_t rows_per_warp, const py::object& partial) {
+             return GraphRowsHandle{a,
+                                    hold(row_ids, "row_ids"),
+                                    work,
+                                    row_limit,
+                                    rows_per_warp,
+                                    hold(partial, "partial")};
+           }),
+           py::arg("a"), py::arg("row_ids"), py::arg("work"), py::arg("row_limit"),
+           py::arg("rows_per_warp"), py::arg("partial"));
   py::class_<GraphAttentionHandle>(m, "GraphAttention")
       .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("att"),
            py::arg("bias"), py::arg("features"), py::arg("to_keys"), py::arg("to_values"),

@@ -44,4 +44,14 @@ struct GraphAttentionGradsHandle {
   GraphAttentionGrads of_columns(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
 };
 
+// The rows of A, or of its transpose, and how the warps of a GPU share them out.
+struct GraphRowsHandle {
+  CsrHandle a;
+  Held row_ids;
+  WorkListHandle work;
+  int64_t row_limit;
+  int64_t rows_per_warp;
+  Held partial;
+};
+
 }  // namespace gnnsparse::bindings

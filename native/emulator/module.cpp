@@ -43,6 +43,7 @@ py::list fragment_map(const std::string& shape, const std::string& operand) {
 // objects of `_native`.
 PYBIND11_MODULE(_emulated, m) {
   gnnsparse::bindings::bind_cuda_attention(m);
+  gnnsparse::bindings::bind_cuda_graph_attention(m);
   gnnsparse::bindings::bind_cuda_spmm(m);
   gnnsparse::bindings::bind_cuda_sddmm(m);
   gnnsparse::bindings::bind_cuda_softmax(m);

@@ -17,10 +17,10 @@ from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, Plan
 from gnnsparse.plan.attention import dkv_partial_bytes
 from gnnsparse.tiles import VECTOR_BYTES
 
-__all__ = ["backward", "forward"]
+__all__ = ["backward", "forward", "vectorized"]
 
 
-def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Returns `x` [B, H, n, d] in `dtype`, each row contiguous and aligned to VECTOR_BYTES.
 
     If that takes a copy, the memory of its rows is padded with zeros to whole vectors.
@@ -45,7 +45,7 @@ def _vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _readable(call: AttentionCall) -> AttentionCall:
     """Returns the call with operands laid out for the kernels."""
     storage = call.operand.precision.storage
-    q, k, v = (_vectorized(x, storage) for x in (call.q, call.k, call.v))
+    q, k, v = (vectorized(x, storage) for x in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
 
 
@@ -171,7 +171,7 @@ def backward(
         torch.zeros(bias.shape, dtype=torch.float32, device=device) if bias is not None and needs[3] else None
     )
     with gpu.current(device):
-        call, grad = _readable(call), _vectorized(grad_out, call.operand.precision.storage)
+        call, grad = _readable(call), vectorized(grad_out, call.operand.precision.storage)
         lse = lse.contiguous()
         floats = call.heads * call.q.shape[2] * _native.ROW_STATS_FLOATS
         row_stats = torch.empty(floats, dtype=torch.float32, device=device)

@@ -10,9 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.ops.attention.philox import keeps
 from gnnsparse.ops.common import exact_rounded
-from gnnsparse.ops.graph_attention.call import GraphCall, Result
+from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
 
-__all__ = ["forward", "weights"]
+__all__ = ["backward", "forward", "weights"]
 
 _MINUS_INFINITY = float("-inf")
 
@@ -154,3 +154,27 @@ def weights(call: GraphCall) -> torch.Tensor:
     """Computes the weights after dropout, float32 or float64 [nnz, H]."""
     edges = _Edges(call)
     return _dropped(edges, _softmax(edges, _scores(edges))[0])
+
+
+def backward(
+    call: GraphCall, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
+) -> Arrays:  # fmt: skip
+    """Computes the gradients that are needed; the others are None."""
+    with torch.enable_grad():
+        leaves = Arrays(
+            *(
+                None if x is None else x.detach().requires_grad_(need)
+                for x, need in zip(call.arrays, needs, strict=True)
+            )
+        )
+        again, dropped = forward(call.with_arrays(leaves))
+    pairs = [(again.out, grad_out), (again.mapped, grad_mapped), (dropped, grad_weights)]
+    outputs, given = (
+        [y for y, g in pairs if y is not None and g is not None],
+        [g for _, g in pairs if g is not None],
+    )
+    wanted = [x for x in leaves if x is not None and x.requires_grad]
+    grads = torch.autograd.grad(outputs, wanted, given, allow_unused=True)
+    found = iter(grads)
+    return Arrays(*(next(found) if need else None for need in needs))

@@ -27,20 +27,4 @@ def backward(
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
 ) -> Arrays:  # fmt: skip
     """Computes the gradients that are needed; the others are None."""
-    with torch.enable_grad():
-        leaves = Arrays(
-            *(
-                None if x is None else x.detach().requires_grad_(need)
-                for x, need in zip(call.arrays, needs, strict=True)
-            )
-        )
-        again, weights = chain.forward(call.with_arrays(leaves))
-    pairs = [(again.out, grad_out), (again.mapped, grad_mapped), (weights, grad_weights)]
-    outputs, given = (
-        [y for y, g in pairs if y is not None and g is not None],
-        [g for _, g in pairs if g is not None],
-    )
-    wanted = [x for x in leaves if x is not None and x.requires_grad]
-    grads = torch.autograd.grad(outputs, wanted, given, allow_unused=True)
-    found = iter(grads)
-    return Arrays(*(next(found) if need else None for need in needs))
+    return chain.backward(call, grad_out, grad_mapped, grad_weights, needs)

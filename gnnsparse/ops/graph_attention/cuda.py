@@ -1,3 +1,293 @@
-from gnnsparse.ops.graph_attention.cpu import backward, forward, weights
+"""Graph attention on NVIDIA GPUs: kernels over CSR rows, in which a warp takes all heads of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.cuda_path import describe_device, path
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.ops.graph_attention import chain
+from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
+from gnnsparse.ops.graph_attention.views import heads_view, numbers_view, problem_of, result_view
+from gnnsparse.tiles import VECTOR_BYTES
 
 __all__ = ["backward", "forward", "weights"]
+
+#: Rows with more nonzeros are cut into parts of at most so many.
+_ROW_LIMIT = 512
+#: The most rows that a warp takes one after another.
+_ROWS_PER_WARP = 8
+#: Warps that a multiprocessor runs at a time, about, times the rounds of work that balance its load.
+_WARPS = 32 * 4
+
+
+def _aligned(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """Returns [n, H or 1, width] in `dtype`, each row contiguous and aligned to VECTOR_BYTES.
+
+    If that takes a copy, the memory of its rows is padded with zeros to whole vectors.
+    """
+    if x is None:
+        return None
+    width, per_vector = x.shape[2], VECTOR_BYTES // dtype.itemsize
+    steps = [x.stride(i) for i in range(2) if x.shape[i] > 1]
+    is_aligned = x.data_ptr() % VECTOR_BYTES == 0 and all(step % per_vector == 0 for step in steps)
+    if x.dtype == dtype and width % per_vector == 0 and x.stride(2) == 1 and is_aligned:
+        return x
+    packed = x.new_empty(*x.shape[:2], -(-width // per_vector) * per_vector, dtype=dtype)
+    if width % per_vector:
+        packed[..., width:] = 0
+    packed[..., :width] = x
+    return packed[..., :width]
+
+
+def _laid_out(call: GraphCall) -> GraphCall:
+    """Returns the call with its tensors as the kernels read them."""
+    a, storage = call.arrays, call.operand.precision.storage
+    mapped = None if a.mapped is None else _aligned(a.mapped[:, None], storage)
+
+    def of_scores(x: torch.Tensor | None) -> torch.Tensor | None:
+        if call.score != "additive":
+            return _aligned(x, storage)
+        return None if x is None else x.float()
+
+    return call.with_arrays(
+        Arrays(
+            of_scores(a.q), of_scores(a.k), _aligned(a.v, storage), None if a.att is None else a.att.float(),
+            None if a.bias is None else a.bias.float(), of_scores(a.features), _aligned(a.gate, storage),
+            None if mapped is None else mapped[:, 0], _aligned(a.mapped_q, storage),
+        )
+    )  # fmt: skip
+
+
+def _fits(call: GraphCall) -> bool:
+    """Returns whether the lanes of a warp hold the features of a head, and there is something to compute."""
+    a, most = call.arrays, _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES
+    widths = [x.shape[-1] for x in (a.v, a.mapped) if x is not None]
+    if call.score != "additive" and a.q is not None:
+        widths.append(a.q.shape[-1])
+    sizes = (call.operand.nnz, *call.operand.shape, call.heads, *widths)
+    return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of an orientation, shared out among warps.
+
+    Attributes:
+        handle: the native handle.
+        items: number of warps that take some.
+    """
+
+    handle: _native.GraphRows
+    items: int
+
+    @classmethod
+    def of(cls, kernels: KernelCache, call: GraphCall) -> _Rows:
+        a, rows, device = call.arrays, kernels.csr.rows, kernels.csr.device
+        assert a.q is not None
+        assert a.v is not None
+        work = kernels.row_work(_ROW_LIMIT)
+        warps = _WARPS * describe_device(device).multiprocessors
+        per_warp = max(1, min(_ROWS_PER_WARP, rows // warps))
+        widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
+        floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
+        partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
+        handle = _native.GraphRows(
+            kernels.csr.view, kernels.row_ids, work.view, _ROW_LIMIT, per_warp, partial
+        )
+        return cls(handle, work.items.shape[0] + -(-rows // per_warp))
+
+
+def forward(call: GraphCall) -> Result:
+    """Computes the results."""
+    if not _fits(call):
+        with torch.no_grad():
+            return chain.forward(call)[0]
+    v, rows, heads = call.arrays.v, call.operand.shape[0], call.heads
+    assert v is not None
+    mapped = None
+    if call.arrays.mapped is not None and call.to_values:
+        mapped = v.new_empty(rows, heads, call.arrays.mapped.shape[1])
+    lse = torch.empty(rows, heads, dtype=torch.float32, device=v.device)
+    result = Result(v.new_empty(rows, heads, v.shape[2]), mapped, lse)
+    kernels, gpu = call.operand.kernels, path()
+    with gpu.current(v.device):
+        call = _laid_out(call)
+        of = _Rows.of(kernels, call)
+        gpu.native.cuda_graph_attention(
+            problem_of(call), of.handle, result_view(result), kernels.streams.current()
+        )
+    return result
+
+
+def weights(call: GraphCall, result: Result) -> torch.Tensor:
+    """Computes the weights after dropout, float32 [nnz, H]."""
+    if not _fits(call):
+        with torch.no_grad():
+            return chain.weights(call)
+    v = call.arrays.v
+    assert v is not None
+    # The pass over rows gives the weights beside the gradients, which are not read here.
+    zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
+    inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand_as(result.lse)
+    with path().current(v.device):
+        call = _laid_out(call)
+        edges = _Backward(call, result, _aligned(zeros, v.dtype), None, None, inner, (False,) * 9).rows()[0]
+    return edges[..., 0]
+
+
+def _row_sums(call: GraphCall, x: torch.Tensor) -> torch.Tensor:
+    """Adds up edge values [nnz, H] over each row in a fixed order: [L, H]."""
+    kernels = call.operand.kernels
+    sums = torch.segment_reduce(x, "sum", lengths=kernels.csr.degrees, initial=0.0)
+    if kernels.row_ids is None:
+        return sums
+    return torch.empty_like(sums).index_copy_(0, kernels.row_ids.long(), sums)
+
+
+@dataclass(frozen=True, eq=False)
+class _Backward:
+    """The arguments of both passes of a backward pass.
+
+    Attributes:
+        call: the arguments of attention, laid out for the kernels.
+        result: the results of the forward pass.
+        grad, grad_mapped: gradients of the results, laid out like v.
+        grad_weights: gradient of the weights, float32 [nnz, H].
+        inner: sum over a row's edges of weight * its gradient, float32 [L, H]; None: that of the results.
+        needs: which gradients are needed.
+    """
+
+    call: GraphCall
+    result: Result
+    grad: torch.Tensor | None
+    grad_mapped: torch.Tensor | None
+    grad_weights: torch.Tensor | None
+    inner: torch.Tensor | None
+    needs: tuple[bool, ...]
+
+    def _numbers(self, rows: int, width: int) -> torch.Tensor:
+        device = self.call.operand.device
+        return torch.empty(rows, self.call.heads, width, dtype=torch.float32, device=device)
+
+    def _like(self, x: torch.Tensor | None, need: bool) -> torch.Tensor | None:
+        """Allocates the gradient of [n, H or 1, D] for every head."""
+        if x is None or not need:
+            return None
+        return x.new_empty(x.shape[0], self.call.heads, *x.shape[2:])
+
+    def rows(self) -> tuple[torch.Tensor, Arrays]:
+        """Runs the pass over rows: numbers of edges [nnz, H, 2], and gradients but of k, v and mapped."""
+        call, heads, needs = self.call, self.call.heads, Arrays(*self.needs)  # type: ignore[arg-type]
+        a, of, additive = call.arrays, _Rows.of(call.operand.kernels, call), call.score == "additive"
+        edges = self._numbers(call.operand.nnz, 2)
+        found = Arrays(
+            self._like(a.q, bool(needs.q)), None, None,
+            self._numbers(of.items, a.att.shape[1]) if needs.att and a.att is not None else None,
+            self._numbers(call.operand.nnz, 1)[..., 0] if needs.bias else None,
+            None if additive else self._like(a.features, bool(needs.features)),
+            self._like(a.gate, bool(needs.gate)), None, self._like(a.mapped_q, bool(needs.mapped_q)),
+        )  # fmt: skip
+        grads = self._grads(edges)
+        grads.weights = numbers_view(self.grad_weights, heads)
+        grads.inner = numbers_view(self.inner, heads)
+        grads.mapped = heads_view(self.grad_mapped, heads)
+        grads.q = (numbers_view if additive else heads_view)(found.q, heads)
+        grads.att, grads.bias = heads_view(found.att, heads), numbers_view(found.bias, heads)
+        grads.features, grads.gate = heads_view(found.features, heads), heads_view(found.gate, heads)
+        grads.mapped_q = heads_view(found.mapped_q, heads)
+        path().native.cuda_graph_attention_rows(
+            problem_of(call), of.handle, result_view(self.result), grads,
+            call.operand.kernels.streams.current(),
+        )  # fmt: skip
+        if additive and needs.features:
+            found = found._replace(features=edges[..., 1])
+        return edges, found
+
+    def columns(self, edges: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Runs the pass over columns: the gradients of k and v."""
+        call, heads = self.call, self.call.heads
+        dk, dv = self._like(call.arrays.k, self.needs[1]), self._like(call.arrays.v, self.needs[2])
+        if dk is None and dv is None:
+            return None, None
+        grads = self._grads(edges)
+        grads.k = (numbers_view if call.score == "additive" else heads_view)(dk, heads)
+        grads.v = heads_view(dv, heads)
+        operand = call.operand
+        path().native.cuda_graph_attention_columns(
+            problem_of(call), _Rows.of(operand.T.kernels, call).handle, grads, operand.transpose_map,
+            operand.kernels.streams.current(),
+        )  # fmt: skip
+        return dk, dv
+
+    def _grads(self, edges: torch.Tensor) -> _native.GraphAttentionGrads:
+        grads = _native.GraphAttentionGrads()
+        grads.out = heads_view(self.grad, self.call.heads)
+        grads.edges = heads_view(edges, self.call.heads)
+        return grads
+
+    def of_mapped(self, edges: torch.Tensor) -> torch.Tensor | None:
+        """Computes the gradient of the mapped features [nnz, d_e], head by head."""
+        mapped, mapped_q = self.call.arrays.mapped, self.call.arrays.mapped_q
+        if mapped is None or not self.needs[7]:
+            return None
+        row = self.call.operand.indices()[0]
+        total = torch.zeros(mapped.shape, dtype=torch.float32, device=mapped.device)
+        for h in range(self.call.heads):
+            for x, factors in ((mapped_q, edges[:, h, 1:]), (self.grad_mapped, edges[:, h, :1])):
+                if x is not None:
+                    total += x[:, h].index_select(0, row) * factors
+        return total
+
+
+def _in_dtype(grad: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns a gradient [n, H, ...] in the dtype of `like`, added up over heads where `like` has one."""
+    if grad is None or like is None:
+        return None
+    if like.dim() > 1 and grad.shape[1] != like.shape[1]:
+        grad = grad.sum(1, keepdim=True, dtype=torch.float32)
+    return grad.to(like.dtype)
+
+
+def backward(
+    call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
+) -> Arrays:  # fmt: skip
+    """Computes the gradients that are needed; the others are None.
+
+    Args:
+        call: the arguments of attention.
+        result: the results of `forward`.
+        grad_out, grad_mapped: gradients of the results; of `mapped` None: it is zero.
+        grad_weights: gradient of the weights after dropout, [nnz, H]; None: it is zero.
+        needs: which gradients are needed, in the order of Arrays.
+    """
+    if not _fits(call):
+        return chain.backward(call, grad_out, grad_mapped, grad_weights, needs)
+    given, storage, inner = call.arrays, call.operand.precision.storage, None
+    with path().current(grad_out.device):
+        call = _laid_out(call)
+        if grad_weights is not None:
+            grad_weights = grad_weights.float()
+            inner = (grad_out.float() * result.out.float()).sum(-1)
+            if grad_mapped is not None and result.mapped is not None:
+                inner += (grad_mapped.float() * result.mapped.float()).sum(-1)
+            inner += _row_sums(call, weights(call, result) * grad_weights)
+        state = _Backward(
+            call,
+            result,
+            _aligned(grad_out, storage),
+            _aligned(grad_mapped, storage),
+            grad_weights,
+            inner,
+            needs,
+        )
+        edges, found = state.rows()
+        dk, dv = state.columns(edges)
+        found = found._replace(k=dk, v=dv, mapped=state.of_mapped(edges))
+        if found.att is not None:
+            found = found._replace(att=found.att.sum(0))
+    return Arrays(*(_in_dtype(*pair) for pair in zip(found, given, strict=True)))

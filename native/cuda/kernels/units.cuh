@@ -36,4 +36,19 @@ struct AttentionGradUnit {
   static void sum_dkv_partials(const PanelAttention& p, Stream stream);
 };
 
+template <Precision P>
+struct GraphForwardUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
+template <Precision P>
+struct GraphRowGradUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
+template <Precision P>
+struct GraphColumnGradUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
 }  // namespace gnnsparse::cuda

@@ -9,6 +9,7 @@
 
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/graph_attention.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/types.h"
@@ -55,6 +56,8 @@ void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream
 // the row statistics and gives dK and dV; or kFused, which does the work of both.
 enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
+// kRows reads result.lse and writes grads.edges, which kColumns reads; there is no kFused.
+void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
 

@@ -1,0 +1,133 @@
+#include "cuda_args.h"
+#include "graph_attention_args.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+// A warp's lanes each hold the length of one of its rows.
+constexpr int64_t kMostRowsPerWarp = 32;
+
+void require_row_stride(const HeadsHandle& x, const char* name) {
+  if (!x.given || x.size[2] < 2) return;
+  if (x.stride[2] < 0 || x.stride[2] * size_of(x.view.dtype) > UINT32_MAX) {
+    reject(name, "rows are 4 GiB long or longer");
+  }
+}
+
+// 16-byte vectors of every row of every head.
+void require_vectors(const HeadsHandle& x, const char* name) {
+  if (!x.given) return;
+  require_aligned(x, 16, name);
+  for (int i = 0; i < 3; ++i) {
+    if (x.size[i] > 1 && x.stride[i] * size_of(x.view.dtype) % 16 != 0) {
+      reject(name, "rows must be 16-byte aligned");
+    }
+  }
+  require_row_stride(x, name);
+}
+
+void require_chunks(const GraphAttentionProblem& problem) {
+  const AttentionProblem& base = problem.base;
+  const int64_t per_vector = 16 / size_of(storage_of(base.precision));
+  for (const int64_t width : {base.d, base.dv, problem.terms.de}) {
+    if (ceil_div(width, per_vector) > kGraphChunks) {
+      reject("d", "heads have at most 32 vectors of 16 bytes");
+    }
+  }
+  if (base.heads < 1 || base.batches < 1) reject("heads", "must be at least 1");
+}
+
+// What every pass is given. `transposed`: the rows are keys.
+GraphAttentionPass make_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
+                             bool transposed) {
+  GraphAttentionPass p;
+  p.a = gpu(rows.a);
+  p.problem = transposed ? call.checked(p.a.cols, p.a.rows, p.a.nnz, Place::kGpu)
+                         : call.checked(p.a.rows, p.a.cols, p.a.nnz, Place::kGpu);
+  require_chunks(p.problem);
+  if (p.problem.score != Score::kAdditive) {
+    require_vectors(call.q, "q");
+    require_vectors(call.k, "k");
+    require_vectors(call.features, "features");
+  }
+  require_row_stride(call.q, "q");
+  require_row_stride(call.k, "k");
+  require_row_stride(call.features, "features");
+  require_row_stride(call.bias, "bias");
+  require_vectors(call.v, "v");
+  require_vectors(call.gate, "gate");
+  require_vectors(call.mapped, "mapped");
+  require_vectors(call.mapped_q, "mapped_q");
+  p.row_ids = optional_gpu_array<const int32_t>(rows.row_ids, p.a.rows, "row_ids");
+  p.work = work_list<RowItem>(rows.work, 0);
+  p.row_limit = rows.row_limit;
+  require_at_least_one(rows.rows_per_warp, "rows_per_warp");
+  if (rows.rows_per_warp > kMostRowsPerWarp) reject("rows_per_warp", "must be at most 32");
+  p.rows_per_warp = static_cast<int>(rows.rows_per_warp);
+  const AttentionProblem& base = p.problem.base;
+  const int64_t sums = product("partial", call.head_count(), p.work.partials);
+  p.partial = gpu_array<float>(
+      rows.partial,
+      product("partial", sums, graph_partial_floats(base.d, base.dv, p.problem.terms.de)),
+      "partial");
+  return p;
+}
+
+void forward(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
+             const GraphAttentionResultHandle& result, Address stream) {
+  GraphAttentionPass p = make_pass(call, rows, false);
+  p.result = result.checked(call, Place::kGpu);
+  cuda::graph_attention(p, cuda::AttentionPass::kForward, stream_of(stream));
+}
+
+// What the passes of the gradient read as vectors, and as pairs of numbers.
+void require_grads(const GraphAttentionGradsHandle& grads) {
+  require_vectors(grads.out, "grad");
+  require_vectors(grads.mapped, "grad_mapped");
+  require_row_stride(grads.weights, "grad_weights");
+  require_row_stride(grads.edges, "edges");
+  require_aligned(grads.edges, 8, "edges");
+  for (int i = 0; i < 3; ++i) {
+    if (grads.edges.size[i] > 1 && grads.edges.stride[i] % 2 != 0) {
+      reject("edges", "must be aligned to 8 bytes");
+    }
+  }
+}
+
+void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
+               const GraphAttentionResultHandle& result, const GraphAttentionGradsHandle& grads,
+               Address stream) {
+  GraphAttentionPass p = make_pass(call, rows, false);
+  require_grads(grads);
+  p.result = result.checked(call, Place::kGpu);
+  p.grads = grads.of_rows(call, p.a.nnz, p.items(), Place::kGpu);
+  if (p.grads.mapped.data != nullptr && p.result.mapped.data == nullptr) {
+    reject("mapped", "is None, but has a gradient");
+  }
+  cuda::graph_attention(p, cuda::AttentionPass::kRows, stream_of(stream));
+}
+
+void columns_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
+                  const GraphAttentionGradsHandle& grads, const Memory& nnz_index_map,
+                  Address stream) {
+  GraphAttentionPass p = make_pass(call, rows, true);
+  require_grads(grads);
+  p.grads = grads.of_columns(call, p.a.nnz, Place::kGpu);
+  const MutableIndexView map = index_array(nnz_index_map, p.a.nnz, Place::kGpu, "nnz_index_map");
+  p.nnz_index_map = {map.data, map.wide};
+  cuda::graph_attention(p, cuda::AttentionPass::kColumns, stream_of(stream));
+}
+
+}  // namespace
+
+void bind_cuda_graph_attention(py::module_& m) {
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def("cuda_graph_attention", &forward, nogil, py::arg("problem"), py::arg("rows"),
+        py::arg("result"), py::arg("stream"));
+  m.def("cuda_graph_attention_rows", &rows_pass, nogil, py::arg("problem"), py::arg("rows"),
+        py::arg("result"), py::arg("grads"), py::arg("stream"));
+  m.def("cuda_graph_attention_columns", &columns_pass, nogil, py::arg("problem"), py::arg("rows"),
+        py::arg("grads"), py::arg("nnz_index_map"), py::arg("stream"));
+}
+
+}  // namespace gnnsparse::bindings

@@ -1,0 +1,28 @@
+#include "gnnsparse/precision.h"
+#include "kernels/units.cuh"
+
+namespace gnnsparse::cuda {
+namespace {
+
+template <Precision P>
+void run(const GraphAttentionPass& p, AttentionPass pass, Stream stream) {
+  switch (pass) {
+    case AttentionPass::kForward:
+      return GraphForwardUnit<P>::run(p, stream);
+    case AttentionPass::kRows:
+      return GraphRowGradUnit<P>::run(p, stream);
+    case AttentionPass::kColumns:
+      return GraphColumnGradUnit<P>::run(p, stream);
+    case AttentionPass::kFused:
+      throw std::invalid_argument("pass: graph attention has no fused backward pass");
+  }
+}
+
+}  // namespace
+
+void graph_attention(const GraphAttentionPass& p, AttentionPass pass, Stream stream) {
+  dispatch_precision<EveryPrecision>(p.problem.base.precision, "graph attention",
+                                     [&](auto precision) { run<precision>(p, pass, stream); });
+}
+
+}  // namespace gnnsparse::cuda

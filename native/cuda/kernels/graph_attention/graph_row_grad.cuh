@@ -1,0 +1,298 @@
+// The gradients of graph attention over the rows of A, which compute the weights of the edges
+// again: those of queries, edge terms and attention vectors. What an edge adds to the gradients of
+// keys and values is kept as two numbers for each head, which the pass over columns reads.
+#pragma once
+
+#include "kernels/graph_attention/graph_parts.cuh"
+#include "kernels/graph_attention/graph_scores.cuh"
+#include "kernels/units.cuh"
+
+namespace gnnsparse::cuda {
+
+template <Precision P, Score S, Terms T, bool kExtras>
+class GraphRowGrad {
+ public:
+  static constexpr int kElements = kPerVector<P>;
+  static constexpr bool kAdditive = S == Score::kAdditive;
+  static constexpr bool kGatv2 = S == Score::kGatv2;
+  static constexpr bool kMapped = T == Terms::kMapped;
+  static constexpr int kBatch = 2;
+  using Floats = float[kElements];
+
+  __device__ GraphRowGrad(const GraphLaunch& p, const GraphLane& lane)
+      : p_(p), lane_(lane), scores_(p, lane) {}
+
+  __device__ __forceinline__ void start(const GraphRow& row) {
+    scores_.start(row);
+    load_vector<P>(p_.grad, lane_, p_.dv_chunks, row.row, grad_);
+    if constexpr (kMapped) {
+      if (p_.grad_mapped.data != nullptr) {
+        load_vector<P>(p_.grad_mapped, lane_, p_.de_chunks, row.row, grad_mapped_);
+      }
+    }
+    log_sum_ = *numbers_of(p_.result.lse, lane_, row.row) * kLog2E;
+    inner_ = inner_of(row.row);
+    edges_ = start_of(p_.edges, lane_, row.begin);
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) {
+      sums_[j] = 0.0f;
+      if constexpr (kMapped) mapped_sums_[j] = 0.0f;
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void add(const GraphRow& row, const GraphBatch<kCount>& edges) {
+    EdgeVectors<S, T> loaded[kCount];
+    // The arguments of scores, and then the gradients of the weights.
+    float sums[2 * kCount];
+    float arguments[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      loaded[i] = scores_.load(edges.column[i], edges.number[i]);
+      if constexpr (kAdditive) {
+        arguments[i] = scores_.argument_of(edges.column[i], edges.number[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      sums[i] = scores_.part_of(loaded[i]);
+      sums[kCount + i] = weight_grad_part(loaded[i]);
+    }
+    if constexpr (kAdditive) {
+      add_over_chunks(p_, reinterpret_cast<float (&)[kCount]>(sums[kCount]));
+    } else {
+      add_over_chunks(p_, sums);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) arguments[i] = sums[i];
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (edges.has[i]) {
+        add_edge(row, loaded[i], edges.column[i], edges.number[i], arguments[i], sums[kCount + i]);
+      }
+    }
+  }
+
+  __device__ void finish(const GraphRow& row) {
+    add_over_edges(lane_, sums_);
+    if constexpr (kMapped) add_over_edges(lane_, mapped_sums_);
+    if (!lane_.is_own || lane_.edge != 0) return;
+    if constexpr (kGatv2) {
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) sums_[j] *= scores_.att()[j];
+    }
+    if (row.partial >= 0) return store_parts(row.partial);
+    write_row(row.row);
+  }
+
+  // The sums of att over all rows of the warp.
+  __device__ void write_att() {
+    if constexpr (!kGatv2) return;
+    if (p_.grads.att.data == nullptr) return;
+    add_over_edges(lane_, att_sums_);
+    if (!lane_.is_own || lane_.edge != 0) return;
+    store_elements(p_.grads.att, lane_, lane_.item, p_.problem.base.d, att_sums_);
+  }
+
+ private:
+  // The sum over the row's edges of weight times its gradient.
+  __device__ __forceinline__ float inner_of(int row) const {
+    if (!p_.problem.normalize) return 0.0f;
+    if (p_.grads.inner.data != nullptr) return *numbers_of(p_.grads.inner, lane_, row);
+    float inner[1] = {dot_with_result(p_.result.out, row, p_.problem.base.dv, grad_)};
+    if constexpr (kMapped) {
+      if (p_.grad_mapped.data != nullptr) {
+        inner[0] += dot_with_result(p_.result.mapped, row, p_.problem.terms.de, grad_mapped_);
+      }
+    }
+    add_over_chunks(p_, inner);
+    return inner[0];
+  }
+  __device__ float dot_with_result(const HeadsView& view, int row, int64_t width,
+                                   const Floats& grad) const {
+    const DenseView of = view.of(lane_.batch, lane_.head);
+    const int64_t first = int64_t{kElements} * lane_.chunk;
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) {
+      if (first + j < width) {
+        sum += grad[j] * load_scalar(of.data, of.dtype, row * of.stride + first + j);
+      }
+    }
+    return sum;
+  }
+
+  __device__ __forceinline__ float weight_grad_part(const EdgeVectors<S, T>& edge) const {
+    Floats value;
+    scores_.value_of(edge, value);
+    float part = dot(grad_, value);
+    if constexpr (kMapped) {
+      if (p_.grad_mapped.data != nullptr) {
+        to_floats<P>(edge.features, value);
+        part += dot(grad_mapped_, value);
+      }
+    }
+    return part;
+  }
+
+  __device__ __forceinline__ void add_edge(const GraphRow& row, const EdgeVectors<S, T>& edge,
+                                           int32_t column, int number, float argument,
+                                           float weight_grad) {
+    const float score = scores_.score_of(argument, number);
+    float weight = log_sum_ == kNoEdge ? 0.0f : exp2_fast(score - log_sum_);
+    float score_grad = 0.0f;
+    if (!kExtras || scores_.counts(column, number)) {
+      const float kept = scores_.dropout(column);
+      if (kExtras && p_.grad_weights.data != nullptr) {
+        const char* start = start_of(p_.grad_weights, lane_, row.begin);
+        weight_grad += number_in(start, p_.grad_weights, number);
+      }
+      score_grad = weight * (weight_grad * kept - inner_);
+      weight *= kept;
+    } else {
+      weight = 0.0f;
+    }
+    if (kExtras && p_.grads.bias.data != nullptr && lane_.writes_number()) {
+      *numbers_of(p_.grads.bias, lane_, row.begin + number) = score_grad;
+    }
+    if (!scores_.is_within(argument)) score_grad = 0.0f;
+    if constexpr (S == Score::kDot) score_grad *= p_.problem.base.scale;
+    if constexpr (kAdditive) {
+      if (!(argument > 0.0f)) score_grad *= p_.problem.negative_slope;
+    }
+    if (lane_.writes_number()) {
+      char* to = const_cast<char*>(row_at(edges_, p_.edges, number));
+      *reinterpret_cast<float2*>(to) = make_float2(weight, score_grad);
+    }
+    // A masked edge takes no part: its key may be infinite.
+    if (kExtras && weight == 0.0f && score_grad == 0.0f) {
+      if constexpr (T == Terms::kFeatures) write_zeros(row.begin + number);
+      return;
+    }
+    add_to_sums(row, edge, number, weight, score_grad);
+  }
+
+  __device__ __forceinline__ void add_to_sums(const GraphRow& row, const EdgeVectors<S, T>& edge,
+                                              int number, float weight, float score_grad) {
+    if constexpr (kAdditive) {
+      sums_[0] += score_grad;
+    } else {
+      Floats key;
+      scores_.key_of(edge, key);
+      if constexpr (kGatv2) {
+#pragma unroll
+        for (int j = 0; j < kElements; ++j) {
+          const float x = scores_.query()[j] + key[j];
+          key[j] = x > 0.0f ? score_grad : score_grad * p_.problem.negative_slope;
+          att_sums_[j] += key[j] * x;
+          sums_[j] += key[j];
+        }
+      } else {
+        add_scaled(sums_, score_grad, key);
+      }
+      if constexpr (kMapped) {
+        to_floats<P>(edge.features, key);
+        add_scaled(mapped_sums_, score_grad, key);
+      }
+      if constexpr (T == Terms::kFeatures) {
+        write_terms(edge, row.begin + number, weight, score_grad, key);
+      }
+    }
+  }
+
+  // The gradients of an edge's features and gate. `slopes`: of gatv2, the score's gradient in each
+  // channel over att's.
+  __device__ __forceinline__ void write_terms(const EdgeVectors<S, T>& edge, int64_t nonzero,
+                                              float weight, float score_grad,
+                                              const Floats& slopes) const {
+    if (!lane_.is_own) return;
+    if (p_.grads.features.data != nullptr) {
+      Floats grad = {};
+      if (p_.problem.terms.to_keys) {
+#pragma unroll
+        for (int j = 0; j < kElements; ++j) {
+          grad[j] = kGatv2 ? slopes[j] * scores_.att()[j] : score_grad * scores_.query()[j];
+        }
+      }
+      if (p_.problem.terms.to_values) add_scaled(grad, weight, grad_);
+      store_elements(p_.grads.features, lane_, nonzero, p_.problem.base.d, grad);
+    }
+    if (p_.grads.gate.data != nullptr) {
+      Floats grad;
+      to_floats<P>(edge.key, grad);
+#pragma unroll
+      for (int j = 0; j < kElements; ++j) grad[j] *= score_grad * scores_.query()[j];
+      store_elements(p_.grads.gate, lane_, nonzero, p_.problem.base.d, grad);
+    }
+  }
+  __device__ void write_zeros(int64_t nonzero) const {
+    if (!lane_.is_own) return;
+    const Floats zeros = {};
+    for (const HeadsView* to : {&p_.grads.features, &p_.grads.gate}) {
+      if (to->data != nullptr) store_elements(*to, lane_, nonzero, p_.problem.base.d, zeros);
+    }
+  }
+
+  __device__ void write_row(int row) const {
+    if (p_.grads.q.data != nullptr) {
+      if constexpr (kAdditive) {
+        if (lane_.chunk == 0) *numbers_of(p_.grads.q, lane_, row) = sums_[0];
+      } else {
+        store_elements(p_.grads.q, lane_, row, p_.problem.base.d, sums_);
+      }
+    }
+    if constexpr (kMapped) {
+      if (p_.grads.mapped_q.data != nullptr) {
+        store_elements(p_.grads.mapped_q, lane_, row, p_.problem.terms.de, mapped_sums_);
+      }
+    }
+  }
+  __device__ void store_parts(int partial) const {
+    float* to = partial_of(p_, lane_, partial);
+    if constexpr (kAdditive) {
+      if (lane_.chunk == 0) to[0] = sums_[0];
+    } else {
+      store_sums(to, lane_, 0, p_.d_chunks, sums_);
+      if constexpr (kMapped) {
+        store_sums(to, lane_, kElements * p_.d_chunks, p_.de_chunks, mapped_sums_);
+      }
+    }
+  }
+
+  const GraphLaunch& p_;
+  const GraphLane& lane_;
+  GraphScores<P, S, T, kExtras> scores_;
+  const char* edges_ = nullptr;
+  float log_sum_ = 0.0f;
+  float inner_ = 0.0f;
+  float grad_[kElements] = {};
+  float grad_mapped_[kElements] = {};
+  float sums_[kElements] = {};
+  float mapped_sums_[kElements] = {};
+  float att_sums_[kElements] = {};
+};
+
+template <Precision P, Score S, Terms T, bool kExtras>
+__global__ void __launch_bounds__(kGraphThreads, kExtras || T != Terms::kNone ? 4
+                                                 : S == Score::kAdditive      ? 7
+                                                                              : 5)
+    graph_row_grad_kernel(const __grid_constant__ GraphLaunch p) {
+  const GraphLane lane(p);
+  GraphRowGrad<P, S, T, kExtras> pass(p, lane);
+  run_rows(p, lane, pass);
+  if (lane.item < p.items()) pass.write_att();
+}
+
+template <Precision P>
+void GraphRowGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
+  const GraphLaunch p(pass, kPerVector<P>);
+  const char* call = "graph_attention_rows";
+  with_score(p, [&](auto score, auto terms, auto extras) {
+    launch_graph(p, graph_row_grad_kernel<P, score, terms, extras>, p.items(), call, stream);
+  });
+  if (p.work.cut_count == 0) return;
+  add_graph_parts<P>(p, {p.grads.q, p.d_chunks, p.problem.base.d, 0},
+                     {p.grads.mapped_q, p.de_chunks, p.problem.terms.de, p.d_chunks}, call, stream);
+}
+
+}  // namespace gnnsparse::cuda
