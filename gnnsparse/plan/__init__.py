@@ -6,7 +6,7 @@ module here; `choose` picks the kernel with the least modelled time, or by rules
 """
 
 from gnnsparse.cuda_path import Device, describe_device
-from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, RowsPlan
+from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, RowsPlan
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.choose import (
     KERNELS,
@@ -30,6 +30,7 @@ __all__ = [
     "AttentionProblem",
     "CanRun",
     "ChainPlan",
+    "CsrAttentionPlan",
     "CsrPlan",
     "Device",
     "Kernel",

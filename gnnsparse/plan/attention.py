@@ -14,8 +14,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
 
 __all__ = [
-    "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "ChainPlan", "RowsPlan", "dkv_partial_bytes",
-    "may_be_tall", "shares_rows",
+    "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "ChainPlan", "CsrAttentionPlan", "RowsPlan",
+    "dkv_partial_bytes", "may_be_tall", "shares_rows",
 ]  # fmt: skip
 
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
@@ -59,6 +59,13 @@ class AttentionGradPlan(Plan):
     rows: AttentionPlan = field(default_factory=AttentionPlan)
     columns: AttentionPlan = field(default_factory=AttentionPlan)
     fused_heads: int = 0
+
+
+@dataclass(frozen=True)
+class CsrAttentionPlan(Plan):
+    """Fused attention over CSR rows, in which a warp takes all heads of a row."""
+
+    kernel: ClassVar[str] = "attention_csr"
 
 
 @dataclass(frozen=True)
@@ -273,4 +280,27 @@ class RowsKernel(Kernel):
         return RowsPlan(reasons=("the CPU kernels work row by row",))
 
 
+class CsrAttentionKernel(Kernel):
+    """Fused attention over CSR rows on a GPU, the forward and the backward pass."""
+
+    name = "attention_csr"
+    plan_type = CsrAttentionPlan
+
+    def can_run(self, problem: Problem) -> CanRun:
+        """Returns whether the lanes of a warp hold the features of a head."""
+        assert isinstance(problem, AttentionProblem)
+        most = _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES // problem.precision.storage.itemsize
+        widest = max(problem.width, problem.value_width)
+        if widest > most:
+            return CanRun(f"{widest} features; a warp holds at most {most} of a head")
+        if min(problem.width, problem.value_width, problem.heads, problem.nnz) == 0:
+            return CanRun("there is nothing to compute")
+        return CanRun()
+
+    def default(self, problem: Problem) -> CsrAttentionPlan:
+        """Returns the only plan."""
+        return CsrAttentionPlan()
+
+
+CSR_ATTENTION = CsrAttentionKernel()
 FUSED, FUSED_GRAD, CHAIN, ROWS = AttentionKernel(), AttentionGradKernel(), ChainKernel(), RowsKernel()

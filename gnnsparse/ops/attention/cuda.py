@@ -8,12 +8,12 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
-from gnnsparse.ops.attention import chain
+from gnnsparse.ops.attention import chain, rows
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
 from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_view, problem_of
 from gnnsparse.ops.attention.work import dkv_places, panel_pass, workspace
-from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, Plan
+from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.attention import dkv_partial_bytes
 from gnnsparse.tiles import VECTOR_BYTES
 
@@ -62,6 +62,8 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
     """
     kernels = call.operand.kernels
     plan = plan or kernels.plan_of(call.product("attention"))
+    if isinstance(plan, CsrAttentionPlan):
+        return rows.forward(call)
     if not isinstance(plan, AttentionPlan):
         return chain.forward(call)
     heads, width, device = call.heads, call.v.shape[3], call.q.device
@@ -70,11 +72,11 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
     gpu = path()
     with gpu.current(device):
         call = _readable(call)
-        rows = panel_pass(kernels, plan)
-        partial = workspace(rows, heads, (width,), device)
+        of = panel_pass(kernels, plan)
+        partial = workspace(of, heads, (width,), device)
         result = _native.AttentionRows(heads_view(out), lse)
         gpu.native.cuda_attention_panel(
-            problem_of(call), *rows.head, partial, result, kernels.streams.current()
+            problem_of(call), *of.head, partial, result, kernels.streams.current()
         )
     return out, lse
 
@@ -138,7 +140,7 @@ class _Backward:
 
 def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
     """Returns the plan of the gradients for a forward pass by `plan`; None: the operand's own plans."""
-    if isinstance(plan, ChainPlan):
+    if isinstance(plan, (ChainPlan, CsrAttentionPlan)):
         return plan
     if isinstance(plan, AttentionPlan) and plan.backward is not None:
         return plan.backward
@@ -163,6 +165,9 @@ def backward(
         Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
     """
     plan = _grad_plan(call, plan)
+    if isinstance(plan, CsrAttentionPlan):
+        dq, dk, dv, dbias = rows.backward(call, out, lse, grad_out, needs)
+        return dq, dk, dv, dbias if dbias is None or call.bias is None else dbias.to(call.bias.dtype)
     if not isinstance(plan, AttentionGradPlan):
         return chain.backward(call, out, lse, grad_out, needs)
     bias, device, gpu = call.bias, call.q.device, path()

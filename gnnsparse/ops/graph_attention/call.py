@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from gnnsparse.operand import SparseOperand
 
-__all__ = ["Arrays", "GraphCall", "Result", "Scores"]
+__all__ = ["OPTIONS", "Arrays", "GraphCall", "Result", "Scores"]
 
 #: The numbers of the scores in native code.
 Scores = {"dot": 0, "additive": 1, "gatv2": 2}
@@ -96,10 +96,14 @@ class GraphCall:
         return self.arrays.v.shape[1]
 
     @property
-    def options(self) -> tuple[str, float, float, bool, bool, float, bool, bool, float]:
-        """The attributes from `score` to `dropout_p`, in their order."""
-        return tuple(getattr(self, f.name) for f in fields(self)[2:-1])
+    def options(self) -> tuple[Any, ...]:
+        """The attributes that OPTIONS names."""
+        return tuple(getattr(self, name) for name in OPTIONS)
 
     def with_arrays(self, arrays: Arrays) -> GraphCall:
         """Returns the call with other tensors."""
         return replace(self, arrays=arrays)
+
+
+#: The attributes of a GraphCall that are neither tensors nor the operand, in their order.
+OPTIONS = tuple(f.name for f in fields(GraphCall) if f.name not in ("operand", "arrays", "seed"))

@@ -43,6 +43,13 @@ def _aligned(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     return packed[..., :width]
 
 
+def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tensor:
+    """Allocates [rows, heads, width] in the dtype and the memory order of `x` [n, H, any]."""
+    if x.stride(0) < x.stride(1):
+        return x.new_empty(heads, rows, width).transpose(0, 1)
+    return x.new_empty(rows, heads, width)
+
+
 def _laid_out(call: GraphCall) -> GraphCall:
     """Returns the call with its tensors as the kernels read them."""
     a, storage = call.arrays, call.operand.precision.storage
@@ -110,9 +117,9 @@ def forward(call: GraphCall) -> Result:
     assert v is not None
     mapped = None
     if call.arrays.mapped is not None and call.to_values:
-        mapped = v.new_empty(rows, heads, call.arrays.mapped.shape[1])
+        mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
     lse = torch.empty(rows, heads, dtype=torch.float32, device=v.device)
-    result = Result(v.new_empty(rows, heads, v.shape[2]), mapped, lse)
+    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, lse)
     kernels, gpu = call.operand.kernels, path()
     with gpu.current(v.device):
         call = _laid_out(call)
@@ -177,7 +184,9 @@ class _Backward:
         """Allocates the gradient of [n, H or 1, D] for every head."""
         if x is None or not need:
             return None
-        return x.new_empty(x.shape[0], self.call.heads, *x.shape[2:])
+        if x.dim() == 2:
+            return x.new_empty(x.shape[0], self.call.heads)
+        return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
 
     def rows(self) -> tuple[torch.Tensor, Arrays]:
         """Runs the pass over rows: numbers of edges [nnz, H, 2], and gradients but of k, v and mapped."""

@@ -11,7 +11,7 @@ from gnnsparse.cuda_path import path
 from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.graph_attention import chain, cpu, cuda
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
+from gnnsparse.ops.graph_attention.call import OPTIONS, Arrays, GraphCall, Result
 from gnnsparse.ops.library import register
 from gnnsparse.transforms import alive, settled
 
@@ -58,8 +58,12 @@ def _gradients(
     return found
 
 
+def _named(options: Any) -> dict[str, Any]:
+    return dict(zip(OPTIONS, options, strict=True))
+
+
 def _call(handle: int, arrays: tuple[Any, ...], seed: torch.Tensor | None, options: Any) -> GraphCall:
-    return GraphCall(operand_of(handle), Arrays(*arrays), *options, seed)
+    return GraphCall(operand_of(handle), Arrays(*arrays), **_named(options), seed=seed)
 
 
 # The registered operators. An operator can't return None, so what is not wanted is an empty tensor.
