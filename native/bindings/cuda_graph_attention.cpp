@@ -26,6 +26,14 @@ void require_vectors(const HeadsHandle& x, const char* name) {
   require_row_stride(x, name);
 }
 
+// Vectors in the storage type.
+void require_stored(const HeadsHandle& x, Precision precision, const char* name) {
+  require_vectors(x, name);
+  if (x.given && x.view.dtype != storage_of(precision)) {
+    reject(name, "must have the storage dtype of the precision");
+  }
+}
+
 void require_chunks(const GraphAttentionProblem& problem) {
   const AttentionProblem& base = problem.base;
   const int64_t per_vector = 16 / size_of(storage_of(base.precision));
@@ -64,6 +72,10 @@ GraphAttentionPass make_pass(const GraphAttentionHandle& call, const GraphRowsHa
   require_at_least_one(rows.rows_per_warp, "rows_per_warp");
   if (rows.rows_per_warp > kMostRowsPerWarp) reject("rows_per_warp", "must be at most 32");
   p.rows_per_warp = static_cast<int>(rows.rows_per_warp);
+  if (p.a.nnz > INT32_MAX && p.rows_per_warp > 1) {
+    reject("rows_per_warp",
+           "must be 1 for 2^31 nonzeros or more, whose numbers have 31 bits in a warp");
+  }
   const AttentionProblem& base = p.problem.base;
   const int64_t sums = product("partial", call.head_count(), p.work.partials);
   p.partial = gpu_array<float>(
@@ -100,6 +112,9 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   GraphAttentionPass p = make_pass(call, rows, false);
   require_grads(grads);
   p.result = result.checked(call, Place::kGpu);
+  require_stored(result.out, p.problem.base.precision, "out");
+  require_stored(result.mapped, p.problem.base.precision, "mapped");
+  require_row_stride(result.lse, "lse");
   p.grads = grads.of_rows(call, p.a.nnz, p.items(), Place::kGpu);
   if (p.grads.mapped.data != nullptr && p.result.mapped.data == nullptr) {
     reject("mapped", "is None, but has a gradient");

@@ -190,18 +190,18 @@ void Block::set_late(bool late) { copies_late = late; }
 uint64_t Block::copies_started() { return copy_count; }
 
 void Block::make(const Copy& copy) const {
-  char* to = shared(copy.to, 16);
+  char* to = shared(copy.to, copy.size);
   if (copy.bytes > 0) std::memcpy(to, copy.from, copy.bytes);
-  std::memset(to + copy.bytes, 0, 16 - copy.bytes);
+  std::memset(to + copy.bytes, 0, copy.size - copy.bytes);
 }
 
-void Block::copy(uint32_t to, const void* from, uint32_t bytes) {
-  if (bytes > 16) throw std::logic_error("a copy of more than 16 bytes");
-  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 && bytes > 0) bad_address();
+void Block::copy(uint32_t to, const void* from, uint32_t bytes, uint32_t size) {
+  if (bytes > size || size > 16) throw std::logic_error("a copy of more than it has room for");
+  if (reinterpret_cast<uintptr_t>(from) % size != 0 && bytes > 0) bad_address();
   ++copy_count;
-  const Copy copy = {to, bytes, from};
+  const Copy copy = {to, bytes, size, from};
   if (copies_late) {
-    std::memset(shared(to, 16), kPoison, 16);
+    std::memset(shared(to, size), kPoison, size);
     threads_[thread_].copies.push_back(copy);
   } else {
     make(copy);

@@ -54,12 +54,12 @@ class Block {
     return taken[lane()];
   }
 
-  // Asynchronous copies of 16 bytes to shared memory, of which `bytes` come from `from` and the
+  // Asynchronous copies of `size` bytes to shared memory, of which `bytes` come from `from` and the
   // others are zero. They are done at once, or, where `late` was set, when their thread waits for
   // them; until then their place holds NaN.
   static void set_late(bool late);
   static uint64_t copies_started();
-  void copy(uint32_t to, const void* from, uint32_t bytes);
+  void copy(uint32_t to, const void* from, uint32_t bytes, uint32_t size = 16);
   void commit();
   void wait_for_all_but(size_t groups);
 
@@ -77,6 +77,7 @@ class Block {
   struct Copy {
     uint32_t to;
     uint32_t bytes;
+    uint32_t size;
     const void* from;
   };
   struct Thread {

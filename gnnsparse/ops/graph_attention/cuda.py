@@ -17,7 +17,7 @@ from gnnsparse.tiles import VECTOR_BYTES
 __all__ = ["backward", "forward", "weights"]
 
 #: Rows with more nonzeros are cut into parts of at most so many.
-_ROW_LIMIT = 512
+_ROW_LIMIT = 128
 #: The most rows that a warp takes one after another.
 _ROWS_PER_WARP = 8
 #: Warps that a multiprocessor runs at a time, about, times the rounds of work that balance its load.
@@ -69,6 +69,12 @@ def _laid_out(call: GraphCall) -> GraphCall:
     )  # fmt: skip
 
 
+def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
+    out = _aligned(result.out, storage)
+    assert out is not None
+    return Result(out, _aligned(result.mapped, storage), result.lse)
+
+
 def _fits(call: GraphCall) -> bool:
     """Returns whether the lanes of a warp hold the features of a head, and there is something to compute."""
     a, most = call.arrays, _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES
@@ -98,7 +104,7 @@ class _Rows:
         assert a.v is not None
         work = kernels.row_work(_ROW_LIMIT)
         warps = _WARPS * describe_device(device).multiprocessors
-        per_warp = max(1, min(_ROWS_PER_WARP, rows // warps))
+        per_warp = max(1, min(_ROWS_PER_WARP, rows // warps)) if kernels.csr.nnz < 2**31 else 1
         widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
         floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
         partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
@@ -141,8 +147,12 @@ def weights(call: GraphCall, result: Result) -> torch.Tensor:
     zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
     inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand_as(result.lse)
     with path().current(v.device):
-        call = _laid_out(call)
-        edges = _Backward(call, result, _aligned(zeros, v.dtype), None, None, inner, (False,) * 9).rows()[0]
+        storage = call.operand.precision.storage
+        state = _Backward(
+            _laid_out(call), _laid_out_result(result, storage), _aligned(zeros, storage), None, None, inner,
+            (False,) * 9,
+        )  # fmt: skip
+        edges, _ = state.rows()
     return edges[..., 0]
 
 
@@ -161,7 +171,7 @@ class _Backward:
 
     Attributes:
         call: the arguments of attention, laid out for the kernels.
-        result: the results of the forward pass.
+        result: the results of the forward pass, laid out like v.
         grad, grad_mapped: gradients of the results, laid out like v.
         grad_weights: gradient of the weights, float32 [nnz, H].
         inner: sum over a row's edges of weight * its gradient, float32 [L, H]; None: that of the results.
@@ -287,7 +297,7 @@ def backward(
             inner += _row_sums(call, weights(call, result) * grad_weights)
         state = _Backward(
             call,
-            result,
+            _laid_out_result(result, storage),
             _aligned(grad_out, storage),
             _aligned(grad_mapped, storage),
             grad_weights,

@@ -20,6 +20,10 @@ inline void copy_async(uint32_t shared, const void* global, int bytes = 16) {
 inline void copy_async_or_zero(uint32_t shared, const void* global, bool real) {
   copy_async(shared, global, real ? 16 : 0);
 }
+template <int kBytes>
+void copy_number_async(uint32_t shared, const void* global, bool real) {
+  emulator::Block::current().copy(shared, global, real ? kBytes : 0, kBytes);
+}
 inline void commit_copies() { emulator::Block::current().commit(); }
 template <int kGroups>
 void wait_copies_but() {

@@ -103,6 +103,8 @@ struct GraphLanes {
     while (lanes.chunks_log + lanes.heads_log < 5 && (int64_t{1} << lanes.heads_log) < heads) {
       ++lanes.heads_log;
     }
+    // At most 8 edges side by side, so that a step has at most 32.
+    if (lanes.chunks_log + lanes.heads_log < 2) lanes.chunks_log = 2 - lanes.heads_log;
     return lanes;
   }
   GNNSPARSE_HD constexpr int heads() const { return 1 << heads_log; }

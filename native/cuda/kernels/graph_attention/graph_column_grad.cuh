@@ -16,8 +16,16 @@ class GraphColumnGrad {
   static constexpr bool kAdditive = S == Score::kAdditive;
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kFeatures = T == Terms::kFeatures;
-  static constexpr int kBatch = 2;
+  static constexpr int kBlocks = kFeatures ? 4 : GBC;
+  static constexpr int kStages = GSC;  // steps that are on their way
+  static constexpr bool kMaps = true;
   using Floats = float[kElements];
+  static constexpr int kQuery = 0;
+  static constexpr int kGrad = kAdditive ? 0 : 1;
+  static constexpr int kTerm = kGrad + 1;
+  using EdgeCopies = GraphCopies<kTerm + kFeatures, 1, 8>;
+  using RowCopies = GraphCopies<kGatv2 ? 1 : 0, 0, 4>;
+  using Place = GraphPlace<EdgeCopies>;
 
   __device__ GraphColumnGrad(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
@@ -27,43 +35,59 @@ class GraphColumnGrad {
         edges_(start_of(p.edges, lane)),
         has_query_(lane.chunk < p.d_chunks),
         has_grad_(lane.chunk < p.dv_chunks) {
-    if constexpr (kGatv2) load_att();
+    if constexpr (kGatv2) load_attention_vector(p, lane, att_);
   }
 
-  __device__ __forceinline__ void start(const GraphRow& row) {
-    if constexpr (kGatv2) load_vector<P>(p_.k, lane_, p_.d_chunks, row.row, key_);
+  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to,
+                                            const GraphRow& row) const {
+    if constexpr (kGatv2) {
+      const char* start = start_of(p_.k, lane_) + 16 * lane_.chunk;
+      to.copy_vector(0, row_at(start, p_.k, row.row), has_query_);
+    }
+  }
+  // `column` is a row of A, and `nonzero` one of A too.
+  __device__ __forceinline__ void fetch_edge(const Place& to, int32_t column, int64_t nonzero,
+                                             bool has) const {
+    if constexpr (!kAdditive) {
+      to.copy_vector(kQuery, row_at(queries_, p_.q, column), has && has_query_);
+    }
+    to.copy_vector(kGrad, row_at(grads_, p_.grad, column), has && has_grad_);
+    to.copy_number(0, edges_ + nonzero * p_.edges.row, has);
+    if constexpr (kFeatures) {
+      // The gate of a dot product's key, or the features of a key of gatv2.
+      const GraphArray& from = kGatv2 ? p_.features : p_.gate;
+      const bool is_used = from.data != nullptr && (!kGatv2 || p_.problem.terms.to_keys);
+      to.copy_vector(kTerm, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
+                     has && has_query_ && is_used);
+    }
+  }
+
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int j = 0; j < kElements; ++j) of_key_[j] = of_value_[j] = 0.0f;
   }
+  __device__ __forceinline__ void start(const GraphRow&, const GraphPlace<RowCopies>& from) {
+    clear();
+    if constexpr (kGatv2) to_floats<P>(from.vector(0), key_);
+  }
 
   template <int kCount>
-  __device__ __forceinline__ void add(const GraphRow& row, const GraphBatch<kCount>& edges) {
-    Vec16 queries[kCount];
-    Vec16 grads[kCount];
-    Vec16 terms[kCount];
-    float2 factors[kCount];
+  __device__ __forceinline__ void add(const GraphRow&,
+                                      const GraphStep<GraphColumnGrad, kCount>& step) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const int row_of_a = edges.column[i];
-      if constexpr (!kAdditive) queries[i] = vector_at(queries_, p_.q, row_of_a, has_query_);
-      grads[i] = vector_at(grads_, p_.grad, row_of_a, has_grad_);
-      const int64_t nonzero = p_.nnz_index_map[row.begin + edges.number[i]];
-      factors[i] = __ldg(reinterpret_cast<const float2*>(edges_ + nonzero * p_.edges.row));
-      if constexpr (kFeatures) terms[i] = load_terms(nonzero);
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+      const Place edge = step.place(i);
+      const float2 factors = edge.pair(0);
       // A masked edge takes no part: its query may be infinite.
-      if (!edges.has[i]) factors[i] = make_float2(0.0f, 0.0f);
-      if (factors[i].x == 0.0f && factors[i].y == 0.0f) continue;
-      float x[kElements];
-      to_floats<P>(grads[i], x);
-      add_scaled(of_value_, factors[i].x, x);
+      if (factors.x == 0.0f && factors.y == 0.0f) continue;
+      Floats x;
+      to_floats<P>(edge.vector(kGrad), x);
+      add_scaled(of_value_, factors.x, x);
       if constexpr (kAdditive) {
-        of_key_[0] += factors[i].y;
+        of_key_[0] += factors.y;
       } else {
-        to_floats<P>(queries[i], x);
-        add_key(x, terms[i], factors[i].y);
+        to_floats<P>(edge.vector(kQuery), x);
+        add_key(x, edge, factors.y);
       }
     }
   }
@@ -84,28 +108,21 @@ class GraphColumnGrad {
     }
     if (row.partial >= 0) return store_parts(row.partial);
     if (p_.grads.v.data != nullptr) {
-      store_elements(p_.grads.v, lane_, row.row, p_.problem.base.dv, of_value_);
+      store_result<P>(p_.to_v, lane_, row.row, p_.dv_chunks, of_value_);
     }
     if (p_.grads.k.data == nullptr) return;
     if constexpr (kAdditive) {
       if (lane_.chunk == 0) *numbers_of(p_.grads.k, lane_, row.row) = of_key_[0];
     } else {
-      store_elements(p_.grads.k, lane_, row.row, p_.problem.base.d, of_key_);
+      store_result<P>(p_.to_k, lane_, row.row, p_.d_chunks, of_key_);
     }
   }
 
  private:
-  // The gate of a dot product's key, or the features of a key of gatv2.
-  __device__ __forceinline__ Vec16 load_terms(int64_t nonzero) const {
-    const GraphArray& from = kGatv2 ? p_.features : p_.gate;
-    if (from.data == nullptr || (kGatv2 && !p_.problem.terms.to_keys)) return Vec16{};
-    return vector_at(start_of(from, lane_, nonzero) + 16 * lane_.chunk, from, 0, has_query_);
-  }
-
-  __device__ __forceinline__ void add_key(Floats& query, const Vec16& terms, float factor) {
+  __device__ __forceinline__ void add_key(Floats& query, const Place& edge, float factor) {
     if constexpr (kGatv2) {
       Floats features = {};
-      if constexpr (kFeatures) to_floats<P>(terms, features);
+      if constexpr (kFeatures) to_floats<P>(edge.vector(kTerm), features);
 #pragma unroll
       for (int j = 0; j < kElements; ++j) {
         // In the order of the forward pass, so that a sum of 0 is the same 0.
@@ -115,23 +132,12 @@ class GraphColumnGrad {
       return;
     }
     if constexpr (kFeatures) {
-      if (p_.gate.data != nullptr) {
-        Floats gate;
-        to_floats<P>(terms, gate);
+      Floats gate;
+      to_floats<P>(edge.vector(kTerm), gate);
 #pragma unroll
-        for (int j = 0; j < kElements; ++j) query[j] *= gate[j];
-      }
+      for (int j = 0; j < kElements; ++j) query[j] *= gate[j];
     }
     add_scaled(of_key_, factor, query);
-  }
-
-  __device__ void load_att() {
-    const float* att = numbers_of(p_.problem.att, lane_, 0);
-#pragma unroll
-    for (int j = 0; j < kElements; ++j) {
-      const int64_t at = int64_t{kElements} * lane_.chunk + j;
-      att_[j] = at < p_.problem.base.d ? att[at] : 0.0f;
-    }
   }
 
   __device__ void store_parts(int partial) const {
@@ -157,12 +163,11 @@ class GraphColumnGrad {
   float of_value_[kElements] = {};
 };
 
-template <Precision P, Score S, Terms T>
-__global__ void __launch_bounds__(kGraphThreads,
-                                  T == Terms::kFeatures || S == Score::kGatv2 ? 5 : 6)
+template <class Pass>
+__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
     graph_column_grad_kernel(const __grid_constant__ GraphLaunch p) {
   const GraphLane lane(p);
-  GraphColumnGrad<P, S, T> pass(p, lane);
+  Pass pass(p, lane);
   run_rows(p, lane, pass);
 }
 
@@ -171,7 +176,8 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention_columns";
   const auto with = [&](auto score, auto terms) {
-    launch_graph(p, graph_column_grad_kernel<P, score, terms>, p.items(), call, stream);
+    using Pass = GraphColumnGrad<P, score, terms>;
+    launch_stream<Pass>(p, graph_column_grad_kernel<Pass>, call, stream);
   };
   using std::integral_constant;
   constexpr integral_constant<Terms, Terms::kNone> none;

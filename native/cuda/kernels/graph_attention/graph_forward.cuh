@@ -35,14 +35,15 @@ __device__ __forceinline__ float weight_relative(float score, float top) {
 }
 
 // The results of a finished row.
-template <int kElements, bool kMapped>
+template <Precision P, bool kMapped>
 __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
-                          OnlineSoftmax<kElements, kMapped>& softmax) {
+                          OnlineSoftmax<kPerVector<P>, kMapped>& softmax) {
+  constexpr int kElements = kPerVector<P>;
   const bool normalize = p.problem.normalize;
   const float scale = !normalize ? 1.0f : softmax.sum == 0.0f ? 0.0f : 1.0f / softmax.sum;
 #pragma unroll
   for (int i = 0; i < kElements; ++i) softmax.values[i] *= scale;
-  store_elements(p.result.out, lane, row, p.problem.base.dv, softmax.values);
+  store_result<P>(p.to_out, lane, row, p.dv_chunks, softmax.values);
   if constexpr (kMapped) {
     if (p.result.mapped.data != nullptr) {
 #pragma unroll
@@ -51,7 +52,7 @@ __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
     }
   }
   if (lane.chunk != 0) return;
-  const float lse = softmax.sum == 0.0f ? kNoEdge : (softmax.top + log2f(softmax.sum)) * kLn2;
+  const float lse = softmax.sum == 0.0f ? kNoEdge : (softmax.top + log2_fast(softmax.sum)) * kLn2;
   *numbers_of(p.result.lse, lane, row) = normalize ? lse : 0.0f;
 }
 
@@ -60,49 +61,57 @@ class GraphForward {
  public:
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kMapped = T == Terms::kMapped;
-  static constexpr int kBatch = 2;
+  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 4 : GBF;
+  static constexpr int kStages = GSF;  // steps that are on their way
+  static constexpr bool kMaps = false;
+  using Scores = GraphScores<P, S, T, kExtras>;
+  using EdgeCopies = typename Scores::EdgeCopies;
+  using RowCopies = GraphCopies<Scores::kRowVectors, Scores::kRowNumbers, 4>;
 
   __device__ GraphForward(const GraphLaunch& p, const GraphLane& lane)
       : p_(p), lane_(lane), scores_(p, lane) {}
 
-  __device__ __forceinline__ void start(const GraphRow& row) {
-    scores_.start(row);
+  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to,
+                                            const GraphRow& row) const {
+    scores_.fetch_row(to, row);
+  }
+  __device__ __forceinline__ void fetch_edge(const GraphPlace<EdgeCopies>& to, int32_t column,
+                                             int64_t nonzero, bool has) const {
+    scores_.fetch_edge(to, column, nonzero, has);
+  }
+
+  __device__ __forceinline__ void clear() {
     softmax_ = {};
     if (kExtras && !p_.problem.normalize) softmax_.top = 0.0f;
   }
+  __device__ __forceinline__ void start(const GraphRow& row, const GraphPlace<RowCopies>& from) {
+    scores_.start(row, from);
+    clear();
+  }
 
   template <int kCount>
-  __device__ __forceinline__ void add(const GraphRow&, const GraphBatch<kCount>& edges) {
-    EdgeVectors<S, T> loaded[kCount];
+  __device__ __forceinline__ void add(const GraphRow&,
+                                      const GraphStep<GraphForward, kCount>& step) {
     float sums[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      loaded[i] = scores_.load(edges.column[i], edges.number[i]);
-      if constexpr (S == Score::kAdditive) {
-        sums[i] = scores_.argument_of(edges.column[i], edges.number[i]);
-      }
-    }
-    if constexpr (S != Score::kAdditive) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) sums[i] = scores_.part_of(loaded[i]);
-      add_over_chunks(p_, sums);
-    }
+    for (int i = 0; i < kCount; ++i) sums[i] = scores_.part_of(step.place(i), step.number[i]);
+    if constexpr (S != Score::kAdditive) add_over_chunks(p_, sums);
     float top = softmax_.top;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const bool counts = edges.has[i] && scores_.counts(edges.column[i], edges.number[i]);
-      sums[i] = counts ? scores_.score_of(sums[i], edges.number[i]) : kNoEdge;
+      const bool counts = step.has[i] && scores_.counts(step.number[i]);
+      sums[i] = counts ? scores_.score_of(sums[i], step.number[i]) : kNoEdge;
       if (!kExtras || p_.problem.normalize) top = fmaxf(top, sums[i]);
     }
     softmax_.raise(top);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) add_value(loaded[i], edges.column[i], sums[i]);
+    for (int i = 0; i < kCount; ++i) add_value(step.place(i), step.number[i], sums[i]);
   }
 
   __device__ void finish(const GraphRow& row) {
     merge_edges();
     if (!lane_.is_own || lane_.edge != 0) return;
-    if (row.partial < 0) return write_row(p_, lane_, row.row, softmax_);
+    if (row.partial < 0) return write_row<P>(p_, lane_, row.row, softmax_);
     float* to = partial_of(p_, lane_, row.partial);
     to[0] = softmax_.top;
     to[1] = softmax_.sum;
@@ -113,20 +122,20 @@ class GraphForward {
   }
 
  private:
-  __device__ __forceinline__ void add_value(const EdgeVectors<S, T>& edge, int32_t column,
+  __device__ __forceinline__ void add_value(const GraphPlace<EdgeCopies>& edge, int number,
                                             float score) {
     float weight = weight_relative(score, softmax_.top);
     softmax_.sum += weight;
     if constexpr (kExtras) {
       // A masked edge takes no part: its value may be infinite, and times zero that is NaN.
       if (score == kNoEdge) return;
-      weight *= scores_.dropout(column);
+      weight *= scores_.dropout(number);
     }
     float value[kElements];
     scores_.value_of(edge, value);
     add_scaled(softmax_.values, weight, value);
     if constexpr (kMapped) {
-      to_floats<P>(edge.features, value);
+      scores_.mapped_of(edge, value);
       add_scaled(softmax_.mapped, weight, value);
     }
   }
@@ -148,17 +157,15 @@ class GraphForward {
 
   const GraphLaunch& p_;
   const GraphLane& lane_;
-  GraphScores<P, S, T, kExtras> scores_;
+  Scores scores_;
   OnlineSoftmax<kElements, kMapped> softmax_;
 };
 
-template <Precision P, Score S, Terms T, bool kExtras>
-__global__ void __launch_bounds__(kGraphThreads, kExtras || T != Terms::kNone ? 4
-                                                 : S == Score::kGatv2         ? 6
-                                                                              : 7)
+template <class Pass>
+__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
     graph_forward_kernel(const __grid_constant__ GraphLaunch p) {
   const GraphLane lane(p);
-  GraphForward<P, S, T, kExtras> pass(p, lane);
+  Pass pass(p, lane);
   run_rows(p, lane, pass);
 }
 
@@ -185,7 +192,7 @@ __global__ void __launch_bounds__(kGraphThreads)
       }
     }
   }
-  write_row(p, lane, p.row_ids != nullptr ? p.row_ids[cut.index] : cut.index, all);
+  write_row<P>(p, lane, p.row_ids != nullptr ? p.row_ids[cut.index] : cut.index, all);
 }
 
 template <Precision P>
@@ -193,14 +200,12 @@ void GraphForwardUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention";
   with_score(p, [&](auto score, auto terms, auto extras) {
-    launch_graph(p, graph_forward_kernel<P, score, terms, extras>, p.items(), call, stream);
+    using Pass = GraphForward<P, score, terms, extras>;
+    launch_stream<Pass>(p, graph_forward_kernel<Pass>, call, stream);
   });
   if (p.work.cut_count == 0) return;
-  if (p.mapped.data != nullptr) {
-    launch_graph(p, combine_graph_rows_kernel<P, true>, p.work.cut_count, call, stream);
-  } else {
-    launch_graph(p, combine_graph_rows_kernel<P, false>, p.work.cut_count, call, stream);
-  }
+  p.mapped.data != nullptr ? launch_cuts(p, combine_graph_rows_kernel<P, true>, call, stream)
+                           : launch_cuts(p, combine_graph_rows_kernel<P, false>, call, stream);
 }
 
 }  // namespace gnnsparse::cuda

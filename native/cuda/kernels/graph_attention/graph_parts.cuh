@@ -1,7 +1,7 @@
 // The sums of the parts of long rows, for gradients that are sums over a row's edges.
 #pragma once
 
-#include "kernels/graph_attention/graph_rows.cuh"
+#include "kernels/graph_attention/graph_stream.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -51,9 +51,7 @@ __global__ void __launch_bounds__(kGraphThreads)
 template <Precision P>
 void add_graph_parts(const GraphLaunch& p, const SumOfParts& first, const SumOfParts& second,
                      const char* call, Stream stream) {
-  const int64_t blocks = p.problem.base.batches * p.head_blocks;
-  launch(call, add_graph_parts_kernel<P>, grid_of(p.work.cut_count, kGraphWarps, blocks, call),
-         kGraphThreads, stream, p, first, second);
+  launch_cuts(p, add_graph_parts_kernel<P>, call, stream, first, second);
 }
 
 }  // namespace gnnsparse::cuda

@@ -16,59 +16,74 @@ class GraphRowGrad {
   static constexpr bool kAdditive = S == Score::kAdditive;
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kMapped = T == Terms::kMapped;
-  static constexpr int kBatch = 2;
+  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 3 : GBR;
+  static constexpr int kStages = GSR;  // steps that are on their way
+  static constexpr bool kMaps = false;
   using Floats = float[kElements];
+  using Scores = GraphScores<P, S, T, kExtras>;
+  using EdgeCopies = typename Scores::EdgeCopies;
+  using Place = GraphPlace<EdgeCopies>;
+  // Places of a row's vectors after those of its query: the gradient of the result, and the result.
+  static constexpr int kGrad = Scores::kRowVectors;
+  static constexpr int kMappedGrad = kGrad + 2;
+  using RowCopies =
+      GraphCopies<kMappedGrad + (T == Terms::kMapped ? 2 : 0), Scores::kRowNumbers + 1, 4>;
 
   __device__ GraphRowGrad(const GraphLaunch& p, const GraphLane& lane)
       : p_(p), lane_(lane), scores_(p, lane) {}
 
-  __device__ __forceinline__ void start(const GraphRow& row) {
-    scores_.start(row);
-    load_vector<P>(p_.grad, lane_, p_.dv_chunks, row.row, grad_);
+  __device__ __forceinline__ void fetch_row(const GraphPlace<RowCopies>& to,
+                                            const GraphRow& row) const {
+    scores_.fetch_row(to, row);
+    scores_.fetch_vector(to, kGrad, p_.grad, row.row, p_.dv_chunks);
+    scores_.fetch_vector(to, kGrad + 1, p_.out, row.row, p_.dv_chunks);
     if constexpr (kMapped) {
-      if (p_.grad_mapped.data != nullptr) {
-        load_vector<P>(p_.grad_mapped, lane_, p_.de_chunks, row.row, grad_mapped_);
-      }
+      scores_.fetch_vector(to, kMappedGrad, p_.grad_mapped, row.row, p_.de_chunks);
+      scores_.fetch_vector(to, kMappedGrad + 1, p_.out_mapped, row.row, p_.de_chunks);
     }
-    log_sum_ = *numbers_of(p_.result.lse, lane_, row.row) * kLog2E;
-    inner_ = inner_of(row.row);
-    edges_ = start_of(p_.edges, lane_, row.begin);
+    to.copy_number(Scores::kRowNumbers, row_at(start_of(p_.lse, lane_), p_.lse, row.row), true);
+  }
+  __device__ __forceinline__ void fetch_edge(const Place& to, int32_t column, int64_t nonzero,
+                                             bool has) const {
+    scores_.fetch_edge(to, column, nonzero, has);
+  }
+
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int j = 0; j < kElements; ++j) {
       sums_[j] = 0.0f;
       if constexpr (kMapped) mapped_sums_[j] = 0.0f;
     }
   }
+  __device__ __forceinline__ void start(const GraphRow& row, const GraphPlace<RowCopies>& from) {
+    clear();
+    scores_.start(row, from);
+    to_floats<P>(from.vector(kGrad), grad_);
+    if constexpr (kMapped) to_floats<P>(from.vector(kMappedGrad), grad_mapped_);
+    log_sum_ = from.number(Scores::kRowNumbers) * kLog2E;
+    inner_ = inner_of(row.row, from);
+    edges_ = start_of(p_.edges, lane_, row.begin());
+  }
 
   template <int kCount>
-  __device__ __forceinline__ void add(const GraphRow& row, const GraphBatch<kCount>& edges) {
-    EdgeVectors<S, T> loaded[kCount];
-    // The arguments of scores, and then the gradients of the weights.
+  __device__ __forceinline__ void add(const GraphRow& row,
+                                      const GraphStep<GraphRowGrad, kCount>& step) {
+    // The sums of scores, and then the gradients of the weights.
     float sums[2 * kCount];
-    float arguments[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      loaded[i] = scores_.load(edges.column[i], edges.number[i]);
-      if constexpr (kAdditive) {
-        arguments[i] = scores_.argument_of(edges.column[i], edges.number[i]);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      sums[i] = scores_.part_of(loaded[i]);
-      sums[kCount + i] = weight_grad_part(loaded[i]);
+      sums[i] = scores_.part_of(step.place(i), step.number[i]);
+      sums[kCount + i] = weight_grad_part(step.place(i));
     }
     if constexpr (kAdditive) {
       add_over_chunks(p_, reinterpret_cast<float (&)[kCount]>(sums[kCount]));
     } else {
       add_over_chunks(p_, sums);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) arguments[i] = sums[i];
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (edges.has[i]) {
-        add_edge(row, loaded[i], edges.column[i], edges.number[i], arguments[i], sums[kCount + i]);
+      if (step.has[i]) {
+        add_edge(row, step.place(i), step.number[i], sums[i], sums[kCount + i]);
       }
     }
   }
@@ -96,56 +111,40 @@ class GraphRowGrad {
 
  private:
   // The sum over the row's edges of weight times its gradient.
-  __device__ __forceinline__ float inner_of(int row) const {
+  __device__ __forceinline__ float inner_of(int row, const GraphPlace<RowCopies>& from) const {
     if (!p_.problem.normalize) return 0.0f;
     if (p_.grads.inner.data != nullptr) return *numbers_of(p_.grads.inner, lane_, row);
-    float inner[1] = {dot_with_result(p_.result.out, row, p_.problem.base.dv, grad_)};
+    Floats out;
+    to_floats<P>(from.vector(kGrad + 1), out);
+    float inner[1] = {dot(grad_, out)};
     if constexpr (kMapped) {
-      if (p_.grad_mapped.data != nullptr) {
-        inner[0] += dot_with_result(p_.result.mapped, row, p_.problem.terms.de, grad_mapped_);
-      }
+      to_floats<P>(from.vector(kMappedGrad + 1), out);
+      inner[0] += dot(grad_mapped_, out);
     }
     add_over_chunks(p_, inner);
     return inner[0];
   }
-  __device__ float dot_with_result(const HeadsView& view, int row, int64_t width,
-                                   const Floats& grad) const {
-    const DenseView of = view.of(lane_.batch, lane_.head);
-    const int64_t first = int64_t{kElements} * lane_.chunk;
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < kElements; ++j) {
-      if (first + j < width) {
-        sum += grad[j] * load_scalar(of.data, of.dtype, row * of.stride + first + j);
-      }
-    }
-    return sum;
-  }
 
-  __device__ __forceinline__ float weight_grad_part(const EdgeVectors<S, T>& edge) const {
+  __device__ __forceinline__ float weight_grad_part(const Place& edge) const {
     Floats value;
     scores_.value_of(edge, value);
     float part = dot(grad_, value);
     if constexpr (kMapped) {
-      if (p_.grad_mapped.data != nullptr) {
-        to_floats<P>(edge.features, value);
-        part += dot(grad_mapped_, value);
-      }
+      scores_.mapped_of(edge, value);
+      part += dot(grad_mapped_, value);
     }
     return part;
   }
 
-  __device__ __forceinline__ void add_edge(const GraphRow& row, const EdgeVectors<S, T>& edge,
-                                           int32_t column, int number, float argument,
-                                           float weight_grad) {
+  __device__ __forceinline__ void add_edge(const GraphRow& row, const Place& edge, int number,
+                                           float argument, float weight_grad) {
     const float score = scores_.score_of(argument, number);
     float weight = log_sum_ == kNoEdge ? 0.0f : exp2_fast(score - log_sum_);
     float score_grad = 0.0f;
-    if (!kExtras || scores_.counts(column, number)) {
-      const float kept = scores_.dropout(column);
+    if (!kExtras || scores_.counts(number)) {
+      const float kept = scores_.dropout(number);
       if (kExtras && p_.grad_weights.data != nullptr) {
-        const char* start = start_of(p_.grad_weights, lane_, row.begin);
-        weight_grad += number_in(start, p_.grad_weights, number);
+        weight_grad += scores_.number_of(p_.grad_weights, number);
       }
       score_grad = weight * (weight_grad * kept - inner_);
       weight *= kept;
@@ -153,7 +152,7 @@ class GraphRowGrad {
       weight = 0.0f;
     }
     if (kExtras && p_.grads.bias.data != nullptr && lane_.writes_number()) {
-      *numbers_of(p_.grads.bias, lane_, row.begin + number) = score_grad;
+      *numbers_of(p_.grads.bias, lane_, row.begin() + number) = score_grad;
     }
     if (!scores_.is_within(argument)) score_grad = 0.0f;
     if constexpr (S == Score::kDot) score_grad *= p_.problem.base.scale;
@@ -166,14 +165,14 @@ class GraphRowGrad {
     }
     // A masked edge takes no part: its key may be infinite.
     if (kExtras && weight == 0.0f && score_grad == 0.0f) {
-      if constexpr (T == Terms::kFeatures) write_zeros(row.begin + number);
+      if constexpr (T == Terms::kFeatures) write_zeros(row.begin() + number);
       return;
     }
     add_to_sums(row, edge, number, weight, score_grad);
   }
 
-  __device__ __forceinline__ void add_to_sums(const GraphRow& row, const EdgeVectors<S, T>& edge,
-                                              int number, float weight, float score_grad) {
+  __device__ __forceinline__ void add_to_sums(const GraphRow& row, const Place& edge, int number,
+                                              float weight, float score_grad) {
     if constexpr (kAdditive) {
       sums_[0] += score_grad;
     } else {
@@ -191,20 +190,20 @@ class GraphRowGrad {
         add_scaled(sums_, score_grad, key);
       }
       if constexpr (kMapped) {
-        to_floats<P>(edge.features, key);
-        add_scaled(mapped_sums_, score_grad, key);
+        Floats mapped;
+        scores_.mapped_of(edge, mapped);
+        add_scaled(mapped_sums_, score_grad, mapped);
       }
       if constexpr (T == Terms::kFeatures) {
-        write_terms(edge, row.begin + number, weight, score_grad, key);
+        write_terms(edge, row.begin() + number, weight, score_grad, key);
       }
     }
   }
 
   // The gradients of an edge's features and gate. `slopes`: of gatv2, the score's gradient in each
   // channel over att's.
-  __device__ __forceinline__ void write_terms(const EdgeVectors<S, T>& edge, int64_t nonzero,
-                                              float weight, float score_grad,
-                                              const Floats& slopes) const {
+  __device__ __forceinline__ void write_terms(const Place& edge, int64_t nonzero, float weight,
+                                              float score_grad, const Floats& slopes) const {
     if (!lane_.is_own) return;
     if (p_.grads.features.data != nullptr) {
       Floats grad = {};
@@ -219,7 +218,7 @@ class GraphRowGrad {
     }
     if (p_.grads.gate.data != nullptr) {
       Floats grad;
-      to_floats<P>(edge.key, grad);
+      to_floats<P>(edge.vector(Scores::kKey), grad);
 #pragma unroll
       for (int j = 0; j < kElements; ++j) grad[j] *= score_grad * scores_.query()[j];
       store_elements(p_.grads.gate, lane_, nonzero, p_.problem.base.d, grad);
@@ -238,7 +237,7 @@ class GraphRowGrad {
       if constexpr (kAdditive) {
         if (lane_.chunk == 0) *numbers_of(p_.grads.q, lane_, row) = sums_[0];
       } else {
-        store_elements(p_.grads.q, lane_, row, p_.problem.base.d, sums_);
+        store_result<P>(p_.to_q, lane_, row, p_.d_chunks, sums_);
       }
     }
     if constexpr (kMapped) {
@@ -261,7 +260,7 @@ class GraphRowGrad {
 
   const GraphLaunch& p_;
   const GraphLane& lane_;
-  GraphScores<P, S, T, kExtras> scores_;
+  Scores scores_;
   const char* edges_ = nullptr;
   float log_sum_ = 0.0f;
   float inner_ = 0.0f;
@@ -272,13 +271,11 @@ class GraphRowGrad {
   float att_sums_[kElements] = {};
 };
 
-template <Precision P, Score S, Terms T, bool kExtras>
-__global__ void __launch_bounds__(kGraphThreads, kExtras || T != Terms::kNone ? 4
-                                                 : S == Score::kAdditive      ? 7
-                                                                              : 5)
+template <class Pass>
+__global__ void __launch_bounds__(kGraphThreads, Pass::kBlocks)
     graph_row_grad_kernel(const __grid_constant__ GraphLaunch p) {
   const GraphLane lane(p);
-  GraphRowGrad<P, S, T, kExtras> pass(p, lane);
+  Pass pass(p, lane);
   run_rows(p, lane, pass);
   if (lane.item < p.items()) pass.write_att();
 }
@@ -288,7 +285,8 @@ void GraphRowGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention_rows";
   with_score(p, [&](auto score, auto terms, auto extras) {
-    launch_graph(p, graph_row_grad_kernel<P, score, terms, extras>, p.items(), call, stream);
+    using Pass = GraphRowGrad<P, score, terms, extras>;
+    launch_stream<Pass>(p, graph_row_grad_kernel<Pass>, call, stream);
   });
   if (p.work.cut_count == 0) return;
   add_graph_parts<P>(p, {p.grads.q, p.d_chunks, p.problem.base.d, 0},

@@ -1,7 +1,6 @@
 // What the kernels of graph attention share: which rows, heads and edges a lane works on, and how
-// rows of arrays get to its registers and back.
+// it finds and writes rows of arrays.
 #pragma once
-
 #include <limits>
 
 #include "device/approximate.cuh"
@@ -9,6 +8,7 @@
 #include "device/vector.cuh"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/philox.h"
+#include "kernels/graph_attention/tune.h"
 
 namespace gnnsparse::cuda {
 
@@ -33,6 +33,23 @@ struct GraphArray {
         row(static_cast<uint32_t>(view.row * size_of(view.dtype))) {}
 };
 
+// Where features of rows are written to.
+struct GraphResult {
+  HeadsView view;
+  GraphArray array;
+  int64_t width = 0;
+  bool is_vectors = false;  // of 16 bytes, aligned, in the storage type
+
+  GraphResult() = default;
+  GraphResult(const HeadsView& to, int64_t features, DType storage, int elements)
+      : view(to), array(to), width(features) {
+    const auto is_even = [&](int64_t stride) { return stride * size_of(to.dtype) % 16 == 0; };
+    is_vectors = to.dtype == storage && features % elements == 0 &&
+                 reinterpret_cast<uintptr_t>(to.data) % 16 == 0 && is_even(to.batch) &&
+                 is_even(to.head) && is_even(to.row) && to.row * size_of(to.dtype) <= UINT32_MAX;
+  }
+};
+
 // A pass as its kernel is launched.
 struct GraphLaunch : GraphAttentionPass {
   GraphLanes lanes;
@@ -40,8 +57,9 @@ struct GraphLaunch : GraphAttentionPass {
   int d_chunks = 0;
   int dv_chunks;
   int de_chunks;
-  GraphArray q, k, v, features, gate, mapped, mapped_q, bias, grad, grad_mapped, grad_weights,
-      edges;
+  GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
+  GraphResult to_out, to_q, to_k, to_v;
+  GraphArray out, out_mapped, lse, grad, grad_mapped, grad_weights, edges;
 
   GraphLaunch(const GraphAttentionPass& pass, int elements) : GraphAttentionPass(pass) {
     const AttentionProblem& base = problem.base;
@@ -62,6 +80,14 @@ struct GraphLaunch : GraphAttentionPass {
     mapped = GraphArray(problem.terms.mapped);
     mapped_q = GraphArray(problem.terms.mapped_q);
     bias = GraphArray(problem.terms.bias);
+    const DType storage = storage_of(base.precision);
+    to_out = GraphResult(result.out, base.dv, storage, elements);
+    to_q = GraphResult(grads.q, base.d, storage, elements);
+    to_k = GraphResult(grads.k, base.d, storage, elements);
+    to_v = GraphResult(grads.v, base.dv, storage, elements);
+    out = GraphArray(result.out);
+    out_mapped = GraphArray(result.mapped);
+    lse = GraphArray(result.lse);
     grad = GraphArray(grads.out);
     grad_mapped = GraphArray(grads.mapped);
     grad_weights = GraphArray(grads.weights);
@@ -110,97 +136,14 @@ struct GraphLane {
 
 // A row, or a part of a long one.
 struct GraphRow {
-  int64_t begin;  // first nonzero
+  int64_t base;  // an edge
+  int first;     // the row's first edge, counted from there
   int count;
   int row;      // in the caller's numbering
   int partial;  // index of its partial sums; -1: it is a whole row
+
+  __device__ int64_t begin() const { return base + first; }
 };
-
-// Edges of a row: lane `edge` takes numbers edge, edge + edges, ..., counted from the row's first.
-template <int kCount>
-struct GraphBatch {
-  int32_t column[kCount];
-  int number[kCount];
-  bool has[kCount];  // where not, column and number are those of some edge of the row
-};
-
-// Columns of 32 edges, a lane each. Past the row's end: its last edge's.
-__device__ __forceinline__ int32_t load_columns(const GraphLaunch& p, const GraphLane& lane,
-                                                int64_t begin, int first, int count) {
-  return __ldg(p.a.indices + begin + min(first + lane.id, count - 1));
-}
-
-template <int kCount, class Pass>
-__device__ __forceinline__ void add_batch(Pass& pass, const GraphLane& lane, const GraphRow& row,
-                                          int32_t columns, int first, int at, int here) {
-  GraphBatch<kCount> edges;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int number = at + i * lane.edges + lane.edge;
-    edges.has[i] = number < here;
-    edges.column[i] = __shfl_sync(kWarp, columns, number & 31);
-    edges.number[i] = first + min(number, here - 1);
-  }
-  pass.template add<kCount>(row, edges);
-}
-
-// Has a pass take the edges of a row. `columns` are those of the first 32 edges.
-template <class Pass>
-__device__ __forceinline__ void run_row(const GraphLaunch& p, const GraphLane& lane, Pass& pass,
-                                        const GraphRow& row, int32_t columns) {
-  pass.start(row);
-  for (int first = 0; first < row.count; first += 32) {
-    if (first > 0) columns = load_columns(p, lane, row.begin, first, row.count);
-    const int here = min(32, row.count - first);
-    for (int at = 0; at < here;) {
-      // The rest of a row in as few steps as it needs: most rows of a graph are short.
-      const int left = here - at;
-      if (Pass::kBatch >= 4 && left > 2 * lane.edges) {
-        add_batch<Pass::kBatch>(pass, lane, row, columns, first, at, here);
-        at += Pass::kBatch * lane.edges;
-      } else if (left > lane.edges) {
-        add_batch<2>(pass, lane, row, columns, first, at, here);
-        at += 2 * lane.edges;
-      } else {
-        add_batch<1>(pass, lane, row, columns, first, at, here);
-        at += lane.edges;
-      }
-    }
-  }
-  pass.finish(row);
-}
-
-// Has a pass take the rows of the warp. The columns of the next row are on their way meanwhile.
-template <class Pass>
-__device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& lane, Pass& pass) {
-  if (lane.item < p.work.item_count) {
-    const RowItem part = p.work.items[lane.item];
-    const int id = p.row_ids != nullptr ? p.row_ids[part.row] : part.row;
-    const GraphRow row{p.a.indptr[part.row] + part.first, part.count, id, part.partial};
-    run_row(p, lane, pass, row, load_columns(p, lane, row.begin, 0, row.count));
-    return;
-  }
-  const int64_t first = (lane.item - p.work.item_count) * p.rows_per_warp;
-  if (first >= p.a.rows) return;
-  const int rows = static_cast<int>(min(int64_t{p.rows_per_warp}, p.a.rows - first));
-  const int64_t own = first + min(lane.id, rows - 1);
-  const int64_t start = p.a.indptr[own];
-  // A row has fewer than 2^31 nonzeros, all rows of the warp may have more.
-  const int own_count = static_cast<int>(p.a.indptr[own + 1] - start);
-  const int own_row = p.row_ids != nullptr ? p.row_ids[own] : static_cast<int>(own);
-  int64_t begin = __shfl_sync(kWarp, start, 0);
-  int count = __shfl_sync(kWarp, own_count, 0);
-  int32_t columns = count > 0 ? load_columns(p, lane, begin, 0, count) : 0;
-  for (int r = 0; r < rows; ++r) {
-    const GraphRow row{begin, count, __shfl_sync(kWarp, own_row, r), -1};
-    const int32_t now = columns;
-    begin += count;
-    count = __shfl_sync(kWarp, own_count, min(r + 1, rows - 1));
-    if (r + 1 < rows && count > 0) columns = load_columns(p, lane, begin, 0, count);
-    // The parts of a longer row are items of their own.
-    if (row.count <= p.row_limit) run_row(p, lane, pass, row, now);
-  }
-}
 
 // Where the lane's head begins in an array, `first` rows after its first. Its stride is read from
 // the kernel's parameters by every address, which takes no register.
@@ -215,18 +158,6 @@ __device__ __forceinline__ float number_in(const char* start, const GraphArray& 
   return __ldg(reinterpret_cast<const float*>(row_at(start, array, row)));
 }
 
-// The lane's vector of a row; zeros for a lane past the row's end. `start` is that of the vector.
-__device__ __forceinline__ Vec16 vector_at(const char* start, const GraphArray& array, int row,
-                                           bool has) {
-  return has ? load_vec16(row_at(start, array, row)) : Vec16{};
-}
-template <Precision P>
-__device__ __forceinline__ void load_vector(const GraphArray& array, const GraphLane& lane,
-                                            int chunks, int row, float (&out)[kPerVector<P>]) {
-  const char* start = start_of(array, lane) + 16 * lane.chunk;
-  to_floats<P>(vector_at(start, array, row, lane.chunk < chunks), out);
-}
-
 // Writes the lane's elements of a row of a result.
 template <int kElements>
 __device__ __forceinline__ void store_elements(const HeadsView& view, const GraphLane& lane,
@@ -234,6 +165,18 @@ __device__ __forceinline__ void store_elements(const HeadsView& view, const Grap
                                                const float (&v)[kElements]) {
   const int64_t at = int64_t{kElements} * lane.chunk;
   if (at < width) store_row(view.mutable_of(lane.batch, lane.head), row, at, width, v);
+}
+// The same as one vector, where rows of the result are vectors in the storage type.
+template <Precision P>
+__device__ __forceinline__ void store_result(const GraphResult& to, const GraphLane& lane, int row,
+                                             int chunks, const float (&v)[kPerVector<P>]) {
+  if (!to.is_vectors) return store_elements(to.view, lane, row, to.width, v);
+  if (lane.chunk >= chunks) return;
+  uint32_t words[4];
+  encode<PrecisionTraits<P>::kStorage>(v, words);
+  char* start = const_cast<char*>(start_of(to.array, lane)) + 16 * lane.chunk;
+  *reinterpret_cast<uint4*>(const_cast<char*>(row_at(start, to.array, row))) =
+      make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // Numbers of a row of a float32 result in the lane's head.
@@ -290,14 +233,6 @@ __device__ __forceinline__ void add_scaled(float (&to)[kElements], float factor,
                                            const float (&x)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i) to[i] += factor * x[i];
-}
-
-// Calls kernel(p) for every item of work, head and batch.
-template <class Kernel>
-void launch_graph(const GraphLaunch& p, Kernel kernel, int64_t items, const char* call,
-                  Stream stream) {
-  const int64_t blocks = p.problem.base.batches * p.head_blocks;
-  launch(call, kernel, grid_of(items, kGraphWarps, blocks, call), kGraphThreads, stream, p);
 }
 
 }  // namespace gnnsparse::cuda

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "kernels/graph_attention/graph_rows.cuh"
+#include "kernels/graph_attention/graph_stream.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -12,23 +12,37 @@ namespace gnnsparse::cuda {
 // behind a linear map. A kernel is compiled for each.
 enum class Terms { kNone, kFeatures, kMapped };
 
-// Row of an edge's key and value in the lane's registers, and the edge's own features.
-template <Score S, Terms T>
-struct EdgeVectors {
-  Vec16 key;
-  Vec16 value;
-  Vec16 features;  // or the mapped ones
-  Vec16 gate;
-};
+// The lane's part of the vector of gatv2, in its head.
+template <int kElements>
+__device__ void load_attention_vector(const GraphLaunch& p, const GraphLane& lane,
+                                      float (&att)[kElements]) {
+  const float* from = numbers_of(p.problem.att, lane, 0);
+#pragma unroll
+  for (int j = 0; j < kElements; ++j) {
+    const int64_t at = int64_t{kElements} * lane.chunk + j;
+    att[j] = at < p.problem.base.d ? from[at] : 0.0f;
+  }
+}
 
-// Reads what edges lead to, and makes scores of it. It is the part of a pass that forward and
-// backward share.
+// Has the key, value and terms of edges copied, and makes scores of them. It is the part of a pass
+// that forward and backward share.
 template <Precision P, Score S, Terms T, bool kExtras>
 class GraphScores {
  public:
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kAdditive = S == Score::kAdditive;
+  static constexpr bool kGated = T == Terms::kFeatures && S == Score::kDot;
+  // Places of an edge's vectors, and of a row's.
+  static constexpr int kKey = 0;
+  static constexpr int kValue = kAdditive ? 0 : 1;
+  static constexpr int kTerm = kValue + 1;
+  static constexpr int kGate = kTerm + 1;
+  static constexpr int kMappedQuery = 1;
+  using EdgeCopies = GraphCopies<kTerm + (T != Terms::kNone) + kGated, kAdditive, 4>;
+  static constexpr int kRowVectors = (kAdditive ? 0 : 1) + (T == Terms::kMapped);
+  static constexpr int kRowNumbers = kAdditive;
   using Floats = float[kElements];
+  using Place = GraphPlace<EdgeCopies>;
 
   __device__ GraphScores(const GraphLaunch& p, const GraphLane& lane)
       : p_(p),
@@ -37,177 +51,174 @@ class GraphScores {
         values_(start_of(p.v, lane) + 16 * lane.chunk),
         has_key_(lane.chunk < p.d_chunks),
         has_value_(lane.chunk < p.dv_chunks) {
-    if constexpr (S == Score::kGatv2) load_att();
+    if constexpr (S == Score::kGatv2) load_attention_vector(p, lane, att_);
     if (kExtras && p.problem.base.seed != nullptr) philox_ = philox_key(*p.problem.base.seed);
   }
 
-  // Reads the row's query.
-  __device__ __forceinline__ void start(const GraphRow& row) {
-    row_ = row.row;
+  __device__ __forceinline__ void fetch_edge(const Place& to, int32_t column, int64_t nonzero,
+                                             bool has) const {
+    const char* key = row_at(keys_, p_.k, column);
     if constexpr (kAdditive) {
-      own_ = number_in(start_of(p_.q, lane_), p_.q, row.row);
+      to.copy_number(0, key, has);
     } else {
-      load_vector<P>(p_.q, lane_, p_.d_chunks, row.row, query_);
+      to.copy_vector(kKey, key, has && has_key_);
+    }
+    to.copy_vector(kValue, row_at(values_, p_.v, column), has && has_value_);
+    if constexpr (T == Terms::kMapped) {
+      fetch_term(to, kTerm, p_.mapped, nonzero, has && lane_.chunk < p_.de_chunks);
     }
     if constexpr (T == Terms::kFeatures) {
-      features_ = start_of(p_.features, lane_, row.begin) + 16 * lane_.chunk;
-      gates_ = start_of(p_.gate, lane_, row.begin) + 16 * lane_.chunk;
+      fetch_term(to, kTerm, p_.features, nonzero, has && has_key_);
+      if constexpr (kGated) fetch_term(to, kGate, p_.gate, nonzero, has && has_key_);
+    }
+  }
+  template <class RowPlace>
+  __device__ __forceinline__ void fetch_row(const RowPlace& to, const GraphRow& row) const {
+    if constexpr (kAdditive) {
+      to.copy_number(0, row_at(start_of(p_.q, lane_), p_.q, row.row), true);
+    } else {
+      fetch_vector(to, 0, p_.q, row.row, p_.d_chunks);
     }
     if constexpr (T == Terms::kMapped) {
-      features_ = start_of(p_.mapped, lane_, row.begin) + 16 * lane_.chunk;
-      if (p_.mapped_q.data != nullptr) {
-        load_vector<P>(p_.mapped_q, lane_, p_.de_chunks, row.row, mapped_query_);
-      }
+      fetch_vector(to, kMappedQuery, p_.mapped_q, row.row, p_.de_chunks);
     }
-    begin_ = row.begin;
+  }
+  template <class RowPlace>
+  __device__ __forceinline__ void fetch_vector(const RowPlace& to, int i, const GraphArray& from,
+                                               int row, int chunks) const {
+    const char* start = start_of(from, lane_) + 16 * lane_.chunk;
+    to.copy_vector(i, row_at(start, from, row), from.data != nullptr && lane_.chunk < chunks);
   }
 
-  __device__ __forceinline__ EdgeVectors<S, T> load(int32_t column, int number) const {
-    EdgeVectors<S, T> edge;
-    if constexpr (!kAdditive) edge.key = vector_at(keys_, p_.k, column, has_key_);
-    edge.value = vector_at(values_, p_.v, column, has_value_);
-    if constexpr (T == Terms::kMapped) {
-      edge.features = vector_at(features_, p_.mapped, number, lane_.chunk < p_.de_chunks);
+  // Takes the row's query.
+  template <class RowPlace>
+  __device__ __forceinline__ void start(const GraphRow& row, const RowPlace& from) {
+    row_ = row.row;
+    begin_ = row.begin();
+    if constexpr (kAdditive) {
+      own_ = from.number(0);
+    } else {
+      to_floats<P>(from.vector(0), query_);
     }
-    if constexpr (T == Terms::kFeatures) {
-      edge.features =
-          vector_at(features_, p_.features, number, has_key_ && p_.features.data != nullptr);
-      if (has_gate()) edge.gate = vector_at(gates_, p_.gate, number, has_key_);
-    }
-    return edge;
+    if constexpr (T == Terms::kMapped) to_floats<P>(from.vector(kMappedQuery), mapped_query_);
   }
 
-  __device__ __forceinline__ bool has_gate() const {
-    return T == Terms::kFeatures && S == Score::kDot && p_.gate.data != nullptr;
-  }
+  __device__ __forceinline__ bool has_gate() const { return kGated && p_.gate.data != nullptr; }
   __device__ __forceinline__ bool has_features(bool of) const {
     return T == Terms::kFeatures && p_.features.data != nullptr && of;
   }
   // An edge's key, gated and with its features.
-  __device__ __forceinline__ void key_of(const EdgeVectors<S, T>& edge, Floats& key) const {
-    to_floats<P>(edge.key, key);
+  __device__ __forceinline__ void key_of(const Place& edge, Floats& key) const {
+    to_floats<P>(edge.vector(kKey), key);
     if (has_gate()) {
       Floats gate;
-      to_floats<P>(edge.gate, gate);
+      to_floats<P>(edge.vector(kGate), gate);
 #pragma unroll
       for (int j = 0; j < kElements; ++j) key[j] *= gate[j];
     }
     if (has_features(p_.problem.terms.to_keys)) add_features(edge, key);
   }
   // An edge's value with its features.
-  __device__ __forceinline__ void value_of(const EdgeVectors<S, T>& edge, Floats& value) const {
-    to_floats<P>(edge.value, value);
+  __device__ __forceinline__ void value_of(const Place& edge, Floats& value) const {
+    to_floats<P>(edge.vector(kValue), value);
     if (has_features(p_.problem.terms.to_values)) add_features(edge, value);
   }
+  __device__ __forceinline__ void mapped_of(const Place& edge, Floats& mapped) const {
+    to_floats<P>(edge.vector(kTerm), mapped);
+  }
 
-  // The lane's part of a score, which the lanes of a head add up.
-  __device__ __forceinline__ float part_of(const EdgeVectors<S, T>& edge) const {
+  // The lane's part of a score, which the lanes of a head add up; of an additive score the argument
+  // of its leaky_relu.
+  __device__ __forceinline__ float part_of(const Place& edge, int number) const {
     if constexpr (kAdditive) {
-      return 0.0f;
+      float x = own_ + edge.number(0);
+      if (kExtras && p_.features.data != nullptr) x += number_of(p_.features, number);
+      return x;
     } else {
       Floats key;
       key_of(edge, key);
       float sum = 0.0f;
       if constexpr (S == Score::kGatv2) {
 #pragma unroll
-        for (int j = 0; j < kElements; ++j) {
-          const float x = query_[j] + key[j];
-          sum += att_[j] * (x > 0.0f ? x : p_.problem.negative_slope * x);
-        }
+        for (int j = 0; j < kElements; ++j) sum += att_[j] * leaky(query_[j] + key[j]);
       } else {
         sum = dot(query_, key);
       }
       if constexpr (T == Terms::kMapped) {
-        if (p_.mapped_q.data != nullptr) {
-          Floats mapped;
-          to_floats<P>(edge.features, mapped);
-          sum += dot(mapped_query_, mapped);
-        }
+        mapped_of(edge, key);
+        sum += dot(mapped_query_, key);
       }
       return sum;
     }
-  }
-
-  // The argument of an additive score's leaky_relu.
-  __device__ __forceinline__ float argument_of(int32_t column, int number) const {
-    float x = own_ + number_in(keys_, p_.k, column);
-    if (kExtras && p_.features.data != nullptr) {
-      x += number_in(start_of(p_.features, lane_, begin_), p_.features, number);
-    }
-    return x;
   }
   __device__ __forceinline__ float leaky(float x) const {
     return x > 0.0f ? x : p_.problem.negative_slope * x;
   }
 
-  // A finished score to base 2, of the sum of its parts, or of an additive score's argument.
+  // A finished score to base 2, of the sum of its parts.
   __device__ __forceinline__ float score_of(float sum, int number) const {
-    float score = kLog2E;
-    if constexpr (kAdditive) score *= leaky(sum);
-    if constexpr (S == Score::kGatv2) score *= sum;
-    if constexpr (S == Score::kDot) score *= p_.problem.base.scale * sum;
+    float score = kLog2E * unclamped(sum);
     if constexpr (kExtras) {
-      const float clamp = p_.problem.clamp * kLog2E;
       // Comparisons let NaN through.
+      const float clamp = p_.problem.clamp * kLog2E;
       if (clamp > 0.0f && score > clamp) score = clamp;
       if (clamp > 0.0f && score < -clamp) score = -clamp;
-      if (p_.bias.data != nullptr) {
-        score += kLog2E * bias_of(number);
-      }
+      if (p_.bias.data != nullptr) score += kLog2E * number_of(p_.bias, number);
     }
     return score;
   }
   // Whether the score of such a sum is not clamped.
   __device__ __forceinline__ bool is_within(float sum) const {
     if (!kExtras || p_.problem.clamp == 0.0f) return true;
-    float score = sum;
-    if constexpr (kAdditive) score = leaky(sum);
-    if constexpr (S == Score::kDot) score = p_.problem.base.scale * sum;
+    const float score = unclamped(sum);
     return score <= p_.problem.clamp && score >= -p_.problem.clamp;
   }
   // Whether an edge counts: it is not masked.
-  __device__ __forceinline__ bool counts(int32_t column, int number) const {
+  __device__ __forceinline__ bool counts(int number) const {
     if constexpr (!kExtras) return true;
-    if (p_.problem.base.is_causal && column > row_) return false;
-    return p_.bias.data == nullptr || bias_of(number) != kNoEdge;
+    if (p_.problem.base.is_causal && column_of(number) > row_) return false;
+    return p_.bias.data == nullptr || number_of(p_.bias, number) != kNoEdge;
   }
   // What dropout multiplies a weight by.
-  __device__ __forceinline__ float dropout(int32_t column) const {
+  __device__ __forceinline__ float dropout(int number) const {
     if (!kExtras || p_.problem.base.seed == nullptr) return 1.0f;
-    const bool keeps =
-        dropout_keeps(philox_, static_cast<uint32_t>(row_), static_cast<uint32_t>(column),
-                      static_cast<uint32_t>(lane_.head_of_all(p_)), p_.problem.base.threshold);
+    const bool keeps = dropout_keeps(
+        philox_, static_cast<uint32_t>(row_), static_cast<uint32_t>(column_of(number)),
+        static_cast<uint32_t>(lane_.head_of_all(p_)), p_.problem.base.threshold);
     return keeps ? p_.problem.base.kept_scale : 0.0f;
+  }
+  // A number that edges have in each head.
+  __device__ __forceinline__ float number_of(const GraphArray& array, int number) const {
+    return number_in(start_of(array, lane_, begin_), array, number);
   }
 
   __device__ const Floats& query() const { return query_; }
   __device__ const Floats& att() const { return att_; }
 
  private:
-  __device__ __forceinline__ float bias_of(int number) const {
-    return number_in(start_of(p_.bias, lane_, begin_), p_.bias, number);
+  __device__ __forceinline__ float unclamped(float sum) const {
+    if constexpr (kAdditive) return leaky(sum);
+    return S == Score::kDot ? p_.problem.base.scale * sum : sum;
   }
-  __device__ void add_features(const EdgeVectors<S, T>& edge, Floats& to) const {
+  __device__ __forceinline__ int32_t column_of(int number) const {
+    return __ldg(p_.a.indices + begin_ + number);
+  }
+  __device__ __forceinline__ void fetch_term(const Place& to, int i, const GraphArray& from,
+                                             int64_t nonzero, bool has) const {
+    to.copy_vector(i, start_of(from, lane_, nonzero) + 16 * lane_.chunk,
+                   has && from.data != nullptr);
+  }
+  __device__ void add_features(const Place& edge, Floats& to) const {
     Floats features;
-    to_floats<P>(edge.features, features);
+    to_floats<P>(edge.vector(kTerm), features);
 #pragma unroll
     for (int j = 0; j < kElements; ++j) to[j] += features[j];
-  }
-  __device__ void load_att() {
-    const float* att = numbers_of(p_.problem.att, lane_, 0);
-#pragma unroll
-    for (int j = 0; j < kElements; ++j) {
-      const int64_t at = int64_t{kElements} * lane_.chunk + j;
-      att_[j] = at < p_.problem.base.d ? att[at] : 0.0f;
-    }
   }
 
   const GraphLaunch& p_;
   const GraphLane& lane_;
   const char* keys_;
   const char* values_;
-  const char* features_ = nullptr;
-  const char* gates_ = nullptr;
   bool has_key_;
   bool has_value_;
   PhiloxKey philox_;

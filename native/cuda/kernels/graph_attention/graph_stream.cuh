@@ -1,0 +1,329 @@
+// The loop over the rows and edges of a warp. What edges need is on its way to shared memory some
+// steps before it is used, over the ends of rows: most rows of a graph are short, and a warp that
+// waited for each would wait most of the time. A lane reads back only what it has copied itself, so
+// that nothing has to be synchronised.
+#pragma once
+
+#include <atomic>
+
+#include "device/async.cuh"
+#include "kernels/graph_attention/graph_rows.cuh"
+
+namespace gnnsparse::cuda {
+
+// Edges that a lane takes in a step.
+inline constexpr int kGraphBatch = 4;
+
+// What a pass has copied for an edge, or for a row.
+template <int kOfVectors, int kOfNumbers, int kOfNumberBytes>
+struct GraphCopies {
+  static constexpr int kVectors = kOfVectors;  // of 16 bytes a lane
+  static constexpr int kNumbers = kOfNumbers;
+  static constexpr int kNumberBytes = kOfNumberBytes;  // 4 or 8
+  static constexpr uint32_t kBytes = 32 * (16 * kVectors + kNumberBytes * kNumbers);
+};
+
+// The place of an edge or a row in a warp's shared memory. Lanes are side by side, so that their
+// accesses meet no bank twice.
+template <class Copies>
+class GraphPlace {
+ public:
+  __device__ GraphPlace(uint32_t start, int lane) : start_(start), lane_(lane) {}
+
+  __device__ __forceinline__ void copy_vector(int i, const char* from, bool real) const {
+    const uint32_t to = start_ + 512 * i + 16 * lane_;
+    if constexpr (kArchitecture.async_copies) {
+      copy_async_or_zero(to, from, real);
+    } else {
+      const Vec16 v = real ? load_vec16(from) : Vec16{};
+      store_shared(to, make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]));
+    }
+  }
+  __device__ __forceinline__ void copy_number(int i, const char* from, bool real) const {
+    if constexpr (kArchitecture.async_copies) {
+      copy_number_async<Copies::kNumberBytes>(number_at(i), from, real);
+    } else {
+      const auto* words = reinterpret_cast<const uint32_t*>(from);
+      for (int j = 0; j < Copies::kNumberBytes / 4; ++j) {
+        store_shared(number_at(i) + 4 * j, real ? __ldg(words + j) : 0u);
+      }
+    }
+  }
+  __device__ __forceinline__ Vec16 vector(int i) const {
+    Vec16 v;
+    load_shared(start_ + 512 * i + 16 * lane_, v.word);
+    return v;
+  }
+  __device__ __forceinline__ float number(int i) const {
+    return __uint_as_float(load_shared_word(number_at(i)));
+  }
+  __device__ __forceinline__ float2 pair(int i) const {
+    return make_float2(__uint_as_float(load_shared_word(number_at(i))),
+                       __uint_as_float(load_shared_word(number_at(i) + 4)));
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t number_at(int i) const {
+    constexpr int kBytes = Copies::kNumberBytes;
+    return start_ + 512 * Copies::kVectors + 32 * kBytes * i + kBytes * lane_;
+  }
+
+  uint32_t start_;
+  int lane_;
+};
+
+// Edges of a row that a lane takes in a step: numbers are counted from the row's first edge. Where
+// there is none (`has` is false) the number is that of some edge, and the copies are zeros.
+template <class Pass, int kCount>
+struct GraphStep {
+  int number[kCount];
+  bool has[kCount];
+  uint32_t start;  // of the places
+  int lane;
+
+  __device__ GraphPlace<typename Pass::EdgeCopies> place(int i) const {
+    return {start + i * Pass::EdgeCopies::kBytes, lane};
+  }
+};
+
+template <class Pass>
+inline constexpr uint32_t kStageBytes =
+    Pass::RowCopies::kBytes + kGraphBatch * Pass::EdgeCopies::kBytes;
+template <class Pass>
+inline constexpr uint32_t kRingBytes = kGraphWarps * Pass::kStages * kStageBytes<Pass>;
+
+// The rows of a warp: lane i holds row i. Longer rows than the limit, whose parts are items of
+// their own, have a count of -1.
+class WarpRows {
+ public:
+  __device__ WarpRows(const GraphLaunch& p, const GraphLane& lane) {
+    int64_t own = 0;
+    int64_t begin = 0;
+    if (lane.item < p.work.item_count) {
+      const RowItem part = p.work.items[lane.item];
+      own = part.row;
+      begin = p.a.indptr[own] + part.first;
+      count_ = part.count;
+      partial_ = part.partial;
+      rows_ = 1;
+    } else {
+      const int64_t first = (lane.item - p.work.item_count) * p.rows_per_warp;
+      const int64_t left = p.a.rows - first;
+      if (left <= 0) return;
+      rows_ = static_cast<int>(min(int64_t{p.rows_per_warp}, left));
+      own = first + min(lane.id, rows_ - 1);
+      begin = p.a.indptr[own];
+      const int64_t count = p.a.indptr[own + 1] - begin;
+      count_ = count > p.row_limit ? -1 : static_cast<int>(count);
+    }
+    row_ = p.row_ids != nullptr ? p.row_ids[own] : static_cast<int>(own);
+    base_ = __shfl_sync(kWarp, begin, 0);
+    first_ = static_cast<int>(begin - base_);
+  }
+  __device__ int rows() const { return rows_; }
+  // Of the first row's first edge. Numbers from there have 31 bits: a warp takes one row of a
+  // matrix with more nonzeros.
+  __device__ int64_t base() const { return base_; }
+  __device__ __forceinline__ int count(int r) const { return __shfl_sync(kWarp, count_, r); }
+  __device__ __forceinline__ GraphRow row(int r) const {
+    return {base_, __shfl_sync(kWarp, first_, r), count(r), __shfl_sync(kWarp, row_, r), partial_};
+  }
+
+ private:
+  int64_t base_ = 0;
+  int first_ = 0;
+  int count_ = 0;
+  int row_ = 0;
+  int partial_ = -1;
+  int rows_ = 0;
+};
+
+// Numbers of edges that lie one after another over the rows of a warp, read 32 at a time, and a
+// block ahead of their use. Edges are counted from the warp's first.
+class EdgeBlocks {
+ public:
+  __device__ __forceinline__ EdgeBlocks(const int32_t* from, int64_t base, int64_t nnz)
+      : from_(from + base), last_(static_cast<int>(min(nnz - base, int64_t{1} << 30)) - 1) {}
+  __device__ __forceinline__ void start(int edge, int lane) {
+    begin_ = edge;
+    now_ = load(edge + lane);
+    next_ = load(edge + 32 + lane);
+  }
+  // Makes the blocks begin at most 31 edges before `edge`.
+  __device__ __forceinline__ void advance(int edge, int lane) {
+    if (edge - begin_ < 32) return;
+    if (edge - begin_ >= 64) return start(edge, lane);  // behind a long row
+    begin_ += 32;
+    now_ = next_;
+    next_ = load(begin_ + 32 + lane);
+  }
+  // That of an edge at most 63 edges after the blocks' first.
+  __device__ __forceinline__ int32_t at(int edge) const {
+    const int place = edge - begin_;
+    const int32_t low = __shfl_sync(kWarp, now_, place & 31);
+    const int32_t high = __shfl_sync(kWarp, next_, place & 31);
+    return place < 32 ? low : high;
+  }
+
+ private:
+  __device__ __forceinline__ int32_t load(int edge) const {
+    return __ldg(from_ + min(edge, last_));
+  }
+
+  const int32_t* from_;
+  int last_;
+  int begin_ = 0;
+  int32_t now_ = 0;
+  int32_t next_ = 0;
+};
+
+// Steps through the rows of a warp, and starts the copies of each step.
+template <class Pass>
+class GraphProducer {
+ public:
+  __device__ GraphProducer(const GraphLaunch& p, const GraphLane& lane, const WarpRows& rows,
+                           const Pass& pass)
+      : p_(p),
+        lane_(lane),
+        rows_(rows),
+        pass_(pass),
+        columns_(p.a.indices, rows.base(), p.a.nnz),
+        maps_(static_cast<const int32_t*>(p.nnz_index_map.data), rows.base(), p.a.nnz) {
+    next_row();
+    if (r_ >= rows_.rows()) return;
+    columns_.start(row_.first, lane.id);
+    if (has_blocks()) maps_.start(row_.first, lane.id);
+  }
+
+  // Starts the copies of the next step to the stage at `start`, if there is one.
+  __device__ __forceinline__ void fetch(uint32_t start) {
+    if (r_ < rows_.rows()) {
+      if (at_ == 0) pass_.fetch_row({start, lane_.id}, row_);
+      columns_.advance(row_.first + at_, lane_.id);
+      if (has_blocks()) maps_.advance(row_.first + at_, lane_.id);
+      fetch_edges<kGraphBatch>(start + Pass::RowCopies::kBytes);
+      if (at_ >= row_.count) next_row();
+    }
+    commit_copies();
+  }
+
+ private:
+  template <int kCount>
+  __device__ __forceinline__ void fetch_edges(uint32_t start) {
+    if constexpr (kCount > 1) {
+      if (row_.count - at_ <= kCount / 2 * lane_.edges) return fetch_edges<kCount / 2>(start);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int number = at_ + i * lane_.edges + lane_.edge;
+      const bool has = number < row_.count;
+      const int32_t column = columns_.at(row_.first + number);
+      int64_t nonzero = row_.base + row_.first + number;
+      if constexpr (Pass::kMaps) {
+        if (has_blocks()) {
+          nonzero = maps_.at(row_.first + number);
+        } else {
+          nonzero = has ? p_.nnz_index_map[nonzero] : 0;
+        }
+      }
+      pass_.fetch_edge({start + i * Pass::EdgeCopies::kBytes, lane_.id}, column, nonzero, has);
+    }
+    at_ += kCount * lane_.edges;
+  }
+  // The map of the pass over columns is read in blocks unless it has 64 bits.
+  __device__ __forceinline__ bool has_blocks() const {
+    return Pass::kMaps && !p_.nnz_index_map.wide;
+  }
+  __device__ __forceinline__ void next_row() {
+    at_ = 0;
+    do {
+      ++r_;
+    } while (r_ < rows_.rows() && rows_.count(r_) <= 0);
+    if (r_ < rows_.rows()) row_ = rows_.row(r_);
+  }
+
+  const GraphLaunch& p_;
+  const GraphLane& lane_;
+  const WarpRows& rows_;
+  const Pass& pass_;
+  GraphRow row_{};
+  EdgeBlocks columns_;
+  EdgeBlocks maps_;
+  int r_ = -1;
+  int at_ = 0;
+};
+
+// Takes kCount edges a lane where so many are left of a row, or half as many, and so on: most rows
+// are short. Returns how many edges.
+template <int kCount, class Pass>
+__device__ __forceinline__ int add_step(Pass& pass, const GraphLane& lane, const GraphRow& row,
+                                        int at, uint32_t start) {
+  if constexpr (kCount > 1) {
+    if (row.count - at <= kCount / 2 * lane.edges) {
+      return add_step<kCount / 2>(pass, lane, row, at, start);
+    }
+  }
+  GraphStep<Pass, kCount> step;
+  step.start = start + Pass::RowCopies::kBytes;
+  step.lane = lane.id;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    step.number[i] = at + i * lane.edges + lane.edge;
+    step.has[i] = step.number[i] < row.count;
+    step.number[i] = min(step.number[i], row.count - 1);
+  }
+  pass.template add<kCount>(row, step);
+  return kCount * lane.edges;
+}
+
+// Has a pass take the rows of the warp.
+template <class Pass>
+__device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& lane, Pass& pass) {
+  char* memory = dynamic_shared();
+  const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
+                        threadIdx.x / 32 * (Pass::kStages * kStageBytes<Pass>);
+  const WarpRows rows(p, lane);
+  GraphProducer<Pass> producer(p, lane, rows, pass);
+  for (int stage = 0; stage < Pass::kStages; ++stage) {
+    producer.fetch(ring + stage * kStageBytes<Pass>);
+  }
+  uint32_t stage = ring;
+  for (int r = 0; r < rows.rows(); ++r) {
+    const GraphRow row = rows.row(r);
+    if (row.count < 0) continue;
+    if (row.count == 0) pass.clear();
+    for (int at = 0; at < row.count;) {
+      wait_copies_but<Pass::kStages - 1>();
+      if (at == 0) pass.start(row, {stage, lane.id});
+      at += add_step<kGraphBatch>(pass, lane, row, at, stage);
+      producer.fetch(stage);
+      stage += kStageBytes<Pass>;
+      if (stage == ring + Pass::kStages * kStageBytes<Pass>) stage = ring;
+    }
+    pass.finish(row);
+  }
+  wait_copies();
+}
+
+// Calls kernel(p) for every item of work, head and batch.
+template <class Pass>
+void launch_stream(const GraphLaunch& p, void (*kernel)(GraphLaunch), const char* call,
+                   Stream stream) {
+  static std::atomic<uint64_t> prepared{0};
+  constexpr uint32_t kBytes = kRingBytes<Pass>;
+  prefer_shared_memory(kernel, static_cast<int>(kBytes), prepared);
+  const int64_t blocks = p.problem.base.batches * p.head_blocks;
+  launch_shared(call, kernel, grid_of(p.items(), kGraphWarps, blocks, call), kGraphThreads, kBytes,
+                stream, p);
+}
+
+// Calls kernel(p) for every row that was cut, head and batch.
+template <class... Parameters, class... Arguments>
+void launch_cuts(const GraphLaunch& p, void (*kernel)(Parameters...), const char* call,
+                 Stream stream, const Arguments&... arguments) {
+  const int64_t blocks = p.problem.base.batches * p.head_blocks;
+  launch(call, kernel, grid_of(p.work.cut_count, kGraphWarps, blocks, call), kGraphThreads, stream,
+         p, arguments...);
+}
+
+}  // namespace gnnsparse::cuda
