@@ -32,6 +32,7 @@ ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
 ENTRY_BYTES: int
 NO_ENTRY: int
+ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
 PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
@@ -131,6 +132,50 @@ class DkvPartials:
         self, data: torch.Tensor, heads: int, place_of_slot: torch.Tensor, column_starts: torch.Tensor
     ) -> None: ...
 
+class GraphAttention:
+    def __init__(
+        self,
+        q: Heads,
+        k: Heads,
+        v: Heads,
+        att: Heads,
+        bias: Heads,
+        features: Heads,
+        to_keys: bool,
+        to_values: bool,
+        gate: Heads,
+        mapped: Heads,
+        mapped_q: Heads,
+        score: int,
+        scale: float,
+        negative_slope: float,
+        clamp: float,
+        normalize: bool,
+        is_causal: bool,
+        dropout_p: float,
+        seed: _Array,
+        precision: int,
+    ) -> None: ...
+
+class GraphAttentionResult:
+    def __init__(self, out: Heads, mapped: Heads, lse: Heads) -> None: ...
+
+class GraphAttentionGrads:
+    out: Heads
+    mapped: Heads
+    weights: Heads
+    inner: Heads
+    edges: Heads
+    bias: Heads
+    q: Heads
+    mapped_q: Heads
+    features: Heads
+    gate: Heads
+    att: Heads
+    k: Heads
+    v: Heads
+    def __init__(self) -> None: ...
+
 def first_out_of_range(values: torch.Tensor, limit: int, threads: int) -> int: ...
 def first_decreasing(indptr: torch.Tensor, threads: int) -> int: ...
 def is_canonical(indptr: torch.Tensor, indices: torch.Tensor, threads: int) -> bool: ...
@@ -216,6 +261,25 @@ def cpu_attention_column_grads(
     lse: torch.Tensor,
     delta: torch.Tensor,
     grads: AttentionGrads,
+    threads: int,
+) -> None: ...
+def cpu_graph_attention(
+    problem: GraphAttention, a: Csr, row_ids: _Array, result: GraphAttentionResult, threads: int
+) -> None: ...
+def cpu_graph_attention_rows(
+    problem: GraphAttention,
+    a: Csr,
+    row_ids: _Array,
+    result: GraphAttentionResult,
+    grads: GraphAttentionGrads,
+    threads: int,
+) -> None: ...
+def cpu_graph_attention_columns(
+    problem: GraphAttention,
+    a_transposed: Csr,
+    row_ids: _Array,
+    nnz_index_map: torch.Tensor,
+    grads: GraphAttentionGrads,
     threads: int,
 ) -> None: ...
 def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]: ...

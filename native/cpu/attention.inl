@@ -164,9 +164,14 @@ inline UIntVec philox_words(PhiloxKey key, UIntVec row, UIntVec column, uint32_t
   return c[0];
 }
 
-// What dropout multiplies each edge's weight with, but for the scale of those it keeps: 0 or 1.
+// What dropout multiplies the weights of edges with, but for the scale of those it keeps: 0 or 1.
+inline Vec kept_edges(const AttentionProblem& problem, UIntVec row, UIntVec column, uint32_t head) {
+  const UIntVec word = philox_words(philox_key(*problem.seed), row, column, head);
+  const IntVec keep = word >= problem.threshold;
+  return (Vec)(keep & (IntVec)broadcast(1.0f));
+}
+
 void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
-  const PhiloxKey key = philox_key(*args.problem.seed);
   const auto head = static_cast<uint32_t>(item.b * args.problem.heads + item.h);
   const UIntVec own = static_cast<uint32_t>(item.row) - UIntVec{};
   const int32_t* indices = args.a.indices + item.begin;
@@ -174,10 +179,8 @@ void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
   for (int64_t e = 0; e < n; e += kWidth) {
     UIntVec other = {};
     memcpy(&other, indices + e, sizeof(int32_t) * (n - e < kWidth ? n - e : kWidth));
-    const UIntVec word =
-        args.transposed ? philox_words(key, other, own, head) : philox_words(key, own, other, head);
-    const IntVec keep = word >= args.problem.threshold;
-    store(kept + e, (Vec)(keep & (IntVec)broadcast(1.0f)));
+    store(kept + e, args.transposed ? kept_edges(args.problem, other, own, head)
+                                    : kept_edges(args.problem, own, other, head));
   }
 }
 

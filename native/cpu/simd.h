@@ -183,9 +183,13 @@ inline void multiply(UIntVec x, uint32_t factor, UIntVec* high, UIntVec* low) {
   *low = (UIntVec)((even & 0xffffffffu) | (odd << 32));
 }
 
-// e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0. The argument is
-// split into n ln 2 + r with |r| <= ln(2)/2, e^r is a Taylor polynomial of degree 7.
-inline Vec exp_nonpositive(Vec x) {
+// e^x = 2^n p. The argument is split into n ln 2 + r with |r| <= ln(2)/2; p = e^r is a Taylor
+// polynomial of degree 7.
+struct ExpParts {
+  IntVec n;
+  Vec p;
+};
+inline ExpParts exp_parts(Vec x) {
   const Vec n_shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
   const Vec n = n_shifted - 12582912.0f;
   const Vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -197,9 +201,27 @@ inline Vec exp_nonpositive(Vec x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const IntVec exponent = ((IntVec)n_shifted - 0x4b400000 + 127) << 23;
+  return {(IntVec)n_shifted - 0x4b400000, p};
+}
+
+// e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0.
+inline Vec exp_nonpositive(Vec x) {
+  const ExpParts parts = exp_parts(x);
+  const IntVec exponent = (parts.n + 127) << 23;
   const IntVec in_range = x > -87.3f;
-  return (Vec)((IntVec)(p * (Vec)exponent) & (in_range | (IntVec)(x != x)));
+  return (Vec)((IntVec)(parts.p * (Vec)exponent) & (in_range | (IntVec)(x != x)));
+}
+
+// e^x for every x: infinity where it exceeds the largest float, and again 0 below -87.3.
+inline Vec exp_any(Vec x) {
+  const Vec limited = x > 89.0f ? broadcast(89.0f) : x;
+  const ExpParts parts = exp_parts(limited);
+  // 2^n in two factors: 2^128 is no float, and e^88.7 is one.
+  const IntVec first = parts.n >> 1;
+  const Vec low = (Vec)((first + 127) << 23);
+  const Vec high = (Vec)((parts.n - first + 127) << 23);
+  const IntVec in_range = x > -87.3f;
+  return (Vec)((IntVec)(parts.p * low * high) & (in_range | (IntVec)(x != x)));
 }
 
 }  // namespace gnnsparse::cpu::GNNSPARSE_ISA
