@@ -6,6 +6,7 @@ gnnsparse.ops.graph_attention.cpu has them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import torch
 
 from gnnsparse import Precision, SparseOperand
 from gnnsparse.ops.attention.philox import keeps
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Needs, Result
+from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
 from gnnsparse.precision import round_operand
 from tests.helpers import ROUNDING
 
@@ -30,7 +31,7 @@ class Backend(Protocol):
         grad_out: torch.Tensor,
         grad_mapped: torch.Tensor | None,
         grad_weights: torch.Tensor | None,
-        needs: Needs,
+        needs: tuple[bool, ...],
     ) -> Arrays: ...
 
 
@@ -86,13 +87,13 @@ def make_case(
     (rows, cols), dv = a.shape, d if dv is None else dv
     additive = score == "additive"
 
-    def draw(*shape: int | None) -> torch.Tensor | None:
-        return None if None in shape else torch.randn(*shape).to(dtype)  # type: ignore[arg-type]
+    def draw(*shape: int | None, size: float = 1.0) -> torch.Tensor | None:
+        return None if None in shape else (size * torch.randn(*shape)).to(dtype)  # type: ignore[arg-type]
 
     inner = () if additive else (d,)
     arrays = Arrays(
         draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, dv),
-        draw(heads, d) if score == "gatv2" else None, draw(a.nnz, bias), draw(a.nnz, features, *inner),
+        draw(heads, d, size=d**-0.5) if score == "gatv2" else None, draw(a.nnz, bias), draw(a.nnz, features, *inner),
         draw(a.nnz, gate, d), draw(a.nnz, mapped), draw(rows, heads, mapped) if in_scores else None,
     )  # fmt: skip
     options = {"score": score, "scale": max(d, 1) ** -0.5, "to_values": dv == d and not additive, **options}
@@ -110,7 +111,8 @@ def run(backend: Backend, a: SparseOperand, case: Case) -> list[torch.Tensor]:
     call = case.call(a)
     result = backend.forward(call)
     given = (case.grad_out, case.grad_mapped, case.grad_weights)
-    grads = backend.backward(call, result, *(None if x is None else x.to(a.device) for x in given), Needs())
+    needs = tuple(x is not None for x in call.arrays)
+    grads = backend.backward(call, result, *(None if x is None else x.to(a.device) for x in given), needs)
     results = [result.out, result.mapped, backend.weights(call, result)]
     assert (result.mapped is not None) == (case.grad_mapped is not None)
     assert [name for name, x in grads._asdict().items() if x is not None] == case.names
@@ -142,22 +144,64 @@ def _scores(call: GraphCall, x: Arrays, row: torch.Tensor, column: torch.Tensor)
     return scores.masked_fill(masked[:, None], float("-inf"))
 
 
-def _weights(call: GraphCall, scores: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Weights before dropout [nnz, H]."""
-    if not call.normalize:
-        return scores.exp()
-    sizes = call.operand.shape[0], scores.shape[1]
-    rows = row[:, None].expand_as(scores)
-    top = scores.new_full(sizes, float("-inf")).scatter_reduce(0, rows, scores.detach(), "amax")
-    shifted = (scores - torch.where(torch.isinf(top), 0.0, top)[row]).exp()
+def _softmax(scores: torch.Tensor, row: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The softmax over rows [nnz, H], and the logarithm of the sum of exp(score) of each edge's row."""
+    sizes = rows, scores.shape[1]
+    places = row[:, None].expand_as(scores)
+    top = scores.new_full(sizes, float("-inf")).scatter_reduce(0, places, scores.detach(), "amax")
+    top = torch.where(torch.isinf(top), 0.0, top)
+    shifted = (scores - top[row]).exp()
     total = scores.new_zeros(sizes).index_add(0, row, shifted)
-    return shifted / torch.where(total == 0, 1.0, total)[row]
+    total = torch.where(total == 0, 1.0, total)
+    return shifted / total[row], (top + total.detach().log())[row]
 
 
-def attend(call: GraphCall, x: Arrays) -> list[torch.Tensor]:
+class _TermsOfSoftmax(torch.autograd.Function):
+    """A softmax whose gradient is the size of its two terms, the weight's gradient and the sum over the row."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+        weights = _softmax(scores, row, rows)[0]
+        ctx.save_for_backward(weights, row)
+        ctx.rows = rows
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        weights, row = ctx.saved_tensors
+        inner = grad.new_zeros(ctx.rows, grad.shape[1]).index_add(0, row, weights * grad)
+        return weights * grad.hypot(inner[row]), None, None
+
+
+class _SoftmaxOfKernels(torch.autograd.Function):
+    """A softmax whose backward pass has of the forward pass the logarithm of each row's sum, in float32.
+
+    So have the kernels, as FlashAttention has.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+        weights, lse = _softmax(scores, row, rows)
+        ctx.save_for_backward(scores, lse, row)
+        ctx.rows = rows
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        scores, lse, row = ctx.saved_tensors
+        weights = (scores - lse).exp()
+        inner = grad.new_zeros(ctx.rows, grad.shape[1]).index_add(0, row, weights * grad)
+        return weights * (grad - inner[row]), None, None
+
+
+Softmax = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+
+
+def attend(call: GraphCall, x: Arrays, softmax: Softmax) -> list[torch.Tensor]:
     """Out, mapped if there is any, and the weights after dropout, in the dtype of `x`."""
     row, column = call.operand.indices().cpu()
-    weights = _weights(call, _scores(call, x, row, column), row)
+    scores = _scores(call, x, row, column)
+    weights = softmax(scores, row, call.operand.shape[0]) if call.normalize else scores.exp()
     if call.seed is not None:
         index = torch.stack([row, column])
         kept = [keeps(call.seed.cpu(), index, head, call.dropout_p) for head in range(call.heads)]
@@ -174,14 +218,16 @@ def attend(call: GraphCall, x: Arrays) -> list[torch.Tensor]:
     return [*results, weights]
 
 
-def _differentiate(call: GraphCall, case: Case, leaves: Arrays, grads: list[Any]) -> list[torch.Tensor]:
+def _differentiate(
+    call: GraphCall, leaves: Arrays, grads: list[Any], softmax: Softmax
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The results, and the gradients of the tensors."""
     given = [x.requires_grad_() for x in leaves if x is not None]
-    results = attend(call, leaves)
+    results = attend(call, leaves, softmax)
     total = sum((x * grad).sum() for x, grad in zip(results, grads, strict=True) if grad is not None)
     computed = torch.autograd.grad(total, given, allow_unused=True)
-    shaped = (torch.zeros_like(x) if g is None else g for g, x in zip(computed, given, strict=True))
-    return [x.detach() for x in (*results, *shaped)]
+    shaped = [torch.zeros_like(x) if g is None else g for g, x in zip(computed, given, strict=True)]
+    return [x.detach() for x in results], shaped
 
 
 def _grads(case: Case) -> list[torch.Tensor | None]:
@@ -189,11 +235,27 @@ def _grads(case: Case) -> list[torch.Tensor | None]:
     return [*own, case.grad_weights]
 
 
-def exact(a: SparseOperand, case: Case) -> list[torch.Tensor]:
-    """What `run` gives, in float64."""
+def _in_float64(
+    a: SparseOperand, case: Case, softmax: Softmax
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     leaves = Arrays(*(None if x is None else x.double() for x in case.arrays))
     grads = [None if x is None else x.double() for x in _grads(case)]
-    return _differentiate(case.call(a), case, leaves, grads)
+    return _differentiate(case.call(a), leaves, grads, softmax)
+
+
+def exact(a: SparseOperand, case: Case) -> list[torch.Tensor]:
+    """What `run` gives, in float64."""
+    results, grads = _in_float64(a, case, lambda *of: _softmax(*of)[0])
+    return [*results, *grads]
+
+
+def term_sizes(a: SparseOperand, case: Case) -> list[torch.Tensor | None]:
+    """How large the terms of the gradients are: the `scales` of gnnsparse.testing; None for the results.
+
+    The gradient of a score is a difference. In a row of one edge nothing is left of it but rounding errors.
+    """
+    results, grads = _in_float64(a, case, _TermsOfSoftmax.apply)
+    return [*(None for _ in results), *grads]
 
 
 def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
@@ -208,10 +270,11 @@ def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
 
     leaves = Arrays(*(r(x, name) for name, x in case.arrays._asdict().items()))
     *grads, of_weights = _grads(case)
-    results = _differentiate(case.call(a), case, leaves, [*(r(x) for x in grads), of_weights])
+    given = [*(r(x) for x in grads), of_weights]
+    results, leaf_grads = _differentiate(case.call(a), leaves, given, _SoftmaxOfKernels.apply)
     dtypes = [case.grad_out.dtype] * len(grads) + [torch.float32]
     dtypes += [x.dtype for x in case.arrays if x is not None]
-    return [x.to(dtype) for x, dtype in zip(results, dtypes, strict=True)]
+    return [x.to(dtype) for x, dtype in zip([*results, *leaf_grads], dtypes, strict=True)]
 
 
 def few_roundings(a: SparseOperand, case: Case) -> float:

@@ -77,14 +77,6 @@ inline int64_t head_start(const AttentionArgs& args, const Item& item) {
   return (item.b * args.problem.heads + item.h) * (args.transposed ? args.a.cols : args.a.rows);
 }
 
-template <class X>
-inline void prefetch(const DenseView& m, int64_t row, int64_t width) {
-  const auto* next = reinterpret_cast<const char*>(row_of<X>(m, row));
-  for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(X)); b += 64) {
-    __builtin_prefetch(next + b);
-  }
-}
-
 // out[j] = dot(own, row columns[j] of `other`) for four columns side by side.
 template <class X>
 inline void four_dots(const X* own, const DenseView& other, const int32_t* columns, int64_t width,
@@ -113,7 +105,8 @@ void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_head
   const int32_t* indices = args.a.indices;
   const int64_t last = args.a.nnz - 1;
   const auto fetch_ahead = [&](int64_t e) {
-    prefetch<X>(other, indices[e + kPrefetchAhead < last ? e + kPrefetchAhead : last], width);
+    prefetch(row_of<X>(other, indices[e + kPrefetchAhead < last ? e + kPrefetchAhead : last]),
+             width);
   };
   int64_t e = item.begin;
   for (; e + 4 <= item.end; e += 4) {

@@ -153,6 +153,12 @@ void graph_attention(const GraphAttentionArgs& args, int threads) {
 void graph_attention_row_grads(const GraphAttentionArgs& args, int threads) {
   const int64_t width = 2 * args.problem.base.d + args.problem.base.dv + args.problem.terms.de;
   const auto run = kernels().graph_attention_row_grads;
+  const HeadsView& edges = args.grads.edges;
+  // All heads of an edge lie together.
+  if (edges.data != nullptr && edges.row >= args.heads() * 2) {
+    advise_huge_pages(const_cast<void*>(edges.data),
+                      args.a.nnz * args.heads() * 2 * size_of(edges.dtype));
+  }
   parallel_rows(
       args.a, args.heads() * width, threads,
       [&](int64_t begin, int64_t end) { run(args, begin, end); },

@@ -8,7 +8,7 @@
 namespace gnnsparse::cpu::GNNSPARSE_ISA {
 namespace {
 
-constexpr int64_t kBlock = 64;  // nonzeros; whole vectors
+constexpr int64_t kBlock = 128;  // nonzeros: whole vectors
 
 // Calls body(b, h, index of the head) for every head.
 template <class Body>
@@ -100,17 +100,35 @@ void with_terms(const Rows<X>& x, const Rows<X>& gate, const Rows<X>& features, 
   }
 }
 
-// Edges of one row, or of one column, that are taken together. `ids` are their indices in A.
+// Edges of one row, or of one column, that are taken together.
 struct Edges {
   int64_t count = 0;
-  int32_t columns[kBlock];
-  int64_t ids[kBlock];
+  const int32_t* columns = nullptr;
+  int64_t ids[kBlock];                // their indices in A
+  int32_t listed[kBlock];             // the columns, where not all nonzeros of a block are edges
   const int32_t* upcoming = nullptr;  // columns of the block's first nonzero and of those after it
   int64_t last = 0;                   // index of the last of these
 
+  // The nonzeros of `a` from `begin` on, none of which is an edge so far.
+  void start(const CsrView& a, int64_t begin) {
+    count = 0;
+    columns = listed;
+    upcoming = a.indices + begin;
+    last = a.nnz - 1 - begin;
+  }
   void add(int32_t column, int64_t id) {
-    columns[count] = column;
+    listed[count] = column;
     ids[count++] = id;
+  }
+  // All nonzeros from `begin` on, `n` of them, in A's own order.
+  void take(const CsrView& a, int64_t begin, int64_t n) {
+    start(a, begin);
+    count = n;
+    columns = upcoming;
+    constexpr int kStep = 8;  // whole vectors: loops of any length end in a wrong guess
+    for (int64_t j = 0; j < n; j += kStep) {
+      for (int i = 0; i < kStep; ++i) ids[j + i] = begin + j + i;
+    }
   }
   // A column that is read a while after the edge j.
   int32_t ahead(int64_t j) const {
@@ -136,9 +154,7 @@ struct Times {
 };
 
 inline Vec leaky(Vec x, float slope) { return x > 0.0f ? x : x * slope; }
-inline float leaky(float x, float slope) { return x > 0.0f ? x : x * slope; }
 inline Vec leaky_grad(Vec x, float slope) { return x > 0.0f ? broadcast(1.0f) : broadcast(slope); }
-inline float leaky_grad(float x, float slope) { return x > 0.0f ? 1.0f : slope; }
 
 // leaky_relu(own + x), its product with att, and its derivative.
 template <class X>
@@ -182,13 +198,6 @@ struct EdgeRows {
   Rows<X> x;
 };
 
-template <class X>
-inline void fetch(const X* row, int64_t width) {
-  for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(X)); b += 64) {
-    __builtin_prefetch(reinterpret_cast<const char*>(row) + b);
-  }
-}
-
 // out[j] = the sum over the features of function(row of edge j), for kEdges edges from `first` on.
 template <int kEdges, class Source, class Function>
 inline void sum_features(const Source& source, Function function, const Edges& edges, int64_t first,
@@ -212,17 +221,17 @@ inline void sum_features(const Source& source, Function function, const Edges& e
   }
 }
 
-// The same for all edges; calls fetching(j) for each of them before.
-template <class Source, class Function, class Fetching>
+// The same for all edges; calls prefetch_for(j) for each of them before.
+template <class Source, class Function, class Prefetching>
 void sum_features(const Source& source, Function function, const Edges& edges, int64_t width,
-                  float* out, Fetching fetching) {
+                  float* out, Prefetching prefetch_for) {
   int64_t j = 0;
   for (; j + 4 <= edges.count; j += 4) {
-    for (int i = 0; i < 4; ++i) fetching(j + i);
+    for (int i = 0; i < 4; ++i) prefetch_for(j + i);
     sum_features<4>(source, function, edges, j, width, out);
   }
   for (; j < edges.count; ++j) {
-    fetching(j);
+    prefetch_for(j);
     sum_features<1>(source, function, edges, j, width, out);
   }
 }
@@ -285,21 +294,20 @@ struct ScoreBlock : Block {
 template <class Masked>
 void list_edges(const GraphAttentionArgs& args, ScoreBlock& block, Masked masked) {
   const HeadsView& bias = args.problem.terms.bias;
-  if (bias.data == nullptr && block.head > 0) return;
   Edges& edges = block.edges;
-  edges.count = 0;
-  edges.upcoming = args.a.indices + block.begin;
-  edges.last = args.a.nnz - 1 - block.begin;
+  if (bias.data == nullptr) {
+    if (block.head == 0) edges.take(args.a, block.begin, block.count);
+    return;
+  }
+  edges.start(args.a, block.begin);
   const Rows<float> values = rows_of<float>(bias, block.b, block.h);
   for (int64_t e = block.begin; e < block.begin + block.count; ++e) {
-    if (bias.data != nullptr) {
-      const float value = *values[e];
-      if (value == -kInfinity) {
-        masked(e);
-        continue;
-      }
-      block.bias[edges.count] = value;
+    const float value = *values[e];
+    if (value == -kInfinity) {
+      masked(e);
+      continue;
     }
+    block.bias[edges.count] = value;
     edges.add(args.a.indices[e], e);
   }
 }
@@ -314,22 +322,22 @@ void additive_sums(const GraphAttentionArgs& args, const Block& block, float* ou
   const Rows<X> values = rows_of<X>(base.v, block.b, block.h);
   const Rows<float> features = rows_of<float>(args.problem.terms.features, block.b, block.h);
   for (int64_t j = 0; j < edges.count; ++j) {
-    fetch(values[edges.columns[j]], base.dv);
+    prefetch(values[edges.ahead(j)], base.dv);
     out[j] = own + *k[edges.columns[j]];
     if (features.data != nullptr) out[j] += *features[edges.ids[j]];
   }
 }
 
-// Asks for the key of an edge that comes later, and for the value of one that comes now: it is read
-// after the block's scores.
+// Asks for the key and the value of an edge that comes a while after the edge j.
 template <class X>
-auto fetching(const GraphAttentionArgs& args, const Block& block) {
+auto prefetching(const GraphAttentionArgs& args, const Block& block) {
   const AttentionProblem& base = args.problem.base;
   const Rows<X> keys = rows_of<X>(base.k, block.b, block.h);
   const Rows<X> values = rows_of<X>(base.v, block.b, block.h);
   return [&edges = block.edges, &base, keys, values](int64_t j) {
-    fetch(keys[edges.ahead(j)], base.d);
-    fetch(values[edges.columns[j]], base.dv);
+    const int32_t column = edges.ahead(j);
+    prefetch(keys[column], base.d);
+    prefetch(values[column], base.dv);
   };
 }
 
@@ -340,7 +348,9 @@ void add_mapped(const EdgeTerms& terms, const Block& block, const HeadsView& own
   const Times<X> product{rows_of<X>(own, block.b, block.h)[block.row]};
   float products[kBlock];
   sum_features(mapped, product, block.edges, terms.de, products, [](int64_t) {});
-  for (int64_t j = 0; j < block.edges.count; ++j) out[j] += products[j];
+  for (int64_t j = 0; j < block.edges.count; j += kWidth) {
+    store(out + j, load(out + j) + load(products + j));
+  }
 }
 
 template <class X>
@@ -351,12 +361,14 @@ void dot_scores(const GraphAttentionArgs& args, ScoreBlock& block) {
   const Rows<X> features = rows_of<X>(terms.to_keys ? terms.features : HeadsView(), b, h);
   with_terms(rows_of<X>(base.k, b, h), rows_of<X>(terms.gate, b, h), features, [&](auto keys) {
     const Times<X> product{rows_of<X>(base.q, b, h)[block.row]};
-    sum_features(keys, product, block.edges, base.d, block.score, fetching<X>(args, block));
+    sum_features(keys, product, block.edges, base.d, block.score, prefetching<X>(args, block));
   });
   if (terms.mapped_q.data != nullptr) {
     add_mapped<X>(terms, block, terms.mapped_q, block.score);
   }
-  for (int64_t j = 0; j < block.edges.count; ++j) block.score[j] *= base.scale;
+  for (int64_t j = 0; j < block.edges.count; j += kWidth) {
+    store(block.score + j, load(block.score + j) * base.scale);
+  }
 }
 
 // Scores before they are clamped; of additive ones, the derivatives of leaky_relu into `slopes`
@@ -372,9 +384,10 @@ void raw_scores(const GraphAttentionArgs& args, ScoreBlock& block, float* slopes
       return dot_scores<X>(args, block);
     case Score::kAdditive:
       additive_sums<X>(args, block, block.score);
-      for (int64_t j = 0; j < block.edges.count; ++j) {
-        if (slopes != nullptr) slopes[j] = leaky_grad(block.score[j], slope);
-        block.score[j] = leaky(block.score[j], slope);
+      for (int64_t j = 0; j < block.edges.count; j += kWidth) {
+        const Vec x = load(block.score + j);
+        if (slopes != nullptr) store(slopes + j, leaky_grad(x, slope));
+        store(block.score + j, leaky(x, slope));
       }
       return;
     case Score::kGatv2: {
@@ -383,7 +396,7 @@ void raw_scores(const GraphAttentionArgs& args, ScoreBlock& block, float* slopes
       const Leaky<X> sum{rows_of<X>(base.q, b, h)[block.row], slope};
       const AttLeaky<X> function{sum, rows_of<float>(problem.att, b, h)[0]};
       with_terms(rows_of<X>(base.k, b, h), Rows<X>(), features, [&](auto keys) {
-        sum_features(keys, function, block.edges, base.d, block.score, fetching<X>(args, block));
+        sum_features(keys, function, block.edges, base.d, block.score, prefetching<X>(args, block));
       });
     }
   }
@@ -411,8 +424,9 @@ void finish_scores(const GraphAttentionProblem& problem, ScoreBlock& block) {
 void draw_kept(const GraphAttentionProblem& problem, ScoreBlock& block) {
   const UIntVec row = static_cast<uint32_t>(block.row) - UIntVec{};
   for (int64_t j = 0; j < block.edges.count; j += kWidth) {
-    UIntVec column;
-    memcpy(&column, block.edges.columns + j, sizeof column);
+    UIntVec column = {};
+    const int64_t rest = block.edges.count - j;
+    memcpy(&column, block.edges.columns + j, sizeof(int32_t) * (rest < kWidth ? rest : kWidth));
     store(block.kept + j, kept_edges(problem.base, row, column, static_cast<uint32_t>(block.head)));
   }
 }

@@ -38,9 +38,10 @@ void write_masked(const GraphAttentionArgs& args, int64_t b, int64_t h, int64_t 
 // Multiplies `slopes` by the derivative of the clamp, which is 1 at its bounds as well.
 void clamp_grad(const GraphAttentionProblem& problem, const ScoreBlock& block, float* slopes) {
   if (problem.clamp <= 0.0f) return;
-  for (int64_t j = 0; j < block.edges.count; ++j) {
-    const float score = block.score[j];
-    if (!(score >= -problem.clamp && score <= problem.clamp)) slopes[j] = 0.0f;
+  for (int64_t j = 0; j < block.edges.count; j += kWidth) {
+    const Vec score = load(block.score + j);
+    const IntVec inside = (score >= -problem.clamp) & (score <= problem.clamp);
+    store(slopes + j, (Vec)((IntVec)load(slopes + j) & inside));
   }
 }
 
@@ -50,7 +51,7 @@ void recompute_scores(const GraphAttentionArgs& args, GradBlock& block) {
   const GraphAttentionProblem& problem = args.problem;
   if (problem.score != Score::kAdditive) {
     const float factor = problem.score == Score::kDot ? problem.base.scale : 1.0f;
-    std::fill_n(block.dot_grad, block.edges.count, factor);
+    std::fill_n(block.dot_grad, kBlock, factor);
   }
   raw_scores<X>(args, block, block.dot_grad);
   clamp_grad(problem, block, block.dot_grad);
@@ -267,6 +268,7 @@ void grad_rows(const GraphAttentionArgs& args, int64_t begin, int64_t end) {
 }
 
 struct ColumnBlock : Block {
+  int64_t ids[kBlock];  // indices in A of all nonzeros of the block
   float weight[kBlock];
   float dot_grad[kBlock];
 };
@@ -276,23 +278,25 @@ template <class X>
 void list_column_edges(const GraphAttentionArgs& args, ColumnBlock& block) {
   const GraphAttentionProblem& problem = args.problem;
   const Rows<float> given = rows_of<float>(args.grads.edges, block.b, block.h);
-  const Rows<X> q = rows_of<X>(problem.base.q, block.b, block.h);
   const Rows<X> out = rows_of<X>(args.grads.out, block.b, block.h);
-  const bool reads_q = problem.score != Score::kAdditive;
-  block.edges.count = 0;
-  block.edges.upcoming = args.a.indices + block.begin;
-  block.edges.last = args.a.nnz - 1 - block.begin;
+  const Rows<X> q =
+      problem.score == Score::kAdditive ? Rows<X>() : rows_of<X>(problem.base.q, block.b, block.h);
+  Edges& edges = block.edges;
+  edges.start(args.a, block.begin);
+  if (block.head == 0) {
+    for (int64_t e = 0; e < block.count; ++e) {
+      block.ids[e] = args.nnz_index_map[block.begin + e];
+      __builtin_prefetch(given[block.ids[e]]);
+    }
+  }
   for (int64_t e = 0; e < block.count; ++e) {
-    const int64_t later = e + kPrefetchAhead < block.edges.last ? e + kPrefetchAhead : e;
-    __builtin_prefetch(given[args.nnz_index_map[block.begin + later]]);
-    if (reads_q) fetch(q[block.edges.ahead(e)], problem.base.d);
-    fetch(out[block.edges.ahead(e)], problem.base.dv);
-    const int64_t id = args.nnz_index_map[block.begin + e];
-    const float* pair = given[id];
+    if (q.data != nullptr) prefetch(q[edges.ahead(e)], problem.base.d);
+    prefetch(out[edges.ahead(e)], problem.base.dv);
+    const float* pair = given[block.ids[e]];
     if (pair[0] == 0.0f && pair[1] == 0.0f) continue;  // masked, or as good as that
-    block.weight[block.edges.count] = pair[0];
-    block.dot_grad[block.edges.count] = pair[1];
-    block.edges.add(args.a.indices[block.begin + e], id);
+    block.weight[edges.count] = pair[0];
+    block.dot_grad[edges.count] = pair[1];
+    edges.add(edges.upcoming[e], block.ids[e]);
   }
 }
 

@@ -129,12 +129,25 @@ inline void store(T* p, Vec v, int64_t n) {
   memcpy(p, padded, n * sizeof(T));
 }
 
+// Lane i of the result is lane i ^ kDistance.
+template <int kDistance>
+inline Vec exchanged(Vec v) {
+#if defined(__clang__)
+  Vec other;
+  for (int i = 0; i < kWidth; ++i) other[i] = v[i ^ kDistance];
+  return other;
+#else
+  // gcc makes one instruction of this, but moves the elements of such a loop one by one.
+  IntVec lanes;
+  for (int i = 0; i < kWidth; ++i) lanes[i] = i ^ kDistance;
+  return __builtin_shuffle(v, lanes);
+#endif
+}
+
 // Adds the upper half to the lower one, and so on, without leaving the registers.
 template <int kHalf = kWidth / 2>
 inline float sum(Vec v) {
-  Vec other;
-  for (int i = 0; i < kWidth; ++i) other[i] = v[i ^ kHalf];
-  v += other;
+  v += exchanged<kHalf>(v);
   if constexpr (kHalf > 1) {
     return sum<kHalf / 2>(v);
   } else {
@@ -150,13 +163,12 @@ inline Vec fold(Vec a, Vec b) {
   for (int i = 0; i < kWidth; ++i) has_bit[i] = (i & kHalf) != 0 ? -1 : 0;
   const Vec own = has_bit ? b : a;
   const Vec rest = has_bit ? a : b;
-  Vec other;
-  for (int i = 0; i < kWidth; ++i) other[i] = rest[i ^ kHalf];
-  return own + other;
+  return own + exchanged<kHalf>(rest);
 }
 
-// out[i] = the sum over v[i], for half the shuffles of four calls of `sum`.
-inline void sum_four(const Vec (&v)[4], float* out) {
+// out[i] = the sum over v[i], for half the shuffles of four calls of `sum`. A call of it would pass
+// the vectors through memory.
+__attribute__((always_inline)) inline void sum_four(const Vec (&v)[4], float* out) {
   constexpr int kWindowKTile = kWidth / 4;
   Vec all =
       fold<kWindowKTile>(fold<2 * kWindowKTile>(v[0], v[2]), fold<2 * kWindowKTile>(v[1], v[3]));
@@ -165,12 +177,16 @@ inline void sum_four(const Vec (&v)[4], float* out) {
   for (int i = 0; i < 4; ++i) out[i] = all[i * kWindowKTile];
 }
 
+// The largest element, without NaN among them.
+template <int kHalf = kWidth / 2>
 inline float maximum(Vec v) {
-  float parts[kWidth];
-  store(parts, v);
-  float best = parts[0];
-  for (int i = 1; i < kWidth; ++i) best = parts[i] > best ? parts[i] : best;
-  return best;
+  const Vec other = exchanged<kHalf>(v);
+  v = other > v ? other : v;
+  if constexpr (kHalf > 1) {
+    return maximum<kHalf / 2>(v);
+  } else {
+    return v[0];
+  }
 }
 
 // The halves of the 64-bit products of 32-bit integers. Products of the even and of the odd

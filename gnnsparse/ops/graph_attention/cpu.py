@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Needs, Result
+from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
 from gnnsparse.ops.graph_attention.views import (
     heads_view,
     numbers_view,
@@ -96,7 +96,7 @@ def _inner(
     return inner
 
 
-def _new_grads(call: GraphCall, needs: Needs) -> Arrays:
+def _new_grads(call: GraphCall, needs: dict[str, bool]) -> Arrays:
     """Allocates the gradients that the kernels write.
 
     They are in the dtypes of the arguments; float32 where the kernels write nothing else, and where the
@@ -106,14 +106,14 @@ def _new_grads(call: GraphCall, needs: Needs) -> Arrays:
 
     def empty(name: str, in_float32: bool = False) -> torch.Tensor | None:
         x = getattr(call.arrays, name)
-        if x is None or not getattr(needs, name):
+        if x is None or not needs[name]:
             return None
         shape = x.shape[0], heads, *x.shape[2:]
         in_float32 = in_float32 or x.shape[1] != heads
         return torch.empty(shape, dtype=torch.float32 if in_float32 else x.dtype, device=x.device)
 
     att = None
-    if call.arrays.att is not None and needs.att:
+    if call.arrays.att is not None and needs["att"]:
         groups = -(-call.operand.shape[0] // _native.ATT_GROUP_ROWS)
         att = call.arrays.att.new_empty(groups, *call.arrays.att.shape, dtype=torch.float32)
     return Arrays(
@@ -161,7 +161,7 @@ def _as_given(call: GraphCall, grads: Arrays) -> Arrays:
 
 def backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
-    grad_weights: torch.Tensor | None, needs: Needs,
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
 ) -> Arrays:  # fmt: skip
     """Computes the gradients of graph attention.
 
@@ -171,13 +171,14 @@ def backward(
         grad_out: gradient of result.out, [L, H, Dv], any strides.
         grad_mapped: gradient of result.mapped, [L, H, d_e]; None: it has none.
         grad_weights: gradient of the weights after dropout, [nnz, H]; None: they have none.
-        needs: which gradients are needed.
+        needs: whether the gradient of each of the arrays is needed.
 
     Returns:
         Gradients in the shapes and dtypes of the arguments; None where they are not needed.
     """
     operand, heads, threads = call.operand, call.heads, torch.get_num_threads()
-    edges, new = _new_edges(call), _new_grads(call, needs)
+    needed = dict(zip(Arrays._fields, needs, strict=True))
+    edges, new = _new_edges(call), _new_grads(call, needed)
     grad_out = rounded(grad_out, operand.precision)
     grad_mapped = None if grad_mapped is None else rounded(grad_mapped, operand.precision)
     inner = _inner(call, result, grad_out, grad_mapped, grad_weights)
@@ -200,7 +201,7 @@ def backward(
         _native.cpu_graph_attention_columns(
             problem, back.csr.view, back.row_ids, operand.transpose_map, grads, threads
         )
-    if needs.mapped and call.arrays.mapped is not None:
+    if needed["mapped"] and call.arrays.mapped is not None:
         mapped = _mapped_grad(call, edges, ready.arrays.mapped_q, grad_mapped)
         new = new._replace(mapped=mapped)
     return _as_given(call, new)
