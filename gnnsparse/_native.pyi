@@ -34,6 +34,7 @@ ENTRY_BYTES: int
 NO_ENTRY: int
 ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
+GRAPH_ATTENTION_CHUNKS: int
 PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
 ENCODING_CODES: dict[str, int]
@@ -176,6 +177,12 @@ class GraphAttentionGrads:
     v: Heads
     def __init__(self) -> None: ...
 
+class GraphRows:
+    def __init__(
+        self, a: Csr, row_ids: _Array, work: WorkList, row_limit: int, rows_per_warp: int, partial: _Array
+    ) -> None: ...
+
+def graph_partial_floats(d: int, dv: int, de: int) -> int: ...
 def first_out_of_range(values: torch.Tensor, limit: int, threads: int) -> int: ...
 def first_decreasing(indptr: torch.Tensor, threads: int) -> int: ...
 def is_canonical(indptr: torch.Tensor, indices: torch.Tensor, threads: int) -> bool: ...
@@ -437,6 +444,23 @@ def cuda_attention_panel_fused_backward(
     given: AttentionRows,
     grads: AttentionGrads,
     dkv_partials: DkvPartials,
+    stream: int,
+) -> None: ...
+def cuda_graph_attention(
+    problem: GraphAttention, rows: GraphRows, result: GraphAttentionResult, stream: int
+) -> None: ...
+def cuda_graph_attention_rows(
+    problem: GraphAttention,
+    rows: GraphRows,
+    result: GraphAttentionResult,
+    grads: GraphAttentionGrads,
+    stream: int,
+) -> None: ...
+def cuda_graph_attention_columns(
+    problem: GraphAttention,
+    rows: GraphRows,
+    grads: GraphAttentionGrads,
+    nnz_index_map: torch.Tensor,
     stream: int,
 ) -> None: ...
 def cuda_softmax(

@@ -93,8 +93,8 @@ def make_case(
     inner = () if additive else (d,)
     arrays = Arrays(
         draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, dv),
-        draw(heads, d, size=d**-0.5) if score == "gatv2" else None, draw(a.nnz, bias), draw(a.nnz, features, *inner),
-        draw(a.nnz, gate, d), draw(a.nnz, mapped), draw(rows, heads, mapped) if in_scores else None,
+        draw(heads, d, size=d**-0.5) if score == "gatv2" else None, draw(a.nnz, bias),
+        draw(a.nnz, features, *inner), draw(a.nnz, gate, d), draw(a.nnz, mapped), draw(rows, heads, mapped) if in_scores else None,
     )  # fmt: skip
     options = {"score": score, "scale": max(d, 1) ** -0.5, "to_values": dv == d and not additive, **options}
     out = draw(rows, heads, dv)
@@ -121,7 +121,8 @@ def run(backend: Backend, a: SparseOperand, case: Case) -> list[torch.Tensor]:
 
 def _scores(call: GraphCall, x: Arrays, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
     """Finished scores [nnz, H]; -inf for masked edges."""
-    assert x.q is not None and x.k is not None
+    assert x.q is not None
+    assert x.k is not None
     own, key = x.q[row], x.k[column]
     if x.gate is not None:
         key = key * x.gate
@@ -157,7 +158,7 @@ def _softmax(scores: torch.Tensor, row: torch.Tensor, rows: int) -> tuple[torch.
 
 
 class _TermsOfSoftmax(torch.autograd.Function):
-    """A softmax whose gradient is the size of its two terms, the weight's gradient and the sum over the row."""
+    """A softmax whose gradient is the size of its two terms: the weight's gradient, and the row's sum."""
 
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:

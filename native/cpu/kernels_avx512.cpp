@@ -2,6 +2,7 @@
 #include "kernels.inl"
 // After the kernels that they are made of, in this order.
 #include "attention.inl"
+#include "edge_sums.inl"
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
 

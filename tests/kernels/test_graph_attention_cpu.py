@@ -192,7 +192,13 @@ def test_what_is_masked_is_not_read(terms: dict[str, Any], is_causal: bool) -> N
         hidden |= column == 39
     case.arrays.bias.masked_fill_(((column == 39) if is_causal else hidden)[:, None], float("-inf"))
     broken = {}
-    for name, where in (("k", sources), ("v", sources), ("features", hidden), ("gate", hidden), ("mapped", hidden)):
+    for name, where in (
+        ("k", sources),
+        ("v", sources),
+        ("features", hidden),
+        ("gate", hidden),
+        ("mapped", hidden),
+    ):
         x = getattr(case.arrays, name)
         if x is not None:
             broken[name] = x.clone()
@@ -227,7 +233,11 @@ def test_empty_patterns(shape: tuple[int, int], terms: dict[str, Any]) -> None:
 
 def test_results_do_not_depend_on_the_number_of_threads(threads: None) -> None:
     a = make(random_graph(700, 500, 0.05, hubs=3, empty_rows=0.1), "cpu", reorder="degree")
-    for terms in ({"gate": 1, "features": 3, "bias": 3}, {"score": "gatv2", "features": 1}, {"score": "additive"}):
+    for terms in (
+        {"gate": 1, "features": 3, "bias": 3},
+        {"score": "gatv2", "features": 1},
+        {"score": "additive"},
+    ):
         case = make_case(a, 20, dropout_p=0.2, **terms)
         torch.set_num_threads(1)
         first = run(cpu, a, case)
@@ -326,6 +336,4 @@ def test_property(data: st.DataObject) -> None:
     if options["bias"] is not None and draw(st.booleans()):
         mask_some(a, case)
     results = plain(a, case), exact(a, case)
-    assert_all_accurate(
-        run(cpu, a, case), *results, floor=few_roundings(a, case), scales=term_sizes(a, case)
-    )
+    assert_all_accurate(run(cpu, a, case), *results, floor=few_roundings(a, case), scales=term_sizes(a, case))

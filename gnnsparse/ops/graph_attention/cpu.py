@@ -1,4 +1,4 @@
-"""Graph attention on the CPU by the native kernels: forward over rows, backward over rows and then columns."""
+"""Graph attention on the CPU by the native kernels: forward over rows, backward over rows, then columns."""
 
 from __future__ import annotations
 
