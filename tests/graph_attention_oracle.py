@@ -94,7 +94,8 @@ def make_case(
     arrays = Arrays(
         draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, dv),
         draw(heads, d, size=d**-0.5) if score == "gatv2" else None, draw(a.nnz, bias),
-        draw(a.nnz, features, *inner), draw(a.nnz, gate, d), draw(a.nnz, mapped), draw(rows, heads, mapped) if in_scores else None,
+        draw(a.nnz, features, *inner), draw(a.nnz, gate, d), draw(a.nnz, mapped),
+        draw(rows, heads, mapped) if in_scores else None,
     )  # fmt: skip
     options = {"score": score, "scale": max(d, 1) ** -0.5, "to_values": dv == d and not additive, **options}
     out = draw(rows, heads, dv)

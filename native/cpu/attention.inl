@@ -13,14 +13,22 @@ inline int64_t padded(int64_t n) { return (n + kWidth - 1) / kWidth * kWidth; }
 class Scratch {
  public:
   Scratch(int64_t buffers, int64_t length)
-      : data_(static_cast<float*>(::operator new(sizeof(float) * buffers * length))),
-        length_(length) {}
+      : data_(static_cast<float*>(::operator new(bytes(buffers, length)))), length_(length) {}
   ~Scratch() { ::operator delete(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   float* operator[](int64_t buffer) const { return data_ + buffer * length_; }
 
  private:
+  static size_t bytes(int64_t buffers, int64_t length) {
+    int64_t count = 0;
+    if (__builtin_mul_overflow(buffers, length, &count) ||
+        __builtin_mul_overflow(count, static_cast<int64_t>(sizeof(float)), &count)) {
+      throw std::bad_alloc();
+    }
+    return static_cast<size_t>(count);
+  }
+
   float* data_;
   int64_t length_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 
 #include "gnnsparse/cpu_kernels.h"
 #include "simd.h"

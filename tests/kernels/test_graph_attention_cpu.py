@@ -155,6 +155,21 @@ def test_weights_end_where_floats_do() -> None:
     assert math.isnan(weight(math.nan))
 
 
+@pytest.mark.parametrize(
+    "terms", [{"clamp": 2.0}, {"score": "additive", "clamp": 1.0}, {"score": "gatv2"}], ids=str
+)
+def test_derivatives_where_functions_have_a_kink(terms: dict[str, Any]) -> None:
+    """At 0 leaky_relu has the derivative that it has below; at its bounds the clamp has that of inside."""
+    a = make(random_graph(40, 40, 0.3), "cpu")
+    case = make_case(a, 4, scale=1.0, **terms)
+    whole = {name: torch.randint(-1, 2, getattr(case.arrays, name).shape).float() for name in ("q", "k")}
+    case = case.with_arrays(**whole)
+    row, column = a.indices()
+    scores = (whole["q"][row] * whole["k"][column]).sum(-1) if "score" not in terms else None
+    assert scores is None or (scores.abs() == 2).any()
+    check(a, case)
+
+
 def mask_some(a: gnnsparse.SparseOperand, case: Case) -> torch.Tensor:
     """Masks a third of the edges of each head by the bias, and all of rows 0 to 2; returns the mask."""
     assert case.arrays.bias is not None
