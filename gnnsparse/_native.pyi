@@ -32,7 +32,9 @@ ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
 ENTRY_BYTES: int
 NO_ENTRY: int
+ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
+GRAPH_ATTENTION_CHUNKS: int
 PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
 ENCODING_CODES: dict[str, int]
@@ -131,6 +133,56 @@ class DkvPartials:
         self, data: torch.Tensor, heads: int, place_of_slot: torch.Tensor, column_starts: torch.Tensor
     ) -> None: ...
 
+class GraphAttention:
+    def __init__(
+        self,
+        q: Heads,
+        k: Heads,
+        v: Heads,
+        att: Heads,
+        bias: Heads,
+        features: Heads,
+        to_keys: bool,
+        to_values: bool,
+        gate: Heads,
+        mapped: Heads,
+        mapped_q: Heads,
+        score: int,
+        scale: float,
+        negative_slope: float,
+        clamp: float,
+        normalize: bool,
+        is_causal: bool,
+        dropout_p: float,
+        seed: _Array,
+        precision: int,
+    ) -> None: ...
+
+class GraphAttentionResult:
+    def __init__(self, out: Heads, mapped: Heads, lse: Heads) -> None: ...
+
+class GraphAttentionGrads:
+    out: Heads
+    mapped: Heads
+    weights: Heads
+    inner: Heads
+    edges: Heads
+    bias: Heads
+    q: Heads
+    mapped_q: Heads
+    features: Heads
+    gate: Heads
+    att: Heads
+    k: Heads
+    v: Heads
+    def __init__(self) -> None: ...
+
+class GraphRows:
+    def __init__(
+        self, a: Csr, row_ids: _Array, work: WorkList, row_limit: int, rows_per_warp: int, partial: _Array
+    ) -> None: ...
+
+def graph_partial_floats(d: int, dv: int, de: int) -> int: ...
 def first_out_of_range(values: torch.Tensor, limit: int, threads: int) -> int: ...
 def first_decreasing(indptr: torch.Tensor, threads: int) -> int: ...
 def is_canonical(indptr: torch.Tensor, indices: torch.Tensor, threads: int) -> bool: ...
@@ -216,6 +268,25 @@ def cpu_attention_column_grads(
     lse: torch.Tensor,
     delta: torch.Tensor,
     grads: AttentionGrads,
+    threads: int,
+) -> None: ...
+def cpu_graph_attention(
+    problem: GraphAttention, a: Csr, row_ids: _Array, result: GraphAttentionResult, threads: int
+) -> None: ...
+def cpu_graph_attention_rows(
+    problem: GraphAttention,
+    a: Csr,
+    row_ids: _Array,
+    result: GraphAttentionResult,
+    grads: GraphAttentionGrads,
+    threads: int,
+) -> None: ...
+def cpu_graph_attention_columns(
+    problem: GraphAttention,
+    a_transposed: Csr,
+    row_ids: _Array,
+    nnz_index_map: torch.Tensor,
+    grads: GraphAttentionGrads,
     threads: int,
 ) -> None: ...
 def philox4x32(counter: tuple[int, int, int, int], seed: int) -> tuple[int, int, int, int]: ...
@@ -373,6 +444,23 @@ def cuda_attention_panel_fused_backward(
     given: AttentionRows,
     grads: AttentionGrads,
     dkv_partials: DkvPartials,
+    stream: int,
+) -> None: ...
+def cuda_graph_attention(
+    problem: GraphAttention, rows: GraphRows, result: GraphAttentionResult, stream: int
+) -> None: ...
+def cuda_graph_attention_rows(
+    problem: GraphAttention,
+    rows: GraphRows,
+    result: GraphAttentionResult,
+    grads: GraphAttentionGrads,
+    stream: int,
+) -> None: ...
+def cuda_graph_attention_columns(
+    problem: GraphAttention,
+    rows: GraphRows,
+    grads: GraphAttentionGrads,
+    nnz_index_map: torch.Tensor,
     stream: int,
 ) -> None: ...
 def cuda_softmax(

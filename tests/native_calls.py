@@ -98,6 +98,61 @@ def column_grads(**changed: Any) -> None:
     _native.cpu_attention_column_grads(**{**given, **changed})
 
 
+def graph_problem(**changed: Any) -> _native.GraphAttention:
+    none = _native.Heads()
+    given = {
+        "q": heads(6), "k": heads(5), "v": heads(5), "att": none, "bias": none, "features": heads(NNZ),
+        "to_keys": True, "to_values": True, "gate": heads(NNZ), "mapped": none, "mapped_q": none, "score": 0,
+        "scale": 1.0, "negative_slope": 0.2, "clamp": 0.0, "normalize": True, "is_causal": False,
+        "dropout_p": 0.0, "seed": None, "precision": 0,
+    }  # fmt: skip
+    return _native.GraphAttention(**{**given, **changed})
+
+
+def graph_result(**changed: Any) -> _native.GraphAttentionResult:
+    given = {"out": heads(6), "mapped": _native.Heads(), "lse": heads(6, 1)}
+    return _native.GraphAttentionResult(**{**given, **changed})
+
+
+def _graph_grads(**given: Any) -> _native.GraphAttentionGrads:
+    grads = _native.GraphAttentionGrads()
+    for name, x in given.items():
+        setattr(grads, name, x)
+    return grads
+
+
+def graph_attention(**changed: Any) -> None:
+    given = {
+        "problem": graph_problem(), "a": CSR.view, "row_ids": None, "result": graph_result(), "threads": 1
+    }  # fmt: skip
+    _native.cpu_graph_attention(**{**given, **changed})
+
+
+def graph_rows(**changed: Any) -> None:
+    parts = {
+        "out": heads(6), "mapped": _native.Heads(), "weights": heads(NNZ, 1), "inner": heads(6, 1),
+        "edges": heads(NNZ, 2), "bias": heads(NNZ, 1), "q": heads(6), "mapped_q": _native.Heads(),
+        "features": heads(NNZ), "gate": heads(NNZ), "att": _native.Heads(),
+    }  # fmt: skip
+    grads = _graph_grads(**{name: changed.pop(name, x) for name, x in parts.items()})
+    given = {
+        "problem": graph_problem(), "a": CSR.view, "row_ids": None, "result": graph_result(), "grads": grads,
+        "threads": 1,
+    }  # fmt: skip
+    _native.cpu_graph_attention_rows(**{**given, **changed})
+
+
+def graph_columns(**changed: Any) -> None:
+    parts = {"out": heads(6), "edges": heads(NNZ, 2), "k": heads(5), "v": heads(5)}
+    grads = _graph_grads(**{name: changed.pop(name, x) for name, x in parts.items()})
+    transposed, source = CSR.transpose()
+    given = {
+        "problem": graph_problem(), "a_transposed": transposed.view, "row_ids": None, "nnz_index_map": source,
+        "grads": grads, "threads": 1,
+    }  # fmt: skip
+    _native.cpu_graph_attention_columns(**{**given, **changed})
+
+
 def blocked_handle(**changed: int | bool) -> _native.Blocked:
     given = {
         "window": 8, "panel": 8, "block": 16, "brick": 16, "lane_order": False, "encoding": 1, "rows": 6,
@@ -184,5 +239,6 @@ def fill_blocked(**changed: Any) -> None:
 
 GOOD: list[Callable[..., Any]] = [
     spmm, sddmm, attention, row_grads, column_grads, attached, coo_to_csr, split, transposed, permuted,
-    count_panels, fill_blocked, problem, blocked_handle, first_unlike,
+    count_panels, fill_blocked, problem, blocked_handle, first_unlike, graph_problem, graph_result,
+    graph_attention, graph_rows, graph_columns,
 ]  # fmt: skip

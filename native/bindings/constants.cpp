@@ -1,5 +1,6 @@
 // Numbers that Python plans and allocates by. The native code owns them.
 #include "checks.h"
+#include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/cuda_api.h"
 #include "gnnsparse/panel_heights.h"
 
@@ -25,6 +26,8 @@ void bind_constants(py::module_& m) {
   m.attr("ENTRY_VECTOR") = kEntriesOfLane;
   m.attr("ENTRY_BYTES") = sizeof(uint32_t);
   m.attr("NO_ENTRY") = kNoEntry;
+  // Rows of A of each sum that the CPU's graph attention makes for the gradient of `att`.
+  m.attr("ATT_GROUP_ROWS") = cpu::kAttGroupRows;
   // Words of a row of what cuda_gather_floor writes.
   m.attr("GATHER_FLOOR_WORDS") = cuda::kGatherFloorWords;
 

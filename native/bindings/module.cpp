@@ -15,6 +15,7 @@ PYBIND11_MODULE(_native, m) {
   gnnsparse::bindings::bind_cpu(m);
   gnnsparse::bindings::bind_attention(m);
   gnnsparse::bindings::bind_graph_attention_args(m);
+  gnnsparse::bindings::bind_graph_attention(m);
 #ifdef GNNSPARSE_WITH_CUDA
   gnnsparse::bindings::bind_cuda(m);
 #endif

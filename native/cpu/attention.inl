@@ -13,14 +13,22 @@ inline int64_t padded(int64_t n) { return (n + kWidth - 1) / kWidth * kWidth; }
 class Scratch {
  public:
   Scratch(int64_t buffers, int64_t length)
-      : data_(static_cast<float*>(::operator new(sizeof(float) * buffers * length))),
-        length_(length) {}
+      : data_(static_cast<float*>(::operator new(bytes(buffers, length)))), length_(length) {}
   ~Scratch() { ::operator delete(data_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   float* operator[](int64_t buffer) const { return data_ + buffer * length_; }
 
  private:
+  static size_t bytes(int64_t buffers, int64_t length) {
+    int64_t count = 0;
+    if (__builtin_mul_overflow(buffers, length, &count) ||
+        __builtin_mul_overflow(count, static_cast<int64_t>(sizeof(float)), &count)) {
+      throw std::bad_alloc();
+    }
+    return static_cast<size_t>(count);
+  }
+
   float* data_;
   int64_t length_;
 };
@@ -77,14 +85,6 @@ inline int64_t head_start(const AttentionArgs& args, const Item& item) {
   return (item.b * args.problem.heads + item.h) * (args.transposed ? args.a.cols : args.a.rows);
 }
 
-template <class X>
-inline void prefetch(const DenseView& m, int64_t row, int64_t width) {
-  const auto* next = reinterpret_cast<const char*>(row_of<X>(m, row));
-  for (int64_t b = 0; b < width * static_cast<int64_t>(sizeof(X)); b += 64) {
-    __builtin_prefetch(next + b);
-  }
-}
-
 // out[j] = dot(own, row columns[j] of `other`) for four columns side by side.
 template <class X>
 inline void four_dots(const X* own, const DenseView& other, const int32_t* columns, int64_t width,
@@ -113,7 +113,8 @@ void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_head
   const int32_t* indices = args.a.indices;
   const int64_t last = args.a.nnz - 1;
   const auto fetch_ahead = [&](int64_t e) {
-    prefetch<X>(other, indices[e + kPrefetchAhead < last ? e + kPrefetchAhead : last], width);
+    prefetch(row_of<X>(other, indices[e + kPrefetchAhead < last ? e + kPrefetchAhead : last]),
+             width);
   };
   int64_t e = item.begin;
   for (; e + 4 <= item.end; e += 4) {
@@ -164,9 +165,14 @@ inline UIntVec philox_words(PhiloxKey key, UIntVec row, UIntVec column, uint32_t
   return c[0];
 }
 
-// What dropout multiplies each edge's weight with, but for the scale of those it keeps: 0 or 1.
+// What dropout multiplies the weights of edges with, but for the scale of those it keeps: 0 or 1.
+inline Vec kept_edges(const AttentionProblem& problem, UIntVec row, UIntVec column, uint32_t head) {
+  const UIntVec word = philox_words(philox_key(*problem.seed), row, column, head);
+  const IntVec keep = word >= problem.threshold;
+  return (Vec)(keep & (IntVec)broadcast(1.0f));
+}
+
 void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
-  const PhiloxKey key = philox_key(*args.problem.seed);
   const auto head = static_cast<uint32_t>(item.b * args.problem.heads + item.h);
   const UIntVec own = static_cast<uint32_t>(item.row) - UIntVec{};
   const int32_t* indices = args.a.indices + item.begin;
@@ -174,10 +180,8 @@ void draw_kept(const AttentionArgs& args, const Item& item, float* kept) {
   for (int64_t e = 0; e < n; e += kWidth) {
     UIntVec other = {};
     memcpy(&other, indices + e, sizeof(int32_t) * (n - e < kWidth ? n - e : kWidth));
-    const UIntVec word =
-        args.transposed ? philox_words(key, other, own, head) : philox_words(key, own, other, head);
-    const IntVec keep = word >= args.problem.threshold;
-    store(kept + e, (Vec)(keep & (IntVec)broadcast(1.0f)));
+    store(kept + e, args.transposed ? kept_edges(args.problem, other, own, head)
+                                    : kept_edges(args.problem, own, other, head));
   }
 }
 

@@ -36,9 +36,9 @@ int64_t row_chunk(const CsrView& a, int64_t width) {
 
 // body(begin, end) on rows of about as many nonzeros each, so that hub rows do not hold others
 // back. A kernel asks for no row of X past its last nonzero: in large matrices it has many before
-// that.
+// that. `together`: all but the last range begin and end at multiples of it.
 template <class Body>
-void parallel_rows(const CsrView& a, int64_t width, int threads, Body body) {
+void parallel_rows(const CsrView& a, int64_t width, int threads, Body body, int64_t together = 1) {
   constexpr int64_t kMostWork = 1 << 19;
   constexpr int64_t kChunksAThread = 16;
   const int64_t total = a.nnz + a.rows;  // a row without nonzeros is work as well
@@ -56,7 +56,7 @@ void parallel_rows(const CsrView& a, int64_t width, int threads, Body body) {
         high = middle;
       }
     }
-    return low;
+    return std::min(ceil_div(low, together) * together, a.rows);
   };
   parallel_dynamic(chunks, 1, threads, [&](int64_t chunk) {
     const int64_t begin = first_row(chunk), end = first_row(chunk + 1);
@@ -141,6 +141,34 @@ void attention_row_grads(const AttentionArgs& args, int threads) {
 void attention_column_grads(const AttentionArgs& args, int threads) {
   const int64_t width = 2 * (args.problem.d + args.problem.dv);
   run_items(args, kernels().attention_column_grads, width, threads);
+}
+
+void graph_attention(const GraphAttentionArgs& args, int threads) {
+  const int64_t width = args.problem.base.d + args.problem.base.dv + args.problem.terms.de;
+  const auto run = kernels().graph_attention_rows;
+  parallel_rows(args.a, args.heads() * width, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void graph_attention_row_grads(const GraphAttentionArgs& args, int threads) {
+  const int64_t width = 2 * args.problem.base.d + args.problem.base.dv + args.problem.terms.de;
+  const auto run = kernels().graph_attention_row_grads;
+  const HeadsView& edges = args.grads.edges;
+  // All heads of an edge lie together.
+  if (edges.data != nullptr && edges.row >= args.heads() * 2) {
+    advise_huge_pages(const_cast<void*>(edges.data),
+                      args.a.nnz * args.heads() * 2 * size_of(edges.dtype));
+  }
+  parallel_rows(
+      args.a, args.heads() * width, threads,
+      [&](int64_t begin, int64_t end) { run(args, begin, end); },
+      args.grads.att.data == nullptr ? 1 : kAttGroupRows);
+}
+
+void graph_attention_column_grads(const GraphAttentionArgs& args, int threads) {
+  const auto run = kernels().graph_attention_column_grads;
+  parallel_rows(args.a, args.heads() * (args.problem.base.d + args.problem.base.dv), threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 void round_to_tf32(const float* in, float* out, int64_t count, int threads) {

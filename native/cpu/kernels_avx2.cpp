@@ -1,7 +1,10 @@
 #define GNNSPARSE_ISA avx2
 #include "kernels.inl"
-// After the kernels that it is made of.
+// After the kernels that they are made of, in this order.
 #include "attention.inl"
+#include "edge_sums.inl"
+#include "graph_attention.inl"
+#include "graph_attention_grads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx2Kernels = {"avx2",
@@ -11,5 +14,8 @@ extern const KernelTable kAvx2Kernels = {"avx2",
                                          avx2::softmax_grad_rows,
                                          avx2::attention_items,
                                          avx2::attention_row_grads,
-                                         avx2::attention_column_grads};
+                                         avx2::attention_column_grads,
+                                         avx2::graph_attention_rows,
+                                         avx2::graph_attention_row_grads,
+                                         avx2::graph_attention_column_grads};
 }  // namespace gnnsparse::cpu

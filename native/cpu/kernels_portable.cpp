@@ -1,7 +1,10 @@
 #define GNNSPARSE_ISA portable
 #include "kernels.inl"
-// After the kernels that it is made of.
+// After the kernels that they are made of, in this order.
 #include "attention.inl"
+#include "edge_sums.inl"
+#include "graph_attention.inl"
+#include "graph_attention_grads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kPortableKernels = {"portable",
@@ -11,5 +14,8 @@ extern const KernelTable kPortableKernels = {"portable",
                                              portable::softmax_grad_rows,
                                              portable::attention_items,
                                              portable::attention_row_grads,
-                                             portable::attention_column_grads};
+                                             portable::attention_column_grads,
+                                             portable::graph_attention_rows,
+                                             portable::graph_attention_row_grads,
+                                             portable::graph_attention_column_grads};
 }  // namespace gnnsparse::cpu

@@ -129,12 +129,25 @@ inline void store(T* p, Vec v, int64_t n) {
   memcpy(p, padded, n * sizeof(T));
 }
 
+// Lane i of the result is lane i ^ kDistance.
+template <int kDistance>
+inline Vec exchanged(Vec v) {
+#if defined(__clang__)
+  Vec other;
+  for (int i = 0; i < kWidth; ++i) other[i] = v[i ^ kDistance];
+  return other;
+#else
+  // gcc makes one instruction of this, but moves the elements of such a loop one by one.
+  IntVec lanes;
+  for (int i = 0; i < kWidth; ++i) lanes[i] = i ^ kDistance;
+  return __builtin_shuffle(v, lanes);
+#endif
+}
+
 // Adds the upper half to the lower one, and so on, without leaving the registers.
 template <int kHalf = kWidth / 2>
 inline float sum(Vec v) {
-  Vec other;
-  for (int i = 0; i < kWidth; ++i) other[i] = v[i ^ kHalf];
-  v += other;
+  v += exchanged<kHalf>(v);
   if constexpr (kHalf > 1) {
     return sum<kHalf / 2>(v);
   } else {
@@ -150,13 +163,12 @@ inline Vec fold(Vec a, Vec b) {
   for (int i = 0; i < kWidth; ++i) has_bit[i] = (i & kHalf) != 0 ? -1 : 0;
   const Vec own = has_bit ? b : a;
   const Vec rest = has_bit ? a : b;
-  Vec other;
-  for (int i = 0; i < kWidth; ++i) other[i] = rest[i ^ kHalf];
-  return own + other;
+  return own + exchanged<kHalf>(rest);
 }
 
-// out[i] = the sum over v[i], for half the shuffles of four calls of `sum`.
-inline void sum_four(const Vec (&v)[4], float* out) {
+// out[i] = the sum over v[i], for half the shuffles of four calls of `sum`. A call of it would pass
+// the vectors through memory.
+__attribute__((always_inline)) inline void sum_four(const Vec (&v)[4], float* out) {
   constexpr int kWindowKTile = kWidth / 4;
   Vec all =
       fold<kWindowKTile>(fold<2 * kWindowKTile>(v[0], v[2]), fold<2 * kWindowKTile>(v[1], v[3]));
@@ -165,12 +177,16 @@ inline void sum_four(const Vec (&v)[4], float* out) {
   for (int i = 0; i < 4; ++i) out[i] = all[i * kWindowKTile];
 }
 
+// The largest element, without NaN among them.
+template <int kHalf = kWidth / 2>
 inline float maximum(Vec v) {
-  float parts[kWidth];
-  store(parts, v);
-  float best = parts[0];
-  for (int i = 1; i < kWidth; ++i) best = parts[i] > best ? parts[i] : best;
-  return best;
+  const Vec other = exchanged<kHalf>(v);
+  v = other > v ? other : v;
+  if constexpr (kHalf > 1) {
+    return maximum<kHalf / 2>(v);
+  } else {
+    return v[0];
+  }
 }
 
 // The halves of the 64-bit products of 32-bit integers. Products of the even and of the odd
@@ -183,9 +199,13 @@ inline void multiply(UIntVec x, uint32_t factor, UIntVec* high, UIntVec* low) {
   *low = (UIntVec)((even & 0xffffffffu) | (odd << 32));
 }
 
-// e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0. The argument is
-// split into n ln 2 + r with |r| <= ln(2)/2, e^r is a Taylor polynomial of degree 7.
-inline Vec exp_nonpositive(Vec x) {
+// e^x = 2^n p. The argument is split into n ln 2 + r with |r| <= ln(2)/2; p = e^r is a Taylor
+// polynomial of degree 7.
+struct ExpParts {
+  IntVec n;
+  Vec p;
+};
+inline ExpParts exp_parts(Vec x) {
   const Vec n_shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
   const Vec n = n_shifted - 12582912.0f;
   const Vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -197,9 +217,27 @@ inline Vec exp_nonpositive(Vec x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const IntVec exponent = ((IntVec)n_shifted - 0x4b400000 + 127) << 23;
+  return {(IntVec)n_shifted - 0x4b400000, p};
+}
+
+// e^x for x <= 0, within 2 units in the last place; below -87.3 the result is 0.
+inline Vec exp_nonpositive(Vec x) {
+  const ExpParts parts = exp_parts(x);
+  const IntVec exponent = (parts.n + 127) << 23;
   const IntVec in_range = x > -87.3f;
-  return (Vec)((IntVec)(p * (Vec)exponent) & (in_range | (IntVec)(x != x)));
+  return (Vec)((IntVec)(parts.p * (Vec)exponent) & (in_range | (IntVec)(x != x)));
+}
+
+// e^x for every x: infinity where it exceeds the largest float, and again 0 below -87.3.
+inline Vec exp_any(Vec x) {
+  const Vec limited = x > 89.0f ? broadcast(89.0f) : x;
+  const ExpParts parts = exp_parts(limited);
+  // 2^n in two factors: 2^128 is no float, and e^88.7 is one.
+  const IntVec first = parts.n >> 1;
+  const Vec low = (Vec)((first + 127) << 23);
+  const Vec high = (Vec)((parts.n - first + 127) << 23);
+  const IntVec in_range = x > -87.3f;
+  return (Vec)((IntVec)(parts.p * low * high) & (in_range | (IntVec)(x != x)));
 }
 
 }  // namespace gnnsparse::cpu::GNNSPARSE_ISA

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gnnsparse/attention_problem.h"
+#include "gnnsparse/graph_attention.h"
 #include "gnnsparse/types.h"
 
 namespace gnnsparse::cpu {
@@ -69,6 +70,22 @@ struct AttentionArgs {
   int64_t groups() const { return batch_groups * head_groups; }
 };
 
+// One pass of graph attention over the rows of the pattern, or of its transpose.
+struct GraphAttentionArgs {
+  GraphAttentionProblem problem;
+  CsrView a;                         // in the pass over columns the transpose
+  const int32_t* row_ids = nullptr;  // null: i
+  GraphAttentionResult result;       // forward: written. Of the backward passes, rows read lse
+  GraphAttentionGrads grads;         // backward only
+  IndexView nnz_index_map;           // columns: index in A of each nonzero of A^T
+
+  int64_t heads() const { return problem.base.batches * problem.base.heads; }
+};
+
+// Rows of A whose share in the gradient of `att` is added up before that of others is: how many
+// rows a thread takes changes no sum.
+inline constexpr int64_t kAttGroupRows = 64;
+
 struct KernelTable {
   const char* name;
   void (*spmm_rows)(const SpmmArgs& args, int64_t begin, int64_t end);
@@ -79,6 +96,11 @@ struct KernelTable {
   void (*attention_items)(const AttentionArgs& args, int64_t begin, int64_t end);
   void (*attention_row_grads)(const AttentionArgs& args, int64_t begin, int64_t end);
   void (*attention_column_grads)(const AttentionArgs& args, int64_t begin, int64_t end);
+  // Rows [begin, end) of `a`. Where row_grads adds up `att`, begin is a multiple of kAttGroupRows,
+  // and so is end unless it is the last row.
+  void (*graph_attention_rows)(const GraphAttentionArgs& args, int64_t begin, int64_t end);
+  void (*graph_attention_row_grads)(const GraphAttentionArgs& args, int64_t begin, int64_t end);
+  void (*graph_attention_column_grads)(const GraphAttentionArgs& args, int64_t begin, int64_t end);
 };
 
 extern const KernelTable kPortableKernels;
@@ -101,6 +123,9 @@ void softmax_grad(const SoftmaxArgs& args, int threads);
 void attention(const AttentionArgs& args, int threads);
 void attention_row_grads(const AttentionArgs& args, int threads);
 void attention_column_grads(const AttentionArgs& args, int threads);
+void graph_attention(const GraphAttentionArgs& args, int threads);
+void graph_attention_row_grads(const GraphAttentionArgs& args, int threads);
+void graph_attention_column_grads(const GraphAttentionArgs& args, int threads);
 
 // out[i] = in[i] rounded to tf32.
 void round_to_tf32(const float* in, float* out, int64_t count, int threads);
