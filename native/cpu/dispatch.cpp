@@ -114,6 +114,39 @@ void softmax_grad(const SoftmaxArgs& args, int threads) {
   parallel_rows(args.a, 4, threads, [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
+void spmm_heads(const HeadsSpmmArgs& args, int threads) {
+  advise_huge_pages(args.y.data, args.a.rows * args.y.stride * size_of(args.y.dtype));
+  const auto run = kernels().heads_spmm_rows;
+  parallel_rows(args.a, args.shape.features(), threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void spmm_extreme(const ExtremeSpmmArgs& args, int threads) {
+  advise_huge_pages(args.y.data, args.a.rows * args.y.stride * size_of(args.y.dtype));
+  const auto run = kernels().extreme_spmm_rows;
+  parallel_rows(args.a, 2 * args.shape.features(), threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void sddmm_heads(const HeadsSddmmArgs& args, int threads) {
+  advise_huge_pages(args.out, args.a.nnz * args.shape.heads * size_of(args.out_dtype));
+  const auto run = kernels().heads_sddmm_rows;
+  parallel_rows(args.a, args.shape.features(), threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void softmax_heads(const HeadsSoftmaxArgs& args, int threads) {
+  const auto run = kernels().softmax_heads_rows;
+  parallel_rows(args.a, 4 * args.heads, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void softmax_heads_grad(const HeadsSoftmaxArgs& args, int threads) {
+  const auto run = kernels().softmax_heads_grad_rows;
+  parallel_rows(args.a, 4 * args.heads, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
 namespace {
 
 using ItemKernel = void (*)(const AttentionArgs& args, int64_t begin, int64_t end);

@@ -1,7 +1,8 @@
 #define GNNSPARSE_ISA avx2
 #include "kernels.inl"
-// After the kernels that it is made of.
+// After the kernels that they are made of.
 #include "attention.inl"
+#include "heads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx2Kernels = {"avx2",
@@ -9,6 +10,11 @@ extern const KernelTable kAvx2Kernels = {"avx2",
                                          avx2::sddmm_rows,
                                          avx2::softmax_rows,
                                          avx2::softmax_grad_rows,
+                                         avx2::heads_spmm_rows,
+                                         avx2::extreme_spmm_rows,
+                                         avx2::heads_sddmm_rows,
+                                         avx2::softmax_heads_rows,
+                                         avx2::softmax_heads_grad_rows,
                                          avx2::attention_items,
                                          avx2::attention_row_grads,
                                          avx2::attention_column_grads};

@@ -1,7 +1,8 @@
 #define GNNSPARSE_ISA avx512
 #include "kernels.inl"
-// After the kernels that it is made of.
+// After the kernels that they are made of.
 #include "attention.inl"
+#include "heads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx512Kernels = {"avx512",
@@ -9,6 +10,11 @@ extern const KernelTable kAvx512Kernels = {"avx512",
                                            avx512::sddmm_rows,
                                            avx512::softmax_rows,
                                            avx512::softmax_grad_rows,
+                                           avx512::heads_spmm_rows,
+                                           avx512::extreme_spmm_rows,
+                                           avx512::heads_sddmm_rows,
+                                           avx512::softmax_heads_rows,
+                                           avx512::softmax_heads_grad_rows,
                                            avx512::attention_items,
                                            avx512::attention_row_grads,
                                            avx512::attention_column_grads};

@@ -1,7 +1,8 @@
 #define GNNSPARSE_ISA portable
 #include "kernels.inl"
-// After the kernels that it is made of.
+// After the kernels that they are made of.
 #include "attention.inl"
+#include "heads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kPortableKernels = {"portable",
@@ -9,6 +10,11 @@ extern const KernelTable kPortableKernels = {"portable",
                                              portable::sddmm_rows,
                                              portable::softmax_rows,
                                              portable::softmax_grad_rows,
+                                             portable::heads_spmm_rows,
+                                             portable::extreme_spmm_rows,
+                                             portable::heads_sddmm_rows,
+                                             portable::softmax_heads_rows,
+                                             portable::softmax_heads_grad_rows,
                                              portable::attention_items,
                                              portable::attention_row_grads,
                                              portable::attention_column_grads};

@@ -129,6 +129,19 @@ inline void store(T* p, Vec v, int64_t n) {
   memcpy(p, padded, n * sizeof(T));
 }
 
+// base[at[i]] in each lane.
+inline Vec gather(const float* base, IntVec at) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_i32gather_ps((__m512i)at, base, 4);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_i32gather_ps(base, (__m256i)at, 4);
+#else
+  Vec v;
+  for (int i = 0; i < kWidth; ++i) v[i] = base[at[i]];
+  return v;
+#endif
+}
+
 // Adds the upper half to the lower one, and so on, without leaving the registers.
 template <int kHalf = kWidth / 2>
 inline float sum(Vec v) {
