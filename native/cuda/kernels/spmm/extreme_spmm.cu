@@ -6,15 +6,17 @@
 namespace gnnsparse::cuda {
 namespace {
 
-constexpr int kInFlight = kBatch / 2;   // rows of X a lane waits for
 constexpr int32_t kNobody = INT32_MAX;  // loses against every column
 constexpr int kMergeThreads = 128;
 
 struct ExtremeLaunch : ExtremeSpmm {
-  bool vectors;  // winners and partial results lie in whole vectors
+  uint32_t x_stride;  // bytes
+  bool vectors;       // winners and partial results lie in whole vectors
 
-  explicit ExtremeLaunch(const ExtremeSpmm& p)
-      : ExtremeSpmm(p), vectors(has_winner_vectors(p.shape, p.winners)) {}
+  ExtremeLaunch(const ExtremeSpmm& p, DType storage)
+      : ExtremeSpmm(p),
+        x_stride(static_cast<uint32_t>(p.x.stride * size_of(storage))),
+        vectors(has_winner_vectors(p.shape, p.winners)) {}
 };
 
 // Whether a product that comes later takes the place of the best one: NaN is larger than every
@@ -34,38 +36,35 @@ __device__ __forceinline__ void best_of_row(const ExtremeLaunch& p, const RowWor
                                             int32_t (&won)[kPerVector<P>]) {
   using Values = HeadValues<P, kWeighted>;
   const int32_t* indices = p.a.indices + work.base;
-  const char* x = static_cast<const char*>(p.x.data) + int64_t{chunk.source} * sizeof(StorageOf<P>);
+  const char* x = pin_register(static_cast<const char*>(p.x.data) +
+                               int64_t{chunk.source} * sizeof(StorageOf<P>));
   const Values values(p.stored, p.shape, work.base, chunk.head);
   const int32_t safe = work.first < work.last ? __ldg(indices + work.first) : 0;
-  for (int at = kBatch * lane.nonzero_lane; at < work.last; at += kBatch * lane.nonzero_lanes) {
+  // Eight results a lane, with winners: registers for four rows and values would be too many.
+  constexpr int kTerms = kWeighted && kPerVector<P> > 4 ? kHeadBatch / 2 : kHeadBatch;
+  for (int at = kTerms * lane.nonzero_lane; at < work.last; at += kTerms * lane.nonzero_lanes) {
     const uint32_t mask = work.mask(at);
-    int32_t columns[kBatch];
-    load_batch(indices, at, work.room, columns);
+    int32_t columns[kTerms];
+    load_columns(indices, at, work.room, mask, safe, columns);
+    Vec16 rows[kTerms];
+    typename Values::Storage of_row[kTerms];
 #pragma unroll
-    for (int first = 0; first < kBatch; first += kInFlight) {
-      Vec16 rows[kInFlight];
-      typename Values::Storage of_row[kInFlight];
+    for (int i = 0; i < kTerms; ++i) {
+      rows[i] = load_vec16(row_at(x, p.x_stride, columns[i]));
+      of_row[i] = values.load(min(at + i, work.last - 1));
+    }
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        // In place of a nonzero that is not the work's, the work's first one is read.
-        const bool own = mask & 1u << (first + i);
-        const int32_t column = own ? columns[first + i] : safe;
-        rows[i] = load_vec16(x + int64_t{column} * p.x.stride * sizeof(StorageOf<P>));
-        of_row[i] = values.load(own ? at + first + i : work.first);
-      }
+    for (int i = 0; i < kTerms; ++i) {
+      if (!(mask & 1u << i)) continue;
+      float v[kPerVector<P>];
+      to_floats<P>(rows[i], v);
+      const float weight = p.sign * Values::weight(of_row[i]);
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (!(mask & 1u << (first + i))) continue;
-        float v[kPerVector<P>];
-        to_floats<P>(rows[i], v);
-        const float weight = p.sign * Values::weight(of_row[i]);
-#pragma unroll
-        for (int j = 0; j < kPerVector<P>; ++j) {
-          v[j] *= weight;
-          const bool taken = beats(v[j], best[j]);
-          best[j] = taken ? v[j] : best[j];
-          won[j] = taken ? columns[first + i] : won[j];
-        }
+      for (int j = 0; j < kPerVector<P>; ++j) {
+        v[j] *= weight;
+        const bool taken = beats(v[j], best[j]);
+        best[j] = taken ? v[j] : best[j];
+        won[j] = taken ? columns[i] : won[j];
       }
     }
   }
@@ -146,7 +145,8 @@ void run(const ExtremeSpmm& p, Stream stream) {
               ceil_div<int64_t>(chunks_of<P>(p.shape), p.lanes.lanes), "spmm_extreme");
   const auto kernel =
       p.stored.values != nullptr ? extreme_spmm_kernel<P, true> : extreme_spmm_kernel<P, false>;
-  launch("spmm_extreme", kernel, grid, kCsrThreads, stream, ExtremeLaunch(p));
+  launch("spmm_extreme", kernel, grid, kCsrThreads, stream,
+         ExtremeLaunch(p, PrecisionTraits<P>::kStorage));
   const dim3 merge = grid_of(p.work.cut_count, 1,
                              ceil_div<int64_t>(p.shape.features(), kMergeThreads), "spmm_extreme");
   launch("spmm_extreme", merge_kernel, merge, kMergeThreads, stream, p);

@@ -8,11 +8,13 @@ namespace gnnsparse::cuda {
 namespace {
 
 struct HeadsLaunch : HeadsSpmm {
-  bool vectors;  // of winners
-  bool whole;    // partial sums lie in whole vectors
+  uint32_t x_stride;  // bytes
+  bool vectors;       // winners lie in whole vectors
+  bool whole;         // and partial sums
 
-  explicit HeadsLaunch(const HeadsSpmm& p)
+  HeadsLaunch(const HeadsSpmm& p, DType storage)
       : HeadsSpmm(p),
+        x_stride(static_cast<uint32_t>(p.x.stride * size_of(storage))),
         vectors(has_winner_vectors(p.shape, p.winners.data)),
         whole(p.shape.width % 4 == 0) {}
 };
@@ -41,7 +43,7 @@ struct Term {
 
   __device__ __forceinline__ Term(const HeadsLaunch& p, const HeadChunk<P>& chunk,
                                   const Values& values, const char* x, int number, int32_t column)
-      : row(load_vec16(x + int64_t{column} * p.x.stride * sizeof(StorageOf<P>))),
+      : row(load_vec16(row_at(x, p.x_stride, column))),
         value(values.load(number)),
         won(p, chunk, column) {}
 
@@ -60,45 +62,41 @@ struct Term {
   Won<P, kMasked> won;
 };
 
-// Nonzeros in flight: winners take twice the registers of a row.
-template <Precision P, bool kMasked>
-inline constexpr int kInFlight = !kMasked ? kBatch / 2 : 2;
+// Of those that the mask has.
+template <Precision P, class OneTerm, int kTerms>
+__device__ __forceinline__ void add_terms(const OneTerm (&terms)[kTerms], uint32_t mask,
+                                          int32_t winner, float (&sum)[kPerVector<P>]) {
+#pragma unroll
+  for (int i = 0; i < kTerms; ++i) {
+    if (mask & 1u << i) terms[i].add(winner, sum);
+  }
+}
 
 template <Precision P, bool kWeighted, bool kMasked>
 __device__ __forceinline__ void sum_row(const HeadsLaunch& p, const RowWork& work,
                                         const LaneMap& lane, const HeadChunk<P>& chunk,
                                         int32_t winner, float (&sum)[kPerVector<P>]) {
+  // Winners take twice the registers of a row.
+  constexpr int kTerms = kMasked ? kHeadBatch / 2 : kHeadBatch;
   using OneTerm = Term<P, kWeighted, kMasked>;
-  constexpr int kTerms = kInFlight<P, kMasked>;
   const int32_t* indices = p.a.indices + work.base;
-  const char* x = static_cast<const char*>(p.x.data) + int64_t{chunk.source} * sizeof(StorageOf<P>);
+  const char* x = pin_register(static_cast<const char*>(p.x.data) +
+                               int64_t{chunk.source} * sizeof(StorageOf<P>));
   const HeadValues<P, kWeighted> values(p.stored, p.shape, work.base, chunk.head);
   const int32_t safe = work.first < work.last ? __ldg(indices + work.first) : 0;
-  for (int at = kBatch * lane.nonzero_lane; at < work.last; at += kBatch * lane.nonzero_lanes) {
+  for (int at = kTerms * lane.nonzero_lane; at < work.last; at += kTerms * lane.nonzero_lanes) {
     const uint32_t mask = work.mask(at);
-    int32_t columns[kBatch];
-    load_batch(indices, at, work.room, columns);
-#pragma unroll
-    for (int first = 0; first < kBatch; first += kTerms) {
-      // In place of a nonzero that is not the work's, the work's first one is read.
-      const auto term = [&](int i) {
-        const bool own = mask & 1u << (first + i);
-        return OneTerm(p, chunk, values, x, own ? at + first + i : work.first,
-                       own ? columns[first + i] : safe);
-      };
-      if constexpr (kTerms == 4) {
-        const OneTerm terms[kTerms] = {term(0), term(1), term(2), term(3)};
-#pragma unroll
-        for (int i = 0; i < kTerms; ++i) {
-          if (mask & 1u << (first + i)) terms[i].add(winner, sum);
-        }
-      } else {
-        const OneTerm terms[kTerms] = {term(0), term(1)};
-#pragma unroll
-        for (int i = 0; i < kTerms; ++i) {
-          if (mask & 1u << (first + i)) terms[i].add(winner, sum);
-        }
-      }
+    int32_t columns[kTerms];
+    load_columns(indices, at, work.room, mask, safe, columns);
+    const auto term = [&](int i) {
+      return OneTerm(p, chunk, values, x, min(at + i, work.last - 1), columns[i]);
+    };
+    if constexpr (kTerms == 4) {
+      const OneTerm terms[] = {term(0), term(1), term(2), term(3)};
+      add_terms<P>(terms, mask, winner, sum);
+    } else {
+      const OneTerm terms[] = {term(0), term(1)};
+      add_terms<P>(terms, mask, winner, sum);
     }
   }
 }
@@ -146,7 +144,8 @@ template <Precision P>
 void run(const HeadsSpmm& p, Stream stream) {
   const dim3 grid = grid_of(p.work.item_count + p.a.rows, kCsrThreads / p.lanes.row_lanes,
                             ceil_div<int64_t>(chunks_of<P>(p.shape), p.lanes.lanes), "spmm_heads");
-  launch("spmm_heads", kernel_for<P>(p), grid, kCsrThreads, stream, HeadsLaunch(p));
+  launch("spmm_heads", kernel_for<P>(p), grid, kCsrThreads, stream,
+         HeadsLaunch(p, PrecisionTraits<P>::kStorage));
   if (p.work.cut_count == 0) return;
   Reduce reduce;
   reduce.work = p.work;
