@@ -16,6 +16,8 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
     Returns:
         [nnz] or [nnz, heads] in the dtype of the scores.
     """
+    if scores.numel() == 0:
+        return torch.empty_like(scores)
     scores32 = scores.float().contiguous()
     out, threads = torch.empty_like(scores32), torch.get_num_threads()
     if scores.dim() == 2:
@@ -27,6 +29,8 @@ def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
 
 def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """Computes the gradient of the scores from the softmax and its gradient, [nnz] or [nnz, heads]."""
+    if grad.numel() == 0:
+        return torch.empty_like(weights)
     weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
     out, threads, view = torch.empty_like(grad32), torch.get_num_threads(), kernels.csr.view
     if grad.dim() == 2:
