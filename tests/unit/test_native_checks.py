@@ -328,11 +328,15 @@ def test_a_handle_keeps_its_tensors_alive(
     assert alive() is None
 
 
-ARRAYS = [
-    None, longs(0), longs(7), longs(6), ints(6), ints(NNZ), longs(NNZ), torch.zeros(NNZ), torch.zeros(12),
-    torch.zeros(NNZ).half(), torch.zeros(64, dtype=torch.uint8), torch.zeros(0), ints(1 << 10)[::2],
-    torch.zeros(6, device="meta"), 0, 8, "x",
-]  # fmt: skip
+def new_arrays() -> list[Any]:
+    """Of every dtype and length, made anew: indices that another call has written are not to be trusted."""
+    return [
+        None, longs(0), longs(7), longs(6), ints(6), ints(NNZ), longs(NNZ), torch.zeros(NNZ), torch.zeros(12),
+        torch.zeros(NNZ).half(), torch.zeros(64, dtype=torch.uint8), torch.zeros(0), ints(1 << 10)[::2],
+        torch.zeros(6, device="meta"), 0, 8, "x",
+    ]  # fmt: skip
+
+
 NUMBERS = [-HUGE, -1, 0, 1, 2, 5, 8, 2**31, HUGE, 1.5, None]
 HANDLES = [
     CSR.view, SQUARE.view, dense(5, 4), dense(6, 4), heads(6), heads(5), _native.Heads(),
@@ -350,7 +354,7 @@ def test_any_arguments_end_in_a_result_or_an_error(seed: int) -> None:
     for _ in range(400):
         function = draw.choice(GOOD)
         names = draw.choices(arguments[function], k=2)
-        changed = {name: draw.choice(ARRAYS + NUMBERS + HANDLES) for name in names}
+        changed = {name: draw.choice(new_arrays() + NUMBERS + HANDLES) for name in names}
         try:
             function(**changed)
         except (ValueError, TypeError, MemoryError):
