@@ -10,10 +10,14 @@ import torch
 from gnnsparse import _native
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.dense import cpu_loader
+from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
 
 __all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
+
+#: Of a dtype that is poisoned by NaN, with elements as wide as those of winners.
+_WORDS = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 def _shape(x: torch.Tensor) -> tuple[int, int]:
@@ -34,15 +38,14 @@ def _multiply(
     scale: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     heads, width = _shape(x)
-    y = x.new_empty(kernels.csr.rows, *x.shape[1:])
-    if y.numel() == 0 or kernels.csr.nnz == 0:
-        return y.zero_()
+    if kernels.csr.rows * heads * width == 0 or kernels.csr.nnz == 0:
+        return x.new_zeros(kernels.csr.rows, *x.shape[1:])
+    y = empty_result(x, kernels.csr.rows, heads * width)
     rows, load = _native.StoredRows(None, kernels.row_ids, scale, values), cpu_loader(kernels.precision)
     _native.cpu_spmm_heads(
-        kernels.csr.view, rows, load(x.flatten(1)), y.flatten(1), heads, width, winners,
-        torch.get_num_threads(),
-    )  # fmt: skip
-    return y
+        kernels.csr.view, rows, load(x.flatten(1)), y, heads, width, winners, torch.get_num_threads()
+    )
+    return y.unflatten(1, x.shape[1:])
 
 
 def spmm(
@@ -80,17 +83,19 @@ def spmm_extreme(
         int32 [m, ...], -1 for rows without nonzeros.
     """
     heads, width = _shape(x)
-    y = x.new_empty(kernels.csr.rows, *x.shape[1:])
-    winners = torch.empty(y.shape, dtype=torch.int32, device=y.device)
-    if y.numel() == 0 or kernels.csr.nnz == 0:
-        return y.zero_(), winners.fill_(-1)
-    rows = _native.StoredRows(None, kernels.row_ids, None, _weights(kernels, values))
+    rows, size = kernels.csr.rows, heads * width
+    if rows * size == 0 or kernels.csr.nnz == 0:
+        y = x.new_zeros(rows, *x.shape[1:])
+        return y, torch.full(y.shape, -1, dtype=torch.int32, device=x.device)
+    y = empty_result(x, rows, size)
+    winners = empty_result(_WORDS, rows, size).view(torch.int32)
+    stored = _native.StoredRows(None, kernels.row_ids, None, _weights(kernels, values))
     load = cpu_loader(kernels.precision)
     _native.cpu_spmm_extreme(
-        kernels.csr.view, rows, load(x.flatten(1)), y.flatten(1), heads, width, largest, winners,
+        kernels.csr.view, stored, load(x.flatten(1)), y, heads, width, largest, winners,
         torch.get_num_threads(),
     )  # fmt: skip
-    return y, winners
+    return y.unflatten(1, x.shape[1:]), winners.unflatten(1, x.shape[1:])
 
 
 def spmm_won(

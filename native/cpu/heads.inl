@@ -4,48 +4,6 @@
 namespace gnnsparse::cpu::GNNSPARSE_ISA {
 namespace {
 
-// The values of a nonzero for the vectors of a tile, which begins at feature `f`.
-template <int kVectors>
-struct NoHeads {
-  NoHeads(const HeadShape&, const float*, int64_t) {}
-  Vec operator()(int64_t, int) const { return broadcast(1.0f); }
-};
-template <int kVectors>
-struct OneHead {
-  OneHead(const HeadShape&, const float* values, int64_t) : values(values) {}
-  Vec operator()(int64_t e, int) const { return broadcast(values[e]); }
-  const float* values;
-};
-// Heads of whole vectors.
-template <int kVectors>
-struct WholeHeads {
-  WholeHeads(const HeadShape& shape, const float* values, int64_t f)
-      : values(values), heads(shape.heads) {
-    for (int v = 0; v < kVectors; ++v) head[v] = (f + v * kWidth) / shape.width;
-  }
-  Vec operator()(int64_t e, int v) const { return broadcast(values[e * heads + head[v]]); }
-  const float* values;
-  int64_t heads;
-  int64_t head[kVectors];
-};
-// Heads that begin anywhere in a vector.
-template <int kVectors>
-struct MixedHeads {
-  MixedHeads(const HeadShape& shape, const float* values, int64_t f)
-      : values(values), heads(shape.heads) {
-    for (int v = 0; v < kVectors; ++v) {
-      for (int i = 0; i < kWidth; ++i) {
-        const int64_t of = (f + v * kWidth + i) / shape.width;
-        head[v][i] = static_cast<int32_t>(of < heads ? of : heads - 1);
-      }
-    }
-  }
-  Vec operator()(int64_t e, int v) const { return gather(values + e * heads, head[v]); }
-  const float* values;
-  int64_t heads;
-  IntVec head[kVectors];
-};
-
 inline IntVec load_ints(const int32_t* p, int64_t n) {
   IntVec v = {};
   memcpy(&v, p, n * sizeof(int32_t));
@@ -56,6 +14,55 @@ inline IntVec load_ints(const int32_t* p) {
   memcpy(&v, p, sizeof v);
   return v;
 }
+
+// The values of a nonzero for the vectors of a tile, which begins at feature `f`.
+template <int kVectors>
+struct NoHeads {
+  template <class Args>
+  NoHeads(const Args&, int64_t) {}
+  Vec operator()(int64_t, int) const { return broadcast(1.0f); }
+};
+template <int kVectors>
+struct OneHead {
+  template <class Args>
+  OneHead(const Args& args, int64_t) : values(args.values) {}
+  Vec operator()(int64_t e, int) const { return broadcast(values[e]); }
+  const float* values;
+};
+// Heads of whole vectors.
+template <int kVectors>
+struct WholeHeads {
+  template <class Args>
+  WholeHeads(const Args& args, int64_t f) : values(args.values), heads(args.shape.heads) {
+    for (int v = 0; v < kVectors; ++v) head[v] = args.head_of[f + v * kWidth];
+  }
+  Vec operator()(int64_t e, int v) const { return broadcast(values[e * heads + head[v]]); }
+  const float* values;
+  int64_t heads;
+  int32_t head[kVectors];
+};
+// Heads that begin anywhere in a vector. Those of a vector are neighbours: their values are loaded
+// together, and each lane takes that of its head.
+template <int kVectors>
+struct MixedHeads {
+  template <class Args>
+  MixedHeads(const Args& args, int64_t f) : values(args.values), heads(args.shape.heads) {
+    for (int v = 0; v < kVectors; ++v) {
+      const int32_t* head_of = args.head_of + f + v * kWidth;
+      first[v] = head_of[0];
+      lane[v] = load_ints(head_of) - first[v];
+    }
+  }
+  Vec operator()(int64_t e, int v) const {
+    const int64_t rest = heads - first[v];
+    const float* from = values + e * heads + first[v];
+    return permute(rest < kWidth ? load(from, rest) : load(from), lane[v]);
+  }
+  const float* values;
+  int64_t heads;
+  int32_t first[kVectors];
+  IntVec lane[kVectors];
+};
 
 // A vector of features, whole or the last one of a row.
 template <bool kWhole, class X>
@@ -92,20 +99,28 @@ inline void prefetch_row(const CsrView& a, const DenseView& x, int64_t e, int64_
   for (size_t b = 0; b < kBytes; b += 64) __builtin_prefetch(next + b);
 }
 
-template <class Y>
-inline Y* result_row(const MutableDenseView& y, int64_t row) {
-  return static_cast<Y*>(y.data) + row * y.stride;
+// Writes features [f, f + kVectors * kWidth) of a row, or the `rest` that there are. A function of
+// its own, since what values and X it was computed of makes no difference.
+template <bool kWhole, int kVectors>
+__attribute__((noinline)) void store_tile(const MutableDenseView& to, int64_t row, int64_t f,
+                                          int64_t rest, float scale, const Vec (&v)[kVectors]) {
+  with_type(to.dtype, [&](auto type) {
+    using Y = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
+    Y* y = static_cast<Y*>(to.data) + row * to.stride + f;
+    for (int i = 0; i < kVectors; ++i) store_part<kWhole>(y + i * kWidth, v[i] * scale, rest);
+  });
 }
 
 // Sums of features [f, f + kVectors * kWidth), or of the `rest` that there are.
 template <bool kMasked>
 struct SumOfRow {
   using Args = HeadsSpmmArgs;
+  static constexpr int kMost = kMasked ? 4 : 8;  // vectors of a tile, which are in registers
 
   template <bool kWhole, int kVectors, class X, class Values>
   static void tile(const Args& args, const RowRange& row, int64_t f) {
     const int64_t features = args.shape.features(), rest = features - f;
-    const Values values(args.shape, args.values, f);
+    const Values values(args, f);
     const IntVec winner = IntVec{} + static_cast<int32_t>(row.out);
     Vec sums[kVectors] = {};
     for (int64_t e = row.begin; e < row.end; ++e) {
@@ -124,21 +139,18 @@ struct SumOfRow {
       }
     }
     const float scale = args.row_scale != nullptr ? args.row_scale[row.stored] : 1.0f;
-    with_type(args.y.dtype, [&](auto type) {
-      using Y = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-      Y* y = result_row<Y>(args.y, row.out) + f;
-      for (int v = 0; v < kVectors; ++v) store_part<kWhole>(y + v * kWidth, sums[v] * scale, rest);
-    });
+    store_tile<kWhole>(args.y, row.out, f, rest, scale, sums);
   }
 };
 
 struct ExtremeOfRow {
   using Args = ExtremeSpmmArgs;
+  static constexpr int kMost = 4;
 
   template <bool kWhole, int kVectors, class X, class Values>
   static void tile(const Args& args, const RowRange& row, int64_t f) {
     const int64_t features = args.shape.features(), rest = features - f;
-    const Values values(args.shape, args.values, f);
+    const Values values(args, f);
     const bool empty = row.begin == row.end;
     Vec best[kVectors];
     IntVec won[kVectors];
@@ -164,13 +176,8 @@ struct ExtremeOfRow {
       const size_t count = kWhole ? kWidth : static_cast<size_t>(rest);
       memcpy(winners + v * kWidth, &won[v], count * sizeof(int32_t));
     }
-    with_type(args.y.dtype, [&](auto type) {
-      using Y = std::remove_const_t<std::remove_pointer_t<decltype(type)>>;
-      Y* y = result_row<Y>(args.y, row.out) + f;
-      for (int v = 0; v < kVectors; ++v) {
-        store_part<kWhole>(y + v * kWidth, empty ? Vec{} : args.sign * best[v], rest);
-      }
-    });
+    for (int v = 0; empty && v < kVectors; ++v) best[v] = Vec{};
+    store_tile<kWhole>(args.y, row.out, f, rest, args.sign, best);
   }
 };
 
@@ -182,11 +189,15 @@ void heads_rows(const typename Kernel::Args& args, int64_t begin, int64_t end) {
     const RowRange row = {a.indptr[i], a.indptr[i + 1], a.indptr[end], i,
                           args.row_ids != nullptr ? args.row_ids[i] : i};
     int64_t f = 0;
-    for (; f + 4 * kWidth <= n; f += 4 * kWidth) {
-      Kernel::template tile<true, 4, X, Values<4>>(args, row, f);
+    constexpr int kMost = Kernel::kMost;
+    for (; f + kMost * kWidth <= n; f += kMost * kWidth) {
+      Kernel::template tile<true, kMost, X, Values<kMost>>(args, row, f);
     }
-    for (; f + kWidth <= n; f += kWidth) {
-      Kernel::template tile<true, 1, X, Values<1>>(args, row, f);
+    for (; f + 2 * kWidth <= n; f += 2 * kWidth) {
+      Kernel::template tile<true, 2, X, Values<2>>(args, row, f);
+    }
+    if (f + kWidth <= n) {
+      Kernel::template tile<true, 1, X, Values<1>>(args, row, f), f += kWidth;
     }
     if (f < n) Kernel::template tile<false, 1, X, Values<1>>(args, row, f);
   }
@@ -229,11 +240,61 @@ inline float won_dot(const T* q, const T* k, const int32_t* winners, int32_t col
   return sum(sums);
 }
 
+// The scores of one nonzero in every head. `won`: null, or the winners of the row.
+template <class T, class Out>
+inline void scores_of_heads(const HeadShape& shape, const T* q, const T* k, const int32_t* won,
+                            int32_t column, Out* out) {
+  for (int64_t h = 0; h < shape.heads; ++h) {
+    const int64_t f = h * shape.width;
+    const float score = won == nullptr ? dot(q + f, k + f, shape.width)
+                                       : won_dot(q + f, k + f, won + f, column, shape.width);
+    from_float(score, out + h);
+  }
+}
+
+// The same, of heads of which several fill a vector: kGroup features each.
+template <int kGroup, class T, class Out>
+inline void scores_of_groups(const HeadShape& shape, const T* q, const T* k, const int32_t* won,
+                             int32_t column, Out* out) {
+  const int64_t n = shape.features();
+  for (int64_t f = 0; f < n; f += kWidth) {
+    const int64_t rest = n - f;
+    const bool whole = rest >= kWidth;
+    Vec terms = whole ? load(q + f) * load(k + f) : load(q + f, rest) * load(k + f, rest);
+    if (won != nullptr) {
+      const IntVec winners = whole ? load_ints(won + f) : load_ints(won + f, rest);
+      terms = winners == IntVec{} + column ? terms : Vec{};
+    }
+    const Vec sums = sum_of_groups<kGroup>(terms);
+    const int64_t lanes = whole ? kWidth : rest;
+    for (int64_t i = 0; i < lanes; i += kGroup) from_float(sums[i], out + (f + i) / kGroup);
+  }
+}
+
+template <class T, class Out>
+using ScoresOfNonzero = void (*)(const HeadShape& shape, const T* q, const T* k, const int32_t* won,
+                                 int32_t column, Out* out);
+
+template <class T, class Out>
+ScoresOfNonzero<T, Out> scores_kernel(int width) {
+  if (width == 1) return scores_of_groups<1, T, Out>;
+  if (width == 2) return scores_of_groups<2, T, Out>;
+  if (width == 4) return scores_of_groups<4, T, Out>;
+  if constexpr (kWidth >= 8) {
+    if (width == 8) return scores_of_groups<8, T, Out>;
+  }
+  if constexpr (kWidth >= 16) {
+    if (width == 16) return scores_of_groups<16, T, Out>;
+  }
+  return scores_of_heads<T, Out>;
+}
+
 template <class T, class Out>
 void heads_sddmm_typed(const HeadsSddmmArgs& args, int64_t begin, int64_t end) {
   const CsrView& a = args.a;
-  const int64_t heads = args.shape.heads, width = args.shape.width, n = args.shape.features();
+  const int64_t n = args.shape.features();
   auto* out = static_cast<Out*>(args.out);
+  const auto scores = scores_kernel<T, Out>(args.shape.width);
   const int64_t prefetch_end = a.indptr[end];
   for (int64_t i = begin; i < end; ++i) {
     const int64_t row = args.row_ids != nullptr ? args.row_ids[i] : i;
@@ -248,13 +309,7 @@ void heads_sddmm_typed(const HeadsSddmmArgs& args, int64_t begin, int64_t end) {
         }
       }
       const int32_t column = a.indices[e];
-      const T* k = row_of<T>(args.k, column);
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t f = h * width;
-        const float score = won == nullptr ? dot(q + f, k + f, width)
-                                           : won_dot(q + f, k + f, won + f, column, width);
-        from_float(score, out + e * heads + h);
-      }
+      scores(args.shape, q, row_of<T>(args.k, column), won, column, out + e * args.shape.heads);
     }
   }
 }

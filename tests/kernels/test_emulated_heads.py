@@ -164,6 +164,20 @@ def test_property(
     compare(gnnsparse.sddmm, a, [on_grid(rows, heads, width, seed=seed), x])
 
 
+@pytest.mark.usefixtures("native")
+def test_plans_of_other_kernels_are_refused() -> None:
+    a = operand("fp16")
+    x, values = torch.randn(130, 3, 8), torch.randn(a.nnz, 3)
+    panel = Plan("panel", height=16)
+    for call in (
+        lambda: gnnsparse.spmm(a, x, values, plan=panel),
+        lambda: gnnsparse.spmm(a, x[:, 0], reduce="max", plan=panel),
+        lambda: gnnsparse.sddmm(a, torch.randn(40, 3, 8), x, plan=panel),
+    ):
+        with pytest.raises(ValueError, match=r"plan: got panel 16 with heads, .*; accepted: csr"):
+            call()
+
+
 def test_what_the_kernels_do_not_take_is_refused(built: ModuleType) -> None:
     csr = random_graph(6, 5, 0.5).csr
     work, lanes = _native.WorkList(None, None, 0), _native.CsrLanes(1, 32, 1000)

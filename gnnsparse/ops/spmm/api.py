@@ -70,7 +70,8 @@ def spmm(
         reduce: what becomes of the products weight * x of a row. "sum" adds them; "mean" divides the sum by
             the number of the row's nonzeros; "max" and "min" take the largest or smallest of each feature,
             where NaN counts as both. Rows without nonzeros are 0. The gradient of a maximum goes to the
-            nonzero that gave it, the first in A's order among equals.
+            nonzero that gave it, the first in A's order among equals. Edges that were merged are one nonzero,
+            whose weight is the sum of theirs.
         impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
             float64 as well).
         plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan. With a

@@ -44,11 +44,13 @@ struct SoftmaxArgs {
 
 // As HeadsSpmm, ExtremeSpmm and HeadsSddmm of gnnsparse/heads_problem.h: heads of operands and of
 // results lie without gaps.
+constexpr int kHeadMapPadding = 16;  // a vector may reach past the last feature
 struct HeadsSpmmArgs {
   CsrView a;
   HeadShape shape;
   const int32_t* row_ids = nullptr;  // null: i
   const float* values = nullptr;     // [nnz, heads], null: 1 each
+  const int32_t* head_of = nullptr;  // [features + kHeadMapPadding] where there are values
   const float* row_scale = nullptr;  // [rows], null: 1
   DenseView x;                       // [cols, features]
   MutableDenseView y;                // [rows, features]
@@ -59,6 +61,7 @@ struct ExtremeSpmmArgs {
   HeadShape shape;
   const int32_t* row_ids = nullptr;  // null: i
   const float* values = nullptr;     // [nnz, heads], null: 1 each
+  const int32_t* head_of = nullptr;  // [features + kHeadMapPadding] where there are values
   const float* row_scale = nullptr;  // not used
   float sign = 1.0f;
   DenseView x;                 // [cols, features]
