@@ -239,6 +239,42 @@ def cpu_softmax(a: Csr, scores: torch.Tensor, out: torch.Tensor, threads: int) -
 def cpu_softmax_grad(
     a: Csr, weights: torch.Tensor, grad: torch.Tensor, out: torch.Tensor, threads: int
 ) -> None: ...
+def cpu_spmm_heads(
+    a: Csr,
+    rows: StoredRows,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    heads: int,
+    width: int,
+    winners: _Array,
+    threads: int,
+) -> None: ...
+def cpu_spmm_extreme(
+    a: Csr,
+    rows: StoredRows,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    heads: int,
+    width: int,
+    largest: bool,
+    winners: torch.Tensor,
+    threads: int,
+) -> None: ...
+def cpu_sddmm_heads(
+    a: Csr,
+    row_ids: _Array,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    heads: int,
+    width: int,
+    winners: _Array,
+    out: torch.Tensor,
+    threads: int,
+) -> None: ...
+def cpu_softmax_heads(a: Csr, scores: torch.Tensor, heads: int, out: torch.Tensor, threads: int) -> None: ...
+def cpu_softmax_heads_grad(
+    a: Csr, weights: torch.Tensor, grad: torch.Tensor, heads: int, out: torch.Tensor, threads: int
+) -> None: ...
 def cpu_attention(
     problem: Attention,
     a: Csr,
@@ -382,6 +418,50 @@ def cuda_sddmm_csr(
     precision: int,
     stream: int,
 ) -> None: ...
+def cuda_spmm_heads(
+    a: Csr,
+    rows: StoredRows,
+    work: WorkList,
+    lanes: CsrLanes,
+    x: Dense,
+    y: Dense,
+    heads: int,
+    width: int,
+    winners: _Array,
+    partial: _Array,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_spmm_extreme(
+    a: Csr,
+    rows: StoredRows,
+    work: WorkList,
+    lanes: CsrLanes,
+    x: Dense,
+    y: Dense,
+    heads: int,
+    width: int,
+    largest: bool,
+    winners: torch.Tensor,
+    partial: _Array,
+    partial_winners: _Array,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_sddmm_heads(
+    a: Csr,
+    rows: StoredRows,
+    work: WorkList,
+    lanes: CsrLanes,
+    q: Dense,
+    k: Dense,
+    heads: int,
+    width: int,
+    winners: _Array,
+    out: torch.Tensor,
+    precision: int,
+    stream: int,
+) -> None: ...
 def cuda_sddmm_panel(
     a: Blocked,
     rows: StoredRows,
@@ -464,7 +544,13 @@ def cuda_graph_attention_columns(
     stream: int,
 ) -> None: ...
 def cuda_softmax(
-    a: Csr, work: WorkList, row_limit: int, scores: torch.Tensor, out: torch.Tensor, stream: int
+    a: Csr,
+    work: WorkList,
+    row_limit: int,
+    scores: torch.Tensor,
+    heads: int,
+    out: torch.Tensor,
+    stream: int,
 ) -> None: ...
 def cuda_softmax_grad(
     a: Csr,
@@ -472,6 +558,7 @@ def cuda_softmax_grad(
     row_limit: int,
     weights: torch.Tensor,
     grad: torch.Tensor,
+    heads: int,
     out: torch.Tensor,
     stream: int,
 ) -> None: ...

@@ -117,11 +117,13 @@ class BoundCall(Key[Any]):
         product: the product.
         dtype: dtype of the dense operands.
         plan: the plan given by the caller, or None.
+        mean: whether SpMM divides a row's sum by its number of nonzeros.
     """
 
     product: Product
     dtype: torch.dtype
     plan: Plan | None
+    mean: bool = False
 
 
 @dataclass(eq=False)
@@ -209,6 +211,40 @@ class KernelCache:
             _Array("explicit"), lambda: explicit_values(self.csr, None, None, scales, self.precision)
         )
 
+    @property
+    def own_weights(self) -> torch.Tensor | None:
+        """The value of every nonzero, [nnz] in the storage dtype; None if all are 1."""
+        unweighted = self.values is None and self.row_scale is None and self.col_scale is None
+        return None if unweighted else self.explicit_values
+
+    @property
+    def inverse_counts(self) -> torch.Tensor:
+        """1 / the number of nonzeros of each row, by stored row, float32 [rows]; 1 for empty rows."""
+        return self.kept.get(_Array("inverse_counts"), lambda: 1 / self.csr.degrees.clamp(min=1).float())
+
+    @property
+    def inverse_counts_by_row(self) -> torch.Tensor:
+        """`inverse_counts` by matrix row."""
+
+        def make() -> torch.Tensor:
+            counts, ids = self.inverse_counts, self.row_ids
+            return counts if ids is None else torch.empty_like(counts).index_copy(0, ids.long(), counts)
+
+        return self.kept.get(_Array("inverse_counts_by_row"), make)
+
+    def row_factors(self, weighted: bool, mean: bool) -> torch.Tensor | None:
+        """Returns what the rows of a product are multiplied by, float32 [rows] by stored row; None: nothing.
+
+        Args:
+            weighted: whether the row weights of a rank-1 matrix are factors.
+            mean: whether the numbers of nonzeros are divided by.
+        """
+        scale = self.row_scale if weighted else None
+        if not mean:
+            return scale
+        counts = self.inverse_counts
+        return counts if scale is None else self.kept.get(_Array("mean_scale"), lambda: scale * counts)
+
     # Work of the csr kernel.
 
     def row_work(self, limit: int) -> WorkList:
@@ -252,6 +288,13 @@ class KernelCache:
             raise RuntimeError("the format keeps no rows out")
         ids = self.row_ids
         return rows if ids is None else self.kept.get(_Array("residual_ids"), lambda: ids[rows.long()])
+
+    def residual_counts(self) -> torch.Tensor:
+        """Returns 1 / the number of nonzeros of each row that the format keeps out of its windows."""
+        rows = self.require_blocked().residual_rows
+        if rows is None:
+            raise RuntimeError("the format keeps no rows out")
+        return self.kept.get(_Array("residual_counts"), lambda: self.inverse_counts[rows.long()])
 
     # Panels.
 

@@ -56,6 +56,47 @@ def sddmm(**changed: Any) -> None:
     _native.cpu_sddmm(**{**given, **changed})
 
 
+def spmm_heads(**changed: Any) -> None:
+    rows = {name: changed.pop(name, None) for name in ("row_ids", "row_scale", "values")}
+    given = {
+        "a": CSR.view, "rows": _native.StoredRows(**rows), "x": torch.zeros(5, 6), "y": torch.zeros(6, 6),
+        "heads": 2, "width": 3, "winners": None, "threads": 1,
+    }  # fmt: skip
+    _native.cpu_spmm_heads(**{**given, **changed})
+
+
+def spmm_extreme(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "rows": _native.StoredRows(values=changed.pop("values", None)),
+        "x": torch.zeros(5, 6), "y": torch.zeros(6, 6), "heads": 2, "width": 3, "largest": True,
+        "winners": ints(36), "threads": 1,
+    }  # fmt: skip
+    _native.cpu_spmm_extreme(**{**given, **changed})
+
+
+def sddmm_heads(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "row_ids": None, "q": torch.zeros(6, 6), "k": torch.zeros(5, 6), "heads": 2,
+        "width": 3, "winners": None, "out": torch.zeros(NNZ, 2), "threads": 1,
+    }  # fmt: skip
+    _native.cpu_sddmm_heads(**{**given, **changed})
+
+
+def softmax_heads(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "scores": torch.zeros(NNZ, 2), "heads": 2, "out": torch.zeros(NNZ, 2), "threads": 1,
+    }  # fmt: skip
+    _native.cpu_softmax_heads(**{**given, **changed})
+
+
+def softmax_heads_grad(**changed: Any) -> None:
+    given = {
+        "a": CSR.view, "weights": torch.zeros(NNZ, 2), "grad": torch.zeros(NNZ, 2), "heads": 2,
+        "out": torch.zeros(NNZ, 2), "threads": 1,
+    }  # fmt: skip
+    _native.cpu_softmax_heads_grad(**{**given, **changed})
+
+
 def problem(**changed: Any) -> _native.Attention:
     given = {
         "q": heads(6), "k": heads(5), "v": heads(5, 3), "bias": _native.EdgeValues(), "scale": 1.0,
@@ -240,5 +281,6 @@ def fill_blocked(**changed: Any) -> None:
 GOOD: list[Callable[..., Any]] = [
     spmm, sddmm, attention, row_grads, column_grads, attached, coo_to_csr, split, transposed, permuted,
     count_panels, fill_blocked, problem, blocked_handle, first_unlike, graph_problem, graph_result,
-    graph_attention, graph_rows, graph_columns,
+    graph_attention, graph_rows, graph_columns, spmm_heads, spmm_extreme, sddmm_heads, softmax_heads,
+    softmax_heads_grad,
 ]  # fmt: skip

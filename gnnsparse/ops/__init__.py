@@ -13,7 +13,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
 from gnnsparse.ops.attention.api import attention
 from gnnsparse.ops.graph_attention.api import graph_attention
-from gnnsparse.ops.library import Products, bind_eager
+from gnnsparse.ops.library import Products, bind_eager, divide_by_counts
 from gnnsparse.ops.result_memory import release_memory
 from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
@@ -22,7 +22,7 @@ from gnnsparse.ops.spmm.api import spmm
 # Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = ["attention", "edge_softmax", "graph_attention", "release_memory", "sddmm", "spmm"]
 
-bind_eager(Products(spmm, sddmm, SparseOperand.transpose_values))
+bind_eager(Products(spmm, sddmm, SparseOperand.transpose_values, divide_by_counts))
 
 
 def find_operations() -> None:

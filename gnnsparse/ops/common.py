@@ -15,8 +15,8 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.transforms import settled
 
 __all__ = [
-    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_fits", "check_operand", "direct", "exact_rounded",
-    "form_of", "is_plain", "needs_grad", "require_kernels", "resolve_impl",
+    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_features", "check_fits", "check_operand",
+    "direct", "exact_rounded", "form_of", "is_plain", "needs_grad", "require_kernels", "resolve_impl",
 ]  # fmt: skip
 
 #: Names that `impl=` accepts.
@@ -84,6 +84,15 @@ def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str)
     return settled(x)
 
 
+def check_features(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
+    """As `check_dense`, of a matrix [rows, any] or of features in heads, [rows, heads, any]."""
+    if not isinstance(x, torch.Tensor) or x.dim() != 3:
+        return check_dense(name, x, operand, rows, impl)
+    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None, None))
+    check_fits(name, x.movedim(1, 0), operand)
+    return settled(x)
+
+
 def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
     """Raises MemoryError if rows as wide as those of `x`, one for each row and column, don't fit on the CPU.
 
@@ -99,12 +108,30 @@ def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
     check_memory(name, nbytes, which)
 
 
-def check_edges(name: str, values: Any, operand: SparseOperand, impl: str) -> torch.Tensor:
+def check_edges(
+    name: str,
+    values: Any,
+    operand: SparseOperand,
+    impl: str,
+    *,
+    heads: int | None = None,
+    any_heads: bool = False,
+) -> torch.Tensor:
     """Returns `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
 
     Their numbers are in their memory: negative views are computed.
+
+    Args:
+        name: the argument's name.
+        values: the argument.
+        operand: the operand.
+        impl: the implementation.
+        heads: [nnz, heads] is accepted too; None: it is not.
+        any_heads: [nnz, any] is accepted too.
     """
-    check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=(operand.nnz,))
+    by_head = (any_heads or heads is not None) and isinstance(values, torch.Tensor) and values.dim() == 2
+    shape = (operand.nnz, heads) if by_head else (operand.nnz,)
+    check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=shape)
     return settled(values)
 
 

@@ -18,7 +18,7 @@ from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import operators
 from gnnsparse.transforms import is_batch_of_gradients, refuse_transforms
 
-__all__ = ["REGISTERED", "Products", "bind_eager", "eager", "register"]
+__all__ = ["REGISTERED", "Products", "bind_eager", "divide_by_counts", "eager", "register"]
 
 _library = torch.library.Library("gnnsparse", "DEF")
 
@@ -30,6 +30,17 @@ class Products:
     spmm: Callable[..., torch.Tensor]
     sddmm: Callable[..., torch.Tensor]
     transpose_values: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
+    divide_by_counts: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
+
+
+def divide_by_counts(a: SparseOperand, x: torch.Tensor) -> torch.Tensor:
+    """Divides the rows of x [m, ...] by the numbers of nonzeros of A's rows; empty rows stay as they are."""
+    counts = a.kernels.inverse_counts_by_row
+    return (x * counts.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
+
+
+def _divide_op(a: SparseOperand, x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.gnnsparse.divide_by_counts(x, a.handle)
 
 
 def _transpose_op(a: SparseOperand, values: torch.Tensor) -> torch.Tensor:
@@ -41,6 +52,7 @@ REGISTERED = Products(
     spmm=lambda a, x, values=None: torch.ops.gnnsparse.spmm(x, values, a.handle),
     sddmm=lambda a, q, k: torch.ops.gnnsparse.sddmm(q, k, a.handle),
     transpose_values=_transpose_op,
+    divide_by_counts=_divide_op,
 )
 _eager: Products
 
@@ -102,4 +114,20 @@ register(
     ),
     _transpose_setup,
     lambda ctx, grad: (_transpose_op(ctx.operand.T, grad.contiguous()), None),
+)
+
+# Gradients of a mean.
+
+
+def _fake_divide(x: torch.Tensor, operand: int) -> torch.Tensor:
+    operators.divide_by_counts(x, operand)
+    return torch.empty_like(x)
+
+
+register(
+    "divide_by_counts(Tensor x, int operand) -> Tensor",
+    lambda x, operand: divide_by_counts(operators.divide_by_counts(x, operand), x),
+    _fake_divide,
+    _transpose_setup,
+    lambda ctx, grad: (_divide_op(ctx.operand, grad.contiguous()), None),
 )

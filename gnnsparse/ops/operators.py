@@ -16,10 +16,13 @@ from gnnsparse.ops.common import FLOATS
 __all__ = [
     "attention",
     "attention_grad",
+    "divide_by_counts",
     "edge_softmax",
     "edge_softmax_grad",
     "sddmm",
     "spmm",
+    "spmm_extreme_grad",
+    "spmm_extreme_values_grad",
     "transpose_values",
 ]
 
@@ -35,8 +38,15 @@ def _check(
     check_tensor(name, x, dtypes=dtypes, device=device, shape=shape)
 
 
+def _heads(x: torch.Tensor) -> tuple[int, ...]:
+    """Returns the sizes of a row of x that edge values have too: (heads,) of x [rows, heads, d], else ()."""
+    return (x.shape[1],) if x.dim() == 3 else ()
+
+
 def spmm(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
-    """Returns the operand of an SpMM, after checking x [k, n] and the values [nnz].
+    """Returns the operand of an SpMM, after checking x [k, n] and the values [nnz], or None.
+
+    With heads, they are [k, heads, d] and [nnz, heads].
 
     Raises:
         TypeError: a dtype or layout is not accepted.
@@ -44,32 +54,84 @@ def spmm(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOpe
         RuntimeError: the operand no longer exists.
     """
     operand = operand_of(handle)
-    _check("x", x, operand, (operand.shape[1], None))
+    if x.dim() == 3:
+        _check("x", x, operand, (operand.shape[1], None, None))
+        if values is None:
+            bad_value("x", "has 3 dimensions; accepted: 2, where no values of its heads are given")
+    else:
+        _check("x", x, operand, (operand.shape[1], None))
     if values is not None:
-        _check("values", values, operand, (operand.nnz,))
+        _check("values", values, operand, (operand.nnz, *_heads(x)))
+    return operand
+
+
+def spmm_extreme_grad(
+    grad: torch.Tensor, winners: torch.Tensor, values: torch.Tensor | None, handle: int
+) -> SparseOperand:
+    """Returns the operand of a maximum, after checking the arguments of its gradient. Raises as `spmm`.
+
+    Args:
+        grad: gradient of the result, [m, n] or [m, heads, d].
+        winners: int32 of the shape of `grad`.
+        values: [nnz] or [nnz, heads], or None.
+        handle: handle of the operand.
+    """
+    operand = operand_of(handle)
+    rows = (operand.shape[0], None, None) if grad.dim() == 3 else (operand.shape[0], None)
+    _check("grad", grad, operand, rows)
+    _check("winners", winners, operand, tuple(grad.shape), (torch.int32,))
+    if values is not None:
+        _check("values", values, operand, (operand.nnz, *_heads(grad)))
+    return operand
+
+
+def spmm_extreme_values_grad(
+    grad: torch.Tensor, x: torch.Tensor, winners: torch.Tensor, handle: int
+) -> SparseOperand:
+    """Returns the operand of a maximum, after checking what its values' gradient needs. Raises as `spmm`.
+
+    Args:
+        grad, winners, handle: as in `spmm_extreme_grad`.
+        x: [k, n] or [k, heads, d].
+    """
+    operand = spmm_extreme_grad(grad, winners, None, handle)
+    _check("x", x, operand, (operand.shape[1], *grad.shape[1:]))
+    return operand
+
+
+def divide_by_counts(x: torch.Tensor, handle: int) -> SparseOperand:
+    """Returns the operand by whose rows x [m, ...] is divided, after checking it. Raises as `spmm`."""
+    operand = operand_of(handle)
+    _check("x", x, operand, (operand.shape[0], *x.shape[1:]))
     return operand
 
 
 def sddmm(q: torch.Tensor, k: torch.Tensor, handle: int) -> SparseOperand:
-    """Returns the operand of an SDDMM, after checking q [m, d] and k [k, d]. Raises as `spmm`."""
+    """Returns the operand of an SDDMM, after checking q [m, d] and k [k, d]. Raises as `spmm`.
+
+    With heads, they are [m, heads, d] and [k, heads, d].
+    """
     operand = operand_of(handle)
-    _check("q", q, operand, (operand.shape[0], None))
-    _check("k", k, operand, (operand.shape[1], q.shape[1]))
+    _check("q", q, operand, (operand.shape[0], None, None) if q.dim() == 3 else (operand.shape[0], None))
+    _check("k", k, operand, (operand.shape[1], *q.shape[1:]))
     return operand
 
 
 def edge_softmax(scores: torch.Tensor, handle: int) -> SparseOperand:
-    """Returns the operand of a softmax, after checking the scores [nnz]. Raises as `spmm`."""
+    """Returns the operand of a softmax, after checking the scores [nnz] or [nnz, heads]. Raises as `spmm`."""
     operand = operand_of(handle)
-    _check("scores", scores, operand, (operand.nnz,))
+    _check("scores", scores, operand, (operand.nnz, None) if scores.dim() == 2 else (operand.nnz,))
     return operand
 
 
 def edge_softmax_grad(weights: torch.Tensor, grad: torch.Tensor, handle: int) -> SparseOperand:
-    """Returns the operand of a softmax, after checking its result and gradient, [nnz]. Raises as `spmm`."""
+    """Returns the operand of a softmax, after checking its result and gradient. Raises as `spmm`.
+
+    They are [nnz] or [nnz, heads].
+    """
     operand = operand_of(handle)
-    _check("weights", weights, operand, (operand.nnz,))
-    _check("grad", grad, operand, (operand.nnz,))
+    _check("weights", weights, operand, (operand.nnz, None) if weights.dim() == 2 else (operand.nnz,))
+    _check("grad", grad, operand, tuple(weights.shape))
     return operand
 
 

@@ -13,8 +13,8 @@ from gnnsparse.environment import device_name
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.operand_core import bind_tuner
 from gnnsparse.ops.common import require_kernels
-from gnnsparse.ops.sddmm.schema import backend as sddmm_backend
-from gnnsparse.ops.spmm.schema import backend as spmm_backend
+from gnnsparse.ops.sddmm.schema import bind as bind_sddmm
+from gnnsparse.ops.spmm.schema import bind as bind_spmm
 from gnnsparse.plan import Plan, candidates
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.timing import measure
@@ -110,10 +110,9 @@ def runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
 
     if product.op == "sddmm":
         q, k = random(csr.rows, width), random(csr.cols, width)
-        return lambda plan: sddmm_backend(csr.device).bind(kernels, width, dtype, plan)(q, k)
+        return lambda plan: bind_sddmm(kernels, q, plan)(q, k)
     x, values = random(csr.cols, width), random(csr.nnz) if product.edge_values else None
-    weighted = product.edge_values
-    return lambda plan: spmm_backend(csr.device).bind(kernels, width, dtype, weighted, plan)(x, values)
+    return lambda plan: bind_spmm(kernels, x, values, plan)(x, values)
 
 
 bind_tuner(tune)

@@ -93,6 +93,7 @@ void bind_constants(py::module_& m);
 void bind_views(py::module_& m);
 void bind_preprocess(py::module_& m);
 void bind_cpu(py::module_& m);
+void bind_cpu_heads(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_graph_attention(py::module_& m);
 void bind_graph_attention_args(py::module_& m);
@@ -102,6 +103,7 @@ void bind_cuda_graph_attention(py::module_& m);
 void bind_cuda_spmm(py::module_& m);
 void bind_cuda_sddmm(py::module_& m);
 void bind_cuda_softmax(py::module_& m);
+void bind_cuda_heads(py::module_& m);
 void bind_cuda_preprocess(py::module_& m);
 
 }  // namespace gnnsparse::bindings

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
 #include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/rounding.h"
@@ -112,6 +113,57 @@ void softmax(const SoftmaxArgs& args, int threads) {
 void softmax_grad(const SoftmaxArgs& args, int threads) {
   const auto run = kernels().softmax_grad_rows;
   parallel_rows(args.a, 4, threads, [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+namespace {
+
+// The head of each feature; past the last one, the last head.
+std::vector<int32_t> heads_of_features(const HeadShape& shape) {
+  std::vector<int32_t> head_of(static_cast<size_t>(shape.features()) + kHeadMapPadding);
+  for (size_t f = 0; f < head_of.size(); ++f) {
+    head_of[f] = std::min(static_cast<int>(f / shape.width), shape.heads - 1);
+  }
+  return head_of;
+}
+
+template <class Args>
+void run_heads(Args args, void (*run)(const Args&, int64_t, int64_t), int64_t width, int threads) {
+  advise_huge_pages(args.y.data, args.a.rows * args.y.stride * size_of(args.y.dtype));
+  std::vector<int32_t> head_of;
+  if (args.values != nullptr && args.shape.heads > 1) {
+    head_of = heads_of_features(args.shape);
+    args.head_of = head_of.data();
+  }
+  parallel_rows(args.a, width, threads, [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+}  // namespace
+
+void spmm_heads(const HeadsSpmmArgs& args, int threads) {
+  run_heads(args, kernels().heads_spmm_rows, args.shape.features(), threads);
+}
+
+void spmm_extreme(const ExtremeSpmmArgs& args, int threads) {
+  run_heads(args, kernels().extreme_spmm_rows, 2 * int64_t{args.shape.features()}, threads);
+}
+
+void sddmm_heads(const HeadsSddmmArgs& args, int threads) {
+  advise_huge_pages(args.out, args.a.nnz * args.shape.heads * size_of(args.out_dtype));
+  const auto run = kernels().heads_sddmm_rows;
+  parallel_rows(args.a, args.shape.features(), threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void softmax_heads(const HeadsSoftmaxArgs& args, int threads) {
+  const auto run = kernels().softmax_heads_rows;
+  parallel_rows(args.a, 4 * args.heads, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void softmax_heads_grad(const HeadsSoftmaxArgs& args, int threads) {
+  const auto run = kernels().softmax_heads_grad_rows;
+  parallel_rows(args.a, 4 * args.heads, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include "edge_sums.inl"
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
+#include "heads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx2Kernels = {"avx2",
@@ -12,6 +13,11 @@ extern const KernelTable kAvx2Kernels = {"avx2",
                                          avx2::sddmm_rows,
                                          avx2::softmax_rows,
                                          avx2::softmax_grad_rows,
+                                         avx2::heads_spmm_rows,
+                                         avx2::extreme_spmm_rows,
+                                         avx2::heads_sddmm_rows,
+                                         avx2::softmax_heads_rows,
+                                         avx2::softmax_heads_grad_rows,
                                          avx2::attention_items,
                                          avx2::attention_row_grads,
                                          avx2::attention_column_grads,

@@ -5,6 +5,7 @@
 #include "edge_sums.inl"
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
+#include "heads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx512Kernels = {"avx512",
@@ -12,6 +13,11 @@ extern const KernelTable kAvx512Kernels = {"avx512",
                                            avx512::sddmm_rows,
                                            avx512::softmax_rows,
                                            avx512::softmax_grad_rows,
+                                           avx512::heads_spmm_rows,
+                                           avx512::extreme_spmm_rows,
+                                           avx512::heads_sddmm_rows,
+                                           avx512::softmax_heads_rows,
+                                           avx512::softmax_heads_grad_rows,
                                            avx512::attention_items,
                                            avx512::attention_row_grads,
                                            avx512::attention_column_grads,

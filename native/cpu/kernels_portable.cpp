@@ -5,6 +5,7 @@
 #include "edge_sums.inl"
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
+#include "heads.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kPortableKernels = {"portable",
@@ -12,6 +13,11 @@ extern const KernelTable kPortableKernels = {"portable",
                                              portable::sddmm_rows,
                                              portable::softmax_rows,
                                              portable::softmax_grad_rows,
+                                             portable::heads_spmm_rows,
+                                             portable::extreme_spmm_rows,
+                                             portable::heads_sddmm_rows,
+                                             portable::softmax_heads_rows,
+                                             portable::softmax_heads_grad_rows,
                                              portable::attention_items,
                                              portable::attention_row_grads,
                                              portable::attention_column_grads,

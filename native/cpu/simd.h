@@ -91,6 +91,7 @@ inline void store(Half* p, Vec v) {
 }
 inline __mmask16 first(int64_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
 inline Vec load(const float* p, int64_t n) { return (Vec)_mm512_maskz_loadu_ps(first(n), p); }
+inline void store(float* p, Vec v, int64_t n) { _mm512_mask_storeu_ps(p, first(n), (__m512)v); }
 inline Vec load(const Half* p, int64_t n) {
   return (Vec)_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p));
 }
@@ -108,6 +109,12 @@ inline Vec load(const BFloat* p) {
   const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return (Vec)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
 }
+inline __m256i first(int64_t n) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lanes);
+}
+inline Vec load(const float* p, int64_t n) { return (Vec)_mm256_maskload_ps(p, first(n)); }
+inline void store(float* p, Vec v, int64_t n) { _mm256_maskstore_ps(p, first(n), (__m256)v); }
 inline void store(Half* p, Vec v) {
   const __m128i raw = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), raw);
@@ -142,6 +149,28 @@ inline Vec exchanged(Vec v) {
   for (int i = 0; i < kWidth; ++i) lanes[i] = i ^ kDistance;
   return __builtin_shuffle(v, lanes);
 #endif
+}
+
+// v[from[i]] in lane i.
+inline Vec permute(Vec v, IntVec from) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_permutexvar_ps((__m512i)from, (__m512)v);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_permutevar8x32_ps((__m256)v, (__m256i)from);
+#else
+  Vec out;
+  for (int i = 0; i < kWidth; ++i) out[i] = v[from[i]];
+  return out;
+#endif
+}
+
+// In each lane the sum over its group of kGroup neighbouring lanes.
+template <int kGroup>
+inline Vec sum_of_groups(Vec v) {
+  if constexpr (kGroup > 1) {
+    return sum_of_groups<kGroup / 2>(v + exchanged<kGroup / 2>(v));
+  }
+  return v;
 }
 
 // Adds the upper half to the lower one, and so on, without leaving the registers.

@@ -36,6 +36,20 @@ def products(a: gnnsparse.SparseOperand, width: int) -> None:
     y.square().sum().backward()
 
 
+def heads(a: gnnsparse.SparseOperand, count: int, width: int) -> None:
+    """Products of several heads, maxima, and their gradients; heads in whole vectors or not."""
+    q, x = (torch.randn(rows, count, width, device="cuda", requires_grad=True) for rows in a.shape)
+    weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, q, x))
+    for reduce in ("sum", "mean", "max", "min"):
+        gnnsparse.spmm(a, x, weights, reduce=reduce).square().sum().backward(retain_graph=True)
+        gnnsparse.spmm(a, x, reduce=reduce).square().sum().backward()
+    for limit in (8, 1000):
+        plan = Plan("csr", 2, 16, row_limit=limit)
+        gnnsparse.spmm(a, x, weights, plan=plan)
+        gnnsparse.spmm(a, x, weights, reduce="max", plan=plan)
+        gnnsparse.sddmm(a, q, x, plan=plan)
+
+
 def panels(a: gnnsparse.SparseOperand) -> None:
     for height, limit, width in ((16, 1, 5), (32, 1, 72), (16, 100, 136), (32, 100, 9)):
         x = torch.randn(a.shape[1], width, device="cuda")
@@ -74,6 +88,8 @@ def all_products() -> None:
             a = gnnsparse.prepare(graph, precision=precision, format=name, cache=False)
             for width in (5, 40):
                 products(a, width)
+        for count, width in ((3, 5), (2, 16), (16, 1)):
+            heads(a, count, width)
         square = random_graph(70, 70, 0.1, weighted=False, hubs=1).to("cuda")
         a = gnnsparse.prepare(square, precision=precision, values="gcn", reorder="degree", cache=False)
         products(a, 136)
@@ -85,6 +101,8 @@ def all_products() -> None:
         # Of packed values: more than one vector a lane.
         panels(gnnsparse.prepare(random_graph(70, 150, 0.9).to("cuda"), precision=precision, cache=False))
     products(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 16)
+    heads(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 3, 16)
+    heads(gnnsparse.prepare(long_rows(), precision="fp32", cache=False).T, 3, 5)
 
 
 def all_attention() -> None:

@@ -13,6 +13,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests.attention_oracle import exact, make_case, plain, run
 from tests.helpers import ROUNDING, at_nonzeros, dense_matrix, make, plain_product, product_scale
+from tests.reductions import compare, on_grid
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])
@@ -77,6 +78,23 @@ def test_edge_softmax(isa: str) -> None:
     # Each weight for itself, however small: the logarithm is near minus the score's distance from the top.
     some = plain > torch.finfo(torch.float32).tiny
     assert_accurate(*(torch.where(some, p, 1.0).log() for p in (got, plain, exact)))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("shape", [(1, 70), (2, 16), (16, 1), (3, 5), (20, 4), (4, 32), (5, 17)])
+def test_heads(isa: str, precision: Precision, shape: tuple[int, int]) -> None:
+    """Heads of whole vectors and of parts of them; the maximum; the gradients of both."""
+    a = make(random_graph(40, 60, 0.1, hubs=1, empty_rows=0.2), "cpu", precision=precision)
+    q, x = on_grid(40, *shape), on_grid(60, *shape, seed=1)
+    values = on_grid(a.nnz, shape[0], seed=2, step=0.5)
+    assert _native.cpu_isa() == isa
+    for reduce in ("sum", "mean", "max", "min"):
+        compare(gnnsparse.spmm, a, [x, values], reduce=reduce)
+        compare(gnnsparse.spmm, a, [x, values[:, 0]], reduce=reduce)
+        compare(gnnsparse.spmm, a, [x.flatten(1)], reduce=reduce)
+    compare(gnnsparse.sddmm, a, [q, x])
+    compare(gnnsparse.edge_softmax, a, [values])
 
 
 @pytest.mark.parametrize("d", [1, 5, 16, 33, 100])

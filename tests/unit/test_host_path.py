@@ -138,7 +138,7 @@ def test_arguments_that_no_longer_fit_are_refused_after_a_good_call() -> None:
         _ = gnnsparse.sddmm(a, torch.randn(30, 8), x)
     for wrong, message in (
         (torch.randn(39, 8), "x: has shape"),
-        (torch.randn(40, 8, 1), "x: has shape"),
+        (torch.randn(40, 8, 1, 1), "x: has shape"),
         (x.to("meta"), "x: is on meta"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -43,8 +43,13 @@ from tests.native_calls import (
     problem,
     row_grads,
     sddmm,
+    sddmm_heads,
+    softmax_heads,
+    softmax_heads_grad,
     split,
     spmm,
+    spmm_extreme,
+    spmm_heads,
     transposed,
 )  # fmt: skip
 
@@ -70,6 +75,30 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("row_scale: has .* bytes", spmm, {"row_scale": torch.zeros(5)}),
     ("row_scale: is not on the CPU", spmm, {"row_scale": torch.zeros(6, device="meta")}),
     ("threads: must be at least 1", spmm, {"threads": 0}),
+    ("x: has shape", spmm_heads, {"x": torch.zeros(5, 5)}),
+    ("x: has int64", spmm_heads, {"x": longs(30).view(5, 6)}),
+    ("y: has shape", spmm_heads, {"y": torch.zeros(6, 5)}),
+    ("heads: must be at least 1", spmm_heads, {"heads": 0}),
+    ("width: must be at least 1", spmm_heads, {"width": -1}),
+    ("heads: and width have a product", spmm_heads, {"heads": 2**20, "width": 2**20}),
+    ("heads: has sizes whose product", spmm_heads, {"heads": HUGE, "width": HUGE}),
+    ("values: has .* bytes", spmm_heads, {"values": torch.zeros(NNZ)}),
+    ("row_scale: has .* bytes", spmm_heads, {"row_scale": torch.zeros(5)}),
+    ("winners: has .* bytes", spmm_heads, {"winners": ints(29)}),
+    ("winners: has int64", spmm_heads, {"winners": longs(36)}),
+    ("winners: has .* bytes", spmm_extreme, {"winners": ints(35)}),
+    ("winners: is None", spmm_extreme, {"winners": None}),
+    ("values: has float16", spmm_extreme, {"values": torch.zeros(NNZ, 2).half()}),
+    ("threads: must be at least 1", spmm_extreme, {"threads": 0}),
+    ("k: must have the dtype of q", sddmm_heads, {"k": torch.zeros(5, 6).half()}),
+    ("q: has shape", sddmm_heads, {"q": torch.zeros(5, 6)}),
+    ("out: has .* bytes", sddmm_heads, {"out": torch.zeros(NNZ)}),
+    ("winners: has .* bytes", sddmm_heads, {"winners": ints(35)}),
+    ("scores: has .* bytes", softmax_heads, {"heads": 3}),
+    ("heads: must be at least 1", softmax_heads, {"heads": 0}),
+    ("out: has .* bytes", softmax_heads, {"out": torch.zeros(NNZ)}),
+    ("grad: has .* bytes", softmax_heads_grad, {"grad": torch.zeros(NNZ)}),
+    ("grad: is None", softmax_heads_grad, {"grad": None}),
     ("threads: must be at most", spmm, {"threads": 2**30}),
     ("q: has shape", sddmm, {"q": torch.zeros(5, 4)}),
     ("k: has shape", sddmm, {"k": torch.zeros(5, 3)}),
@@ -338,11 +367,15 @@ def test_a_handle_keeps_its_tensors_alive(
     assert alive() is None
 
 
-ARRAYS = [
-    None, longs(0), longs(7), longs(6), ints(6), ints(NNZ), longs(NNZ), torch.zeros(NNZ), torch.zeros(12),
-    torch.zeros(NNZ).half(), torch.zeros(64, dtype=torch.uint8), torch.zeros(0), ints(1 << 10)[::2],
-    torch.zeros(6, device="meta"), 0, 8, "x",
-]  # fmt: skip
+def new_arrays() -> list[Any]:
+    """Of every dtype and length, made anew: indices that another call has written are not to be trusted."""
+    return [
+        None, longs(0), longs(7), longs(6), ints(6), ints(NNZ), longs(NNZ), torch.zeros(NNZ), torch.zeros(12),
+        torch.zeros(NNZ).half(), torch.zeros(64, dtype=torch.uint8), torch.zeros(0), ints(1 << 10)[::2],
+        torch.zeros(6, device="meta"), 0, 8, "x",
+    ]  # fmt: skip
+
+
 NUMBERS = [-HUGE, -1, 0, 1, 2, 5, 8, 2**31, HUGE, 1.5, None]
 HANDLES = [
     CSR.view, SQUARE.view, dense(5, 4), dense(6, 4), heads(6), heads(5), _native.Heads(),
@@ -361,7 +394,7 @@ def test_any_arguments_end_in_a_result_or_an_error(seed: int) -> None:
     for _ in range(400):
         function = draw.choice(GOOD)
         names = draw.choices(arguments[function], k=2)
-        changed = {name: draw.choice(ARRAYS + NUMBERS + HANDLES) for name in names}
+        changed = {name: draw.choice(new_arrays() + NUMBERS + HANDLES) for name in names}
         try:
             function(**changed)
         except (ValueError, TypeError, MemoryError):

@@ -103,6 +103,20 @@ def test_attention(graph: SparseGraph, precision: str) -> None:
     assert_same_bits(lambda: run(a, case))
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_heads(graph: SparseGraph, reduce: str) -> None:
+    a = make(graph, "cpu", precision="fp16")
+    q, x, values = torch.randn(2000, 3, 20), torch.randn(1500, 3, 20), torch.randn(a.nnz, 3)
+
+    def results() -> list[torch.Tensor]:
+        leaves = [t.clone().requires_grad_() for t in (q, x, values)]
+        y = gnnsparse.spmm(a, leaves[1], leaves[2], reduce=reduce)
+        p = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, leaves[0], leaves[1]))
+        return [y, p, *torch.autograd.grad(y.square().sum() + p.square().sum(), leaves)]
+
+    assert_same_bits(results)
+
+
 def test_errors_are_found_by_every_thread() -> None:
     indptr, indices = torch.arange(0, 100_001, 10), torch.arange(100_000) % 7_000
     for count in (1, 2, 5):

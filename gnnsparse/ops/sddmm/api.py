@@ -7,7 +7,7 @@ import torch
 from gnnsparse.errors import bad_value
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import (
-    check_dense,
+    check_features,
     check_operand,
     exact_rounded,
     form_of,
@@ -16,7 +16,7 @@ from gnnsparse.ops.common import (
     resolve_impl,
 )
 from gnnsparse.ops.sddmm import reference
-from gnnsparse.ops.sddmm.schema import backend, transformed, with_grad
+from gnnsparse.ops.sddmm.schema import bind, transformed, with_grad
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.transforms import is_direct
@@ -39,14 +39,15 @@ def sddmm(
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, n].
-        q: [m, d], float32, float16 or bfloat16, any strides, on A's device.
-        k: [n, d], float32, float16 or bfloat16, any strides, on A's device.
+        q: [m, d] or [m, heads, d], float32, float16 or bfloat16, any strides, on A's device.
+        k: [n, d] or [n, heads, d], float32, float16 or bfloat16, any strides, on A's device.
         impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
             float64 as well).
-        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan.
+        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan. With
+            heads the csr kernel alone can run.
 
     Returns:
-        [nnz] in A's own order and the dtype of q, which `spmm` accepts as `values`.
+        [nnz] or [nnz, heads] in A's own order and the dtype of q, which `spmm` accepts as `values`.
 
     Raises:
         TypeError: an argument is of another type or dtype.
@@ -64,18 +65,22 @@ def sddmm(
     kind = resolve_impl(impl, A)
     if plan is not None:
         kernel_of("sddmm", plan)
-    q = check_dense("q", q, A, A.shape[0], kind)
-    k = check_dense("k", k, A, A.shape[1], kind)
-    if q.shape[1] != k.shape[1]:
+    q = check_features("q", q, A, A.shape[0], kind)
+    k = check_features("k", k, A, A.shape[1], kind)
+    if q.dim() == 2 and k.dim() == 2 and q.shape[1] != k.shape[1]:
         bad_value("k", f"has {k.shape[1]} columns; accepted: {q.shape[1]}, as q")
+    if q.shape[1:] != k.shape[1:]:
+        bad_value("k", f"has shape {tuple(k.shape)}; accepted: {(A.shape[1], *q.shape[1:])}, as q")
     if kind == "reference":
         rounded = exact_rounded(q, A.precision), exact_rounded(k, A.precision)
         return reference.sddmm(A.indices(), *rounded).to(q.dtype)
+    if q.dim() == 3 and q.shape[1] == 1:
+        return sddmm(A, q[:, 0], k[:, 0], impl=impl, plan=plan)[:, None]
     if not is_plain(q, k):
         return torch.ops.gnnsparse.sddmm(q, k, A.handle)
     if not quick:
         return transformed(q, k, A.handle, plan)
-    run = backend(q.device).bind(A.kernels, q.shape[1], q.dtype, plan)
+    run = bind(A.kernels, q, plan)
     if known is not None and None not in known:
         A.kernels.accepted[known] = run
     return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)

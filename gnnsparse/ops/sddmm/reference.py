@@ -12,10 +12,10 @@ def sddmm(index: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor
 
     Args:
         index: (row, column) of each nonzero, int64 [2, nnz].
-        q: [rows, d].
-        k: [cols, d].
+        q: [rows, d], or [rows, heads, d].
+        k: [cols, d], or [cols, heads, d].
 
     Returns:
-        [nnz] in the dtype of q.
+        [nnz], or [nnz, heads], in the dtype of q.
     """
-    return (q.index_select(0, index[0]) * k.index_select(0, index[1])).sum(1)
+    return (q.index_select(0, index[0]) * k.index_select(0, index[1])).sum(-1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from gnnsparse.cuda_path import path
-from gnnsparse.kernel_cache import SddmmCall
+from gnnsparse.kernel_cache import KernelCache, SddmmCall
 from gnnsparse.operand import SparseOperand, operand_of
-from gnnsparse.ops import operators
+from gnnsparse.ops import heads_cpu, heads_cuda, operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.sddmm import cpu, cuda
@@ -18,22 +17,31 @@ from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
 from gnnsparse.transforms import alive, enclosed, settled
 
-__all__ = ["backend", "transformed", "with_grad"]
+__all__ = ["bind", "transformed", "with_grad"]
 
 
-def backend(device: torch.device) -> ModuleType:
-    """Returns the module (sddmm.cpu or sddmm.cuda) whose `bind` serves a device."""
-    return cuda if path().takes(device) else cpu
+def bind(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> SddmmCall:
+    """Returns a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.
+
+    Args:
+        kernels: cache of the operand.
+        q: [m, d], or [m, heads, d].
+        plan: the plan to run by; None: the operand's own.
+    """
+    on_gpu = path().takes(q.device)
+    if q.dim() == 3:
+        by_head = (heads_cuda if on_gpu else heads_cpu).sddmm
+        return lambda q, k: by_head(kernels, q, k, None, plan)
+    make = cuda.bind if on_gpu else cpu.bind
+    return make(kernels, q.shape[1], q.dtype, plan)
 
 
 def _run(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
-    a = operators.sddmm(q, k, operand)
-    result: torch.Tensor = backend(q.device).bind(a.kernels, q.shape[1], q.dtype)(q, k)
-    return result
+    return bind(operators.sddmm(q, k, operand).kernels, q)(q, k)
 
 
 def _fake(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:
-    return q.new_empty(operators.sddmm(q, k, operand).nnz)
+    return q.new_empty(operators.sddmm(q, k, operand).nnz, *q.shape[1:-1])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -84,7 +92,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(q: torch.Tensor, k: torch.Tensor, handle: int, plan: Plan | None) -> Any:
-        run = backend(q.device).bind(operand_of(handle).kernels, q.shape[1], q.dtype, plan)
+        run = bind(operand_of(handle).kernels, q, plan)
         return run(settled(q), settled(k))
 
     @staticmethod

@@ -26,12 +26,13 @@ def edge_softmax(
 
     Args:
         A: operand made by `gnnsparse.prepare`. Its weights are ignored.
-        scores: [nnz] in A's own order, float32, float16 or bfloat16, on A's device. -inf masks an edge.
+        scores: [nnz] or [nnz, heads] in A's own order, float32, float16 or bfloat16, on A's device. Each head
+            has a softmax of its own. -inf masks an edge.
         impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
             float64 as well).
 
     Returns:
-        [nnz] in the order and dtype of scores. A row whose scores are all -inf gives zeros.
+        [nnz] or [nnz, heads], in the order and dtype of scores. A row whose scores are all -inf gives zeros.
 
     Raises:
         TypeError: an argument is of another type or dtype.
@@ -46,7 +47,7 @@ def edge_softmax(
             return with_grad(scores, A.handle) if needs_grad(scores) else run(A.kernels, scores)
     check_operand(A)
     kind = resolve_impl(impl, A)
-    scores = check_edges("scores", scores, A, kind)
+    scores = check_edges("scores", scores, A, kind, any_heads=True)
     if kind == "reference":
         exact = scores if scores.dtype == torch.float64 else scores.float()
         return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)

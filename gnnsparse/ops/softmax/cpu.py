@@ -11,20 +11,30 @@ __all__ = ["edge_softmax", "edge_softmax_grad"]
 
 
 def edge_softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
-    """Computes the softmax of scores [nnz] over the nonzeros of each row, in float32.
+    """Computes the softmax of scores [nnz] or [nnz, heads] over the nonzeros of each row, in float32.
 
     Returns:
-        [nnz] in the dtype of the scores.
+        [nnz] or [nnz, heads] in the dtype of the scores.
     """
+    if scores.numel() == 0:
+        return torch.empty_like(scores)
     scores32 = scores.float().contiguous()
-    out = torch.empty_like(scores32)
-    _native.cpu_softmax(kernels.csr.view, scores32, out, torch.get_num_threads())
+    out, threads = torch.empty_like(scores32), torch.get_num_threads()
+    if scores.dim() == 2:
+        _native.cpu_softmax_heads(kernels.csr.view, scores32, scores.shape[1], out, threads)
+    else:
+        _native.cpu_softmax(kernels.csr.view, scores32, out, threads)
     return out.to(scores.dtype)
 
 
 def edge_softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """Computes the gradient of the scores, [nnz], from the softmax [nnz] and its gradient [nnz]."""
+    """Computes the gradient of the scores from the softmax and its gradient, [nnz] or [nnz, heads]."""
+    if grad.numel() == 0:
+        return torch.empty_like(weights)
     weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
-    out = torch.empty_like(grad32)
-    _native.cpu_softmax_grad(kernels.csr.view, weights32, grad32, out, torch.get_num_threads())
+    out, threads, view = torch.empty_like(grad32), torch.get_num_threads(), kernels.csr.view
+    if grad.dim() == 2:
+        _native.cpu_softmax_heads_grad(view, weights32, grad32, grad.shape[1], out, threads)
+    else:
+        _native.cpu_softmax_grad(view, weights32, grad32, out, threads)
     return out.to(weights.dtype)

@@ -61,7 +61,7 @@ def times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tenso
     The Jacobian of the softmax is symmetric: `d` may be a gradient of p or a tangent of the scores.
     """
     row, p, d = operand.indices()[0], weights.float(), d.float()
-    inner = p.new_zeros(operand.shape[0]).index_add(0, row, p * d)
+    inner = p.new_zeros(operand.shape[0], *p.shape[1:]).index_add(0, row, p * d)
     return (p * (d - inner[row])).to(weights.dtype)
 
 

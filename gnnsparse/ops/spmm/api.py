@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from gnnsparse.errors import check_choice
 from gnnsparse.operand import SparseOperand, bind_matmul
 from gnnsparse.ops.common import (
-    check_dense,
     check_edges,
+    check_features,
     check_operand,
     exact_rounded,
     form_of,
@@ -16,7 +17,8 @@ from gnnsparse.ops.common import (
     resolve_impl,
 )
 from gnnsparse.ops.spmm import reference
-from gnnsparse.ops.spmm.schema import backend, transformed, with_grad
+from gnnsparse.ops.spmm.extreme import extreme
+from gnnsparse.ops.spmm.schema import bind, transformed, with_grad
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
@@ -26,7 +28,11 @@ from gnnsparse.transforms import is_direct, outside
 __all__ = ["spmm"]
 
 
-def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+#: What `reduce=` accepts.
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str) -> torch.Tensor:
     kernels = a.kernels
     if values is None:
         own = kernels.values
@@ -38,7 +44,7 @@ def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None) -
     else:
         weights = exact_rounded(values, a.precision)
     dense = exact_rounded(x, a.precision)
-    return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0]).to(x.dtype)
+    return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
 
 
 def spmm(
@@ -46,6 +52,7 @@ def spmm(
     x: torch.Tensor,
     values: torch.Tensor | None = None,
     *,
+    reduce: str = "sum",
     impl: str = "auto",
     plan: Plan | None = None,
 ) -> torch.Tensor:
@@ -53,51 +60,72 @@ def spmm(
 
     Operands are rounded to the precision of A, sums are float32, and every run gives bitwise equal results.
     It has forward-mode derivatives too, and composes with torch.func. torch.vmap over x alone is one product
-    with more columns; over values it is a product for each entry of the batch.
+    with more columns; over values, or of a maximum, it is a product for each entry of the batch.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, k].
-        x: [k, n] or [k], float32, float16 or bfloat16, any strides, on A's device.
-        values: [nnz], float32, float16 or bfloat16, one value for each nonzero in A's own order, used in
-            place of A's weights; None: A's weights.
+        x: [k, n], [k, heads, d] or [k], float32, float16 or bfloat16, any strides, on A's device.
+        values: [nnz], or [nnz, heads] with x [k, heads, d]; float32, float16 or bfloat16, one value for each
+            nonzero (and head) in A's own order, used in place of A's weights; None: A's weights.
+        reduce: what becomes of the products weight * x of a row. "sum" adds them; "mean" divides the sum by
+            the number of the row's nonzeros; "max" and "min" take the largest or smallest of each feature,
+            where NaN counts as both. Rows without nonzeros are 0. The gradient of a maximum goes to the
+            nonzero that gave it, the first in A's order among equals. Edges that were merged are one nonzero,
+            whose weight is the sum of theirs.
         impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
             float64 as well).
-        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan.
+        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan. With a
+            value for each head, "max" and "min" the csr kernel alone can run.
 
     Returns:
-        [m, n] or [m] in the dtype of x.
+        [m, n], [m, heads, d] or [m] in the dtype of x.
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or `impl` or `plan` can't run there.
+        ValueError: a shape or a device does not go with A, or `reduce`, `impl` or `plan` can't run there.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
+    mean = type(reduce) is str and reduce == "mean"
     own_plan = plan is None and type(impl) is str and impl == "auto"
-    if own_plan and quick and type(A) is SparseOperand:
+    if (
+        own_plan
+        and quick
+        and type(A) is SparseOperand
+        and (mean or (type(reduce) is str and reduce == "sum"))
+    ):
         # If arguments of equal form have passed all checks before, their bound call is reused.
-        known = "spmm", form_of(x), "own" if values is None else form_of(values)
+        known = "spmm", reduce, form_of(x), "own" if values is None else form_of(values)
         if (run := A.kernels.accepted.get(known)) is not None:
-            return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
+            return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)
     check_operand(A)
     kind = resolve_impl(impl, A)
+    check_choice("reduce", reduce, REDUCTIONS)
     if plan is not None:
         kernel_of("spmm", plan)
     if isinstance(x, torch.Tensor) and x.dim() == 1:
-        return spmm(A, x[:, None], values, impl=impl, plan=plan)[:, 0].contiguous()
-    x = check_dense("x", x, A, A.shape[1], kind)
+        return spmm(A, x[:, None], values, reduce=reduce, impl=impl, plan=plan)[:, 0].contiguous()
+    x = check_features("x", x, A, A.shape[1], kind)
     if values is not None:
-        values = check_edges("values", values, A, kind)
+        heads = x.shape[1] if x.dim() == 3 else None
+        values = check_edges("values", values, A, kind, heads=heads)
     if kind == "reference":
-        return _reference(A, x, values)
+        return _reference(A, x, values, reduce)
+    if x.dim() == 3 and (values is None or values.dim() == 1 or values.shape[1] == 1):
+        # The same weight in every head: heads are columns.
+        shared = values if values is None or values.dim() == 1 else values[:, 0]
+        y = spmm(A, x.flatten(1), shared, reduce=reduce, impl=impl, plan=plan)
+        return y.unflatten(1, x.shape[1:])
+    if reduce in ("max", "min"):
+        return extreme(A, x, values, reduce == "max", plan)
     if not is_plain(x, values):
-        return torch.ops.gnnsparse.spmm(x, values, A.handle)
+        return torch.ops.gnnsparse.spmm(x, values, A.handle, mean)
     if not quick:
-        return transformed(x, values, A.handle, plan)
-    run = backend(x.device).bind(A.kernels, x.shape[1], x.dtype, values is not None, plan)
+        return transformed(x, values, A.handle, mean, plan)
+    run = bind(A.kernels, x, values, plan, mean)
     if known is not None and None not in known:
         A.kernels.accepted[known] = run
-    return with_grad(x, values, A.handle, run) if needs_grad(x, values) else run(x, values)
+    return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)
 
 
 bind_matmul(spmm)

@@ -22,8 +22,9 @@ __all__ = ["bind"]
 
 
 def bind(
-    kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None
-) -> SpmmCall:
+    kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None,
+    mean: bool = False,
+) -> SpmmCall:  # fmt: skip
     """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None) -> y.
 
     All arguments that do not depend on the tensors are prepared here. `kernels` keeps the function, because
@@ -35,6 +36,7 @@ def bind(
         dtype: dtype of X and y.
         edge_values: whether values are given in the call, in place of the operand's weights.
         plan: the plan to run by; None: the operand's own.
+        mean: whether a row's sum is divided by its number of nonzeros.
 
     Raises:
         ValueError: `plan` can't run for this operand.
@@ -48,10 +50,10 @@ def bind(
             rows = kernels.csr.rows
             return lambda x, values: x.new_zeros(rows, width)
         chosen = plan or kernels.plan_of(product)
-        run = _BINDERS[type(chosen)](kernels, chosen, product, dtype)
+        run = _BINDERS[type(chosen)](kernels, chosen, product, mean)
         return on_its_device(kernels.csr.device, run)
 
-    return kernels.kept.get(BoundCall(product, dtype, plan), make)
+    return kernels.kept.get(BoundCall(product, dtype, plan, mean), make)
 
 
 def _csr_product(
@@ -69,14 +71,15 @@ def _csr_product(
     return run
 
 
-def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, dtype: torch.dtype) -> SpmmCall:
+def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool) -> SpmmCall:
     precision, rows, width, row_ids = kernels.precision, kernels.csr.rows, product.width, kernels.row_ids
     own: torch.Tensor | None = None
-    col_scale = row_scale = None
+    col_scale, weighted = None, False
     if not product.edge_values and kernels.col_scale is not None and not plan.prescale:
         own = kernels.explicit_values
     elif not product.edge_values:
-        own, col_scale, row_scale = kernels.values, kernels.col_scale, kernels.row_scale
+        own, col_scale, weighted = kernels.values, kernels.col_scale, True
+    row_scale = kernels.row_factors(weighted, mean)
     load = cuda_loader(precision, width, col_scale)
     work = kernels.row_work(plan.row_limit)
     groups = kernels.row_groups(plan.group, plan.row_limit) if plan.group else None
@@ -87,21 +90,22 @@ def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, dtype: torc
         gpu, now, x_view = path(), stored, load(x)
         y = x.new_empty(rows, width)
         if values is not None:
-            now = gpu.native.StoredRows(None, row_ids, None, aligned_values(values, precision))
+            now = gpu.native.StoredRows(None, row_ids, row_scale, aligned_values(values, precision))
         multiply(now, x_view, gpu.native.Dense(y), y.device)
         return y
 
     return run
 
 
-def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: torch.dtype) -> SpmmCall:
+def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) -> SpmmCall:
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
     height, slices, width = plan.height, plan.slices, product.width
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, not plan.prescale), work.view, work.partials
     values = kernels.values
-    stored = path().native.StoredRows(None, kernels.row_ids, kernels.row_scale if values is None else None)
+    row_scale = kernels.row_factors(values is None, mean)
+    stored = path().native.StoredRows(None, kernels.row_ids, row_scale)
     rows, code, streams = kernels.csr.rows, kernels.precision.code, kernels.streams
     # The loader rounds only for panels of bits: kernels of panels with values round X themselves.
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
@@ -120,7 +124,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, dtype: 
     return run
 
 
-def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype: torch.dtype) -> SpmmCall:
+def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool) -> SpmmCall:
     blocked, precision, width = kernels.blocked, kernels.precision, product.width
     if blocked is None:
         bad_value("plan", "the window kernel needs an operand in a blocked format")
@@ -128,12 +132,12 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
     if stores_values and edge_values:
         bad_value("plan", f"{blocked.spec.name} stores no bits to place edge values by; use csr")
     weighted = not (stores_values or edge_values)
-    own, scale = (kernels.values, kernels.row_scale) if weighted else (None, None)
+    own, scale = kernels.values if weighted else None, kernels.row_factors(weighted, mean)
     work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=not edge_values)
     items, partials, window = work.view, work.partials, blocked.spec.window
     rows, indptr, row_ids = kernels.csr.rows, kernels.csr.indptr, kernels.row_ids
     load, code, streams = cuda_loader(precision, width), precision.code, kernels.streams
-    residual = _bind_residual(kernels, plan.residual, width)
+    residual = _bind_residual(kernels, plan.residual, width, mean)
     stored = path().native.StoredRows(indptr, row_ids, scale, own)
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
@@ -143,7 +147,7 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
         gpu, now = path(), stored
         y_view, partial = gpu.native.Dense(y), partial_sums(partials, window, width, y.device)
         if values is not None:
-            now = gpu.native.StoredRows(indptr, row_ids, None, aligned_values(values, precision))
+            now = gpu.native.StoredRows(indptr, row_ids, scale, aligned_values(values, precision))
         stream = streams.current()
         gpu.native.cuda_spmm_window(view, now, items, x_view, y_view, width, partial, code, stream)
         if residual is not None:
@@ -154,18 +158,20 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, dtype
 
 
 def _bind_residual(
-    kernels: KernelCache, plan: CsrPlan, width: int
+    kernels: KernelCache, plan: CsrPlan, width: int, mean: bool
 ) -> Callable[[_native.Dense, _native.Dense, torch.device], None] | None:
     """Binds the product of the rows that the format keeps out of its windows; None if there are none."""
     blocked = kernels.blocked
     if blocked is None or blocked.residual is None:
         return None
     work = kernels.residual_work(plan.row_limit)
-    rows = path().native.StoredRows(None, kernels.residual_row_ids(), None, blocked.residual_values)
+    # Values of the residual have the weights of its rows already.
+    counts = kernels.residual_counts() if mean else None
+    rows = path().native.StoredRows(None, kernels.residual_row_ids(), counts, blocked.residual_values)
     multiply = _csr_product(kernels, blocked.residual, work, None, plan, width)
     return lambda x, y, device: multiply(rows, x, y, device)
 
 
-_BINDERS: dict[type[Plan], Callable[[KernelCache, Any, Product, torch.dtype], SpmmCall]] = {
+_BINDERS: dict[type[Plan], Callable[[KernelCache, Any, Product, bool], SpmmCall]] = {
     CsrPlan: _bind_csr, PanelPlan: _bind_panel, WindowPlan: _bind_window,
 }  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from gnnsparse.cuda_path import path
-from gnnsparse.kernel_cache import SpmmCall
+from gnnsparse.kernel_cache import KernelCache, SpmmCall
 from gnnsparse.operand import SparseOperand, operand_of
-from gnnsparse.ops import operators
+from gnnsparse.ops import heads_cpu, heads_cuda, operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.spmm import cpu, cuda
@@ -18,27 +17,40 @@ from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
 from gnnsparse.transforms import alive, enclosed, settled
 
-__all__ = ["backend", "transformed", "with_grad"]
+__all__ = ["bind", "transformed", "with_grad"]
 
 
-def backend(device: torch.device) -> ModuleType:
-    """Returns the module (spmm.cpu or spmm.cuda) whose `bind` serves a device."""
-    return cuda if path().takes(device) else cpu
+def bind(
+    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None = None,
+    mean: bool = False,
+) -> SpmmCall:  # fmt: skip
+    """Returns a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
+
+    Args:
+        kernels: cache of the orientation that is multiplied.
+        x: [k, n], or [k, heads, d] with values for each head.
+        values: [nnz], [nnz, heads] or None.
+        plan: the plan to run by; None: the operand's own.
+        mean: whether a row's sum is divided by its number of nonzeros.
+    """
+    on_gpu = path().takes(x.device)
+    if x.dim() == 3:
+        by_head = (heads_cuda if on_gpu else heads_cpu).spmm
+        return lambda x, values: by_head(kernels, x, values, mean, plan)
+    make = cuda.bind if on_gpu else cpu.bind
+    return make(kernels, x.shape[1], x.dtype, values is not None, plan, mean)
 
 
-def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
-    a = operators.spmm(x, values, operand)
-    call = backend(x.device).bind(a.kernels, x.shape[1], x.dtype, values is not None)
-    result: torch.Tensor = call(x, values)
-    return result
+def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False) -> torch.Tensor:
+    return bind(operators.spmm(x, values, operand).kernels, x, values, None, mean)(x, values)
 
 
-def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int) -> torch.Tensor:
-    return x.new_empty(operators.spmm(x, values, operand).shape[0], x.shape[1])
+def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False) -> torch.Tensor:
+    return x.new_empty(operators.spmm(x, values, operand).shape[0], *x.shape[1:])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    x, values, handle = inputs[:3]
+    x, values, handle, ctx.mean = inputs[:4]
     ctx.operand = operand_of(handle)
     ctx.x_dtype = x.dtype
     needs_x = values is not None and values.requires_grad
@@ -46,21 +58,26 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
-    """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A."""
+    """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A.
+
+    For a mean, rows of dY are divided by the numbers of nonzeros first.
+    """
     x, values = alive(ctx.saved_tensors)
     operand: SparseOperand = ctx.operand
     grad = grad.contiguous()  # autograd may pass an expanded tensor, with strides of 0
+    if ctx.mean:
+        grad = use.divide_by_counts(operand, grad)
     grad_x = grad_values = None
     if ctx.needs_input_grad[0]:
         values_t = None if values is None else use.transpose_values(operand, values)
         grad_x = use.spmm(operand.T, grad, values_t).to(ctx.x_dtype)
     if values is not None and ctx.needs_input_grad[1]:
         grad_values = use.sddmm(operand, grad, x).to(values.dtype)
-    return grad_x, grad_values, None
+    return grad_x, grad_values, None, None
 
 
 register(
-    "spmm(Tensor x, Tensor? values, int operand) -> Tensor",
+    "spmm(Tensor x, Tensor? values, int operand, bool mean=False) -> Tensor",
     _run,
     _fake,
     _setup,
@@ -70,7 +87,7 @@ register(
 
 class _Spmm(torch.autograd.Function):
     @staticmethod
-    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, run: SpmmCall) -> Any:
+    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, mean: bool, run: SpmmCall) -> Any:
         return run(x, values)
 
     setup_context = staticmethod(_setup)
@@ -80,7 +97,7 @@ class _Spmm(torch.autograd.Function):
         return *_grad(ctx, grad, eager(grad)), None
 
 
-#: (x, values or None, the operand's handle, the bound call) -> y, recorded by autograd.
+#: (x, values or None, the operand's handle, whether it is a mean, the bound call) -> y, recorded by autograd.
 with_grad = direct(_Spmm)
 
 
@@ -88,14 +105,15 @@ class _Transformed(torch.autograd.Function):
     """SpMM with rules for every transform; `forward` sees the tensors that are left when all are undone."""
 
     @staticmethod
-    def forward(x: torch.Tensor, values: torch.Tensor | None, handle: int, plan: Plan | None) -> Any:
-        bind = backend(x.device).bind
-        run = bind(operand_of(handle).kernels, x.shape[1], x.dtype, values is not None, plan)
+    def forward(
+        x: torch.Tensor, values: torch.Tensor | None, handle: int, mean: bool, plan: Plan | None
+    ) -> Any:
+        run = bind(operand_of(handle).kernels, x, values, plan, mean)
         return run(settled(x), None if values is None else settled(values))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, values, handle, ctx.plan = inputs
+        x, values, handle, ctx.mean, ctx.plan = inputs
         ctx.operand = operand_of(handle)
         ctx.x_dtype = x.dtype
         ctx.save_for_backward(x, values)
@@ -110,26 +128,34 @@ class _Transformed(torch.autograd.Function):
     def jvp(ctx: Any, saved: Any, dx: torch.Tensor | None, dvalues: torch.Tensor | None, *_: Any) -> Any:
         """Computes A(values) dX + A(dvalues) X."""
         x, values = saved
+        reduce = "mean" if ctx.mean else "sum"
         terms = []
         if dx is not None:
-            terms.append(eager().spmm(ctx.operand, dx, values, plan=ctx.plan))
+            terms.append(eager().spmm(ctx.operand, dx, values, reduce=reduce, plan=ctx.plan))
         if dvalues is not None:
-            terms.append(eager().spmm(ctx.operand, x, dvalues))
+            terms.append(eager().spmm(ctx.operand, x, dvalues, reduce=reduce))
         return sum(terms[1:], terms[0])
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[Any, ...], x: torch.Tensor, values: torch.Tensor | None,
-        handle: int, plan: Plan | None,
+        handle: int, mean: bool, plan: Plan | None,
     ) -> Any:  # fmt: skip
         """Folds a batch of X into its columns; multiplies one by one if the values are a batch."""
-        operand = operand_of(handle)
+        operand, reduce = operand_of(handle), "mean" if mean else "sum"
+
+        def multiply(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+            return eager().spmm(operand, x, values, reduce=reduce, plan=plan)
+
         if in_dims[1] is not None:
-            return loop(info, in_dims[:2], lambda x, v: eager().spmm(operand, x, v, plan=plan), x, values)
+            return loop(info, in_dims[:2], multiply, x, values)
+        if values is not None and values.dim() == 2:  # of each head: a batch widens the heads
+            x = x.movedim(in_dims[0], 2)
+            return multiply(x.flatten(2), values).unflatten(2, x.shape[2:]), 2
         x = x.movedim(in_dims[0], 1)
-        y = eager().spmm(operand, x.flatten(1), values, plan=plan)
-        return y.unflatten(1, x.shape[1:]), 1
+        return multiply(x.flatten(1), values).unflatten(1, x.shape[1:]), 1
 
 
-#: (x, values or None, the operand's handle, a plan or None) -> y, inside torch.func and forward-mode AD.
+#: (x, values or None, the operand's handle, whether it is a mean, a plan or None) -> y, inside torch.func
+#: and forward-mode AD.
 transformed = _Transformed.apply

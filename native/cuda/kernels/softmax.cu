@@ -1,5 +1,7 @@
 // Softmax over the nonzeros of each row, and its gradient. A group of lanes takes a row, a block
 // takes a long one; a row's scores are read from L1 or L2 after the first pass.
+#include <algorithm>
+
 #include "device/launch.cuh"
 
 namespace gnnsparse::cuda {
@@ -18,14 +20,17 @@ struct Max {
   __device__ static float apply(float a, float b) { return a > b || a != a ? a : b; }
 };
 
-// `lanes` neighbouring lanes of a warp.
+// `lanes` neighbouring lanes of a warp, of which `heads` (both powers of two) take a nonzero's
+// heads.
 struct LaneGroup {
   int lanes;
-  __device__ int rank() const { return threadIdx.x % lanes; }
-  __device__ int size() const { return lanes; }
+  int heads;
+  __device__ int rank() const { return threadIdx.x % lanes / heads; }
+  __device__ int size() const { return lanes / heads; }
+  __device__ int head() const { return threadIdx.x % heads; }
   template <class Op>
   __device__ float reduce(float v) const {
-    for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    for (int offset = lanes / 2; offset >= heads; offset /= 2) {
       v = Op::apply(v, __shfl_xor_sync(0xffffffffu, v, offset));
     }
     return v;
@@ -33,64 +38,77 @@ struct LaneGroup {
 };
 
 struct BlockGroup {
-  __device__ int rank() const { return threadIdx.x; }
-  __device__ int size() const { return kThreads; }
+  int heads;
+  __device__ int rank() const { return threadIdx.x / heads; }
+  __device__ int size() const { return kThreads / heads; }
+  __device__ int head() const { return threadIdx.x % heads; }
   template <class Op>
   __device__ float reduce(float v) const {
-    __shared__ float parts[kThreads / kWarpSize];
-    v = LaneGroup{kWarpSize}.reduce<Op>(v);
+    __shared__ float parts[kThreads / kWarpSize][kWarpSize];
+    v = LaneGroup{kWarpSize, heads}.reduce<Op>(v);
     __syncthreads();  // the parts of an earlier reduction have been read
-    if (threadIdx.x % kWarpSize == 0) parts[threadIdx.x / kWarpSize] = v;
+    if (threadIdx.x % kWarpSize < heads) parts[threadIdx.x / kWarpSize][head()] = v;
     __syncthreads();
     v = Op::kNeutral;
-    for (int i = 0; i < kThreads / kWarpSize; ++i) v = Op::apply(v, parts[i]);
+    for (int i = 0; i < kThreads / kWarpSize; ++i) v = Op::apply(v, parts[i][head()]);
     return v;
   }
 };
 
+// The softmax of one head of a row. `p` and what follows are of that head; a lane whose head does
+// not exist has no nonzeros.
 template <class Group>
-__device__ void softmax_row(const Softmax& p, const Group& group, int64_t begin, int64_t end) {
+__device__ void softmax_row(const Softmax& p, const Group& group, int64_t head, int64_t begin,
+                            int64_t end) {
+  const float* scores = p.scores + head;
+  float* out = p.out + head;
   float top = Max::kNeutral;
   for (int64_t e = begin + group.rank(); e < end; e += group.size()) {
-    top = Max::apply(top, p.scores[e]);
+    top = Max::apply(top, scores[e * p.heads]);
   }
   top = group.template reduce<Max>(top);
   if (top == Max::kNeutral) top = 0.0f;  // only -inf: every weight is 0
   float total = 0.0f;
   for (int64_t e = begin + group.rank(); e < end; e += group.size()) {
-    total += expf(p.scores[e] - top);
+    total += expf(scores[e * p.heads] - top);
   }
   total = group.template reduce<Sum>(total);
   const float scale = total == 0.0f ? 0.0f : 1.0f / total;
   for (int64_t e = begin + group.rank(); e < end; e += group.size()) {
-    p.out[e] = expf(p.scores[e] - top) * scale;
+    out[e * p.heads] = expf(scores[e * p.heads] - top) * scale;
   }
 }
 
 template <class Group>
-__device__ void softmax_grad_row(const Softmax& p, const Group& group, int64_t begin, int64_t end) {
+__device__ void softmax_grad_row(const Softmax& p, const Group& group, int64_t head, int64_t begin,
+                                 int64_t end) {
+  const float* weights = p.scores + head;
+  const float* grad = p.grad + head;
   float inner = 0.0f;
   for (int64_t e = begin + group.rank(); e < end; e += group.size()) {
-    inner += p.scores[e] * p.grad[e];
+    inner += weights[e * p.heads] * grad[e * p.heads];
   }
   inner = group.template reduce<Sum>(inner);
   for (int64_t e = begin + group.rank(); e < end; e += group.size()) {
-    p.out[e] = p.scores[e] * (p.grad[e] - inner);
+    p.out[e * p.heads + head] = weights[e * p.heads] * (grad[e * p.heads] - inner);
   }
 }
 
+// Heads that a group does not take at a time are blocks of their own along y.
 template <bool kBackward, class Group>
 __device__ void row(const Softmax& p, const Group& group, int64_t begin, int64_t end) {
+  const int64_t head = int64_t{blockIdx.y} * group.heads + group.head();
+  if (head >= p.heads) end = begin;
   if constexpr (kBackward) {
-    softmax_grad_row(p, group, begin, end);
+    softmax_grad_row(p, group, head, begin, end);
   } else {
-    softmax_row(p, group, begin, end);
+    softmax_row(p, group, head, begin, end);
   }
 }
 
 template <bool kBackward>
 __global__ void __launch_bounds__(kThreads)
-    rows_kernel(const __grid_constant__ Softmax p, int lanes) {
+    rows_kernel(const __grid_constant__ Softmax p, int lanes, int heads) {
   const int64_t r = int64_t{blockIdx.x} * (kThreads / lanes) + threadIdx.x / lanes;
   int64_t begin = 0;
   int64_t end = 0;
@@ -99,24 +117,28 @@ __global__ void __launch_bounds__(kThreads)
     end = p.a.indptr[r + 1];
     if (end - begin > p.row_limit) end = begin;  // a block of its own takes it
   }
-  row<kBackward>(p, LaneGroup{lanes}, begin, end);
+  row<kBackward>(p, LaneGroup{lanes, heads}, begin, end);
 }
 
 template <bool kBackward>
-__global__ void __launch_bounds__(kThreads) long_rows_kernel(const __grid_constant__ Softmax p) {
+__global__ void __launch_bounds__(kThreads)
+    long_rows_kernel(const __grid_constant__ Softmax p, int heads) {
   const int64_t r = p.work.cuts[blockIdx.x].index;
-  row<kBackward>(p, BlockGroup{}, p.a.indptr[r], p.a.indptr[r + 1]);
+  row<kBackward>(p, BlockGroup{heads}, p.a.indptr[r], p.a.indptr[r + 1]);
 }
 
 template <bool kBackward>
 void run(const Softmax& p, Stream stream) {
   const char* call = kBackward ? "softmax_grad" : "softmax";
-  int lanes = 4;
-  while (lanes < kWarpSize && lanes * p.a.rows < p.a.nnz) lanes *= 2;
-  launch(call, long_rows_kernel<kBackward>, grid_of(p.work.cut_count, 1, 1, call), kThreads, stream,
-         p);
-  launch(call, rows_kernel<kBackward>, grid_of(p.a.rows, kThreads / lanes, 1, call), kThreads,
-         stream, p, lanes);
+  int heads = 1;
+  while (heads < kWarpSize && heads < p.heads) heads *= 2;
+  int lanes = std::max(4, heads);
+  while (lanes < kWarpSize && lanes * p.a.rows < p.a.nnz * heads) lanes *= 2;
+  const int64_t slices = ceil_div<int64_t>(p.heads, heads);
+  launch(call, long_rows_kernel<kBackward>, grid_of(p.work.cut_count, 1, slices, call), kThreads,
+         stream, p, heads);
+  launch(call, rows_kernel<kBackward>, grid_of(p.a.rows, kThreads / lanes, slices, call), kThreads,
+         stream, p, lanes, heads);
 }
 
 }  // namespace

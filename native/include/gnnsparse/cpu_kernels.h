@@ -6,6 +6,7 @@
 
 #include "gnnsparse/attention_problem.h"
 #include "gnnsparse/graph_attention.h"
+#include "gnnsparse/heads_problem.h"
 #include "gnnsparse/types.h"
 
 namespace gnnsparse::cpu {
@@ -40,6 +41,48 @@ struct SoftmaxArgs {
   const float* scores = nullptr;  // forward: input. backward: the softmax
   const float* grad = nullptr;    // backward only: gradient of the softmax
   float* out = nullptr;           // [nnz]
+};
+
+// As HeadsSpmm, ExtremeSpmm and HeadsSddmm of gnnsparse/heads_problem.h: heads of operands and of
+// results lie without gaps.
+constexpr int kHeadMapPadding = 16;  // a vector may reach past the last feature
+struct HeadsSpmmArgs {
+  CsrView a;
+  HeadShape shape;
+  const int32_t* row_ids = nullptr;  // null: i
+  const float* values = nullptr;     // [nnz, heads], null: 1 each
+  const int32_t* head_of = nullptr;  // [features + kHeadMapPadding] where there are values
+  const float* row_scale = nullptr;  // [rows], null: 1
+  DenseView x;                       // [cols, features]
+  MutableDenseView y;                // [rows, features]
+  const int32_t* winners = nullptr;  // [cols, features], null: every nonzero takes part
+};
+struct ExtremeSpmmArgs {
+  CsrView a;
+  HeadShape shape;
+  const int32_t* row_ids = nullptr;  // null: i
+  const float* values = nullptr;     // [nnz, heads], null: 1 each
+  const int32_t* head_of = nullptr;  // [features + kHeadMapPadding] where there are values
+  const float* row_scale = nullptr;  // not used
+  float sign = 1.0f;
+  DenseView x;                 // [cols, features]
+  MutableDenseView y;          // [rows, features]
+  int32_t* winners = nullptr;  // [rows, features]
+};
+struct HeadsSddmmArgs {
+  CsrView a;
+  HeadShape shape;
+  const int32_t* row_ids = nullptr;  // null: i
+  DenseView q;                       // [rows, features]
+  DenseView k;                       // [cols, features]
+  const int32_t* winners = nullptr;  // [rows, features], null: every feature takes part
+  void* out = nullptr;               // [nnz, heads]
+  DType out_dtype = DType::kFloat32;
+};
+
+// SoftmaxArgs of each head by itself.
+struct HeadsSoftmaxArgs : SoftmaxArgs {
+  int64_t heads = 1;  // scores, grad and out are [nnz, heads]
 };
 
 // One pass of attention over the rows of the pattern, or of its transpose. An item is a row in one
@@ -92,6 +135,11 @@ struct KernelTable {
   void (*sddmm_rows)(const SddmmArgs& args, int64_t begin, int64_t end);
   void (*softmax_rows)(const SoftmaxArgs& args, int64_t begin, int64_t end);
   void (*softmax_grad_rows)(const SoftmaxArgs& args, int64_t begin, int64_t end);
+  void (*heads_spmm_rows)(const HeadsSpmmArgs& args, int64_t begin, int64_t end);
+  void (*extreme_spmm_rows)(const ExtremeSpmmArgs& args, int64_t begin, int64_t end);
+  void (*heads_sddmm_rows)(const HeadsSddmmArgs& args, int64_t begin, int64_t end);
+  void (*softmax_heads_rows)(const HeadsSoftmaxArgs& args, int64_t begin, int64_t end);
+  void (*softmax_heads_grad_rows)(const HeadsSoftmaxArgs& args, int64_t begin, int64_t end);
   // Items [begin, end) of groups x rows.
   void (*attention_items)(const AttentionArgs& args, int64_t begin, int64_t end);
   void (*attention_row_grads)(const AttentionArgs& args, int64_t begin, int64_t end);
@@ -120,6 +168,11 @@ void spmm(const SpmmArgs& args, int threads);
 void sddmm(const SddmmArgs& args, int threads);
 void softmax(const SoftmaxArgs& args, int threads);
 void softmax_grad(const SoftmaxArgs& args, int threads);
+void spmm_heads(const HeadsSpmmArgs& args, int threads);
+void spmm_extreme(const ExtremeSpmmArgs& args, int threads);
+void sddmm_heads(const HeadsSddmmArgs& args, int threads);
+void softmax_heads(const HeadsSoftmaxArgs& args, int threads);
+void softmax_heads_grad(const HeadsSoftmaxArgs& args, int threads);
 void attention(const AttentionArgs& args, int threads);
 void attention_row_grads(const AttentionArgs& args, int threads);
 void attention_column_grads(const AttentionArgs& args, int threads);

@@ -50,14 +50,15 @@ struct CsrSddmm {
   int64_t d = 0;
 };
 
-// Softmax over the nonzeros of each row, or its gradient.
+// Softmax over the nonzeros of each row, or its gradient; of each head by itself.
 struct Softmax {
   CsrView a;
   CutList work;  // the rows with more than row_limit nonzeros, each of which a block takes
   int64_t row_limit = 0;
   const float* scores = nullptr;  // backward: the softmax
   const float* grad = nullptr;    // backward only: gradient of the softmax
-  float* out = nullptr;           // [nnz]
+  float* out = nullptr;
+  int64_t heads = 1;  // scores, grad and out are [nnz][heads]
 };
 
 }  // namespace gnnsparse

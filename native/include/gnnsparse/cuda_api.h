@@ -10,6 +10,7 @@
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
 #include "gnnsparse/graph_attention.h"
+#include "gnnsparse/heads_problem.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/types.h"
@@ -47,9 +48,12 @@ struct Pack {
 
 void pack(const Pack& problem, Stream stream);
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
+void spmm_heads(const HeadsSpmm& problem, Precision precision, Stream stream);
+void spmm_extreme(const ExtremeSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
 void spmm_window(const WindowSpmm& problem, Precision precision, Stream stream);
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream);
+void sddmm_heads(const HeadsSddmm& problem, Precision precision, Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 // The backward pass is kRows, which gives dQ and the row statistics, and then kColumns, which reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +116,47 @@ def sddmm(trial: Trial, env: Env, grads: bool) -> None:
             floor = max(floor_of(env.precision, leaf.dtype), floor_of(env.precision, other.dtype))
             exact = own @ other.double()
             check_close(trial, label, next(found), plain.to(leaf.dtype), exact, floor, scale)
+
+
+def heads(trial: Trial, env: Env, grads: bool) -> None:
+    """Products of several heads, and every reduction, beside the reference implementation in float64."""
+    draw, a = trial.draw, env.a
+    count, d = draw.choice((1, 2, 3, 8, 17, 0)), draw.choice((1, 5, 8, 16, 20, 0))
+    kind = draw.choice(("shared", "own", "of heads"))
+    reduce = draw.choice(("sum", "mean", "max", "min"))
+
+    def of(rows: int, *sizes: int, dtype: torch.dtype) -> torch.Tensor:
+        # Small multiples of a quarter: products are exact, and what wins a maximum wins it in float64.
+        generator = torch.Generator().manual_seed(draw.seed())
+        x = torch.randint(-8, 9, (rows, *sizes), generator=generator).float() / 4
+        return tools.draw_strided(draw, x.to(dtype))
+
+    dtype = draw.choice(tools.FLOATS)
+    x, q = of(a.shape[1], count, d, dtype=dtype), of(a.shape[0], count, d, dtype=dtype)
+    given = [x]
+    if kind != "own" or reduce in ("max", "min"):  # A's weights are rounded, and a maximum of them may differ
+        given.append(of(a.nnz, *([count] if kind == "of heads" else []), dtype=dtype))
+    calls: list[tuple[str, Callable[..., torch.Tensor], list[torch.Tensor]]] = [
+        (f"spmm {reduce}", functools.partial(gnnsparse.spmm, a, reduce=reduce), given),
+        ("sddmm", functools.partial(gnnsparse.sddmm, a), [q, x]),
+        ("edge_softmax", functools.partial(gnnsparse.edge_softmax, a), [of(a.nnz, count, dtype=dtype)]),
+    ]
+    for name, function, arguments in calls:
+        label = f"{name} {env.name} {dtype} heads={count} d={d} values={kind}"
+        leaves = tools.leaves_of(arguments, [grads] * len(arguments))
+        y = trial.call(label, functools.partial(function, *leaves))
+        wide = [t.detach().double().requires_grad_(grads) for t in arguments]
+        exact, sizes = function(*wide, impl="reference"), function(*(t.abs() for t in wide), impl="reference")
+        floor = floor_of(env.precision, dtype, 16)
+        check_close(trial, label, y, exact.detach().to(dtype), exact, floor, sizes)
+        if y.requires_grad and name != "edge_softmax":
+            generator = torch.Generator().manual_seed(1)
+            probe = (torch.randint(-8, 9, y.shape, generator=generator).float() / 4).to(y.dtype)
+            found = trial.call(label + " gradient", functools.partial(tools.gradients, y, leaves, probe))
+            wanted = torch.autograd.grad(exact, wide, probe.double())
+            for got, right in zip(found, wanted, strict=True):
+                size = right.abs() + right.detach().abs().amax() if right.numel() else right
+                check_close(trial, label + " gradient", got, right.to(got.dtype), right, floor, size)
 
 
 def _softmax(env: Env, scores: torch.Tensor) -> torch.Tensor:

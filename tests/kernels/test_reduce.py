@@ -1,0 +1,256 @@
+"""The mean, the maximum and the minimum in place of SpMM's sum, with their gradients, against float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse.plan import Plan
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
+from tests.helpers import FORMATS, PRECISIONS, make
+from tests.reductions import compare, on_grid
+
+REDUCTIONS = ("mean", "max", "min")
+
+
+def scattered(a: gnnsparse.SparseOperand, x: torch.Tensor, values: torch.Tensor, reduce: str) -> torch.Tensor:
+    """The result by torch.scatter_reduce."""
+    row, col = a.indices().cpu()
+    terms = x[col] * values.reshape(-1, *[1] * (x.dim() - 1))
+    at = row.reshape(-1, *[1] * (x.dim() - 1)).expand(terms.shape)
+    kind = {"mean": "mean", "max": "amax", "min": "amin"}[reduce]
+    return x.new_zeros(a.shape[0], *x.shape[1:]).scatter_reduce(0, at, terms, kind, include_self=False)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("width", [1, 7, 8, 33, 64, 100, 128, 200])
+def test_matches_scatter_reduce(device: str, reduce: str, precision: str, width: int) -> None:
+    graph = random_graph(150, 130, 0.06, weighted=False, hubs=2, empty_rows=0.2)
+    a = make(graph, device, precision=precision, reorder="degree")
+    x, values = on_grid(130, width), on_grid(a.nnz, seed=1, step=0.5, most=3)
+    ones = torch.ones(a.nnz)
+    for weights, given_values in ((ones, None), (values, values)):
+        arguments = [t.to(device) for t in (x, given_values) if t is not None]
+        y = gnnsparse.spmm(a, *arguments, reduce=reduce)
+        exact = scattered(a, x.double(), weights.double(), reduce)
+        assert y.dtype == x.dtype
+        assert_accurate(y.cpu(), scattered(a, x, weights, reduce), exact)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_gradients(device: str, reduce: str, precision: str, weighted: bool, dtype: torch.dtype) -> None:
+    """Of x and of edge values; the pass over the transpose has hubs, too."""
+    graph = random_graph(40, 300, 0.06, weighted=False, hubs=2, empty_rows=0.2)
+    a = make(graph, device, precision=precision)
+    for operand in (a, a.T):
+        x = on_grid(operand.shape[1], 20).to(dtype)
+        values = [on_grid(a.nnz, seed=1, step=0.5, most=3).to(dtype)] if weighted else []
+        compare(gnnsparse.spmm, operand, [x, *values], reduce=reduce)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("weights", [None, "gcn", "mean", "random"])
+def test_every_format_and_weight(device: str, reduce: str, name: str, weights: str | None) -> None:
+    graph = random_graph(90, 90, 0.08, weighted=weights == "random", hubs=2, empty_rows=0.1)
+    values = None if weights == "random" else weights
+    for precision in ("fp32", "fp16"):
+        a = make(graph, device, precision=precision, format=name, values=values)
+        x = torch.randn(90, 40)
+        y = gnnsparse.spmm(a, x.to(device), reduce=reduce)
+        plain = gnnsparse.spmm(a, x.to(device), reduce=reduce, impl="reference")
+        exact = gnnsparse.spmm(a, x.double().to(device), reduce=reduce, impl="reference")
+        assert_accurate(y, plain, exact, floor=2**-9 if precision == "fp16" else None)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", [None, "gcn"])
+@pytest.mark.parametrize("kernel", ["csr", "window", "panel"])
+def test_every_kernel_of_the_mean(precision: str, weights: str | None, kernel: str) -> None:
+    if kernel == "window" and precision == "fp32":
+        pytest.skip("the window kernel runs on Tensor Cores")
+    graph = random_graph(150, 150, 0.06, weighted=False, hubs=2, empty_rows=0.1)
+    a = make(graph, "cuda", precision=precision, values=weights, reorder="degree", format="window")
+    x = torch.randn(150, 72, device="cuda")
+    plain = gnnsparse.spmm(a, x, reduce="mean", impl="reference")
+    exact = gnnsparse.spmm(a, x.double(), reduce="mean", impl="reference")
+    assert_accurate(gnnsparse.spmm(a, x, reduce="mean", plan=Plan(kernel)), plain, exact)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_mean_of_many_does_not_overflow(device: str, precision: str) -> None:
+    graph = random_graph(2, 400, 1.0, weighted=False)
+    a = make(graph, device, precision=precision)
+    x = torch.full((400, 9), 1000.0, dtype=torch.float16, device=device)
+    assert torch.equal(gnnsparse.spmm(a, x, reduce="mean"), x[:2])
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_ties_go_to_the_first_nonzero(device: str, reduce: str) -> None:
+    a = make(random_graph(12, 300, 0.5, weighted=False, hubs=2), device)
+    x = torch.ones(300, 5, device=device, requires_grad=True)
+    gnnsparse.spmm(a, x, reduce=reduce).sum().backward()
+    row, col = a.indices().cpu()
+    first = torch.stack([col[row == r].min() for r in range(12)])
+    assert torch.equal(x.grad[:, 0].cpu(), torch.bincount(first, minlength=300).float())
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_and_infinity(device: str, reduce: str, precision: str) -> None:
+    """NaN stays in the rows that have it; rows of one infinity alone are that, with a gradient."""
+    a = make(random_graph(60, 300, 0.1, weighted=False, hubs=2), device, precision=precision)
+    x = on_grid(300, 11)
+    x[7] = torch.nan
+    x[9:200, 4] = torch.inf
+    x[:, 5] = -torch.inf
+    x[:, 6] = torch.inf
+    y = gnnsparse.spmm(a, x.to(device), reduce=reduce).cpu()
+    want = scattered(a, x, torch.ones(a.nnz), reduce)
+    assert torch.equal(y.isnan(), want.isnan())
+    assert torch.equal(y.nan_to_num(nan=5.0), want.nan_to_num(nan=5.0))
+    leaf = x.to(device).requires_grad_()
+    gnnsparse.spmm(a, leaf, reduce=reduce)[:, 5:].sum().backward()
+    reference = x.to(device).requires_grad_()
+    gnnsparse.spmm(a, reference, reduce=reduce, impl="reference")[:, 5:].sum().backward()
+    assert torch.equal(leaf.grad, reference.grad)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (4, 4)])
+def test_matrices_without_nonzeros(device: str, reduce: str, shape: tuple[int, int]) -> None:
+    a = make(random_graph(*shape, 0.0), device, precision="fp16")
+    for size in ((16,), (0,), (3, 4), (0, 4), (4, 0)):
+        x = torch.randn(shape[1], *size, device=device, requires_grad=True)
+        y = gnnsparse.spmm(a, x, reduce=reduce)
+        assert torch.equal(y, torch.zeros(shape[0], *size, device=device))
+        y.sum().backward()
+        assert torch.equal(x.grad, torch.zeros_like(x))
+
+
+def test_vector(device: str) -> None:
+    a = make(random_graph(50, 80, 0.1), device)
+    x = torch.randn(80, device=device)
+    for reduce in REDUCTIONS:
+        y = gnnsparse.spmm(a, x, reduce=reduce)
+        assert torch.equal(y, gnnsparse.spmm(a, x[:, None], reduce=reduce)[:, 0])
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_twenty_runs_are_bitwise_equal(device: str, reduce: str, precision: str) -> None:
+    a = make(random_graph(300, 300, 0.05, hubs=4), device, precision=precision)
+    inputs = [torch.randn(300, 60, device=device), torch.randn(a.nnz, device=device)]
+    run = partial(gnnsparse.spmm, a, reduce=reduce)
+    first = with_gradients(run, inputs)
+    for _ in range(20):
+        for got, want in zip(with_gradients(run, inputs), first, strict=True):
+            assert torch.equal(got, want)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("values_of_heads", [False, True])
+def test_gradients_of_gradients_and_transforms(device: str, reduce: str, values_of_heads: bool) -> None:
+    """Second derivatives, forward mode, torch.func and vmap, beside the reference implementation's."""
+    a = make(random_graph(20, 30, 0.2, weighted=False, hubs=1, empty_rows=0.2), device)
+    shape = (30, 3, 4) if values_of_heads else (30, 6)
+    x, dx = on_grid(*shape).to(device), torch.randn(*shape, device=device)
+    v = on_grid(a.nnz, *shape[1:-1], seed=1, step=0.5).to(device)
+    dv = torch.randn(v.shape, device=device)
+
+    def results(impl: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+        run = partial(gnnsparse.spmm, a, reduce=reduce, impl=impl)
+        leaves = [t.to(dtype, copy=True).requires_grad_() for t in (x, v)]
+        first = torch.autograd.grad(run(*leaves).square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        plain, tangents = (x.to(dtype), v.to(dtype)), (dx.to(dtype), dv.to(dtype))
+        _, forward = torch.func.jvp(run, plain, tangents)
+        reverse = torch.func.grad(lambda *t: run(*t).square().sum(), argnums=(0, 1))(*plain)
+        batch = torch.stack([plain[0], 2 * plain[0]], 1)
+        many = torch.func.vmap(run, in_dims=(1, None))(batch, plain[1])
+        both = torch.func.vmap(run, in_dims=(1, -1))(batch, torch.stack([plain[1], -plain[1]], -1))
+        return [*second, forward, *reverse, many, both]
+
+    assert_all_accurate(results("auto"), results("reference"), results("reference", torch.float64))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_operators(device: str, reduce: str) -> None:
+    """opcheck of each, and torch.compile without graph breaks."""
+    a = make(random_graph(40, 50, 0.15, weighted=False, hubs=1, empty_rows=0.1), device, precision="fp16")
+    ops = torch.ops.gnnsparse
+    x = on_grid(50, 3, 5).to(device).requires_grad_()
+    v = on_grid(a.nnz, 3, seed=1, step=0.5).to(device).requires_grad_()
+    flat, shared = x.detach().flatten(1).requires_grad_(), v.detach()[:, 0].contiguous().requires_grad_()
+    for arguments in ((flat, None), (flat, shared), (x, v)):
+        if reduce == "mean":
+            torch.library.opcheck(ops.spmm.default, (*arguments, a.handle, True))
+            continue
+        y, winners = ops.spmm_extreme(*arguments, a.handle, reduce == "max")
+        torch.library.opcheck(ops.spmm_extreme.default, (*arguments, a.handle, reduce == "max"))
+        fixed = [None if t is None else t.detach() for t in (torch.randn_like(y), *arguments)]
+        torch.library.opcheck(ops.spmm_extreme_grad.default, (fixed[0], winners, fixed[2], a.handle))
+        values_grad = fixed[0], fixed[1], winners, a.handle
+        torch.library.opcheck(ops.spmm_extreme_values_grad.default, values_grad)
+    if reduce == "mean":
+        torch.library.opcheck(ops.divide_by_counts.default, (torch.randn(40, 3, device=device), a.handle))
+    torch._dynamo.reset()
+    run = partial(gnnsparse.spmm, a, reduce=reduce)
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for inputs in ((flat,), (flat, shared), (x, v), (x, shared), (x,)):
+        for got, want in zip(with_gradients(compiled, inputs), with_gradients(run, inputs), strict=True):
+            assert torch.equal(got, want)
+
+
+def test_what_is_refused() -> None:
+    a = make(random_graph(20, 30, 0.2), "cpu")
+    x = torch.randn(30, 4)
+    with pytest.raises(ValueError, match="reduce: got 'add'; accepted: sum, mean, max, min"):
+        gnnsparse.spmm(a, x, reduce="add")
+    with pytest.raises(TypeError, match="reduce: got list; accepted: one of sum, mean, max, min"):
+        gnnsparse.spmm(a, x, reduce=["sum"])  # type: ignore[arg-type]
+    winners = torch.zeros(20, 3, dtype=torch.int32)
+    with pytest.raises(ValueError, match="winners: has shape"):
+        torch.ops.gnnsparse.spmm_extreme_grad(torch.randn(20, 4), winners, None, a.handle)
+    with pytest.raises(TypeError, match="winners: "):
+        torch.ops.gnnsparse.spmm_extreme_grad(torch.randn(20, 4), torch.zeros(20, 4), None, a.handle)
+    with pytest.raises(ValueError, match="x: has shape"):
+        torch.ops.gnnsparse.divide_by_counts(torch.randn(19, 4), a.handle)
+
+
+@given(
+    rows=st.integers(1, 50),
+    cols=st.integers(1, 90),
+    density=st.sampled_from([0.0, 0.05, 0.9]),
+    width=st.integers(1, 130),
+    weights=st.sampled_from(["none", "values"]),
+    precision=st.sampled_from(PRECISIONS),
+    reduce=st.sampled_from(REDUCTIONS),
+    step=st.integers(1, 3),
+    seed=st.integers(0, 2**20),
+)
+def test_property(
+    device: str, rows: int, cols: int, density: float, width: int, weights: str, precision: str, reduce: str,
+    step: int, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed, weighted=False, hubs=1, empty_rows=0.2)
+    a = make(graph, device, precision=precision)
+    x = on_grid(cols * step, width + 3, seed=seed)[::step, 2 : 2 + width]
+    values = [on_grid(a.nnz, seed=seed + 1, step=0.5)] if weights == "values" else []
+    compare(gnnsparse.spmm, a, [x, *values], reduce=reduce)
