@@ -35,6 +35,7 @@ NO_ENTRY: int
 ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
 GRAPH_ATTENTION_CHUNKS: int
+GRAPH_MAPPED_HEADS: int
 PANEL_BRICK_ROWS: dict[int, int]
 SPMM_PANEL_BLOCKS: dict[int, tuple[int, int]]
 ENCODING_CODES: dict[str, int]
@@ -175,6 +176,7 @@ class GraphAttentionGrads:
     att: Heads
     k: Heads
     v: Heads
+    of_mapped: Heads
     def __init__(self) -> None: ...
 
 class GraphRows:
@@ -535,6 +537,9 @@ def cuda_graph_attention_rows(
     result: GraphAttentionResult,
     grads: GraphAttentionGrads,
     stream: int,
+) -> None: ...
+def cuda_graph_attention_mapped(
+    problem: GraphAttention, rows: GraphRows, grads: GraphAttentionGrads, stream: int
 ) -> None: ...
 def cuda_graph_attention_columns(
     problem: GraphAttention,

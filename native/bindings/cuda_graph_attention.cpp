@@ -122,6 +122,16 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   cuda::graph_attention(p, cuda::AttentionPass::kRows, stream_of(stream));
 }
 
+void mapped_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
+                 const GraphAttentionGradsHandle& grads, Address stream) {
+  GraphAttentionPass p = make_pass(call, rows, false);
+  require_grads(grads);
+  if (p.problem.terms.de < 1) reject("mapped", "is None");
+  if (p.problem.base.heads > kMostMappedHeads) reject("heads", "are more than fit shared memory");
+  p.grads = grads.for_mapped(call, p.a.nnz, Place::kGpu);
+  cuda::graph_mapped_grad(p, stream_of(stream));
+}
+
 void columns_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                   const GraphAttentionGradsHandle& grads, const Memory& nnz_index_map,
                   Address stream) {
@@ -141,6 +151,8 @@ void bind_cuda_graph_attention(py::module_& m) {
         py::arg("result"), py::arg("stream"));
   m.def("cuda_graph_attention_rows", &rows_pass, nogil, py::arg("problem"), py::arg("rows"),
         py::arg("result"), py::arg("grads"), py::arg("stream"));
+  m.def("cuda_graph_attention_mapped", &mapped_pass, nogil, py::arg("problem"), py::arg("rows"),
+        py::arg("grads"), py::arg("stream"));
   m.def("cuda_graph_attention_columns", &columns_pass, nogil, py::arg("problem"), py::arg("rows"),
         py::arg("grads"), py::arg("nnz_index_map"), py::arg("stream"));
 }

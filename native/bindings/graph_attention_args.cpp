@@ -179,6 +179,18 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandl
   return grads;
 }
 
+GraphAttentionGrads GraphAttentionGradsHandle::for_mapped(const GraphAttentionHandle& call,
+                                                          int64_t nnz, Place place) const {
+  const AttentionProblem& base = call.problem.base;
+  if (!edges.given || !of_mapped.given) reject("edges and of_mapped", "must be given");
+  GraphAttentionGrads grads;
+  grads.mapped = call.array(mapped, call.queries, call.problem.terms.de, place, "grad_mapped");
+  grads.edges = call.numbers(edges, nnz, 2, place, "edges");
+  grads.of_mapped =
+      of_mapped.checked(base.batches, 1, nnz, call.problem.terms.de, place, "of_mapped");
+  return grads;
+}
+
 GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHandle& call,
                                                           int64_t nnz, Place place) const {
   const GraphAttentionProblem& problem = call.problem;
@@ -196,6 +208,7 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHa
 
 void bind_graph_attention_args(py::module_& m) {
   m.attr("GRAPH_ATTENTION_CHUNKS") = kGraphChunks;
+  m.attr("GRAPH_MAPPED_HEADS") = kMostMappedHeads;
   m.def("graph_partial_floats", &graph_partial_floats, py::arg("d"), py::arg("dv"), py::arg("de"));
   py::class_<GraphRowsHandle>(m, "GraphRows")
       .def(py::init([](const CsrHandle& a, const py::object& row_ids, const WorkListHandle& work,
@@ -236,7 +249,8 @@ void bind_graph_attention_args(py::module_& m) {
       .def_readwrite("gate", &Grads::gate)
       .def_readwrite("att", &Grads::att)
       .def_readwrite("k", &Grads::k)
-      .def_readwrite("v", &Grads::v);
+      .def_readwrite("v", &Grads::v)
+      .def_readwrite("of_mapped", &Grads::of_mapped);
 }
 
 }  // namespace gnnsparse::bindings

@@ -36,10 +36,13 @@ struct GraphAttentionResultHandle {
 
 struct GraphAttentionGradsHandle {
   HeadsHandle out, mapped, weights, inner, edges, bias, q, mapped_q, features, gate, att, k, v;
+  HeadsHandle of_mapped;
 
   // What the pass over the rows of A reads and writes; `att_groups`: sums that it makes of `att`.
   GraphAttentionGrads of_rows(const GraphAttentionHandle& call, int64_t nnz, int64_t att_groups,
                               Place place) const;
+  // What the pass for features behind a linear map reads and writes.
+  GraphAttentionGrads for_mapped(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
   // What the pass over the rows of the transpose does.
   GraphAttentionGrads of_columns(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
 };

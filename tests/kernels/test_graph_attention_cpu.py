@@ -321,17 +321,15 @@ def test_instruction_sets(isa: str, terms: dict[str, Any], precision: str) -> No
         _native.set_cpu_isa("auto")
 
 
-@given(data=st.data())
-def test_property(data: st.DataObject) -> None:
-    """Any shape, density, option, term and precision agrees with float64."""
-    draw = data.draw
+def draw_case(draw: Any, device: str) -> tuple[gnnsparse.SparseOperand, Case]:
+    """A random operand, of any shape and density, and arguments with any options and terms."""
     rows, cols = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     graph = random_graph(
         rows, cols, draw(st.floats(0, 1)), seed=draw(st.integers(0, 99)), hubs=draw(st.integers(0, 2)),
         empty_rows=draw(st.sampled_from([0.0, 0.5])),
     )  # fmt: skip
     precision = draw(st.sampled_from(PRECISIONS))
-    a = make(graph, "cpu", precision=precision, reorder=draw(st.sampled_from(["none", "degree"])))
+    a = make(graph, device, precision=precision, reorder=draw(st.sampled_from(["none", "degree"])))
     heads = draw(st.integers(1, 16))
     shared = st.sampled_from([None, 1, heads])
     score = draw(st.sampled_from(["dot", "additive", "gatv2"]))
@@ -350,5 +348,12 @@ def test_property(data: st.DataObject) -> None:
     case = make_case(a, draw(st.integers(1, 128)), **options)
     if options["bias"] is not None and draw(st.booleans()):
         mask_some(a, case)
+    return a, case
+
+
+@given(data=st.data())
+def test_property(data: st.DataObject) -> None:
+    """Any shape, density, option, term and precision agrees with float64."""
+    a, case = draw_case(data.draw, "cpu")
     results = plain(a, case), exact(a, case)
     assert_all_accurate(run(cpu, a, case), *results, floor=few_roundings(a, case), scales=term_sizes(a, case))

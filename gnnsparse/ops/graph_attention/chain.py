@@ -6,10 +6,10 @@ It stores a row of features for each edge and head.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.ops.attention.philox import keeps
 from gnnsparse.ops.common import exact_rounded
+from gnnsparse.ops.graph_attention import reference
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
 
 __all__ = ["backward", "forward", "weights"]
@@ -85,17 +85,13 @@ def _raw_scores(edges: _Edges) -> torch.Tensor:
     """Returns the scores before clamp, bias and masks: [nnz, H]."""
     call, arrays, keys = edges.call, edges.call.arrays, edges.keys()
     assert arrays.q is not None
-    if call.score == "additive":
-        return F.leaky_relu(_wide(arrays.q).index_select(0, edges.row) + keys, call.negative_slope)
-    queries = edges.rounded(arrays.q).index_select(0, edges.row)
-    if call.score == "gatv2":
-        assert arrays.att is not None
-        return (F.leaky_relu(queries + keys, call.negative_slope) * _wide(arrays.att)).sum(-1)
-    dots = (queries * keys).sum(-1)
+    queries = _wide(arrays.q) if call.score == "additive" else edges.rounded(arrays.q)
+    att = None if arrays.att is None else _wide(arrays.att)
+    found = reference.scores(call.score, queries.index_select(0, edges.row), keys, att, call.negative_slope)
     mapped = edges.mapped()
     if arrays.mapped_q is not None and mapped is not None:
-        dots = dots + (edges.rounded(arrays.mapped_q).index_select(0, edges.row) * mapped).sum(-1)
-    return dots * call.scale
+        found = found + (edges.rounded(arrays.mapped_q).index_select(0, edges.row) * mapped).sum(-1)
+    return found * call.scale if call.score == "dot" else found
 
 
 def _scores(edges: _Edges) -> torch.Tensor:
@@ -108,23 +104,12 @@ def _scores(edges: _Edges) -> torch.Tensor:
     return scores if edges.counts is None else scores.masked_fill(~edges.counts, _MINUS_INFINITY)
 
 
-def _sums(edges: _Edges, x: torch.Tensor) -> torch.Tensor:
-    """Adds up edge values [nnz, H, ...] over each row."""
-    rows = edges.call.operand.shape[0]
-    return x.new_zeros(rows, *x.shape[1:]).index_add(0, edges.row, x)
-
-
 def _softmax(edges: _Edges, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the weights [nnz, H] before dropout, and the log of their former sum [L, H]."""
     rows = edges.call.operand.shape[0]
     if not edges.call.normalize:
         return scores.exp(), scores.new_zeros(rows, scores.shape[1])
-    top = scores.new_full((rows, scores.shape[1]), _MINUS_INFINITY)
-    top = top.scatter_reduce(0, edges.row[:, None].expand_as(scores), scores.detach(), "amax")
-    exponentials = (scores - torch.where(top == _MINUS_INFINITY, 0.0, top)[edges.row]).exp()
-    total = _sums(edges, exponentials)
-    weights = exponentials / torch.where(total == 0, 1.0, total)[edges.row]
-    return weights, top + total.detach().log()
+    return reference.softmax(edges.row, rows, scores)
 
 
 def _dropped(edges: _Edges, weights: torch.Tensor) -> torch.Tensor:
@@ -143,10 +128,11 @@ def forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     weights = _dropped(edges, weights)
     assert call.arrays.v is not None
     dtype = call.arrays.v.dtype
-    out = _sums(edges, weights[..., None] * edges.values()).to(dtype)
+    rows = call.operand.shape[0]
+    out = reference.sums(edges.row, rows, weights[..., None] * edges.values()).to(dtype)
     features, mapped = edges.mapped(), None
     if features is not None and call.to_values:
-        mapped = _sums(edges, weights[..., None] * features).to(dtype)
+        mapped = reference.sums(edges.row, rows, weights[..., None] * features).to(dtype)
     return Result(out, mapped, lse), weights
 
 

@@ -82,6 +82,8 @@ def _fits(call: GraphCall) -> bool:
     if call.score != "additive" and a.q is not None:
         widths.append(a.q.shape[-1])
     sizes = (call.operand.nnz, *call.operand.shape, call.heads, *widths)
+    if a.mapped is not None and call.heads > _native.GRAPH_MAPPED_HEADS:
+        return False
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
@@ -249,17 +251,20 @@ class _Backward:
         return grads
 
     def of_mapped(self, edges: torch.Tensor) -> torch.Tensor | None:
-        """Computes the gradient of the mapped features [nnz, d_e], head by head."""
-        mapped, mapped_q = self.call.arrays.mapped, self.call.arrays.mapped_q
+        """Runs the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""
+        call, mapped = self.call, self.call.arrays.mapped
         if mapped is None or not self.needs[7]:
             return None
-        row = self.call.operand.indices()[0]
-        total = torch.zeros(mapped.shape, dtype=torch.float32, device=mapped.device)
-        for h in range(self.call.heads):
-            for x, factors in ((mapped_q, edges[:, h, 1:]), (self.grad_mapped, edges[:, h, :1])):
-                if x is not None:
-                    total += x[:, h].index_select(0, row) * factors
-        return total
+        found = mapped.new_empty(mapped.shape)
+        grads = _native.GraphAttentionGrads()
+        grads.mapped = heads_view(self.grad_mapped, call.heads)
+        grads.edges = heads_view(edges, call.heads)
+        grads.of_mapped = heads_view(found[:, None], 1)
+        path().native.cuda_graph_attention_mapped(
+            problem_of(call), _Rows.of(call.operand.kernels, call).handle, grads,
+            call.operand.kernels.streams.current(),
+        )  # fmt: skip
+        return found
 
 
 def _in_dtype(grad: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:

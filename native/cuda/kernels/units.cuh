@@ -47,6 +47,11 @@ struct GraphRowGradUnit {
 };
 
 template <Precision P>
+struct GraphMappedGradUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
+template <Precision P>
 struct GraphColumnGradUnit {
   static void run(const GraphAttentionPass& p, Stream stream);
 };

@@ -62,6 +62,8 @@ enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused =
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 // kRows reads result.lse and writes grads.edges, which kColumns reads; there is no kFused.
 void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
+// Writes grads.of_mapped, after kRows.
+void graph_mapped_grad(const GraphAttentionPass& problem, Stream stream);
 void softmax(const Softmax& problem, Stream stream);
 void softmax_grad(const Softmax& problem, Stream stream);
 

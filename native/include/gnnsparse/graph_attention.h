@@ -65,8 +65,9 @@ struct GraphAttentionGrads {
   HeadsView features;  // written: [.., nnz, d] in every head, also where heads share features
   HeadsView gate;      // written: [.., nnz, d], the same
   HeadsView att;  // written: [.., groups, d] float32, whose sum over the groups is the gradient
-  HeadsView k;    // columns: [.., S, d]; kAdditive: float32
-  HeadsView v;    // columns: [.., S, dv]
+  HeadsView of_mapped;  // written by a pass of its own: [.., 1, nnz, de], sums over heads
+  HeadsView k;          // columns: [.., S, d]; kAdditive: float32
+  HeadsView v;          // columns: [.., S, dv]
 };
 
 // A pass of the CUDA kernels. A warp takes `rows_per_warp` neighbouring rows of `a`, or a part of a
@@ -118,6 +119,10 @@ struct GraphLanes {
 
 // Vectors of 16 bytes that a head may have: those of a warp's lanes.
 inline constexpr int kGraphChunks = 32;
+
+// Heads whose gradients of features behind a linear map a block of a GPU adds up, in 96 KiB of
+// shared memory.
+inline constexpr int64_t kMostMappedHeads = 96;
 
 // Floats of a head's partial sums: four of its softmax, and features by whole vectors.
 GNNSPARSE_HD constexpr int64_t graph_partial_floats(int64_t d, int64_t dv, int64_t de) {

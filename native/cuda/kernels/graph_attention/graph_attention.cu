@@ -25,4 +25,10 @@ void graph_attention(const GraphAttentionPass& p, AttentionPass pass, Stream str
                                      [&](auto precision) { run<precision>(p, pass, stream); });
 }
 
+void graph_mapped_grad(const GraphAttentionPass& p, Stream stream) {
+  dispatch_precision<EveryPrecision>(
+      p.problem.base.precision, "graph attention",
+      [&](auto precision) { GraphMappedGradUnit<precision>::run(p, stream); });
+}
+
 }  // namespace gnnsparse::cuda

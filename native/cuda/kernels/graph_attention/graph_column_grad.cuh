@@ -15,9 +15,10 @@ class GraphColumnGrad {
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kAdditive = S == Score::kAdditive;
   static constexpr bool kGatv2 = S == Score::kGatv2;
-  static constexpr bool kFeatures = T == Terms::kFeatures;
-  static constexpr int kBlocks = kFeatures ? 4 : GBC;
-  static constexpr int kStages = GSC;  // steps that are on their way
+  static constexpr bool kFeatures = T != Terms::kNone;  // a gate, or features of gatv2
+  static constexpr int kBlocks = kFeatures || kGatv2 ? 4 : 5;
+  static constexpr int kBatch = !kFeatures ? 4 : 2;   // edges that a lane takes in a step
+  static constexpr int kStages = !kFeatures ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = true;
   using Floats = float[kElements];
   static constexpr int kQuery = 0;
@@ -185,7 +186,8 @@ void GraphColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) 
   switch (p.problem.score) {
     case Score::kDot: {
       constexpr integral_constant<Score, Score::kDot> dot;
-      p.gate.data != nullptr ? with(dot, features) : with(dot, none);
+      p.gate.data != nullptr ? with(dot, integral_constant<Terms, Terms::kGate>())
+                             : with(dot, none);
       break;
     }
     case Score::kAdditive:

@@ -61,8 +61,9 @@ class GraphForward {
  public:
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kMapped = T == Terms::kMapped;
-  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 4 : GBF;
-  static constexpr int kStages = GSF;  // steps that are on their way
+  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 4 : 5;
+  static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
+  static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = false;
   using Scores = GraphScores<P, S, T, kExtras>;
   using EdgeCopies = typename Scores::EdgeCopies;

@@ -16,8 +16,9 @@ class GraphRowGrad {
   static constexpr bool kAdditive = S == Score::kAdditive;
   static constexpr bool kGatv2 = S == Score::kGatv2;
   static constexpr bool kMapped = T == Terms::kMapped;
-  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 3 : GBR;
-  static constexpr int kStages = GSR;  // steps that are on their way
+  static constexpr int kBlocks = kExtras || T != Terms::kNone ? 3 : S == Score::kGatv2 ? 4 : 5;
+  static constexpr int kBatch = T == Terms::kNone ? 4 : 2;   // edges that a lane takes in a step
+  static constexpr int kStages = T == Terms::kNone ? 2 : 3;  // steps that are on their way
   static constexpr bool kMaps = false;
   using Floats = float[kElements];
   using Scores = GraphScores<P, S, T, kExtras>;
@@ -165,7 +166,7 @@ class GraphRowGrad {
     }
     // A masked edge takes no part: its key may be infinite.
     if (kExtras && weight == 0.0f && score_grad == 0.0f) {
-      if constexpr (T == Terms::kFeatures) write_zeros(row.begin() + number);
+      if constexpr (Scores::kFeatures) write_zeros(row.begin() + number);
       return;
     }
     add_to_sums(row, edge, number, weight, score_grad);
@@ -194,7 +195,7 @@ class GraphRowGrad {
         scores_.mapped_of(edge, mapped);
         add_scaled(mapped_sums_, score_grad, mapped);
       }
-      if constexpr (T == Terms::kFeatures) {
+      if constexpr (Scores::kFeatures) {
         write_terms(edge, row.begin() + number, weight, score_grad, key);
       }
     }

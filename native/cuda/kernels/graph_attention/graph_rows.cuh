@@ -8,7 +8,6 @@
 #include "device/vector.cuh"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/philox.h"
-#include "kernels/graph_attention/tune.h"
 
 namespace gnnsparse::cuda {
 

@@ -8,9 +8,9 @@
 
 namespace gnnsparse::cuda {
 
-// What edges have of their own beside numbers: nothing, features or a gate of keys, or features
-// behind a linear map. A kernel is compiled for each.
-enum class Terms { kNone, kFeatures, kMapped };
+// What edges have of their own beside numbers: nothing, features, a gate of keys with features or
+// without, or features behind a linear map. A kernel is compiled for each.
+enum class Terms { kNone, kFeatures, kGate, kMapped };
 
 // The lane's part of the vector of gatv2, in its head.
 template <int kElements>
@@ -31,7 +31,8 @@ class GraphScores {
  public:
   static constexpr int kElements = kPerVector<P>;
   static constexpr bool kAdditive = S == Score::kAdditive;
-  static constexpr bool kGated = T == Terms::kFeatures && S == Score::kDot;
+  static constexpr bool kGated = T == Terms::kGate;
+  static constexpr bool kFeatures = T == Terms::kFeatures || T == Terms::kGate;
   // Places of an edge's vectors, and of a row's.
   static constexpr int kKey = 0;
   static constexpr int kValue = kAdditive ? 0 : 1;
@@ -67,7 +68,7 @@ class GraphScores {
     if constexpr (T == Terms::kMapped) {
       fetch_term(to, kTerm, p_.mapped, nonzero, has && lane_.chunk < p_.de_chunks);
     }
-    if constexpr (T == Terms::kFeatures) {
+    if constexpr (kFeatures) {
       fetch_term(to, kTerm, p_.features, nonzero, has && has_key_);
       if constexpr (kGated) fetch_term(to, kGate, p_.gate, nonzero, has && has_key_);
     }
@@ -105,7 +106,7 @@ class GraphScores {
 
   __device__ __forceinline__ bool has_gate() const { return kGated && p_.gate.data != nullptr; }
   __device__ __forceinline__ bool has_features(bool of) const {
-    return T == Terms::kFeatures && p_.features.data != nullptr && of;
+    return kFeatures && p_.features.data != nullptr && of;
   }
   // An edge's key, gated and with its features.
   __device__ __forceinline__ void key_of(const Place& edge, Floats& key) const {
@@ -237,12 +238,13 @@ void with_terms(const GraphLaunch& p, const Run& run) {
   const auto with_extras = [&](auto terms) {
     p.has_extras() ? run(terms, std::true_type()) : run(terms, std::false_type());
   };
-  const bool has_features = p.features.data != nullptr || p.gate.data != nullptr;
-  if constexpr (S != Score::kAdditive) {
-    if (has_features) return with_extras(integral_constant<Terms, Terms::kFeatures>());
-  }
   if constexpr (S == Score::kDot) {
+    if (p.gate.data != nullptr) return with_extras(integral_constant<Terms, Terms::kGate>());
     if (p.mapped.data != nullptr) return with_extras(integral_constant<Terms, Terms::kMapped>());
+  }
+  if constexpr (S != Score::kAdditive) {
+    if (p.features.data != nullptr)
+      return with_extras(integral_constant<Terms, Terms::kFeatures>());
   }
   with_extras(integral_constant<Terms, Terms::kNone>());
 }

@@ -11,9 +11,6 @@
 
 namespace gnnsparse::cuda {
 
-// Edges that a lane takes in a step.
-inline constexpr int kGraphBatch = 4;
-
 // What a pass has copied for an edge, or for a row.
 template <int kOfVectors, int kOfNumbers, int kOfNumberBytes>
 struct GraphCopies {
@@ -88,7 +85,7 @@ struct GraphStep {
 
 template <class Pass>
 inline constexpr uint32_t kStageBytes =
-    Pass::RowCopies::kBytes + kGraphBatch * Pass::EdgeCopies::kBytes;
+    Pass::RowCopies::kBytes + Pass::kBatch * Pass::EdgeCopies::kBytes;
 template <class Pass>
 inline constexpr uint32_t kRingBytes = kGraphWarps * Pass::kStages * kStageBytes<Pass>;
 
@@ -138,76 +135,45 @@ class WarpRows {
   int rows_ = 0;
 };
 
-// Numbers of edges that lie one after another over the rows of a warp, read 32 at a time, and a
-// block ahead of their use. Edges are counted from the warp's first.
-class EdgeBlocks {
- public:
-  __device__ __forceinline__ EdgeBlocks(const int32_t* from, int64_t base, int64_t nnz)
-      : from_(from + base), last_(static_cast<int>(min(nnz - base, int64_t{1} << 30)) - 1) {}
-  __device__ __forceinline__ void start(int edge, int lane) {
-    begin_ = edge;
-    now_ = load(edge + lane);
-    next_ = load(edge + 32 + lane);
-  }
-  // Makes the blocks begin at most 31 edges before `edge`.
-  __device__ __forceinline__ void advance(int edge, int lane) {
-    if (edge - begin_ < 32) return;
-    if (edge - begin_ >= 64) return start(edge, lane);  // behind a long row
-    begin_ += 32;
-    now_ = next_;
-    next_ = load(begin_ + 32 + lane);
-  }
-  // That of an edge at most 63 edges after the blocks' first.
-  __device__ __forceinline__ int32_t at(int edge) const {
-    const int place = edge - begin_;
-    const int32_t low = __shfl_sync(kWarp, now_, place & 31);
-    const int32_t high = __shfl_sync(kWarp, next_, place & 31);
-    return place < 32 ? low : high;
-  }
-
- private:
-  __device__ __forceinline__ int32_t load(int edge) const {
-    return __ldg(from_ + min(edge, last_));
-  }
-
-  const int32_t* from_;
-  int last_;
-  int begin_ = 0;
-  int32_t now_ = 0;
-  int32_t next_ = 0;
-};
-
-// Steps through the rows of a warp, and starts the copies of each step.
+// Steps through the rows of a warp, and starts the copies of each step. It reads the numbers of a
+// step's edges a step before it needs them.
 template <class Pass>
 class GraphProducer {
  public:
   __device__ GraphProducer(const GraphLaunch& p, const GraphLane& lane, const WarpRows& rows,
                            const Pass& pass)
-      : p_(p),
-        lane_(lane),
-        rows_(rows),
-        pass_(pass),
-        columns_(p.a.indices, rows.base(), p.a.nnz),
-        maps_(static_cast<const int32_t*>(p.nnz_index_map.data), rows.base(), p.a.nnz) {
+      : p_(p), lane_(lane), rows_(rows), pass_(pass) {
     next_row();
-    if (r_ >= rows_.rows()) return;
-    columns_.start(row_.first, lane.id);
-    if (has_blocks()) maps_.start(row_.first, lane.id);
+    if (r_ < rows_.rows()) read_numbers();
   }
 
   // Starts the copies of the next step to the stage at `start`, if there is one.
   __device__ __forceinline__ void fetch(uint32_t start) {
     if (r_ < rows_.rows()) {
       if (at_ == 0) pass_.fetch_row({start, lane_.id}, row_);
-      columns_.advance(row_.first + at_, lane_.id);
-      if (has_blocks()) maps_.advance(row_.first + at_, lane_.id);
-      fetch_edges<kGraphBatch>(start + Pass::RowCopies::kBytes);
+      fetch_edges<Pass::kBatch>(start + Pass::RowCopies::kBytes);
       if (at_ >= row_.count) next_row();
+      if (r_ < rows_.rows()) read_numbers();
     }
     commit_copies();
   }
 
  private:
+  __device__ __forceinline__ int64_t nonzero_of(int number) const { return row_.begin() + number; }
+  // A map of 64 bits is read when it is needed: registers are short.
+  __device__ __forceinline__ bool reads_maps() const {
+    return Pass::kMaps && !p_.nnz_index_map.wide;
+  }
+  __device__ __forceinline__ void read_numbers() {
+    const int32_t* columns = p_.a.indices + row_.begin();
+    const int32_t* maps = static_cast<const int32_t*>(p_.nnz_index_map.data) + row_.begin();
+#pragma unroll
+    for (int i = 0; i < Pass::kBatch; ++i) {
+      const int number = min(at_ + i * lane_.edges + lane_.edge, row_.count - 1);
+      columns_[i] = __ldg(columns + number);
+      if (reads_maps()) maps_[i] = __ldg(maps + number);
+    }
+  }
   template <int kCount>
   __device__ __forceinline__ void fetch_edges(uint32_t start) {
     if constexpr (kCount > 1) {
@@ -217,22 +183,13 @@ class GraphProducer {
     for (int i = 0; i < kCount; ++i) {
       const int number = at_ + i * lane_.edges + lane_.edge;
       const bool has = number < row_.count;
-      const int32_t column = columns_.at(row_.first + number);
-      int64_t nonzero = row_.base + row_.first + number;
+      int64_t nonzero = nonzero_of(number);
       if constexpr (Pass::kMaps) {
-        if (has_blocks()) {
-          nonzero = maps_.at(row_.first + number);
-        } else {
-          nonzero = has ? p_.nnz_index_map[nonzero] : 0;
-        }
+        nonzero = reads_maps() ? maps_[i] : has ? p_.nnz_index_map[nonzero] : 0;
       }
-      pass_.fetch_edge({start + i * Pass::EdgeCopies::kBytes, lane_.id}, column, nonzero, has);
+      pass_.fetch_edge({start + i * Pass::EdgeCopies::kBytes, lane_.id}, columns_[i], nonzero, has);
     }
     at_ += kCount * lane_.edges;
-  }
-  // The map of the pass over columns is read in blocks unless it has 64 bits.
-  __device__ __forceinline__ bool has_blocks() const {
-    return Pass::kMaps && !p_.nnz_index_map.wide;
   }
   __device__ __forceinline__ void next_row() {
     at_ = 0;
@@ -247,8 +204,8 @@ class GraphProducer {
   const WarpRows& rows_;
   const Pass& pass_;
   GraphRow row_{};
-  EdgeBlocks columns_;
-  EdgeBlocks maps_;
+  int32_t columns_[Pass::kBatch] = {};
+  int32_t maps_[Pass::kMaps ? Pass::kBatch : 1] = {};
   int r_ = -1;
   int at_ = 0;
 };
@@ -295,7 +252,7 @@ __device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& 
     for (int at = 0; at < row.count;) {
       wait_copies_but<Pass::kStages - 1>();
       if (at == 0) pass.start(row, {stage, lane.id});
-      at += add_step<kGraphBatch>(pass, lane, row, at, stage);
+      at += add_step<Pass::kBatch>(pass, lane, row, at, stage);
       producer.fetch(stage);
       stage += kStageBytes<Pass>;
       if (stage == ring + Pass::kStages * kStageBytes<Pass>) stage = ring;

@@ -1,0 +1,140 @@
+"""The CUDA kernels of graph attention against float64: emulated on the CPU, and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import Precision, masks
+from gnnsparse.ops.graph_attention import cuda
+from gnnsparse.plan import CsrAttentionPlan
+from gnnsparse.testing import assert_all_accurate, random_graph
+from tests import attention_oracle, emulated
+from tests.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
+from tests.helpers import PRECISIONS, make
+from tests.kernels.test_attention import OPTIONS as ATTENTION_OPTIONS
+from tests.kernels.test_graph_attention_cpu import OPTIONS, TERMS, draw_case, mask_some
+
+
+@pytest.fixture(
+    params=[pytest.param("emulated", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
+def where(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device of the operands: a GPU, or the CPU on the path of one, with copies that come late."""
+    if request.param == "cuda":
+        yield "cuda"
+        return
+    with emulated.running(request.getfixturevalue("late")):
+        yield "cpu"
+
+
+def check(a: gnnsparse.SparseOperand, case: Case) -> list[torch.Tensor]:
+    results = run(cuda, a, case)
+    leaves = [x for x in case.arrays if x is not None]
+    for grad, leaf in zip(results[-len(leaves) :], leaves, strict=True):
+        assert (grad.dtype, grad.shape) == (leaf.dtype, leaf.shape)
+    floor = few_roundings(a, case)
+    assert_all_accurate(results, plain(a, case), exact(a, case), floor=floor, scales=term_sizes(a, case))
+    return results
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options(where: str, terms: dict[str, Any], options: dict[str, Any]) -> None:
+    a = make(random_graph(31, 43, 0.2, hubs=1, empty_rows=0.2), where, precision="fp16", reorder="degree")
+    case = make_case(a, 12, **terms, **options)
+    if "bias" in terms:
+        mask_some(a, case)
+    check(a, case)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 64), (2, 33), (5, 8), (8, 16), (16, 7), (3, 128)], ids=str)
+@pytest.mark.parametrize(
+    "terms", [{"gate": 1, "bias": 1}, {"score": "gatv2"}, {"score": "additive"}], ids=str
+)
+def test_head_dimensions(where: str, precision: str, sizes: tuple[int, int], terms: dict[str, Any]) -> None:
+    a = make(random_graph(30, 41, 0.15, hubs=1), where, precision=precision)
+    check(a, make_case(a, sizes[1], heads=sizes[0], **terms))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+@pytest.mark.parametrize("sizes", [(3, 70), (40, 1)])
+def test_values_of_another_width(where: str, score: str, sizes: tuple[int, int]) -> None:
+    a = make(random_graph(30, 41, 0.15), where, precision="bf16")
+    check(a, make_case(a, *sizes, score=score))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+def test_long_rows(where: str, terms: dict[str, Any]) -> None:
+    """Rows that are cut, between others that the same warp takes, and their columns."""
+    rows, cols = (40, 700) if where == "cuda" else (12, 300)
+    a = make(random_graph(rows, cols, 0.02, hubs=3, empty_rows=0.3), where, precision="fp32")
+    case = make_case(a, 8, heads=2, **terms) if "features" not in terms else make_case(a, 8, **terms)
+    check(a, case)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (6, 7)])
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+def test_empty_patterns(where: str, shape: tuple[int, int], terms: dict[str, Any]) -> None:
+    a = make(random_graph(*shape, 0.0), where)
+    for x in run(cuda, a, make_case(a, 4, dropout_p=0.5, **terms)):
+        assert (x == 0).all()
+
+
+def test_heads_that_no_warp_holds_run_as_a_chain(where: str) -> None:
+    a = make(random_graph(20, 30, 0.2), where, precision="fp32")
+    check(a, make_case(a, 150, heads=2))
+
+
+@pytest.mark.parametrize("terms", TERMS[::3], ids=str)
+def test_results_repeat(where: str, terms: dict[str, Any]) -> None:
+    rows = 3000 if where == "cuda" else 40
+    a = make(random_graph(rows, rows, 30 / rows, hubs=1), where, precision="fp16")
+    case = make_case(a, 16, dropout_p=0.2, **terms)
+    first = run(cuda, a, case)
+    assert all(torch.equal(x, y) for x, y in zip(first, run(cuda, a, case), strict=True))
+
+
+def test_what_is_masked_is_not_read(where: str) -> None:
+    """Edges that do not count may lead to infinite keys and values."""
+    a = make(masks.full(6, 6), where, precision="fp16")
+    case = make_case(a, 8, is_causal=True)
+    for x in (case.arrays.k, case.arrays.v):
+        assert x is not None
+        x[5] = float("inf")
+    out, *_ = run(cuda, a, case)
+    assert torch.isfinite(out[:5]).all()
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_property(where: str, data: st.DataObject) -> None:
+    """Any shape, density, option, term and precision agrees with float64."""
+    a, case = draw_case(data.draw, where)
+    check(a, case)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("options", ATTENTION_OPTIONS, ids=str)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_attention_over_rows(where: str, options: dict[str, Any], precision: str) -> None:
+    """gnnsparse.attention by these kernels, for batches of heads."""
+    a = make(random_graph(31, 43, 0.2, hubs=1, empty_rows=0.2), where, precision=precision)
+    case = attention_oracle.make_case(a, 12, 20, lead=(2, 3), **options)
+    results = attention_oracle.run(a, case, plan=CsrAttentionPlan())
+    floor = 2 * torch.finfo(a.precision.storage).eps if a.precision != Precision.FP32 else 2e-6
+    assert_all_accurate(
+        results, attention_oracle.plain(a, case), attention_oracle.exact(a, case), floor=floor
+    )
