@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.errors import check_flag
 from gnnsparse.kept import Key
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision, check_self_loops
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
@@ -53,7 +53,7 @@ class AGNNConv(torch.nn.Module):
         self.requires_grad = check_flag("requires_grad", requires_grad)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
         self.precision = None if precision is None else Precision.parse(precision)
-        self._memo = AdjacencyMemo(forever=False)
+        self._memo: AdjacencyMemo[GcnAdjacency] = AdjacencyMemo()
         if requires_grad:
             self.beta = torch.nn.Parameter(torch.ones(1))
         else:
@@ -89,7 +89,7 @@ class AGNNConv(torch.nn.Module):
                 check_self_loops(adj, "AGNNConv(add_self_loops=False) to do without them")
         loops = 1.0 if self.add_self_loops else None
         recipe = GcnRecipe(False, loops, self.precision or Precision.FP32)
-        operand, _ = self._memo.resolve(x, adj, None, recipe)
+        operand, _ = self._memo.resolve((x.shape[0], x.shape[0]), adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
         q, k = (_quick if is_direct() else _cosine_operands)(x, self.beta)
         return attention(operand, q, k, x, scale=1.0, bias=bias)
