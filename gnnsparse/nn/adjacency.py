@@ -180,7 +180,7 @@ class GcnAdjacency:
             with outside():  # they are kept
                 self._indices = self.operand.indices()
         row, col = self._indices
-        degree = row_sums(self.operand, weights, row)
+        degree = row_sums(self.operand, weights)
         positive = degree > 0
         # A degree of 0 is replaced by 1 under the root, so that its gradient is not NaN.
         scale = torch.where(positive, torch.where(positive, degree, 1.0).rsqrt(), 0.0)
@@ -203,13 +203,12 @@ def check_edge_weight(edge_weight: Any, edges: int, device: torch.device) -> tor
     return edge_weight
 
 
-def row_sums(operand: SparseOperand, values: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
     """Sums the edge values of each row, in an order that is the same in every run. Differentiable.
 
     Args:
         operand: an operand whose rows were not reordered.
         values: float32 [nnz, ...] in the operand's order.
-        rows: int64 [nnz], the row of each nonzero.
 
     Returns:
         float32 [rows, ...].
@@ -220,6 +219,8 @@ def row_sums(operand: SparseOperand, values: torch.Tensor, rows: torch.Tensor) -
         # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
         return torch.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
     # segment_reduce has no rules for transforms, and refuses an empty tensor
+    with outside():
+        rows = operand.indices()[0]
     return values.new_zeros((*lengths.shape, *values.shape[1:])).index_add(0, rows, values)
 
 
@@ -326,7 +327,9 @@ class AdjacencyMemo(Generic[_Kept]):
         entry = self._entry
         if entry is not None and self._forever:
             return entry
-        seen = Seen(innermost("adj", edge_index))
+        given = innermost("adj", edge_index)
+        with outside():  # a view of the edges would be wrapped by a transform
+            seen = Seen(given)
         made_for = size, recipe, weighted
         known = None if entry is None else (entry.size, entry.recipe, entry.weighted)
         if entry is not None and known == made_for and entry.edges.equals(seen):

@@ -15,7 +15,7 @@ from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import graph_attention
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import outside, unwrapped
+from gnnsparse.transforms import unwrapped
 
 __all__ = ["EdgeRecipe", "Edges", "Fill", "attend", "check_fill_value", "edges_of", "log_counts"]
 
@@ -102,7 +102,7 @@ class Edges:
         """The logarithm of how often each edge was given, float32 [nnz] in the operand's order, or None."""
         return None if self.given else log_counts(self.operand)
 
-    def index(self, edge_index: torch.Tensor) -> torch.Tensor:
+    def index(self, edge_index: Any) -> torch.Tensor:
         """Returns the edges with their self-loops, sources over targets.
 
         Args:
@@ -201,10 +201,10 @@ class Edges:
     def _sums(self, features: torch.Tensor, mean: bool) -> torch.Tensor:
         """Sums the features of the edges at each target, in an order that is the same in every run."""
         operand, none = self.operand, features.new_zeros((self._loops, features.shape[1]))
-        with outside():
-            rows = operand.indices()[0]
-        sums = row_sums(operand, operand.from_coo_order(torch.cat([features, none]).float()), rows)
-        sums = sums[: self._loops]
+        wide = torch.cat([features, none])
+        if wide.dtype in (torch.float16, torch.bfloat16):
+            wide = wide.float()
+        sums = row_sums(operand, operand.from_coo_order(wide))[: self._loops]
         if mean:
             others = operand.kernels.csr.degrees[: self._loops] - 1  # without the self-loop
             sums = sums / others.clamp(min=1)[:, None]
