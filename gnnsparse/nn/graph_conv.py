@@ -25,7 +25,8 @@ class GraphConv(torch.nn.Module):
 
     "Weisfeiler and Leman Go Neural: Higher-order Graph Neural Networks", equation 5. Arguments, parameters
     and `state_dict` (`lin_rel.weight` [out, in], `lin_rel.bias` [out], `lin_root.weight` [out, in]) are those
-    of PyG's GraphConv, and outputs agree with it. Nodes without neighbours have the reduction 0.
+    of PyG's GraphConv, and outputs agree with it. Nodes without neighbours have the reduction 0. Of equal
+    neighbours the first gets the gradient of a maximum, where PyG divides it among them.
 
     Args:
         in_channels: features of a node in x, or a pair: of a source and of a target.

@@ -27,7 +27,8 @@ class SAGEConv(torch.nn.Module):
     "Inductive Representation Learning on Large Graphs", algorithm 1. Arguments, parameters and `state_dict`
     (`lin_l.weight` [out, in], `lin_l.bias` [out], `lin_r.weight` [out, in], with `project` also `lin.weight`
     [in, in] and `lin.bias` [in]) are those of PyG's SAGEConv, and outputs agree with it. Nodes without
-    neighbours have the reduction 0.
+    neighbours have the reduction 0. Of equal neighbours the first one gets the gradient of a maximum, where
+    PyG divides it among them.
 
     Args:
         in_channels: features of a node in x, or a pair: of a source and of a target.

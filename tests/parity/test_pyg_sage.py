@@ -13,8 +13,7 @@ import gnnsparse
 from tests.parity.pyg_layers import SQUARE, TALL, WIDE, assert_as_pyg, edges, named, pair, pyg
 
 SIZES = st.sampled_from([SQUARE, WIDE, TALL])
-AGGREGATIONS = ["mean", "sum", "add"]
-EXTREMA = ["max", "min"]
+AGGREGATIONS = ["mean", "sum", "add", "max", "min"]
 
 
 def features(size: tuple[int, int], widths: tuple[int, int]) -> list[torch.Tensor]:
@@ -62,6 +61,8 @@ def test_graph_conv(
     torch.manual_seed(seed)
     ours, theirs = pair("GraphConv", (6, 4), out, aggr=aggr, bias=bias)
     index = edges(size, seed)
+    if weighted and aggr in ("max", "min"):
+        index = index.unique(dim=1)  # the weights of repeats would have to be kept apart
     weights = [torch.rand(index.shape[1]) + 0.1] if weighted else []
 
     def call(layer: Any, source: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
