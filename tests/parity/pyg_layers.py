@@ -11,12 +11,16 @@ import torch
 import gnnsparse.nn
 from gnnsparse.data.optional import import_optional
 from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
+from tests.helpers import ROUNDING
 
 try:
     pyg: Any = import_optional("torch_geometric.nn", "this comparison")
 except ImportError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
+#: A layer rounds in each of its products and sums, about 16 times from its input to a gradient. Over the few
+#: elements of a small layer these may cancel in PyG's run and not in ours.
+FLOOR = 16 * ROUNDING["fp32"]
 #: Sources and targets of the graphs. Some of either have no edges.
 SQUARE, WIDE, TALL = (40, 40), (40, 25), (25, 40)
 
@@ -94,4 +98,4 @@ def assert_as_pyg(
     with in_float64(theirs):
         exact = run(theirs, [x.double() for x in inputs])
     assert [x.dtype for x in got] == [x.dtype for x in plain]
-    assert_all_accurate(got, plain, exact)
+    assert_all_accurate(got, plain, exact, floor=FLOOR)
