@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, check_flag, check_number
 from gnnsparse.nn.adjacency import AdjacencyMemo
-from gnnsparse.nn.aggregation import Aggregation, Neighbours, neighbours_of
+from gnnsparse.nn.aggregation import Aggregation, Neighbours, neighbours_of, product_first
 from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
@@ -22,7 +25,9 @@ class GINConv(torch.nn.Module):
     and those of h below `nn.`) are those of PyG's GINConv, and outputs agree with it.
 
     Args:
-        nn: h, a module that maps [nodes, in] to [nodes, out]. Its parameters are drawn anew.
+        nn: h, a module that maps [nodes, in] to [nodes, out]. Its parameters are drawn anew. If it is a
+            torch.nn.Sequential that begins with a torch.nn.Linear to fewer features, the sum is taken behind
+            this linear layer, where it costs less.
         eps: eps at first.
         train_eps: whether eps is learned; False: it is a buffer.
         precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
@@ -94,15 +99,49 @@ class GINConv(torch.nn.Module):
         aggregation = Aggregation("sum", self.precision or Precision.FP32)
         operand, values = neighbours_of(self._memo, adj, size, None, aggregation, precision=self.precision)
         sources, targets = nodes
-        out = spmm(operand, sources, values)
         if targets is not None:
             check_features("x[1]", targets, sources.shape[1])
-            out = out + (1 + self.eps) * targets
-        y: torch.Tensor = self.nn(out)
+        first, *rest = _parts(self.nn) if targets is sources else (self.nn,)
+        if rest and not product_first(sources, first.weight, values):
+            mapped = F.linear(sources, first.weight)
+            out = self._sums(operand, values, mapped, mapped)
+            out = out if first.bias is None else out + first.bias.to(out.dtype)
+            for module in rest:
+                out = module(out)
+            return out
+        y: torch.Tensor = self.nn(self._sums(operand, values, sources, targets))
         return y
+
+    def _sums(
+        self,
+        operand: SparseOperand,
+        values: torch.Tensor | None,
+        sources: torch.Tensor,
+        targets: torch.Tensor | None,
+    ) -> torch.Tensor:
+        out = spmm(operand, sources, values)
+        return out if targets is None else out + (1 + self.eps) * targets
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nn={self.nn})"
+
+
+def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
+    """Returns the parts of a network that begins with a linear layer, which nothing watches; else itself.
+
+    The sum over neighbours commutes with the linear layer, and costs less behind it where it makes features
+    fewer.
+    """
+    if (
+        type(network) is not torch.nn.Sequential
+        or len(network) < 2
+        or type(network[0]) is not torch.nn.Linear
+    ):
+        return (network,)
+    for part in (network, network[0]):
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            return (network,)
+    return tuple(network)
 
 
 def _reset(module: torch.nn.Module) -> None:

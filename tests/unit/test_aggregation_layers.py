@@ -156,6 +156,40 @@ def test_copies_and_pickles(kind: Any) -> None:
     assert not torch.equal(layer(x, index), want)
 
 
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gin_sums_behind_a_linear_layer_to_fewer_features(
+    bias: bool, watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is as narrow as it can be, unless a hook would miss the linear layer."""
+    widths = []
+
+    def product(a: Any, dense: torch.Tensor, *values: Any) -> torch.Tensor:
+        widths.append(dense.shape[1])
+        return gnnsparse.spmm(a, dense, *values)
+
+    tanh = torch.nn.Tanh()
+    linear = torch.nn.Linear(16, 4, bias=bias)
+    network = torch.nn.Sequential(linear, tanh, torch.nn.Linear(4, 9), tanh)
+    layer, x, a = GINConv(network, eps=0.5, train_eps=True), torch.randn(NODES, 16), operand()
+    seen: list[int] = []
+    if watched:
+        network[0].register_forward_hook(lambda *_: seen.append(1))
+
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        return network(gnnsparse.spmm(a, x, impl="reference") + (1 + layer.eps) * x)
+
+    plain = with_gradients(formula, [x], layer.parameters())
+    with in_float64(layer):
+        exact = with_gradients(formula, [x.double()], layer.parameters())
+    seen.clear()
+    monkeypatch.setattr("gnnsparse.nn.gin_conv.spmm", product)
+    got = with_gradients(lambda x: layer(x, a), [x], layer.parameters())
+    assert widths == [16 if watched else 4]
+    assert len(seen) == watched
+    assert_all_accurate(got, plain, exact, floor=8 * ROUNDING["fp32"])
+
+
 def test_eps_starts_where_it_was() -> None:
     for train_eps in (False, True):
         layer = gin(4, 4, eps=0.25, train_eps=train_eps)
