@@ -1,19 +1,25 @@
-"""Measures the test accuracy of a model in each precision, and PyG's on equal data with an equal protocol.
+"""Measures the test accuracy of models in each precision, and PyG's on equal data with an equal protocol.
 
 python -m benchmarks.accuracy --planetoid DIR [--model gcn] [--datasets cora citeseer pubmed]
     [--precisions fp32 tf32 fp16] [--seeds 10] [--device auto] [--out benchmarks/results/accuracy_cpu.json]
 
-Model and training are those of `python train.py model=MODEL dataset=NAME`, on the public split, and are
-scored at the first epoch with the best validation accuracy. The models are Kipf and Welling's GCN and the
-AGNN of PyG's example. PyG's accuracy of the GCN is a constant in this file. Its accuracy of the AGNN is
-measured here, by training the model with PyG's layers in fp32 from equal seeds. DIR has a folder for each
-data set, such as DIR/cora with the raw files of Cora; --root-of NAME=DIR names the folder of one data set.
-Without either the files are downloaded.
+Models and training are those of `python train.py model=MODEL dataset=NAME`, on the split 0 of a data set,
+the public one if there is one, and are scored at the first epoch with the best validation score: accuracy,
+or ROC AUC where the data set has it. PyG's scores are measured here, by training the model with PyG's layers
+in fp32 from equal seeds and equal initial weights; those of the GCN on Planetoid's data sets are a constant
+in this file. DIR has a folder for each of these, such as DIR/cora with the raw files of Cora; --root-of
+NAME=DIR names the folder of one data set. Without either the files are downloaded.
+
+A row of the results belongs to a model, a data set and a precision. If the file of --out exists and is of
+the same device, versions and number of seeds, rows that are not measured anew are kept, so that a long run
+can be divided.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -79,10 +85,11 @@ def run(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seed: int) -
 
 
 def scores_of(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seeds: int) -> dict[str, Any]:
-    """Trains with all seeds on one data module, and returns the statistics of their scores."""
+    """Trains with all seeds on one data module, and returns the statistics of their scores, in per cent."""
     results = [run(cfg, dataset, data, seed) for seed in range(seeds)]
-    accuracies = [100 * result.metrics["test"]["accuracy"] for result in results]
+    accuracies = [100 * result.metrics["test"][dataset.metric] for result in results]
     return {
+        "metric": dataset.metric,
         "epochs": results[0].epochs,
         "mean": statistics.fmean(accuracies),
         "standard_deviation": statistics.pstdev(accuracies),
@@ -93,33 +100,60 @@ def scores_of(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seeds:
 
 
 def baseline_of(cfg: DictConfig, dataset: NodeDataset, seeds: int, device: Any) -> dict[str, Any]:
-    """Returns PyG's accuracies; {"baseline": None} if there are none."""
-    if cfg.model.name == "agnn":
-        found = scores_of(cfg, dataset, PygData(dataset, device=device), seeds)
-        return {
-            "baseline": found["mean"],
-            "baseline_standard_deviation": found["standard_deviation"],
-            "baseline_accuracies": found["accuracies"],
-            "baseline_epoch_milliseconds": found["epoch_milliseconds"],
-        }
+    """Returns PyG's scores."""
     if cfg.model.name == "gcn" and dataset.name in BASELINE:
         mean, deviation = BASELINE[dataset.name]
         return {"baseline": mean, "baseline_standard_deviation": deviation}
-    return {"baseline": None}
+    found = scores_of(cfg, dataset, PygData(dataset, device=device), seeds)
+    return {
+        "baseline": found["mean"],
+        "baseline_standard_deviation": found["standard_deviation"],
+        "baseline_accuracies": found["accuracies"],
+        "baseline_epoch_milliseconds": found["epoch_milliseconds"],
+    }
 
 
-def table_of(rows: list[dict[str, Any]], model: str, device: str) -> Table:
-    table = Table(title=f"Test accuracy of {model} in per cent, {device}", title_justify="left")
-    for column in ("data set", "precision", "mean ± deviation", "PyG fp32", "difference", "ms an epoch"):
-        table.add_column(column, justify="left" if column in ("data set", "precision") else "right")
+#: What a row is of; a file has one row for each.
+KEY = ("model", "dataset", "precision")
+
+
+def kept_rows(file: Path | None, header: dict[str, Any], seeds: int) -> list[dict[str, Any]]:
+    """Returns the rows of a file that can stand beside new ones.
+
+    Raises:
+        ValueError: the file is of another device, other versions or another number of seeds.
+    """
+    if file is None or not file.exists():
+        return []
+    found = json.loads(file.read_text())
+    for name in ("device_name", "threads", "versions"):
+        if found[name] != header[name]:
+            raise ValueError(f"out: {file} has {name} {found[name]}, this run {header[name]}")
+    if any(row["seeds"] != seeds for row in found["rows"]):
+        raise ValueError(f"out: {file} has rows of another number of seeds than {seeds}")
+    return list(found["rows"])
+
+
+def with_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns rows in which a new one replaces the one of its key, or is the last."""
+    keys = [[other[name] for name in KEY] for other in rows]
+    key = [row[name] for name in KEY]
+    return [row if other == key else old for other, old in zip(keys, rows, strict=True)] + (
+        [] if key in keys else [row]
+    )
+
+
+def table_of(rows: list[dict[str, Any]], device: str) -> Table:
+    table = Table(title=f"Test scores in per cent, {device}", title_justify="left")
+    for column in (*KEY, "mean ± deviation", "PyG fp32", "difference", "ms an epoch"):
+        table.add_column(column, justify="left" if column in KEY else "right")
     for row in rows:
-        mean, deviation = row["baseline"], row.get("baseline_standard_deviation")
+        mean, deviation = row["baseline"], row["baseline_standard_deviation"]
         table.add_row(
-            row["dataset"],
-            row["precision"],
+            *(row[name] for name in KEY),
             f"{row['mean']:.2f} ± {row['standard_deviation']:.2f}",
-            "" if mean is None else f"{mean:.2f} ± {deviation:.2f}",
-            "" if mean is None else f"{row['mean'] - mean:+.2f}",
+            f"{mean:.2f} ± {deviation:.2f}",
+            f"{row['mean'] - mean:+.2f}",
             f"{row['epoch_milliseconds']:.1f}",
         )
     return table
@@ -129,7 +163,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="benchmarks.accuracy", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--model", default="gcn", choices=[n for n, m in MODELS.items() if m.task == "node"])
+    names = [name for name, model in MODELS.items() if model.task == "node"]
+    parser.add_argument("--model", nargs="+", default=["gcn"], choices=names)
     parser.add_argument("--datasets", nargs="+", default=list(BASELINE))
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "fp16"])
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds, from 0 on")
@@ -144,26 +179,25 @@ def main() -> None:
     args = parse()
     roots = {name: args.planetoid / name for name in BASELINE} if args.planetoid else {}
     roots.update({name: Path(folder) for name, _, folder in (pair.partition("=") for pair in args.root_of)})
-    device = resolve_device(args.device)
-    console, rows = Console(), []
+    device, console = resolve_device(args.device), Console()
     header = describe_environment(device)
-    for name in args.datasets:
-        cfg = options_of(args.model, name, roots.get(name), args.device)
+    rows = kept_rows(args.out, header, args.seeds)
+    for model, name in itertools.product(args.model, args.datasets):
+        cfg = options_of(model, name, roots.get(name), args.device)
         dataset = load_dataset(name, root=roots.get(name))
         baseline = baseline_of(cfg, dataset, args.seeds, device)
-        if baseline["baseline"] is not None:
-            console.print(f"{name} PyG: {baseline['baseline']:.2f}")
+        console.print(f"{model} {name} PyG: {baseline['baseline']:.2f}")
         for precision in args.precisions:
-            data = FullGraphData(
-                dataset, values=MODELS[args.model].values, precision=precision, device=device
-            )
+            data = FullGraphData(dataset, values=MODELS[model].values, precision=precision, device=device)
             scores = scores_of(cfg, dataset, data, args.seeds)
-            about = {"model": args.model, "dataset": name, "precision": precision, "seeds": args.seeds}
-            rows.append({**about, **scores, **baseline})
-            console.print(f"{name} {precision}: {scores['mean']:.2f} ± {scores['standard_deviation']:.2f}")
+            about = {"model": model, "dataset": name, "precision": precision, "seeds": args.seeds}
+            rows = with_row(rows, {**about, **scores, **baseline})
+            console.print(
+                f"{model} {name} {precision}: {scores['mean']:.2f} ± {scores['standard_deviation']:.2f}"
+            )
             if args.out:  # written after each row, because a run takes long
                 write_json(args.out, {**header, "rows": rows})
-    console.print(table_of(rows, args.model, header["device_name"]))
+    console.print(table_of(rows, header["device_name"]))
 
 
 if __name__ == "__main__":

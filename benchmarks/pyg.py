@@ -2,14 +2,90 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 
-from models import AGNN
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv, SparseAttention
+
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 
-def with_pyg_layers(model: AGNN) -> AGNN:
-    """Replaces the layers of an AGNN by PyG's, in place; its adjacency is then an edge_index."""
-    from torch_geometric.nn import AGNNConv
+class PygAttention(torch.nn.Module):
+    """SparseAttention by PyG's TransformerConv: a node attends to its neighbours and itself.
 
-    model.convs = torch.nn.ModuleList(AGNNConv(requires_grad=conv.requires_grad) for conv in model.convs)
+    Args:
+        attention: the layer whose parameters are taken.
+    """
+
+    def __init__(self, attention: SparseAttention) -> None:
+        from torch_geometric.nn import TransformerConv
+
+        super().__init__()
+        width, heads = attention.embed_dim, attention.num_heads
+        self.conv = TransformerConv(
+            width, width // heads, heads, dropout=attention.dropout, root_weight=False
+        )
+        self.conv.lin_skip = torch.nn.Identity()  # it would have no gradient
+        linears = self.conv.lin_query, self.conv.lin_key, self.conv.lin_value
+        parts = zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3), strict=True)
+        with torch.no_grad():
+            for linear, (weight, bias) in zip(linears, parts, strict=True):
+                linear.weight.copy_(weight)
+                linear.bias.copy_(bias)
+        self.out_proj = attention.out_proj
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, edge_index: torch.Tensor
+    ) -> torch.Tensor:
+        """Computes attention of `query`, which must be `key` and `value`, over the edges and self-loops."""
+        from torch_geometric.utils import add_remaining_self_loops
+
+        assert query is key
+        assert key is value
+        edges, _ = add_remaining_self_loops(edge_index, num_nodes=len(query))
+        out: torch.Tensor = self.out_proj(self.conv(query, edges))
+        return out
+
+
+def _heads(conv: Any) -> dict[str, Any]:
+    return {"heads": conv.heads, "concat": conv.concat, "dropout": conv.dropout}
+
+
+#: Class of a layer -> its counterpart in PyG, with parameters of its own.
+_TWINS: dict[type[torch.nn.Module], Callable[[Any, Any], torch.nn.Module]] = {
+    AGNNConv: lambda pyg, conv: pyg.AGNNConv(requires_grad=conv.requires_grad),
+    GATConv: lambda pyg, conv: pyg.GATConv(conv.in_channels, conv.out_channels, **_heads(conv)),
+    GATv2Conv: lambda pyg, conv: pyg.GATv2Conv(conv.in_channels, conv.out_channels, **_heads(conv)),
+    GCNConv: lambda pyg, conv: pyg.GCNConv(conv.in_channels, conv.out_channels),
+    GINConv: lambda pyg, conv: pyg.GINConv(
+        copy.deepcopy(conv.nn), conv.initial_eps, isinstance(conv.eps, torch.nn.Parameter)
+    ),
+    SAGEConv: lambda pyg, conv: pyg.SAGEConv(conv.in_channels, conv.out_channels),
+}
+
+
+def _twin(conv: torch.nn.Module) -> torch.nn.Module:
+    import torch_geometric.nn as pyg
+
+    if isinstance(conv, SparseAttention):
+        return PygAttention(conv)
+    twin = _TWINS[type(conv)](pyg, conv)
+    twin.load_state_dict(conv.state_dict())
+    return twin
+
+
+def with_pyg_layers(model: Model) -> Model:
+    """Replaces the graph layers of a model by PyG's with the same parameters, in place.
+
+    The model's adjacency is then an edge_index without repeats.
+    """
+    kinds = (*_TWINS, SparseAttention)
+    with torch.random.fork_rng(devices=[]):  # what PyG draws is replaced
+        for parent in list(model.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, kinds):
+                    setattr(parent, name, _twin(child))
     return model

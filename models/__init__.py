@@ -6,11 +6,17 @@ from models.gcn import GCN
 from models.agnn import AGNN
 from models.graph_transformer import GraphTransformer
 from models.transformer import Transformer
+from models.gat import GAT, GATv2
+from models.graphsage import GraphSAGE
+from models.gin import GIN
 # isort: on
 
 from gnnsparse.registry import discover
 from models.registry import MODELS, Model, register_model
 
-__all__ = ["AGNN", "GCN", "MODELS", "GraphTransformer", "Model", "Transformer", "register_model"]
+__all__ = [
+    "AGNN", "GAT", "GCN", "GIN", "MODELS", "GATv2", "GraphSAGE", "GraphTransformer", "Model", "Transformer",
+    "register_model",
+]  # fmt: skip
 
 discover(__name__)

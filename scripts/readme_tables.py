@@ -165,6 +165,22 @@ def accuracy_table(file: str) -> str:
     return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
 
 
+def layers_accuracy_table() -> str:
+    """Makes the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
+    if not (RESULTS / "accuracy_layers.json").exists():
+        return "Not measured yet."
+    data = load("accuracy_layers.json")
+    precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
+    rows = []
+    for key in dict.fromkeys((r["model"], r["dataset"]) for r in data["rows"]):
+        mine = {r["precision"]: r for r in data["rows"] if (r["model"], r["dataset"]) == key}
+        cells = [f"{r['mean']:.2f} ± {r['standard_deviation']:.2f}" for r in map(mine.get, precisions) if r]
+        first = next(iter(mine.values()))
+        peer = f"{first['baseline']:.2f} ± {first['baseline_standard_deviation']:.2f}"
+        rows.append([*key, *cells, *[""] * (len(precisions) - len(cells)), peer])
+    return table(["model", "data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
+
+
 def agnn_layer_table() -> str:
     """Makes the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
     data = load("agnn_layer_cpu.json")
@@ -184,6 +200,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "training": training_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
+    "accuracy-layers": layers_accuracy_table,
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,

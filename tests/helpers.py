@@ -81,10 +81,13 @@ def reference_layers() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in (
+            "aggregation.spmm",
             "gcn_conv.spmm",
+            "gin_conv.spmm",
             "sparse_linear.spmm",
             "agnn_conv.attention",
             "sparse_attention.attention",
+            "edges.graph_attention",
         ):
             operation = getattr(gnnsparse, name.rpartition(".")[2])
             patch.setattr(f"gnnsparse.nn.{name}", functools.partial(operation, impl="reference"))

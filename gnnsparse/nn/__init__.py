@@ -5,18 +5,30 @@ import torch
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.agnn_conv import AGNNConv
 from gnnsparse.nn.dropout import dropout
+from gnnsparse.nn.gat_conv import GATConv
+from gnnsparse.nn.gatv2_conv import GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
+from gnnsparse.nn.gin_conv import GINConv
+from gnnsparse.nn.graph_conv import GraphConv
+from gnnsparse.nn.sage_conv import SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
 from gnnsparse.nn.sparse_linear import SparseLinear
 from gnnsparse.nn.transformer import TransformerEncoder, TransformerEncoderLayer
+from gnnsparse.nn.transformer_conv import TransformerConv
 from gnnsparse.registry import discover
 
 # Type checkers see the names that are imported above; `find_layers` adds the layers of other files.
 __all__ = [
     "AGNNConv",
+    "GATConv",
+    "GATv2Conv",
     "GCNConv",
+    "GINConv",
+    "GraphConv",
+    "SAGEConv",
     "SparseAttention",
     "SparseLinear",
+    "TransformerConv",
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "dropout",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -14,7 +14,39 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
 
-__all__ = ["AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "check_precision", "check_self_loops"]
+__all__ = [
+    "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Recipe", "check_edge_weight",
+    "check_precision", "check_self_loops", "row_sums",
+]  # fmt: skip
+
+
+class Adjacency(Protocol):
+    """What a layer makes of an `edge_index`: an operand, and a rule for edge values.
+
+    Attributes:
+        operand: the operand, [targets, sources].
+    """
+
+    operand: SparseOperand
+
+    def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
+        """Computes the edge values for a product with the operand; None: the operand's own are right."""
+
+
+_Made = TypeVar("_Made", bound=Adjacency, covariant=True)
+
+
+class Recipe(Protocol[_Made]):
+    """How a layer makes an adjacency of edges. Recipes are frozen dataclasses, which are compared."""
+
+    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> _Made:
+        """Makes the adjacency.
+
+        Args:
+            edge_index: int64 or int32 [2, edges], sources over targets.
+            size: (sources, targets).
+            weighted: whether `values` will be called with edge weights.
+        """
 
 
 def check_precision(operand: SparseOperand, precision: Precision | None) -> None:
@@ -52,6 +84,10 @@ class GcnRecipe:
     normalize: bool
     loop_weight: float | None
     precision: Precision
+
+    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> GcnAdjacency:
+        """Makes the matrix of a square graph."""
+        return GcnAdjacency(edge_index, size[0], self, weighted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +127,6 @@ class GcnAdjacency:
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
-        edge_index = unwrapped("adj", edge_index)
         self._recipe, self._num_nodes = recipe, num_nodes
         self._edges = edge_index.shape[1]
         self._loops: _Loops | None = None
@@ -128,18 +163,9 @@ class GcnAdjacency:
             if self._has_scales or not self._recipe.normalize:
                 return None
             edge_weight = torch.ones(self._edges, dtype=torch.float32, device=self.operand.device)
-        weights = self._with_loops(self._check(edge_weight).float())
+        weights = self._with_loops(check_edge_weight(edge_weight, self._edges, self.operand.device).float())
         weights = self.operand.from_coo_order(weights)
         return self._normalized(weights) if self._recipe.normalize else weights
-
-    def _check(self, edge_weight: Any) -> torch.Tensor:
-        if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
-            bad_type("edge_weight", edge_weight, f"a floating-point tensor [{self._edges}]")
-        if edge_weight.shape != (self._edges,):
-            bad_value("edge_weight", f"has shape {tuple(edge_weight.shape)}; accepted: ({self._edges},)")
-        if edge_weight.device != self.operand.device:
-            bad_value("edge_weight", f"is on {edge_weight.device}; accepted: {self.operand.device}")
-        return edge_weight
 
     def _with_loops(self, weights: torch.Tensor) -> torch.Tensor:
         """Returns the weights with those of self-loops, in the order of the edges given to `prepare`."""
@@ -150,43 +176,80 @@ class GcnAdjacency:
         return torch.cat([weights[self._loops.others], loops])
 
     def _normalized(self, weights: torch.Tensor) -> torch.Tensor:
-        with outside():  # both are kept
-            if self._indices is None:
+        if self._indices is None:
+            with outside():  # they are kept
                 self._indices = self.operand.indices()
-            lengths = self.operand.kernels.csr.degrees
         row, col = self._indices
-        if is_direct() and len(weights) > 0:
-            # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
-            degree = torch.segment_reduce(weights, "sum", lengths=lengths, initial=0.0)
-        else:  # segment_reduce has no rules for transforms, and refuses an empty tensor
-            degree = weights.new_zeros(lengths.shape).index_add(0, row, weights)
+        degree = row_sums(self.operand, weights)
         positive = degree > 0
         # A degree of 0 is replaced by 1 under the root, so that its gradient is not NaN.
         scale = torch.where(positive, torch.where(positive, degree, 1.0).rsqrt(), 0.0)
         return scale[row] * weights * scale[col]
 
 
+def check_edge_weight(edge_weight: Any, edges: int, device: torch.device) -> torch.Tensor:
+    """Returns `edge_weight` if it is a floating-point tensor [edges] on `device`, else raises.
+
+    Raises:
+        TypeError: it is not a floating-point tensor.
+        ValueError: it has another size or device than the edges.
+    """
+    if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
+        bad_type("edge_weight", edge_weight, f"a floating-point tensor [{edges}]")
+    if edge_weight.shape != (edges,):
+        bad_value("edge_weight", f"has shape {tuple(edge_weight.shape)}; accepted: ({edges},)")
+    if edge_weight.device != device:
+        bad_value("edge_weight", f"is on {edge_weight.device}; accepted: {device}")
+    return edge_weight
+
+
+def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
+    """Sums the edge values of each row, in an order that is the same in every run. Differentiable.
+
+    Args:
+        operand: an operand whose rows were not reordered.
+        values: float32 [nnz, ...] in the operand's order.
+
+    Returns:
+        float32 [rows, ...].
+    """
+    with outside():  # they are kept
+        lengths = operand.kernels.csr.degrees
+    if is_direct() and values.numel() > 0:
+        # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
+        return torch.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
+    # segment_reduce has no rules for transforms, and refuses an empty tensor
+    with outside():
+        rows = operand.indices()[0]
+    return values.new_zeros((*lengths.shape, *values.shape[1:])).index_add(0, rows, values)
+
+
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """The last operand of a layer, and what it was made of. Replaced as a whole, for calls from threads.
+    """The last adjacency of a layer, and what it was made of. Replaced as a whole, for calls from threads.
 
     Attributes:
-        num_nodes, weighted, edges: the arguments of GcnAdjacency.
-        adjacency: the operand.
+        size, recipe, weighted: how it was made, see Recipe.
+        edges: the edges.
+        adjacency: what was made.
         weights: the edge weights that `values` were computed from; None: none were computed yet.
         values: the last edge values.
     """
 
-    num_nodes: int
+    size: tuple[int, int]
+    recipe: Any
     weighted: bool
     edges: Seen
-    adjacency: GcnAdjacency
+    adjacency: Any
     weights: Seen | None = None
     values: torch.Tensor | None = None
 
 
-class AdjacencyMemo:
-    """Keeps the operand that a layer made of an `edge_index`, for calls with that edge_index.
+_Kept = TypeVar("_Kept", bound=Adjacency)
+
+
+class AdjacencyMemo(Generic[_Kept]):
+    """Keeps what a layer made of an `edge_index`, for calls with that edge_index.
 
     Copies share the operand; pickles do not contain it.
 
@@ -196,12 +259,12 @@ class AdjacencyMemo:
             need a gradient are computed in each call.
     """
 
-    def __init__(self, forever: bool) -> None:
+    def __init__(self, forever: bool = False) -> None:
         self._forever = forever
         self._entry: _Entry | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo:
-        other = AdjacencyMemo(self._forever)
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo[_Kept]:
+        other: AdjacencyMemo[_Kept] = AdjacencyMemo(self._forever)
         other._entry = self._entry
         return other
 
@@ -213,12 +276,16 @@ class AdjacencyMemo:
         self._entry = None
 
     def resolve(
-        self, x: Any, adj: Any, edge_weight: torch.Tensor | None, recipe: GcnRecipe
+        self,
+        size: tuple[int, int],
+        adj: Any,
+        edge_weight: torch.Tensor | None,
+        recipe: Recipe[_Kept],
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         """Returns the operand of a call, and edge values to use in place of its own weights, or None.
 
         Args:
-            x: the layer's input [nodes, features].
+            size: (sources, targets), the numbers of nodes.
             adj: an operand, which is returned itself, or an edge_index.
             edge_weight: with an edge_index: floating-point [edges], or None for 1 each.
             recipe: how a matrix is made of the edge_index.
@@ -231,40 +298,54 @@ class AdjacencyMemo:
             if edge_weight is not None:
                 bad_value("edge_weight", "goes with an edge_index; an operand has its weights already")
             return adj, None
-        if not isinstance(adj, torch.Tensor):
-            bad_type("adj", adj, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
-        if not isinstance(x, torch.Tensor) or x.dim() != 2:
-            bad_type("x", x, "a tensor [nodes, in_channels]")
+        check_edges(adj)
         if edge_weight is not None and not isinstance(edge_weight, torch.Tensor):
             bad_type("edge_weight", edge_weight, "a floating-point tensor [edges], or None")
         if torch.compiler.is_compiling():  # only then: `disable` imports modules, which takes seconds
-            return torch.compiler.disable(self._prepare)(adj, edge_weight, x.shape[0], recipe)
-        return self._prepare(adj, edge_weight, x.shape[0], recipe)
+            return torch.compiler.disable(self._resolve)(adj, edge_weight, size, recipe)
+        return self._resolve(adj, edge_weight, size, recipe)
 
-    def _prepare(
-        self, edge_index: torch.Tensor, edge_weight: torch.Tensor | None, num_nodes: int, recipe: GcnRecipe
-    ) -> tuple[SparseOperand, torch.Tensor | None]:
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
-        if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
-            bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")
-        return self._get(edge_index, edge_weight, num_nodes, recipe)
+    def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe[_Kept]) -> _Kept:
+        """Returns what a recipe makes of an edge_index without edge weights, made or kept.
 
-    def _get(
+        The arguments and errors are those of `resolve`.
+        """
+        check_edges(edge_index)
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self._adjacency)(edge_index, size, recipe)
+        return self._adjacency(edge_index, size, recipe)
+
+    def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe[_Kept]) -> _Kept:
+        entry = self._entry = self._find(edge_index, False, size, recipe)
+        made: _Kept = entry.adjacency
+        return made
+
+    def _find(
+        self, edge_index: torch.Tensor, weighted: bool, size: tuple[int, int], recipe: Recipe[_Kept]
+    ) -> _Entry:
+        """Returns the entry of an edge_index: the last one, or a new one."""
+        entry = self._entry
+        if entry is not None and self._forever:
+            return entry
+        given = innermost("adj", edge_index)
+        with outside():  # a view of the edges would be wrapped by a transform
+            seen = Seen(given)
+        made_for = size, recipe, weighted
+        known = None if entry is None else (entry.size, entry.recipe, entry.weighted)
+        if entry is not None and known == made_for and entry.edges.equals(seen):
+            return entry
+        with outside():
+            return _Entry(*made_for, seen, recipe.make(unwrapped("adj", edge_index), size, weighted))
+
+    def _resolve(
         self,
         edge_index: torch.Tensor,
         edge_weight: torch.Tensor | None,
-        num_nodes: int,
-        recipe: GcnRecipe,
+        size: tuple[int, int],
+        recipe: Recipe[_Kept],
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Returns the operand of an `edge_index`, made or kept, and its edge values (see GcnAdjacency)."""
-        entry, weighted = self._entry, edge_weight is not None
-        seen = None if self._forever and entry is not None else Seen(innermost("adj", edge_index))
-        if entry is None or not (seen is None or self._matches(entry, seen, num_nodes, weighted)):
-            assert seen is not None
-            with outside():
-                adjacency = GcnAdjacency(edge_index, num_nodes, recipe, weighted)
-            entry = _Entry(num_nodes, weighted, seen, adjacency)
+        """Returns the operand of an `edge_index`, made or kept, and its edge values."""
+        entry = self._find(edge_index, edge_weight is not None, size, recipe)
         if edge_weight is not None and (edge_weight.requires_grad or not is_direct()):
             self._entry = entry
             return entry.adjacency.operand, entry.adjacency.values(edge_weight)
@@ -276,6 +357,12 @@ class AdjacencyMemo:
         self._entry = entry
         return entry.adjacency.operand, entry.values
 
-    @staticmethod
-    def _matches(entry: _Entry, edges: Seen, num_nodes: int, weighted: bool) -> bool:
-        return (entry.num_nodes, entry.weighted) == (num_nodes, weighted) and entry.edges.equals(edges)
+
+def check_edges(edge_index: Any) -> None:
+    """Raises unless `edge_index`, a layer's argument `adj` that is no operand, is an integer [2, edges]."""
+    if not isinstance(edge_index, torch.Tensor):
+        bad_type("adj", edge_index, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
+    if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
+        bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnsparse.errors import check_flag
-from gnnsparse.kept import Key
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision, check_self_loops
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision, check_self_loops
+from gnnsparse.nn.edges import log_counts
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
@@ -53,7 +52,7 @@ class AGNNConv(torch.nn.Module):
         self.requires_grad = check_flag("requires_grad", requires_grad)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
         self.precision = None if precision is None else Precision.parse(precision)
-        self._memo = AdjacencyMemo(forever=False)
+        self._memo: AdjacencyMemo[GcnAdjacency] = AdjacencyMemo()
         if requires_grad:
             self.beta = torch.nn.Parameter(torch.ones(1))
         else:
@@ -89,8 +88,8 @@ class AGNNConv(torch.nn.Module):
                 check_self_loops(adj, "AGNNConv(add_self_loops=False) to do without them")
         loops = 1.0 if self.add_self_loops else None
         recipe = GcnRecipe(False, loops, self.precision or Precision.FP32)
-        operand, _ = self._memo.resolve(x, adj, None, recipe)
-        bias = None if isinstance(adj, SparseOperand) else _log_counts(operand)
+        operand, _ = self._memo.resolve((x.shape[0], x.shape[0]), adj, None, recipe)
+        bias = None if isinstance(adj, SparseOperand) else log_counts(operand)
         q, k = (_quick if is_direct() else _cosine_operands)(x, self.beta)
         return attention(operand, q, k, x, scale=1.0, bias=bias)
 
@@ -149,23 +148,3 @@ def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
     some = length > 0
     # A length of 0 is replaced by 1 in the reciprocal, so that its gradient is not NaN.
     return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
-
-
-@dataclass(frozen=True)
-class _LogCounts(Key["torch.Tensor | None"]):
-    """Key of the logarithms of the numbers of repeats of edges."""
-
-
-def _log_counts(operand: SparseOperand) -> torch.Tensor | None:
-    """Returns a bias by which the softmax counts repeated edges several times; None if there are none.
-
-    It is the logarithm of the number of times that each edge was given, float32 [nnz].
-    """
-
-    def make() -> Any:
-        if operand.num_edges == operand.nnz:
-            return None
-        ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
-        return operand.from_coo_order(ones).log()
-
-    return operand.kernels.kept.get(_LogCounts(), make)

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, check_precision
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision
+from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
@@ -67,7 +68,7 @@ class GCNConv(torch.nn.Module):
         if improved and not add_self_loops:
             bad_value("improved", "goes with add_self_loops=True only, as the weight of added self-loops")
         self.precision = None if precision is None else Precision.parse(precision)
-        self._memo = AdjacencyMemo(forever=cached)
+        self._memo: AdjacencyMemo[GcnAdjacency] = AdjacencyMemo(forever=cached)
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         if check_flag("bias", bias):
             self.bias = torch.nn.Parameter(torch.empty(out_channels))
@@ -116,7 +117,7 @@ class GCNConv(torch.nn.Module):
         if isinstance(adj, SparseOperand):
             self._check_operand(adj)
         recipe = GcnRecipe(self.normalize, self._loop_weight, self.precision or Precision.FP32)
-        operand, values = self._memo.resolve(x, adj, edge_weight, recipe)
+        operand, values = self._memo.resolve((x.shape[0], x.shape[0]), adj, edge_weight, recipe)
         if self._product_first(x, values):
             return F.linear(spmm(operand, x, values), self.lin.weight, self.bias)
         out = spmm(operand, self.lin(x), values)
@@ -150,20 +151,8 @@ class GCNConv(torch.nn.Module):
             bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {plain}")
 
     def _product_first(self, x: torch.Tensor, values: torch.Tensor | None) -> bool:
-        """Returns whether (A x) W costs less than A (x W).
-
-        The dense products cost equally much in both. The cost of a sparse product is proportional to its
-        width, `in_channels` or `out_channels`. There is one in the forward pass, and one in the backward pass
-        for each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer
-        of a model does not need; in A (x W) for the gradient of x or of W.
-        """
-        of_x, of_w, of_values = (
-            torch.is_grad_enabled() and t is not None and t.requires_grad
-            for t in (x, self.lin.weight, values)
-        )
-        first = self.in_channels * (1 + of_x + of_values)
-        last = self.out_channels * (1 + (of_x or of_w) + of_values)
-        return first < last
+        """Returns whether (A x) W costs less than A (x W)."""
+        return product_first(x, self.lin.weight, values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -1,4 +1,4 @@
-"""The check of a layer's input against its parameters, which all layers share."""
+"""Checks of a layer's sizes, and of its input against its parameters, which all layers share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, check_integer
+from gnnsparse.operand import SparseOperand
 
-__all__ = ["MOST_FEATURES", "check_features"]
+__all__ = [
+    "MOST_FEATURES", "Nodes", "check_channels", "check_features", "check_heads", "check_nodes", "graph_size",
+]  # fmt: skip
+
+#: Features of sources and of targets; None: there are none of targets.
+Nodes = tuple[torch.Tensor, torch.Tensor | None]
 
 #: The most features that a layer takes, and heads: the sizes of its parameters then fit into 64 bits.
 MOST_FEATURES = 2**30
@@ -53,3 +59,94 @@ def check_features(
         return x
     own = str(parameter.dtype).removeprefix("torch.")
     bad_type(name, x, f"a tensor of dtype {own}, as the layer's parameters, or any under autocast")
+
+
+def check_channels(in_channels: Any) -> tuple[int, int]:
+    """Returns the features of sources and of targets that `in_channels` says, an integer or a pair of them.
+
+    Raises:
+        TypeError: it is neither, or an integer is of another type.
+        ValueError: an integer is out of range.
+    """
+    pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
+    if len(pair) != 2:
+        bad_value("in_channels", f"has {len(pair)} numbers; accepted: a positive integer, or two")
+    sources, targets = (check_integer("in_channels", width, most=MOST_FEATURES) for width in pair)
+    return sources, targets
+
+
+def check_heads(heads: Any, out_channels: Any) -> int:
+    """Returns `heads * out_channels`, the features of all heads of a layer, if each is a positive integer.
+
+    Raises:
+        TypeError: one of them is of another type.
+        ValueError: one of them, or the product, is out of range.
+    """
+    check_integer("out_channels", out_channels, most=MOST_FEATURES)
+    check_integer("heads", heads, most=MOST_FEATURES)
+    if heads * out_channels > MOST_FEATURES:
+        bad_value(
+            "heads", f"got {heads} of {out_channels} features; accepted: at most {MOST_FEATURES} in all"
+        )
+    return heads * out_channels
+
+
+def check_nodes(
+    x: Any,
+    channels: tuple[int | None, int | None],
+    parameter: torch.Tensor | None = None,
+    *,
+    device: torch.device | None = None,
+) -> Nodes:
+    """Returns the features of sources and of targets that a layer's input `x` holds.
+
+    Args:
+        x: features [nodes, channels], which are those of both; or a pair of the features of sources and of
+            targets, of which the latter may be None.
+        channels: features of a source and of a target; None: any.
+        parameter, device: see check_features.
+
+    Raises:
+        TypeError: `x` or a part of it is of another type, layout or dtype.
+        ValueError: it has another shape or device.
+    """
+    if not isinstance(x, (tuple, list)):
+        x = check_features("x", x, channels[0], parameter, device=device)
+        return x, check_features("x", x, channels[1])
+    if len(x) != 2:
+        bad_value("x", f"has {len(x)} elements; accepted: a tensor, or those of sources and of targets")
+    sources = check_features("x[0]", x[0], channels[0], parameter, device=device)
+    if x[1] is None:
+        return sources, None
+    return sources, check_features("x[1]", x[1], channels[1], parameter, device=device)
+
+
+def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
+    """Returns the numbers of sources and of targets of a layer's graph.
+
+    Args:
+        nodes: features of sources and of targets.
+        size: the numbers of both as the caller gives them, or None. Without features of targets they are as
+            many as the operand has rows, or else as there are sources.
+        adj: an operand, or an edge_index.
+
+    Raises:
+        TypeError: `size` is no pair of integers.
+        ValueError: `size` or the operand does not go with the features.
+    """
+    sources, targets = nodes[0].shape[0], None if nodes[1] is None else nodes[1].shape[0]
+    if size is not None:
+        if not isinstance(size, (tuple, list)) or len(size) != 2:
+            bad_type("size", size, "the numbers of sources and of targets, or None")
+        given = tuple(check_integer("size", count, least=0, accepted="two integers") for count in size)
+        if given != (sources, given[1] if targets is None else targets):
+            has = f"{sources} sources" + ("" if targets is None else f" and {targets} targets")
+            bad_value("size", f"got {given}, x has {has}; accepted: their numbers, or None")
+        targets = given[1]
+    if isinstance(adj, SparseOperand):
+        rows, cols = adj.shape
+        if (cols, rows) != (sources, rows if targets is None else targets):
+            has = f"{sources} sources" + ("" if targets is None else f" and {targets} targets")
+            bad_value("x", f"has {has}, the operand {cols} and {rows}; accepted: as many as the operand has")
+        return cols, rows
+    return sources, sources if targets is None else targets

@@ -19,9 +19,9 @@ from tests.helpers import reference_layers
 NODES, LENGTH = 20, 14
 
 
-def graph() -> gnnsparse.SparseOperand:
+def graph(values: str | None = "gcn") -> gnnsparse.SparseOperand:
     index = torch.randint(0, NODES, (2, 60), generator=torch.Generator().manual_seed(0))
-    return gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
+    return gnnsparse.prepare(index, num_nodes=NODES, values=values, cache=False)
 
 
 def pattern(radius: int = 3) -> gnnsparse.SparseOperand:
@@ -163,11 +163,11 @@ def test_sinusoids() -> None:
 
 def test_registry() -> None:
     assert list(MODELS)[:4] == ["gcn", "agnn", "graph_transformer", "transformer"]
-    inputs = {
-        "node": (torch.randn(NODES, 6), graph()),
-        "sequence": (torch.ones(1, LENGTH, dtype=torch.int64), pattern()),
-    }
     for name, model in MODELS.items():
+        inputs = {
+            "node": (torch.randn(NODES, 6), graph(model.values)),
+            "sequence": (torch.ones(1, LENGTH, dtype=torch.int64), pattern()),
+        }
         if model.task in inputs:
             built = model.build(6, out_channels=3, hidden_channels=8)
             assert built(*inputs[model.task]).shape[1] == 3, name

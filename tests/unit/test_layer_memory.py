@@ -13,11 +13,24 @@ import numpy as np
 import pytest
 import torch
 
-from gnnsparse.nn import AGNNConv, GCNConv
+from gnnsparse.nn import (
+    AGNNConv,
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    SAGEConv,
+    TransformerConv,
+)
 from gnnsparse.nn.unchanged import Seen
 from tests.helpers import needs_installed_module
 
 NODES = 30
+LAYERS = [
+    GCNConv(4, 4), AGNNConv(), SAGEConv(4, 4), GraphConv(4, 4), GINConv(torch.nn.Linear(4, 4)), GATConv(4, 4),
+    GATv2Conv(4, 4), TransformerConv(4, 4),
+]  # fmt: skip
 
 #: Changes that torch's version counter does not count, of element [0, 0] or [0] of a tensor.
 CHANGES: dict[str, Callable[[torch.Tensor, Any], None]] = {}
@@ -95,7 +108,7 @@ def own(request: pytest.FixtureRequest) -> Callable[[torch.Tensor], torch.Tensor
     )
 
 
-@pytest.mark.parametrize("layer", [GCNConv(4, 4), AGNNConv()], ids=lambda layer: type(layer).__name__)
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_of_the_edges_is_seen(
     name: str, layer: torch.nn.Module, own: Callable[[torch.Tensor], torch.Tensor]
@@ -109,9 +122,12 @@ def test_a_change_of_the_edges_is_seen(
     assert not torch.equal(after, before)
 
 
+@pytest.mark.parametrize("layer", [GCNConv(4, 4), GraphConv(4, 4)], ids=lambda layer: type(layer).__name__)
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_of_the_weights_is_seen(name: str, own: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+def test_a_change_of_the_weights_is_seen(
+    name: str, layer: torch.nn.Module, own: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    index, x = edges(), torch.randn(NODES, 4)
     weight = own(torch.rand(120))
     before = layer(x, index, weight)
     CHANGES[name](weight, 5.0)
@@ -159,14 +175,14 @@ def test_the_same_bytes_in_another_order_or_dtype() -> None:
 @needs_installed_module
 def test_ids_and_addresses_that_are_used_again() -> None:
     layer, x, used = GCNConv(4, 4), torch.randn(NODES, 4), []
-    for seed in range(20):
+    for seed in range(60):
         index = edges(seed)
         used.append((id(index), index.data_ptr()))
         want = layer(x, index.clone())
         assert torch.equal(layer(x, index), want)
         del index
         gc.collect()
-    assert len(set(used)) < 20, "no id was used again, and nothing was tested"
+    assert len(set(used)) < 60, "no id was used again, and nothing was tested"
 
 
 def test_what_is_compared_where_contents_are_not() -> None:
@@ -185,6 +201,30 @@ def test_what_is_compared_where_contents_are_not() -> None:
         assert not Seen(made).equals(Seen(made))
     lost = Seen(torch.empty(2, 9, device="meta"))
     assert not lost.equals(lost)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
+def test_one_layer_and_edges_in_several_threads(layer: torch.nn.Module) -> None:
+    """Each call has the edges that it was given, whatever the others leave behind."""
+    x = torch.randn(NODES, 4)
+    inputs = [edges(seed) for seed in range(4)]
+    with torch.no_grad():
+        want = [layer(x, index) for index in inputs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            for step in range(20):
+                which = (number + step) % 4
+                if not torch.equal(layer(x, inputs[which]), want[which]):
+                    wrong.append(which)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_one_layer_in_several_threads() -> None:

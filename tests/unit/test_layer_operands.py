@@ -13,7 +13,7 @@ import torch
 import gnnsparse
 from gnnsparse.nn import AGNNConv, GCNConv
 from gnnsparse.testing import assert_accurate, in_float64, random_graph
-from models import GCN, GraphTransformer
+from models import GAT, GCN, GIN, GraphSAGE, GraphTransformer
 
 NODES = 30
 X = torch.randn(NODES, 4, generator=torch.Generator().manual_seed(3))
@@ -133,6 +133,14 @@ def test_models_refuse_what_their_layers_do() -> None:
         GCN(4, 8, 3)(X, operand())
     with pytest.raises(ValueError, match="adj: an operand of which nodes lack self-loops"):
         GraphTransformer(4, 8, 3)(X, operand())
+    with pytest.raises(ValueError, match="adj: an operand of which nodes lack self-loops"):
+        GAT(4, 8, 3)(X, operand())
+    with pytest.raises(
+        ValueError, match="adj: an operand prepared with values='gcn'; accepted: values='mean'"
+    ):
+        GraphSAGE(4, 8, 3)(X, operand(values="gcn"))
+    with pytest.raises(ValueError, match="adj: an operand prepared with values='gcn', whose weights"):
+        GIN(4, 8, 3)(X, operand(values="gcn"))
 
 
 @pytest.mark.parametrize("layer", [GCNConv(4, 4), AGNNConv()], ids=lambda layer: type(layer).__name__)

@@ -107,6 +107,105 @@ def agnn_conv(trial: Trial) -> None:
         trial.call(label + " backward", lambda: y.sum().backward())
 
 
+def aggregation_conv(trial: Trial) -> None:
+    """SAGEConv, GraphConv and GINConv on edges of two kinds of nodes, against dense reductions."""
+    draw = trial.draw
+    truth = draw_truth(draw)
+    precision, reduce = draw.choice(PRECISIONS), draw.choice(("sum", "mean", "max", "min"))
+    kind = draw.choice(("sage", "graph", "gin"))
+    reduce = "sum" if kind == "gin" else reduce
+    sizes, out = (draw.integer(1, 9), draw.integer(1, 9)), draw.integer(1, 9)
+    sizes = (sizes[0], sizes[0]) if kind == "gin" else sizes
+    torch.manual_seed(draw.seed())
+    make: dict[str, Callable[[], Any]] = {
+        "sage": lambda: layers.SAGEConv(sizes, out, reduce, precision=precision),
+        "graph": lambda: layers.GraphConv(sizes, out, reduce, precision=precision),
+        "gin": lambda: layers.GINConv(torch.nn.Linear(sizes[0], out), 0.5, precision=precision),
+    }
+    conv = trial.call(f"{kind}()", make[kind])
+    x = torch.randn(truth.cols, sizes[0]), torch.randn(truth.rows, sizes[1])
+    edges = torch.stack([truth.col, truth.row])
+    label = f"{conv} {truth.rows}x{truth.cols} {precision} {reduce}"
+    y = trial.call(label, lambda: conv(x, edges))
+
+    def formula(dtype: torch.dtype) -> torch.Tensor:
+        source, target = (t.to(dtype) for t in x)
+        counts = truth.spread(torch.ones(truth.edges, dtype=dtype))
+        some = (counts.sum(1) > 0)[:, None]
+        if reduce in ("sum", "mean"):
+            found = counts @ source
+            found = found / counts.sum(1).clamp(min=1)[:, None] if reduce == "mean" else found
+        else:
+            sign = 1 if reduce == "max" else -1
+            far = (
+                (sign * source).expand(truth.rows, *source.shape).masked_fill((counts == 0)[..., None], -1e30)
+            )
+            found = sign * far.amax(1) if truth.cols else source.new_zeros(truth.rows, source.shape[1])
+            found = torch.where(some, found, 0.0)
+        if kind == "gin":
+            out = (found + 1.5 * target) @ conv.nn.weight.to(dtype).T + conv.nn.bias.to(dtype)
+            return out.detach()
+        near, own = (conv.lin_l, conv.lin_r) if kind == "sage" else (conv.lin_rel, conv.lin_root)
+        out = found @ near.weight.to(dtype).T + near.bias.to(dtype) + target @ own.weight.to(dtype).T
+        return out.detach()
+
+    size = float(x[0].abs().max()) if x[0].numel() else 0.0
+    _judge(trial, label, y, formula, precision, size)
+    if draw.chance(0.3):
+        trial.call(label + " backward", lambda: y.sum().backward())
+
+
+def attention_conv(trial: Trial) -> None:
+    """GATConv, GATv2Conv and TransformerConv, against dense formulas for each head."""
+    draw = trial.draw
+    truth = draw_truth(draw, square=True)
+    precision, kind = draw.choice(PRECISIONS), draw.choice(("GATConv", "GATv2Conv", "TransformerConv"))
+    width, out, heads = draw.integer(1, 6), draw.integer(1, 6), draw.choice((1, 2, 3))
+    options: dict[str, Any] = {"heads": heads, "concat": draw.chance(0.5), "precision": precision}
+    add = kind != "TransformerConv" and draw.chance(0.6)
+    options |= {} if kind == "TransformerConv" else {"add_self_loops": add}
+    torch.manual_seed(draw.seed())
+    conv: Any = trial.call(f"{kind}()", lambda: getattr(layers, kind)(width, out, **options))
+    x = torch.randn(truth.rows, width)
+    edges = torch.stack([truth.col, truth.row])
+    counts = truth.spread(torch.ones(truth.edges, dtype=torch.float64))
+    if add:
+        counts = counts - torch.diag(counts.diagonal()) + torch.eye(truth.rows, dtype=torch.float64)
+    label = f"{conv} {truth.rows} {precision} loops={add}"
+    y = trial.call(label, lambda: conv(x, edges))
+
+    def formula(dtype: torch.dtype) -> torch.Tensor:
+        wide = x.to(dtype)
+
+        def mapped(linear: Any) -> torch.Tensor:
+            bias = 0 if linear.bias is None else linear.bias.to(dtype)
+            return (wide @ linear.weight.to(dtype).T + bias).unflatten(1, (heads, -1))
+
+        if kind == "GATConv":
+            v = mapped(conv.lin)
+            parts = [(v * att.to(dtype)).sum(-1) for att in (conv.att_dst, conv.att_src)]
+            scores = torch.nn.functional.leaky_relu(parts[0][:, None] + parts[1][None], 0.2)
+        elif kind == "GATv2Conv":
+            v = mapped(conv.lin_l)
+            sums = torch.nn.functional.leaky_relu(mapped(conv.lin_r)[:, None] + v[None], 0.2)
+            scores = (sums * conv.att.to(dtype)).sum(-1)
+        else:
+            v = mapped(conv.lin_value)
+            q, k = mapped(conv.lin_query), mapped(conv.lin_key)
+            scores = torch.einsum("ihd,jhd->ijh", q, k) / out**0.5
+        weights = torch.nan_to_num((scores + counts.to(dtype).log()[..., None]).softmax(1))
+        found = torch.einsum("ijh,jhd->ihd", weights, v)
+        found = found.flatten(1) if options["concat"] else found.mean(1)
+        if kind == "TransformerConv":
+            return (found + wide @ conv.lin_skip.weight.to(dtype).T + conv.lin_skip.bias.to(dtype)).detach()
+        return (found + conv.bias.to(dtype)).detach()
+
+    size = float(x.abs().max()) if x.numel() else 0.0
+    _judge(trial, label, y, formula, precision, size)
+    if draw.chance(0.3):
+        trial.call(label + " backward", lambda: y.sum().backward())
+
+
 def sparse_linear(trial: Trial) -> None:
     draw = trial.draw
     precision = draw.choice(PRECISIONS)
@@ -194,10 +293,16 @@ def operand_in_layers(trial: Trial, env: Env, grads: bool) -> None:
     draw, a = trial.draw, env.a
     torch.manual_seed(draw.seed())
     x = torch.randn(a.shape[1], 4)
-    conv: Any = draw.choice((lambda: layers.GCNConv(4, 3), lambda: layers.AGNNConv()))()
+    conv: Any = draw.choice(
+        (
+            lambda: layers.GCNConv(4, 3), lambda: layers.AGNNConv(), lambda: layers.SAGEConv(4, 3),
+            lambda: layers.GraphConv(4, 3, "max"), lambda: layers.GINConv(torch.nn.Linear(4, 3)),
+            lambda: layers.GATConv(4, 3), lambda: layers.TransformerConv(4, 3),
+        )
+    )()  # fmt: skip
     y = trial.attempt(f"{conv} with {env.name}", lambda: conv(x, a))
     trial.check(y is None or y.shape[0] == a.shape[0], "rows")
 
 
-LAYERS = (gcn_conv, agnn_conv, sparse_linear, sparse_attention)
+LAYERS = (gcn_conv, agnn_conv, aggregation_conv, attention_conv, sparse_linear, sparse_attention)
 __all__ = ["LAYERS", "ROUNDING", "operand_in_layers"]

@@ -1,0 +1,335 @@
+"""The edges over which a layer attends: self-loops, repeated edges, features of edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.api import prepare
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
+from gnnsparse.kept import Key
+from gnnsparse.nn.adjacency import AdjacencyMemo, check_precision, check_self_loops, row_sums
+from gnnsparse.nn.inputs import check_features
+from gnnsparse.operand import SparseOperand
+from gnnsparse.ops import graph_attention
+from gnnsparse.precision import Precision
+from gnnsparse.transforms import unwrapped
+
+__all__ = ["EdgeRecipe", "Edges", "Fill", "attend", "check_fill_value", "edges_of", "log_counts"]
+
+#: The features of self-loops that a layer adds: a number, a tensor, or a name in `FILLS`.
+Fill = float | torch.Tensor | str
+#: Names of reductions of the features of the other edges at a target.
+FILLS = ("mean", "add", "sum", "min", "max", "mul")
+
+
+def check_fill_value(fill_value: Any) -> Fill:
+    """Returns `fill_value` if it says which features self-loops get, else raises."""
+    if isinstance(fill_value, torch.Tensor):
+        if not fill_value.is_floating_point() or fill_value.dim() > 2:
+            bad_type("fill_value", fill_value, "a floating-point tensor [edge_dim]")
+        return fill_value
+    if isinstance(fill_value, str):
+        return check_choice("fill_value", fill_value, FILLS)
+    return check_number("fill_value", fill_value, f"a finite number, a tensor [edge_dim], {', '.join(FILLS)}")
+
+
+@dataclass(frozen=True)
+class EdgeRecipe:
+    """How a layer makes a pattern of edges.
+
+    Attributes:
+        add_self_loops: whether self-loops are replaced by one for each node that is a source and a target.
+        precision: precision of the operand.
+    """
+
+    add_self_loops: bool
+    precision: Precision
+
+    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Edges:
+        """Makes the pattern of an edge_index."""
+        others, loops = None, 0
+        if self.add_self_loops:
+            apart, loops = edge_index[0] != edge_index[1], min(size)
+            if not bool(apart.all()):
+                others = apart.nonzero().flatten()
+        operand = prepare(
+            _with_loops(edge_index, others, loops), num_nodes=size, precision=self.precision, cache=False
+        )
+        return Edges(operand, edge_index.shape[1], others, loops)
+
+
+def _with_loops(edge_index: torch.Tensor, others: torch.Tensor | None, loops: int) -> torch.Tensor:
+    if others is not None:
+        edge_index = edge_index[:, others]
+    if loops == 0:
+        return edge_index
+    nodes = torch.arange(loops, dtype=edge_index.dtype, device=edge_index.device)
+    return torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
+
+
+class Edges:
+    """The edges of a layer's call, those of an edge_index or of an operand.
+
+    Args:
+        operand: the operand, [targets, sources].
+        count: number of edges of the edge_index; for an operand, those that it was prepared from.
+        others: int64 [n], indices of the edges that are no self-loops; None: all edges are used.
+        loops: number of self-loops that follow them.
+        given: whether the operand was given to the layer; its repeated edges then count once.
+    """
+
+    def __init__(
+        self,
+        operand: SparseOperand,
+        count: int,
+        others: torch.Tensor | None = None,
+        loops: int = 0,
+        *,
+        given: bool = False,
+    ) -> None:
+        self.operand, self.count = operand, count
+        self._others, self._loops, self.given = others, loops, given
+
+    def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
+        """Returns None, for there are no weights."""
+        return None
+
+    @property
+    def log_counts(self) -> torch.Tensor | None:
+        """The logarithm of how often each edge was given, float32 [nnz] in the operand's order, or None."""
+        return None if self.given else log_counts(self.operand)
+
+    def index(self, edge_index: Any) -> torch.Tensor:
+        """Returns the edges with their self-loops, sources over targets.
+
+        Args:
+            edge_index: the edges that this object was made of, or the operand that it has.
+
+        Returns:
+            [2, edges] of the dtype of edge_index; for an operand int64 [2, nnz] in its own order.
+        """
+        if self.given:
+            return self.operand.indices().flip(0)
+        return _with_loops(unwrapped("adj", edge_index), self._others, self._loops)
+
+    def in_order(self, weights: torch.Tensor) -> torch.Tensor:
+        """Brings the weights of attention into the order of `index`, and divides them among repeats.
+
+        Args:
+            weights: [nnz, heads] in the operand's order.
+        """
+        if self.given:
+            return weights
+        counts = self.log_counts
+        if counts is not None:
+            weights = weights * (-counts).exp()[:, None].to(weights.dtype)
+        return self.operand.to_coo_order(weights)
+
+    def features(self, edge_attr: Any, edge_index: Any, weight: torch.Tensor, fill: Fill) -> torch.Tensor:
+        """Returns the features of all edges, those of self-loops included. Differentiable.
+
+        Args:
+            edge_attr: [edges, edge_dim], or [edges] where edge_dim is 1, in the order of the edge_index, or
+                of the edges that the operand was prepared from.
+            edge_index: the edges that this object was made of, or the operand that it has.
+            weight: [.., edge_dim], by which the features will be multiplied.
+            fill: the features of self-loops: a number, a tensor that is expanded to [loops, edge_dim], or
+                how those of the other edges at the target are reduced.
+
+        Returns:
+            [edges, edge_dim], in the order of `index`, or for an operand of the edges that it was made from.
+
+        Raises:
+            TypeError: `edge_attr` is no floating-point tensor of the weight's dtype.
+            ValueError: it has another shape or device; or edges are repeated, whose features can't be told
+                apart any more; or the operand has self-loops without features.
+        """
+        if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
+            edge_attr = edge_attr[:, None]
+        edge_attr = check_features("edge_attr", edge_attr, weight.shape[1], weight)
+        if edge_attr.shape[0] != self.count:
+            bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {self.count}, all edges")
+        self._check_distinct()
+        if self._others is not None:
+            edge_attr = edge_attr[self._others]
+        if self._loops == 0:
+            return edge_attr
+        return torch.cat([edge_attr, self._of_loops(edge_attr, edge_index, fill)])
+
+    def _check_distinct(self) -> None:
+        """Raises a ValueError unless there is one edge with features for each nonzero of the operand."""
+        counts = self.operand.kernels.kept.get(_Distinct(), lambda: _distinct(self.operand))
+        if counts == "repeats":
+            bad_value(
+                "edge_attr",
+                "edges are repeated, and repeats are merged, so that the features of each can't be kept "
+                "apart; accepted: edges without repeats (torch_geometric.utils.coalesce merges features)",
+            )
+        if counts == "added":
+            bad_value(
+                "edge_attr",
+                "the operand has self-loops that prepare added, without features; accepted: an edge_index, "
+                "or an operand of the edges alone",
+            )
+
+    def _of_loops(self, features: torch.Tensor, edge_index: torch.Tensor, fill: Fill) -> torch.Tensor:
+        shape = self._loops, features.shape[1]
+        if isinstance(fill, torch.Tensor):
+            fill = fill.to(features.device, features.dtype)
+            try:
+                return fill.expand(shape)
+            except RuntimeError:
+                bad_value(
+                    "fill_value", f"has shape {tuple(fill.shape)}; accepted: one that expands to {shape}"
+                )
+        if not isinstance(fill, str):
+            return features.new_full(shape, fill)
+        if fill in ("mean", "add", "sum"):
+            return self._sums(features, mean=fill == "mean")
+        edge_index = unwrapped("adj", edge_index)
+        target = (edge_index if self._others is None else edge_index[:, self._others])[1].long()
+        start = features.new_ones if fill == "mul" else features.new_zeros
+        reduce = {"mul": "prod", "max": "amax", "min": "amin"}[fill]
+        found = start((self.operand.shape[0], shape[1])).scatter_reduce(
+            0, target[:, None].expand_as(features), features, reduce, include_self=fill == "mul"
+        )
+        return found[: self._loops]
+
+    def _sums(self, features: torch.Tensor, mean: bool) -> torch.Tensor:
+        """Sums the features of the edges at each target, in an order that is the same in every run."""
+        operand, none = self.operand, features.new_zeros((self._loops, features.shape[1]))
+        wide = torch.cat([features, none])
+        if wide.dtype in (torch.float16, torch.bfloat16):
+            wide = wide.float()
+        sums = row_sums(operand, operand.from_coo_order(wide))[: self._loops]
+        if mean:
+            others = operand.kernels.csr.degrees[: self._loops] - 1  # without the self-loop
+            sums = sums / others.clamp(min=1)[:, None]
+        return sums.to(features.dtype)
+
+
+@dataclass(frozen=True)
+class _LogCounts(Key["torch.Tensor | None"]):
+    """Key of the logarithms of the numbers of repeats of edges."""
+
+
+def log_counts(operand: SparseOperand) -> torch.Tensor | None:
+    """Returns a bias by which the softmax counts repeated edges several times; None if there are none.
+
+    Args:
+        operand: an operand without self-loops that `prepare` added.
+
+    Returns:
+        float32 [nnz] in the operand's order, the logarithm of the number of times that each edge was given.
+    """
+
+    def make() -> Any:
+        if operand.num_edges == operand.nnz:
+            return None
+        return _counts(operand).log()
+
+    return operand.kernels.kept.get(_LogCounts(), make)
+
+
+def _counts(operand: SparseOperand) -> torch.Tensor:
+    ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
+    return operand.from_coo_order(ones)
+
+
+@dataclass(frozen=True)
+class _Distinct(Key[str]):
+    """Key of what `_distinct` found."""
+
+
+def _distinct(operand: SparseOperand) -> str:
+    """Returns "one" if each nonzero is one given edge, else "repeats", or "added" for added self-loops."""
+    counts = _counts(operand)
+    if counts.numel() == 0:
+        return "one"
+    least, most = (int(count) for count in counts.aminmax())
+    return "repeats" if most > 1 else "added" if least == 0 else "one"
+
+
+def edges_of(
+    memo: AdjacencyMemo[Edges],
+    adj: Any,
+    size: tuple[int, int],
+    *,
+    precision: Precision | None,
+    add_self_loops: bool = False,
+    has_features: bool = False,
+    layer: str = "",
+) -> Edges:
+    """Returns the edges of a layer's call.
+
+    Args:
+        memo: what the layer keeps.
+        adj: an operand, or an edge_index.
+        size: (sources, targets).
+        precision: what the layer was asked for, or None.
+        add_self_loops: whether self-loops are replaced by one for each node, and an operand must have them.
+        has_features: whether the edges have features.
+        layer: name of the layer, for messages.
+
+    Raises:
+        TypeError: `adj` is of another type.
+        ValueError: `adj` has another shape, precision or device, or lacks self-loops.
+    """
+    if not isinstance(adj, SparseOperand):
+        return memo.adjacency(size, adj, EdgeRecipe(add_self_loops, precision or Precision.FP32))
+    check_precision(adj, precision)
+    instead = f"{layer}(add_self_loops=False) to do without them"
+    if add_self_loops and has_features:
+        bad_value(
+            "edge_attr",
+            "goes with an operand only if no self-loops are added, as they have no features; accepted: an "
+            f"edge_index, or {instead}",
+        )
+    if add_self_loops and adj.shape[0] != adj.shape[1]:
+        bad_value(
+            "adj",
+            f"an operand of {adj.shape[1]} sources and {adj.shape[0]} targets has no self-loops; accepted: "
+            f"an edge_index, or {instead}",
+        )
+    if add_self_loops:
+        check_self_loops(adj, instead)
+    return Edges(adj, adj.num_edges, given=True)
+
+
+def attend(
+    edges: Edges,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    features: torch.Tensor | None,
+    want_weights: bool,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Computes attention over the edges of a layer's call.
+
+    Args:
+        edges: the edges.
+        q, k, v: see graph_attention.
+        features: features of the edges, in the order in which the operand's edges were given, or None.
+        want_weights: whether the weights are returned.
+        options: further arguments of graph_attention.
+
+    Returns:
+        The output [targets, heads, features], and the weights [edges, heads] in the order of
+        `edges.index`, or None.
+    """
+    operand = edges.operand
+    if features is not None:  # no edge is repeated
+        options.update(edge_features=features, edge_order="coo")
+    else:
+        options.update(bias=edges.log_counts, edge_order="operand")
+    found = graph_attention(operand, q, k, v, return_weights=want_weights, **options)
+    if not want_weights:
+        return found, None
+    out, weights = found
+    if features is not None:
+        return out, weights if not edges.given else operand.from_coo_order(weights)
+    return out, edges.in_order(weights)

@@ -1,0 +1,216 @@
+"""The layer of the graph attention network (GAT)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.errors import check_flag, check_integer, check_number, check_share
+from gnnsparse.nn.adjacency import AdjacencyMemo
+from gnnsparse.nn.edges import Edges, Fill, attend, check_fill_value, edges_of
+from gnnsparse.nn.heads import check_edge_attr, edge_features, glorot_, joined, wants_weights
+from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_heads, check_nodes, graph_size
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+
+__all__ = ["GATConv"]
+
+
+class GATConv(torch.nn.Module):
+    """y_i = sum_j p_ij W x_j + b, where p is the softmax over j of the scores of the edges from j to i.
+
+    The score is leaky_relu(a_src . W x_j + a_dst . W x_i + a_edge . W_e e_ij) in each head (Velickovic et al.
+    2018, "Graph Attention Networks", equation 3). Arguments, parameters and `state_dict` are those of PyG's
+    GATConv, and outputs agree with it: `lin.weight` [heads * out, in], or for a pair of in_channels
+    `lin_src.weight` and `lin_dst.weight`; `att_src` and `att_dst` [1, heads, out]; with `edge_dim`
+    `lin_edge.weight` [heads * out, edge_dim] and `att_edge` [1, heads, out]; with `residual` `res.weight`
+    [y, in]; `bias` [y], where y is heads * out, or out. Nothing has a value for each edge and feature.
+
+    Args:
+        in_channels: features of a node in x, or a pair: of a source and of a target.
+        out_channels: features of a head.
+        heads: number of heads.
+        concat: whether y holds the outputs of all heads; False: their mean.
+        negative_slope: slope of the leaky ReLU for negative scores.
+        dropout: probability with which training drops a weight p_ij, in [0, 1). Repeats of an edge are
+            dropped together.
+        add_self_loops: whether the self-loops of an edge_index are replaced by one for each node, and
+            operands in which nodes lack one are refused. False: edges and operands are used as they are.
+        edge_dim: features of an edge; None: there are none.
+        fill_value: features of the self-loops that are added: a number, a tensor [edge_dim], or how the
+            features of the other edges to the node are reduced: "mean", "add", "sum", "min", "max", "mul".
+        bias: whether b is learned; False: there is none.
+        residual: whether a linear map of x_i is added to y_i.
+        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
+            and of the operands that it takes; None: "fp32", and that of any operand.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    lin: torch.nn.Linear | None
+    lin_src: torch.nn.Linear | None
+    lin_dst: torch.nn.Linear | None
+    lin_edge: torch.nn.Linear | None
+    res: torch.nn.Linear | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: Fill = "mean",
+        bias: bool = True,
+        residual: bool = False,
+        *,
+        precision: Precision | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        width = check_heads(heads, out_channels)
+        self.out_channels, self.heads = out_channels, heads
+        self.concat = check_flag("concat", concat)
+        self.negative_slope = check_number("negative_slope", negative_slope)
+        self.dropout = check_share("dropout", dropout)
+        self.add_self_loops = check_flag("add_self_loops", add_self_loops)
+        self.edge_dim = edge_dim
+        self.fill_value = check_fill_value(fill_value)
+        self.residual = check_flag("residual", residual)
+        self.precision = None if precision is None else Precision.parse(precision)
+        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
+        sources, targets = self._channels
+        self.lin = self.lin_src = self.lin_dst = self.lin_edge = self.res = None
+        if isinstance(in_channels, int):
+            self.lin = torch.nn.Linear(sources, width, bias=False)
+        else:
+            self.lin_src = torch.nn.Linear(sources, width, bias=False)
+            self.lin_dst = torch.nn.Linear(targets, width, bias=False)
+        self.att_src = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        self.att_dst = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
+            self.att_edge = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        else:
+            self.register_parameter("att_edge", None)
+        out = width if concat else out_channels
+        if residual:
+            self.res = torch.nn.Linear(targets, out, bias=False)
+        if check_flag("bias", bias):
+            self.bias = torch.nn.Parameter(torch.empty(out))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weights and attention vectors (Glorot and Bengio 2010), sets b to 0, drops a kept operand."""
+        for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
+            if linear is not None:
+                glorot_(linear.weight)
+        for vector in (self.att_src, self.att_dst, self.att_edge):
+            if vector is not None:
+                glorot_(vector)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+        self._memo.clear()
+
+    def forward(
+        self,
+        x: torch.Tensor | Nodes,
+        adj: SparseOperand | torch.Tensor,
+        edge_attr: torch.Tensor | None = None,
+        size: tuple[int, int] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Computes the layer's output.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
+                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
+                Without features of targets (None) there are no terms of x_i.
+            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
+                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
+                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
+                are ignored and whose repeated edges count once.
+            edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the
+                order of the edge_index, or of the edges that the operand was prepared from. An operand then
+                needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
+                no term of the edge.
+            size: the numbers of sources and of targets, for an edge_index without features of targets; None:
+                as x says, and without features of targets as many as sources.
+            return_attention_weights: True: the weights are returned too.
+
+        Returns:
+            [targets, heads * out_channels], or [targets, out_channels] without `concat`, in the dtype of the
+            linear layers' outputs. With return_attention_weights (output, (edges, weights)): the edges with
+            their self-loops, [2, edges] in the order of the edge_index, of an operand in its own order; and
+            the weights [edges, heads], after dropout.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device, or does not go with another one.
+        """
+        nodes = check_nodes(x, self._channels, self.att_src)
+        size = graph_size(nodes, size, adj)
+        check_edge_attr(edge_attr, self.edge_dim)
+        want = wants_weights(return_attention_weights)
+        edges = edges_of(
+            self._memo,
+            adj,
+            size,
+            precision=self.precision,
+            add_self_loops=self.add_self_loops,
+            has_features=edge_attr is not None,
+            layer=type(self).__name__,
+        )
+        sources, targets = self._mapped(nodes)
+        k = (sources * self.att_src).sum(dim=-1)
+        q = k.new_zeros((size[1], self.heads)) if targets is None else (targets * self.att_dst).sum(dim=-1)
+        features = edge_features(edges, edge_attr, adj, self.lin_edge, self.fill_value)
+        if features is not None:
+            features = self._edge_scores(features)
+        out, weights = attend(
+            edges,
+            q,
+            k,
+            sources,
+            features,
+            want,
+            score="additive",
+            negative_slope=self.negative_slope,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        y = joined(out, self.concat)
+        if self.res is not None and nodes[1] is not None:
+            y = y + self.res(nodes[1])
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        return y if weights is None else (y, (edges.index(adj), weights))
+
+    def _mapped(self, nodes: Nodes) -> Nodes:
+        """Returns W x of sources and of targets, [nodes, heads, out_channels]."""
+        sources, targets = nodes
+        of_sources, of_targets = self.lin or self.lin_src, self.lin or self.lin_dst
+        assert of_sources is not None
+        assert of_targets is not None
+        mapped = of_sources(sources).unflatten(1, (self.heads, -1))
+        if targets is None:
+            return mapped, None
+        if targets is sources and of_targets is of_sources:
+            return mapped, mapped
+        return mapped, of_targets(targets).unflatten(1, (self.heads, -1))
+
+    def _edge_scores(self, features: torch.Tensor) -> torch.Tensor:
+        """Returns a_edge . W_e e for each edge, [edges, heads], by one product with a_edge W_e."""
+        assert self.lin_edge is not None
+        weight = self.lin_edge.weight.unflatten(0, (self.heads, -1))  # [heads, out, edge_dim]
+        return F.linear(features, (weight * self.att_edge[0, :, :, None]).sum(dim=1))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

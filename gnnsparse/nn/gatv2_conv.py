@@ -1,0 +1,198 @@
+"""The layer of the graph attention network with dynamic attention (GATv2)."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse.errors import bad_value, check_flag, check_integer, check_number, check_share
+from gnnsparse.nn.adjacency import AdjacencyMemo
+from gnnsparse.nn.edges import Edges, Fill, attend, check_fill_value, edges_of
+from gnnsparse.nn.heads import check_edge_attr, edge_features, glorot_, joined, wants_weights
+from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_heads, check_nodes, graph_size
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+
+__all__ = ["GATv2Conv"]
+
+
+class GATv2Conv(torch.nn.Module):
+    """y_i = sum_j p_ij W_l x_j + b, where p is the softmax over j of the scores of the edges from j to i.
+
+    The score is a . leaky_relu(W_l x_j + W_r x_i + W_e e_ij) in each head (Brody et al. 2022, "How Attentive
+    are Graph Attention Networks?", equation 7). Arguments, parameters and `state_dict` are those of PyG's
+    GATv2Conv, and outputs agree with it: `lin_l` and `lin_r`, weights [heads * out, in] and biases [heads *
+    out]; `att` [1, heads, out]; with `edge_dim` `lin_edge.weight` [heads * out, edge_dim]; with `residual`
+    `res.weight` [y, in]; `bias` [y], where y is heads * out, or out. If there are features of edges, W_e e
+    is stored, [edges, heads * out].
+
+    Args:
+        in_channels: features of a node in x, or a pair: of a source and of a target.
+        out_channels: features of a head.
+        heads: number of heads.
+        concat: whether y holds the outputs of all heads; False: their mean.
+        negative_slope: slope of the leaky ReLU for negative numbers.
+        dropout: probability with which training drops a weight p_ij, in [0, 1). Repeats of an edge are
+            dropped together.
+        add_self_loops: whether the self-loops of an edge_index are replaced by one for each node, and
+            operands in which nodes lack one are refused. False: edges and operands are used as they are.
+        edge_dim: features of an edge; None: there are none.
+        fill_value: features of the self-loops that are added: a number, a tensor [edge_dim], or how the
+            features of the other edges to the node are reduced: "mean", "add", "sum", "min", "max", "mul".
+        bias: whether b and the biases of `lin_l` and `lin_r` are learned; False: there are none.
+        share_weights: whether W_r is W_l.
+        residual: whether a linear map of x_i is added to y_i.
+        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
+            and of the operands that it takes; None: "fp32", and that of any operand.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range; share_weights is given for a pair of different in_channels.
+    """
+
+    lin_edge: torch.nn.Linear | None
+    res: torch.nn.Linear | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: Fill = "mean",
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+        *,
+        precision: Precision | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        width = check_heads(heads, out_channels)
+        self.out_channels, self.heads = out_channels, heads
+        self.concat = check_flag("concat", concat)
+        self.negative_slope = check_number("negative_slope", negative_slope)
+        self.dropout = check_share("dropout", dropout)
+        self.add_self_loops = check_flag("add_self_loops", add_self_loops)
+        self.edge_dim = edge_dim
+        self.fill_value = check_fill_value(fill_value)
+        self.share_weights = check_flag("share_weights", share_weights)
+        self.residual = check_flag("residual", residual)
+        self.precision = None if precision is None else Precision.parse(precision)
+        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
+        check_flag("bias", bias)
+        sources, targets = self._channels
+        if share_weights and sources != targets:
+            bad_value("share_weights", f"got True for in_channels {in_channels}; accepted: two equal numbers")
+        self.lin_l = torch.nn.Linear(sources, width, bias=bias)
+        self.lin_r = self.lin_l if share_weights else torch.nn.Linear(targets, width, bias=bias)
+        self.att = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = self.res = None
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
+        out = width if concat else out_channels
+        if residual:
+            self.res = torch.nn.Linear(targets, out, bias=False)
+        if bias:
+            self.bias = torch.nn.Parameter(torch.empty(out))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weights and `att` (Glorot and Bengio 2010), sets b to 0, and drops a kept operand.
+
+        The biases of `lin_l` and `lin_r` are drawn uniformly from +-1/sqrt(inputs).
+        """
+        for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
+            if linear is None:
+                continue
+            glorot_(linear.weight)
+            if linear.bias is not None:
+                bound = linear.in_features**-0.5
+                torch.nn.init.uniform_(linear.bias, -bound, bound)
+        glorot_(self.att)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+        self._memo.clear()
+
+    def forward(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        adj: SparseOperand | torch.Tensor,
+        edge_attr: torch.Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Computes the layer's output.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
+                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
+            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
+                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
+                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
+                are ignored and whose repeated edges count once.
+            edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the
+                order of the edge_index, or of the edges that the operand was prepared from. An operand then
+                needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
+                no term of the edge.
+            return_attention_weights: True: the weights are returned too.
+
+        Returns:
+            [targets, heads * out_channels], or [targets, out_channels] without `concat`, in the dtype of the
+            linear layers' outputs. With return_attention_weights (output, (edges, weights)): the edges with
+            their self-loops, [2, edges] in the order of the edge_index, of an operand in its own order; and
+            the weights [edges, heads], after dropout.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device, or does not go with another one.
+        """
+        nodes = check_nodes(x, self._channels, self.att)
+        sources, targets = nodes
+        if targets is None:
+            bad_value("x", "has no features of targets; accepted: features of sources and of targets")
+        size = graph_size(nodes, None, adj)
+        check_edge_attr(edge_attr, self.edge_dim)
+        want = wants_weights(return_attention_weights)
+        edges = edges_of(
+            self._memo,
+            adj,
+            size,
+            precision=self.precision,
+            add_self_loops=self.add_self_loops,
+            has_features=edge_attr is not None,
+            layer=type(self).__name__,
+        )
+        k = self.lin_l(sources).unflatten(1, (self.heads, -1))
+        shared = self.share_weights and targets is sources
+        q = k if shared else self.lin_r(targets).unflatten(1, (self.heads, -1))
+        features = edge_features(edges, edge_attr, adj, self.lin_edge, self.fill_value)
+        if features is not None and self.lin_edge is not None:
+            features = self.lin_edge(features).unflatten(1, (self.heads, -1))
+        out, weights = attend(
+            edges,
+            q,
+            k,
+            k,
+            features,
+            want,
+            score="gatv2",
+            att=self.att[0],
+            negative_slope=self.negative_slope,
+            dropout_p=self.dropout if self.training else 0.0,
+            **({} if features is None else {"edge_target": "keys"}),
+        )
+        y = joined(out, self.concat)
+        if self.res is not None:
+            y = y + self.res(targets)
+        if self.bias is not None:
+            y = y + self.bias.to(y.dtype)
+        return y if weights is None else (y, (edges.index(adj), weights))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

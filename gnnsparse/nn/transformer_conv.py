@@ -1,0 +1,178 @@
+"""The layer of the graph Transformer of Shi et al. (UniMP)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
+from gnnsparse.nn.adjacency import AdjacencyMemo
+from gnnsparse.nn.edges import Edges, attend, edges_of
+from gnnsparse.nn.heads import check_edge_attr, edge_features, joined, wants_weights
+from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_heads, check_nodes, graph_size
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+
+__all__ = ["TransformerConv"]
+
+
+class TransformerConv(torch.nn.Module):
+    """y_i = W_skip x_i + sum_j p_ij (W_v x_j + W_e e_ij), p the softmax over j of q_i . k_ij / sqrt(out).
+
+    q_i = W_q x_i and k_ij = W_k x_j + W_e e_ij in each head; every map but W_e has a bias (Shi et al. 2021,
+    "Masked Label Prediction: Unified Message Passing Model for Semi-Supervised Classification", equations 3
+    to 5). Arguments, parameters and `state_dict` are those of PyG's TransformerConv, and outputs agree with
+    it: `lin_key`, `lin_query` and `lin_value`, weights [heads * out, in] and biases [heads * out];
+    `lin_skip`, weight [y, in] and bias [y], where y is heads * out, or out without `concat`; with `edge_dim`
+    `lin_edge.weight` [heads * out, edge_dim]; with `beta` `lin_beta.weight` [1, 3 y]. W_e e is never stored
+    for the edges: W_e is applied to sums of e instead.
+
+    Args:
+        in_channels: features of a node in x, or a pair: of a source and of a target.
+        out_channels: features of a head.
+        heads: number of heads.
+        concat: whether y holds the outputs of all heads; False: their mean.
+        beta: whether a learned gate b weighs both terms, y_i = b W_skip x_i + (1 - b) m_i, where m_i is the
+            sum and b = sigmoid(w . [m_i, W_skip x_i, m_i - W_skip x_i]). As in PyG, it does nothing without
+            `root_weight`.
+        dropout: probability with which training drops a weight p_ij, in [0, 1). Repeats of an edge are
+            dropped together.
+        edge_dim: features of an edge; None: there are none.
+        bias: whether the linear maps have biases.
+        root_weight: whether there is the term W_skip x_i; its parameters exist in either case, as in PyG.
+        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
+            and of the operands that it takes; None: "fp32", and that of any operand.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    lin_edge: torch.nn.Linear | None
+    lin_beta: torch.nn.Linear | None
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        beta: bool = False,
+        dropout: float = 0.0,
+        edge_dim: int | None = None,
+        bias: bool = True,
+        root_weight: bool = True,
+        *,
+        precision: Precision | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        width = check_heads(heads, out_channels)
+        self.out_channels, self.heads = out_channels, heads
+        self.concat = check_flag("concat", concat)
+        self.root_weight = check_flag("root_weight", root_weight)
+        self.beta = check_flag("beta", beta) and root_weight
+        self.dropout = check_share("dropout", dropout)
+        self.edge_dim = edge_dim
+        self.precision = None if precision is None else Precision.parse(precision)
+        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
+        check_flag("bias", bias)
+        sources, targets = self._channels
+        self.lin_key = torch.nn.Linear(sources, width, bias=bias)
+        self.lin_query = torch.nn.Linear(targets, width, bias=bias)
+        self.lin_value = torch.nn.Linear(sources, width, bias=bias)
+        self.lin_edge = self.lin_beta = None
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
+        out = width if concat else out_channels
+        self.lin_skip = torch.nn.Linear(targets, out, bias=bias)
+        if self.beta:
+            self.lin_beta = torch.nn.Linear(3 * out, 1, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weights and biases uniformly from +-1/sqrt(inputs), and drops a kept operand."""
+        of_sources = self.lin_key, self.lin_query, self.lin_value
+        for linear in (*of_sources, self.lin_edge, self.lin_skip, self.lin_beta):
+            if linear is not None:
+                linear.reset_parameters()
+        self._memo.clear()
+
+    def forward(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        adj: SparseOperand | torch.Tensor,
+        edge_attr: torch.Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Computes the layer's output.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
+                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
+            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
+                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
+                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
+                are ignored and whose repeated edges count once.
+            edge_attr: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the order of the
+                edge_index, or of the edges that the operand was prepared from. Edges with features must not
+                be repeated. A layer has them if, and only if, it was made with `edge_dim`.
+            return_attention_weights: True or False: the weights are returned too, as in PyG; None: they are
+                not.
+
+        Returns:
+            [targets, heads * out_channels], or [targets, out_channels] without `concat`, in the dtype of the
+            linear layers' outputs. With return_attention_weights (output, (edges, weights)): the edges,
+            [2, edges] in the order of the edge_index, of an operand in its own order; and the weights
+            [edges, heads], before dropout.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device, or does not go with another one.
+        """
+        nodes = check_nodes(x, self._channels, self.lin_key.weight)
+        sources, targets = nodes
+        if targets is None:
+            bad_value("x", "has no features of targets; accepted: features of sources and of targets")
+        size = graph_size(nodes, None, adj)
+        check_edge_attr(edge_attr, self.edge_dim)
+        if self.edge_dim is not None and edge_attr is None:
+            bad_type("edge_attr", edge_attr, f"a floating-point tensor [edges, {self.edge_dim}]")
+        wants_weights(return_attention_weights)
+        want = return_attention_weights is not None
+        edges = edges_of(self._memo, adj, size, precision=self.precision)
+        q, k, v = (
+            linear(of).unflatten(1, (self.heads, -1))
+            for linear, of in (
+                (self.lin_query, targets),
+                (self.lin_key, sources),
+                (self.lin_value, sources),
+            )
+        )
+        features = edge_features(edges, edge_attr, adj, self.lin_edge)
+        options: dict[str, Any] = {"score": "dot"}
+        if features is not None and self.lin_edge is not None:
+            options["edge_weight"] = self.lin_edge.weight
+        dropped = self.dropout if self.training else 0.0
+        whole = want and dropped == 0
+        out, weights = attend(edges, q, k, v, features, whole, dropout_p=dropped, **options)
+        if want and not whole:  # those before dropout, of values that are not used
+            if features is not None:
+                options["edge_target"] = "keys"
+            weights = attend(edges, q, k, v[..., :1], features, True, **options)[1]
+        y = joined(out, self.concat)
+        if self.root_weight:
+            y = self._with_root(y, self.lin_skip(targets))
+        return y if weights is None else (y, (edges.index(adj), weights))
+
+    def _with_root(self, mean: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+        """Adds the node's own term, or weighs both by the gate."""
+        if self.lin_beta is None:
+            return mean + root
+        gate = self.lin_beta(torch.cat([mean, root, mean - root], dim=-1)).sigmoid()
+        return gate * root + (1 - gate) * mean
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -1,0 +1,91 @@
+"""The graph isomorphism network of Xu et al., for nodes."""
+
+from __future__ import annotations
+
+import torch
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import check_flag, check_integer, check_share
+from gnnsparse.nn import GINConv, dropout
+from models.parts import check_layers, make_norm
+from models.registry import register_model
+
+__all__ = ["GIN"]
+
+
+@register_model("gin", task="node")
+class GIN(torch.nn.Module):
+    """Layers of dropout and GINConv with networks of two linear layers, then dropout and a linear layer.
+
+    The networks are those of Xu et al. (2019, section 7): linear, normalisation, ReLU, linear, and here
+    normalisation and ReLU once more. Where they classify graphs by a sum over nodes, a linear layer
+    classifies each node.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: features of the layers.
+        out_channels: number of classes or labels.
+        num_layers: number of GINConv layers.
+        dropout: probability with which training drops inputs of each layer, in [0, 1).
+        norm: normalisation after each linear layer but the last: "none", "batch" or "layer".
+        residual: whether the input of a GINConv is added to its output, if the shapes are equal.
+        train_eps: whether the weight of a node's own features is learned.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: str = "batch",
+        residual: bool = False,
+        train_eps: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dropout = check_share("dropout", dropout)
+        self.residual = check_flag("residual", residual)
+        check_integer("hidden_channels", hidden_channels)
+        inputs = [in_channels] + [hidden_channels] * (check_layers(num_layers) - 1)
+        self.convs = torch.nn.ModuleList(
+            GINConv(_network(width, hidden_channels, norm), train_eps=train_eps) for width in inputs
+        )
+        self.lin = torch.nn.Linear(hidden_channels, out_channels)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
+        return self.convs[0]
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+        """Computes the logits.
+
+        Args:
+            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
+            adj: an operand prepared with values=None, or an edge_index.
+
+        Returns:
+            [nodes, out_channels].
+        """
+        for conv in self.convs:
+            y = conv(dropout(x, self.dropout, self.training), adj)
+            x = x + y if self.residual and x.shape == y.shape else y
+        y = self.lin(dropout(x, self.dropout, self.training))
+        return y
+
+
+def _network(in_channels: int, hidden_channels: int, norm: str) -> torch.nn.Module:
+    """Makes the network of a GINConv."""
+    return torch.nn.Sequential(
+        torch.nn.Linear(in_channels, hidden_channels),
+        make_norm(norm, hidden_channels),
+        torch.nn.ReLU(),
+        torch.nn.Linear(hidden_channels, hidden_channels),
+        make_norm(norm, hidden_channels),
+        torch.nn.ReLU(),
+    )
