@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import Precision, masks
+from gnnsparse import masks
 from gnnsparse.ops.graph_attention import cuda
 from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests import attention_oracle, emulated
 from tests.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
-from tests.helpers import PRECISIONS, make
+from tests.helpers import PRECISIONS, ROUNDING, make
 from tests.kernels.test_attention import OPTIONS as ATTENTION_OPTIONS
 from tests.kernels.test_graph_attention_cpu import OPTIONS, TERMS, draw_case, mask_some
 
@@ -80,8 +80,7 @@ def test_long_rows(where: str, terms: dict[str, Any]) -> None:
     """Rows that are cut, between others that the same warp takes, and their columns."""
     rows, cols = (40, 700) if where == "cuda" else (12, 300)
     a = make(random_graph(rows, cols, 0.02, hubs=3, empty_rows=0.3), where, precision="fp32")
-    case = make_case(a, 8, heads=2, **terms) if "features" not in terms else make_case(a, 8, **terms)
-    check(a, case)
+    check(a, make_case(a, 8, **terms))
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -134,7 +133,7 @@ def test_attention_over_rows(where: str, options: dict[str, Any], precision: str
     a = make(random_graph(31, 43, 0.2, hubs=1, empty_rows=0.2), where, precision=precision)
     case = attention_oracle.make_case(a, 12, 20, lead=(2, 3), **options)
     results = attention_oracle.run(a, case, plan=CsrAttentionPlan())
-    floor = 2 * torch.finfo(a.precision.storage).eps if a.precision != Precision.FP32 else 2e-6
+    floor = max(2 * ROUNDING[precision], 2e-6)
     assert_all_accurate(
         results, attention_oracle.plain(a, case), attention_oracle.exact(a, case), floor=floor
     )
