@@ -191,6 +191,10 @@ class AttentionRates:
         fused_backward_slots: the fused backward pass is used if 16-row panels of the transpose have at least
             this many times the column slots of A's.
         partials_memory: share of the GPU's memory that the fused backward's partial sums may take.
+        slot: microseconds that a column slot of 16-row panels takes for one head in the forward pass: rows of
+            at most 64 bytes, longer rows of 16-bit operands, and rows of fp32.
+        csr: microseconds that the kernels over CSR rows take for a row, for a nonzero, and for 16 bytes of a
+            nonzero's heads.
     """
 
     prefetch: int
@@ -199,6 +203,8 @@ class AttentionRates:
     tall_blocks: int
     fused_backward_slots: float
     partials_memory: float
+    slot: tuple[float, float, float]
+    csr: tuple[float, float, float]
 
 
 @dataclass(frozen=True)

@@ -301,6 +301,38 @@ class CsrAttentionKernel(Kernel):
         """Returns the only plan."""
         return CsrAttentionPlan()
 
+    def is_asked_for(self, problem: Problem) -> str:
+        """Returns why panels are slower; "" if they are faster, or were not counted."""
+        assert isinstance(problem, AttentionProblem)
+        slots = _slots(problem.panels, SCORE_ROWS)
+        if not slots or not self.can_run(problem) or not FUSED.can_run(problem):
+            return ""
+        panels, rows = _panels_us(problem, slots), _rows_us(problem)
+        if rows >= panels:
+            return ""
+        return f"forward by the model: panels {panels:.0f} us, rows {rows:.0f} us"
+
+
+def _row_bytes(problem: AttentionProblem) -> int:
+    return max(problem.width, problem.value_width) * problem.precision.storage.itemsize
+
+
+def _panels_us(problem: AttentionProblem, slots: int) -> float:
+    """Returns the modelled time of a forward pass over 16-row panels, which gathers rows head by head."""
+    short, long, split = problem.record.attention.slot
+    if problem.precision.storage.itemsize == 4:
+        return problem.heads * slots * split
+    return problem.heads * slots * (short if _row_bytes(problem) <= SLICE_BYTES // 2 else long)
+
+
+def _rows_us(problem: AttentionProblem) -> float:
+    """Returns the modelled time of a forward pass over CSR rows, which gathers all heads of a row at once."""
+    row, nonzero, lane = problem.record.attention.csr
+    chunks = -(-_row_bytes(problem) // VECTOR_BYTES)
+    lanes = max(4, 2 ** (chunks - 1).bit_length() * 2 ** (problem.heads - 1).bit_length())
+    blocks = max(1, lanes // 32)
+    return blocks * (row * problem.rows + nonzero * problem.nnz) + lane * lanes * problem.nnz
+
 
 CSR_ATTENTION = CsrAttentionKernel()
 FUSED, FUSED_GRAD, CHAIN, ROWS = AttentionKernel(), AttentionGradKernel(), ChainKernel(), RowsKernel()

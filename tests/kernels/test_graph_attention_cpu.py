@@ -174,7 +174,7 @@ def mask_some(a: gnnsparse.SparseOperand, case: Case) -> torch.Tensor:
     """Masks a third of the edges of each head by the bias, and all of rows 0 to 2; returns the mask."""
     assert case.arrays.bias is not None
     masked = torch.rand(a.nnz, case.arrays.bias.shape[1]) < 0.3
-    masked |= (a.indices()[0] < 3)[:, None]
+    masked |= (a.indices()[0].cpu() < 3)[:, None]
     case.arrays.bias.masked_fill_(masked, float("-inf"))
     return masked
 

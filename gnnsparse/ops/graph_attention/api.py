@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gnnsparse.errors import check_choice, check_flag, check_number, check_share
 from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.attention.api import attention
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.common import FLOATS, check_operand, is_plain, resolve_impl
 from gnnsparse.ops.graph_attention import chain, checks, schema
+from gnnsparse.ops.graph_attention.by_head import by_head
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall
 from gnnsparse.ops.graph_attention.edges import to_coo
 from gnnsparse.transforms import is_direct, settled
@@ -43,9 +46,25 @@ def _scaled(
     return q.to(dtype), k, default if scale is None else scale
 
 
-def _by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiplies each head of [n, H, a] by its matrix of [H, a, b]: [n, H, b], stored head by head."""
-    return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)  # reads heads where they are, unlike einsum
+def _is_plain_attention(call: GraphCall) -> bool:
+    """Returns whether a call is scaled dot-product attention, which `gnnsparse.attention` computes too."""
+    a = call.arrays
+    has_terms = any(x is not None for x in (a.features, a.gate, a.mapped))
+    return call.score == "dot" and not has_terms and call.normalize and call.clamp == 0.0
+
+
+def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
+    """Computes a call by `attention`, whose plan has the choice of more kernels."""
+    a = call.arrays
+    assert a.q is not None
+    assert a.k is not None
+    assert a.v is not None
+    out: torch.Tensor = attention(
+        call.operand, *(x.transpose(0, 1) for x in (a.q, a.k, a.v)), scale=call.scale,
+        bias=None if a.bias is None else a.bias.T, dropout_p=call.dropout_p, is_causal=call.is_causal,
+        impl=impl,
+    )  # fmt: skip
+    return out.transpose(0, 1).to(a.v.dtype)
 
 
 def _output(call: GraphCall, impl: str, wants_weights: bool) -> schema.Outputs:
@@ -157,16 +176,19 @@ def graph_attention(
     q, k, factor = _scaled(score, settled(q), settled(k), scale)
     mapped_q = None
     if terms.weight is not None and edge_target != "values":
-        mapped_q = _by_head(q, terms.weight.to(q.dtype))
+        mapped_q = by_head(q, terms.weight.to(q.dtype))
     call = GraphCall(
         A, Arrays(q, k, v, att, bias, terms.features, terms.gate, terms.mapped, mapped_q),
         "dot" if score == "cosine" else score, factor, slope, edge_target != "values" or score == "additive",
         edge_target != "keys" and score != "additive", limit, normalize, is_causal, p,
-        draw_seed(A.device) if p > 0 else None,
     )  # fmt: skip
+    if kind != "reference" and not return_weights and _is_plain_attention(call):
+        return _as_attention(call, impl)
+    if p > 0:
+        call = replace(call, seed=draw_seed(A.device))
     out, mapped, _, weights = _output(call, kind, return_weights)
     if terms.weight is not None and edge_target != "keys":
-        out = out + _by_head(mapped, terms.weight.mT.to(mapped.dtype))
+        out = out + by_head(mapped, terms.weight.mT.to(mapped.dtype))
     if not return_weights:
         return out
     return out, (to_coo(weights, A) if in_coo else weights).to(v.dtype)

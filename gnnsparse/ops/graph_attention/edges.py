@@ -9,8 +9,9 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.kept import Key
-from gnnsparse.operand import SparseOperand
+from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops.common import direct
+from gnnsparse.ops.library import register
 from gnnsparse.transforms import is_direct, outside
 
 __all__ = ["from_coo", "to_coo"]
@@ -82,12 +83,57 @@ class _ToCoo(torch.autograd.Function):
 _quick_from_coo, _quick_to_coo = direct(_FromCoo), direct(_ToCoo)
 
 
+# The registered operators, which torch.compile needs: it can't look up what an operand keeps.
+
+
+def _check(x: torch.Tensor, operand: SparseOperand, rows: int) -> None:
+    if x.dim() < 1 or x.shape[0] != rows or x.device != operand.device:
+        bad_value(
+            "x", f"has shape {tuple(x.shape)} on {x.device}; accepted: ({rows}, ..) on {operand.device}"
+        )
+
+
+def _run_from(x: torch.Tensor, handle: int) -> torch.Tensor:
+    operand = operand_of(handle)
+    _check(x, operand, operand.num_edges)
+    return from_coo("x", x, operand)
+
+
+def _run_to(x: torch.Tensor, handle: int) -> torch.Tensor:
+    operand = operand_of(handle)
+    _check(x, operand, operand.nnz)
+    return to_coo(x, operand)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.handle = inputs[1]
+
+
+register(
+    "edges_from_coo(Tensor x, int operand) -> Tensor",
+    _run_from,
+    lambda x, operand: x.new_empty(operand_of(operand).nnz, *x.shape[1:]),
+    _setup,
+    lambda ctx, grad: (torch.ops.gnnsparse.edges_to_coo(grad.contiguous(), ctx.handle), None),
+)
+register(
+    "edges_to_coo(Tensor x, int operand) -> Tensor",
+    _run_to,
+    lambda x, operand: x.new_empty(operand_of(operand).num_edges, *x.shape[1:]),
+    _setup,
+    lambda ctx, grad: (torch.ops.gnnsparse.edges_from_coo(grad.contiguous(), ctx.handle), None),
+)
+
+
 def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
     """Reorders [edges, ...] to the operand's order [nnz, ...]; self-loops that were added get zeros.
 
     Raises:
         ValueError: an edge was given several times, so that its rows of `x` would belong to one nonzero.
     """
+    if torch.compiler.is_compiling():
+        found: torch.Tensor = torch.ops.gnnsparse.edges_from_coo(x, operand.handle)
+        return found
     order = _order(operand)
     if order.has_repeats:
         bad_value(
@@ -100,5 +146,8 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
 
 def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
     """Reorders [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
+    if torch.compiler.is_compiling():
+        found: torch.Tensor = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
+        return found
     order = _order(operand)
     return _quick_to_coo(x, order) if is_direct() and not order.has_repeats else operand.to_coo_order(x)
