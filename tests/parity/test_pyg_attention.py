@@ -39,7 +39,8 @@ def compare(ours: Any, theirs: Any, index: Any, inputs: list[torch.Tensor], adj:
 
     assert_as_pyg(ours, theirs, call, inputs, parameters=used)
     out, (pairs, weights) = call(ours, *inputs, return_attention_weights=True)
-    assert torch.equal(out, call(ours, *inputs))
+    # Returned weights take another kernel, which may add in another order.
+    torch.testing.assert_close(out, call(ours, *inputs), rtol=1e-4, atol=1e-5)
     _, (their_pairs, their_weights) = call(theirs, *inputs, return_attention_weights=True)
     if adj is None:
         assert torch.equal(pairs, their_pairs)

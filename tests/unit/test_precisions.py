@@ -20,7 +20,7 @@ def test_python_has_the_precisions_of_the_native_module() -> None:
 
 
 def test_tensor_core_kernels_refuse_what_they_would_have_to_convert(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them with one reason; products run by the csr kernel, and attention as a chain of them."""
+    """All of them with one reason; the csr kernels run products and attention."""
     traits = {**_native.PRECISIONS["fp16"], "operands_are_stored": False}
     monkeypatch.setitem(_native.PRECISIONS, "fp16", traits)
     reason = "Tensor Core kernels do not convert float16, which fp16 stores"
@@ -36,13 +36,14 @@ def test_tensor_core_kernels_refuse_what_they_would_have_to_convert(monkeypatch:
             "window",
             20_000,
             panels=panel_counts(30_000, 25_000),
+            **({"value_width": 64} if kind is AttentionProblem else {}),
         )
         refused = {kernel.name: kernel.can_run(problem).problem for kernel in KERNELS[op]}
-        able = {"csr"} if op != "attention" else {"rows", "chain"}
+        able = {"csr"} if op != "attention" else {"attention_csr", "rows", "chain"}
         assert {name for name, why in refused.items() if not why} == able
         assert {why for name, why in refused.items() if name not in able} == {reason}
         plan = choose_plan(problem)
-        assert plan.kernel == ("csr" if op != "attention" else "chain")
+        assert plan.kernel == ("csr" if op != "attention" else "attention_csr")
         assert reason in str(plan)
 
 

@@ -273,7 +273,7 @@ def test_bad_arguments(graph: Any, options: dict[str, Any], error: type[Exceptio
 
 BAD_CALLS: list[tuple[Any, type[Exception], str]] = [
     (lambda: A @ torch.randn(11, 4), ValueError, r"x.*\(11, 4\).*12"),
-    (lambda: A @ torch.randn(12, 4, 2), ValueError, "x"),
+    (lambda: A @ torch.randn(12, 4, 2, 2), ValueError, "x"),
     (lambda: A @ torch.randn(12, 4).double(), TypeError, "x.*float64.*float32"),
     (lambda: A @ torch.ones(12, 4, dtype=torch.int64), TypeError, "x.*int64"),
     (lambda: A @ torch.randn(12, 4).to_sparse(), TypeError, "x"),

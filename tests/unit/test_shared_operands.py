@@ -17,7 +17,7 @@ from gnnsparse import SparseGraph, SparseOperand, cuda_path
 from gnnsparse.kept import Kept, Key
 from gnnsparse.kernel_cache import Product
 from gnnsparse.nn import SparseLinear
-from gnnsparse.ops.spmm.schema import backend
+from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import CsrPlan
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RecordingPath
@@ -208,7 +208,7 @@ def test_a_bound_call_keeps_what_it_reads(kernel: str, weights: str | None) -> N
         a = gnnsparse.prepare(graph, values=weights, precision="fp16", cache=False)
         plan = None if kernel == "cpu" else gnnsparse.plan.Plan(kernel)
         x = torch.randn(200, 64).half()
-        call = backend(x.device).bind(a.kernels, 64, x.dtype, False, plan)
+        call = bind(a.kernels, x, None, plan)
         right = None if kernel != "cpu" else call(x, None)
         arrays = [weakref.ref(t) for t in (a.kernels.csr.indices, a.kernels.csr.indptr)]
         blocked = a.kernels.blocked
