@@ -67,6 +67,7 @@ bench() {
     "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
   done
   "$python" -m benchmarks.attention --out "$out/attention.json"
+  "$python" -m benchmarks.graph_attention --out "$out/graph_attention.json"
   "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }
 

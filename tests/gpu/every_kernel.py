@@ -13,7 +13,7 @@ import torch
 import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.cuda_path import path
-from gnnsparse.plan import Plan
+from gnnsparse.plan import CsrAttentionPlan, Plan
 from gnnsparse.precision import dense_view
 from gnnsparse.testing import random_graph
 from tests.helpers import cut_at
@@ -132,14 +132,64 @@ def all_attention() -> None:
             attention(a, d, bias=bias, dropout_p=0.2, is_causal=True)
 
 
+def graph_attention(a: gnnsparse.SparseOperand, heads: int, d: int, **options: object) -> None:
+    """Attention with every score and edge term, and its gradients."""
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", requires_grad=True)
+
+    (rows, cols), edges = a.shape, a.nnz
+    terms: list[dict[str, object]] = [
+        {},
+        {"edge_features": draw(edges, heads, d)},
+        {"gate": draw(edges, heads, d)},
+        {"edge_features": draw(edges, 9), "edge_weight": draw(heads * d, 9)},
+    ]
+    for score in ("dot", "gatv2", "additive"):
+        inner = () if score == "additive" else (d,)
+        q, k, v = draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, d)
+        att = draw(heads, d) if score == "gatv2" else None
+        for given in terms[: {"dot": 4, "gatv2": 2, "additive": 1}[score]]:
+            out, weights = gnnsparse.graph_attention(
+                a,
+                q,
+                k,
+                v,
+                score=score,
+                att=att,
+                edge_order="operand",
+                return_weights=True,
+                **given,
+                **options,
+            )  # type: ignore[arg-type]
+            (out.square().sum() + weights.square().sum()).backward()
+
+
+def all_graph_attention() -> None:
+    """The kernels of graph attention over rows: short, long and empty ones."""
+    graph = random_graph(60, 75, 0.1, hubs=1, empty_rows=0.2).to("cuda")
+    for precision in ("fp16", "bf16", "tf32", "fp32"):
+        for a in (
+            gnnsparse.prepare(graph, precision=precision, reorder="degree", cache=False),
+            gnnsparse.prepare(long_rows(), precision=precision, cache=False),
+        ):
+            graph_attention(a, 3, 5)
+            graph_attention(a, 8, 16, dropout_p=0.2, is_causal=True)
+            q = torch.randn(2, 3, a.shape[0], 12, device="cuda", requires_grad=True)
+            k = torch.randn(2, 3, a.shape[1], 12, device="cuda", requires_grad=True)
+            gnnsparse.attention(a, q, k, k, plan=CsrAttentionPlan()).square().sum().backward()
+
+
 def main() -> None:
     torch.manual_seed(0)
-    parts = sys.argv[1:] or ["products", "attention"]
+    parts = sys.argv[1:] or ["products", "attention", "graph_attention"]
     if "products" in parts:
         all_products()
         gather_floor()
     if "attention" in parts:
         all_attention()
+    if "graph_attention" in parts:
+        all_graph_attention()
     torch.cuda.synchronize()
     print("every kernel ran")
 
