@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnsparse import _native
 
@@ -92,7 +93,9 @@ class CudaPath:
     def record_use(self, tensor: torch.Tensor, stream: int) -> None:
         """Makes the memory of a tensor, once it is freed, wait for the work queued on a stream so far."""
         if tensor.is_cuda:
-            tensor.record_stream(torch.cuda.ExternalStream(stream, tensor.device))
+            # A finalizer may call this while torch.compile traces, whose mode takes no real tensors.
+            with _disable_current_modes():
+                tensor.record_stream(torch.cuda.ExternalStream(stream, tensor.device))
 
 
 _path = CudaPath()

@@ -170,8 +170,9 @@ class GATConv(torch.nn.Module):
             layer=type(self).__name__,
         )
         sources, targets = self._mapped(nodes)
-        k = (sources * self.att_src).sum(dim=-1)
-        q = k.new_zeros((size[1], self.heads)) if targets is None else (targets * self.att_dst).sum(dim=-1)
+        q, k = self._node_scores(sources, targets)
+        if q is None:
+            q = k.new_zeros((size[1], self.heads))
         features = edge_features(edges, edge_attr, adj, self.lin_edge, self.fill_value)
         if features is not None:
             features = self._edge_scores(features)
@@ -206,6 +207,19 @@ class GATConv(torch.nn.Module):
             return mapped, mapped
         return mapped, of_targets(targets).unflatten(1, (self.heads, -1))
 
+    def _node_scores(
+        self, sources: torch.Tensor, targets: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Returns a . W x of targets and of sources, [nodes, heads] each, by products with one matrix.
+
+        A product reads W x once, where multiplying and summing would write arrays of its size.
+        """
+        if targets is sources:
+            both = sources.flatten(1) @ torch.cat([_by_heads(self.att_dst), _by_heads(self.att_src)], dim=1)
+            return both[:, : self.heads], both[:, self.heads :]
+        of_targets = None if targets is None else targets.flatten(1) @ _by_heads(self.att_dst)
+        return of_targets, sources.flatten(1) @ _by_heads(self.att_src)
+
     def _edge_scores(self, features: torch.Tensor) -> torch.Tensor:
         """Returns a_edge . W_e e for each edge, [edges, heads], by one product with a_edge W_e."""
         assert self.lin_edge is not None
@@ -214,3 +228,9 @@ class GATConv(torch.nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+
+def _by_heads(att: torch.Tensor) -> torch.Tensor:
+    """Returns vectors [1, heads, width] as a matrix [heads * width, heads] with each in its head's column."""
+    eye = torch.eye(att.shape[1], dtype=att.dtype, device=att.device)
+    return (att[0, :, :, None] * eye[:, None]).flatten(0, 1)

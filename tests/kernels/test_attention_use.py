@@ -44,7 +44,8 @@ def test_leading_dimensions(operand: gnnsparse.SparseOperand, lead: tuple[int, .
     parts = [x.reshape(count, *x.shape[-2:]) for x in (q, k, v, out)]
     for i, b in enumerate(bias.reshape(count, -1)):
         alone = gnnsparse.attention(operand, *(x[i] for x in parts[:3]), bias=b, fused=fused)
-        assert torch.equal(alone, parts[3][i])
+        # One head may run by another kernel than many, which adds in another order.
+        torch.testing.assert_close(alone, parts[3][i], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
+from gnnsparse.ops.attention.layout import empty_heads
 from gnnsparse.ops.graph_attention import cuda
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
 
@@ -19,6 +20,12 @@ def _to_nodes(x: torch.Tensor) -> torch.Tensor:
 def _from_nodes(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Undoes `_to_nodes` for a tensor with the batch and heads of `like`."""
     return x.transpose(0, 1).unflatten(0, like.shape[:2])
+
+
+def _ordered(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns [B, H, n, d] in the dtype and memory order of `like`, a copy if it has another."""
+    in_order = (x.stride(1) < x.stride(2)) == (like.stride(1) < like.stride(2)) or 1 in x.shape[1:3]
+    return x.to(like.dtype) if in_order else empty_heads(like, x.shape[3]).copy_(x)
 
 
 def _graph_call(call: AttentionCall) -> GraphCall:
@@ -38,7 +45,7 @@ def _graph_call(call: AttentionCall) -> GraphCall:
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes attention and the log-sum-exp of each row; see `gnnsparse.ops.attention.cuda.forward`."""
     result = cuda.forward(_graph_call(call))
-    return _from_nodes(result.out, call.q).to(call.q.dtype), _from_nodes(result.lse, call.q)
+    return _ordered(_from_nodes(result.out, call.q), call.q), _from_nodes(result.lse, call.q)
 
 
 def backward(
@@ -48,7 +55,8 @@ def backward(
     result = Result(_to_nodes(out), None, _to_nodes(lse))
     wanted = (*needs[:3], False, needs[3], *(False,) * 4)
     found = cuda.backward(_graph_call(call), result, _to_nodes(grad), None, None, wanted)
-    dq, dk, dv = (None if g is None else _from_nodes(g, call.q) for g in (found.q, found.k, found.v))
+    pairs = zip((found.q, found.k, found.v), (call.q, call.k, call.v), strict=True)
+    dq, dk, dv = (None if g is None else _ordered(_from_nodes(g, call.q), x) for g, x in pairs)
     if found.bias is None or call.bias is None:
         return dq, dk, dv, None
     sizes = call.bias.shape[:2]

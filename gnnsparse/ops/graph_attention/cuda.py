@@ -267,6 +267,15 @@ class _Backward:
         return found
 
 
+def _inner(result: Result, grads: tuple[torch.Tensor | None, torch.Tensor | None]) -> torch.Tensor:
+    """Returns the sum over a row's edges of weight * its gradient through the results, float32 [L, H]."""
+    total = torch.zeros_like(result.lse)
+    for x, grad in zip((result.out, result.mapped), grads, strict=True):
+        if x is not None and grad is not None:
+            total += (x.float() * grad.float()).sum(-1)
+    return total
+
+
 def _in_dtype(grad: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
     """Returns a gradient [n, H, ...] in the dtype of `like`, added up over heads where `like` has one."""
     if grad is None or like is None:
@@ -294,17 +303,16 @@ def backward(
     given, storage, inner = call.arrays, call.operand.precision.storage, None
     with path().current(grad_out.device):
         call = _laid_out(call)
+        grads = _aligned(grad_out, storage), _aligned(grad_mapped, storage)
         if grad_weights is not None:
             grad_weights = grad_weights.float()
-            inner = (grad_out.float() * result.out.float()).sum(-1)
-            if grad_mapped is not None and result.mapped is not None:
-                inner += (grad_mapped.float() * result.mapped.float()).sum(-1)
-            inner += _row_sums(call, weights(call, result) * grad_weights)
+            inner = _inner(result, grads) + _row_sums(call, weights(call, result) * grad_weights)
+        elif result.out.dtype != storage:  # the kernels would read a rounded result
+            inner = _inner(result, grads)
         state = _Backward(
             call,
             _laid_out_result(result, storage),
-            _aligned(grad_out, storage),
-            _aligned(grad_mapped, storage),
+            *grads,
             grad_weights,
             inner,
             needs,

@@ -115,11 +115,13 @@ class GraphRowGrad {
   __device__ __forceinline__ float inner_of(int row, const GraphPlace<RowCopies>& from) const {
     if (!p_.problem.normalize) return 0.0f;
     if (p_.grads.inner.data != nullptr) return *numbers_of(p_.grads.inner, lane_, row);
+    // The result is no operand, so that tf32 does not round it.
+    constexpr DType kStorage = PrecisionTraits<P>::kStorage;
     Floats out;
-    to_floats<P>(from.vector(kGrad + 1), out);
+    decode<kStorage>(from.vector(kGrad + 1), out);
     float inner[1] = {dot(grad_, out)};
     if constexpr (kMapped) {
-      to_floats<P>(from.vector(kMappedGrad + 1), out);
+      decode<kStorage>(from.vector(kMappedGrad + 1), out);
       inner[0] += dot(grad_mapped_, out);
     }
     add_over_chunks(p_, inner);
