@@ -134,10 +134,8 @@ def test_settings_of_sequences(name: str) -> None:
 def test_patterns(name: str) -> None:
     cfg = composed("dataset=listops", "model=transformer", f"pattern={name}")
     assert make_pattern(train.read_settings(cfg).groups["pattern"], 96).num_rows == 96
-    assert set(train.options_of(cfg.pattern)) == set(inspect.signature(PATTERNS[name]).parameters) - {
-        "length",
-        "keys",
-    }
+    sizes = {"length", "nodes", "keys"}
+    assert set(train.options_of(cfg.pattern)) == set(inspect.signature(PATTERNS[name]).parameters) - sizes
 
 
 @pytest.mark.parametrize(
