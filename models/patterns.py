@@ -143,7 +143,8 @@ def pattern_of(
 
     Args:
         memo: what the model keeps; it has the pattern of the last edge_index.
-        adj: an operand, which keeps its pattern itself, or an edge_index.
+        adj: an operand, which keeps its pattern itself, or an edge_index. Where torch.compile must not break
+            the graph, run a model with an operand once before.
         nodes: number of nodes.
         recipe: AllNodes or Interactions.
 
@@ -157,12 +158,10 @@ def pattern_of(
         bad_value(
             "adj", f"an operand of shape {adj.shape}, and x of {nodes} nodes; accepted: {(nodes, nodes)}"
         )
-    if torch.compiler.is_compiling():
-        return torch.compiler.disable(_kept_pattern)(adj, nodes, recipe)
-    return _kept_pattern(adj, nodes, recipe)
-
-
-def _kept_pattern(adj: SparseOperand, nodes: int, recipe: Recipe[Pattern]) -> Pattern:
-    return adj.kernels.kept.get(
-        _PatternOf(recipe), lambda: recipe.make(adj.indices().flip(0), (nodes, nodes), False)
-    )
+    kept, key = adj.kernels.kept, _PatternOf(recipe)
+    found = kept.find(key)
+    if found is not None:
+        return found
+    get = torch.compiler.disable(kept.get) if torch.compiler.is_compiling() else kept.get
+    made: Pattern = get(key, lambda: recipe.make(adj.indices().flip(0), (nodes, nodes), False))
+    return made

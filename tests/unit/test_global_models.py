@@ -18,6 +18,7 @@ from gnnsparse import masks
 from gnnsparse.nn import GCNConv, GINConv
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
+from gnnsparse.testing import assert_accurate
 from gnnsparse.training import (
     FullGraphData,
     NodeClassifier,
@@ -166,6 +167,32 @@ def test_small_graphs(name: str, nodes: int) -> None:
     model = KINDS[name](6, 8, 3)
     a = gnnsparse.prepare(torch.empty(2, 0, dtype=torch.int64), num_nodes=nodes, values="gcn", cache=False)
     assert bool(torch.isfinite(model(torch.randn(nodes, 6), a)).all())
+
+
+@BOTH
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_model_is_compiled_whole(name: str) -> None:
+    """After a run that makes the pattern; without one, it is made where the graph breaks."""
+    model, x = KINDS[name](6, 8, 3).eval(), torch.randn(NODES, 6)
+    a, index = graph("gcn"), edges()
+    for whole, adj in ((False, a), (True, a), (False, index)):
+        torch._dynamo.reset()
+        got = torch.compile(model, backend="aot_eager", fullgraph=whole)(x, adj)
+        assert_accurate(got, model(x, adj), model(x, adj).double())
+
+
+@BOTH
+def test_autocast(name: str) -> None:
+    """The parameters stay float32, the logits are those of float32 but for the rounding."""
+    model, a, x = KINDS[name](6, 8, 3).eval(), graph("gcn", "bf16"), torch.randn(NODES, 6)
+    want = model(x, graph("gcn"))
+    with torch.autocast("cpu", torch.bfloat16):
+        got = model(x, a)
+        got.float().sum().backward()
+    assert got.dtype == torch.bfloat16
+    assert (got - want).norm() < 0.05 * want.norm()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
 def reached(model: torch.nn.Module, adj: torch.Tensor, nodes: int) -> torch.Tensor:
