@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from gnnsparse import masks
 from gnnsparse.nn import GCNConv, GINConv
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
-from gnnsparse.testing import assert_accurate
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from gnnsparse.training import (
     FullGraphData,
     NodeClassifier,
@@ -30,6 +31,7 @@ from gnnsparse.training import (
 from models import GPS, MODELS, Exphormer
 from models.patterns import ALL_PAIRS_UP_TO, EDGE_TYPES, AllNodes, Interactions, Pattern, pattern_of
 from tests.configs import composed
+from tests.helpers import ROUNDING, reference_layers
 from tests.tasks import toy_task
 
 NODES = 20
@@ -132,15 +134,47 @@ def test_a_pattern_is_made_once_for_a_graph(name: str, monkeypatch: pytest.Monke
     ("layers", "norm", "conv", "residual"),
     list(itertools.product((1, 3), ("none", "batch", "layer"), ("gcn", "gin"), (False, True))),
 )
-def test_shapes_and_gradients(name: str, layers: int, norm: str, conv: str, residual: bool) -> None:
-    model = KINDS[name](6, 8, 3, num_layers=layers, norm=norm, conv=conv, residual=residual)
-    y = model(torch.randn(NODES, 6), graph(MODELS[name].values_with({"conv": conv})))
+def test_shapes_and_gradients(
+    name: str, layers: int, norm: str, conv: str, residual: bool, device: str
+) -> None:
+    model = KINDS[name](6, 8, 3, num_layers=layers, norm=norm, conv=conv, residual=residual).to(device)
+    a = graph(MODELS[name].values_with({"conv": conv})).to(device)
+    y = model(torch.randn(NODES, 6, device=device), a)
     y.square().sum().backward()
     assert y.shape == (NODES, 3)
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
     assert model.first_layer is model.lin1
     kinds = {type(block.conv) for block in model.blocks}
     assert kinds == {GCNConv if conv == "gcn" else GINConv}
+
+
+@BOTH
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("conv", ["gcn", "gin"])
+def test_accuracy(name: str, conv: str, precision: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output and gradients beside the reference in the same precision, and twice the same bits."""
+    a = graph(MODELS[name].values_with({"conv": conv}), precision)
+    model, x = KINDS[name](6, 8, 3, conv=conv).eval(), torch.randn(NODES, 6)
+    with torch.no_grad():
+        for attention in model.attentions:
+            if name == "exphormer":
+                torch.nn.init.normal_(attention.of_types)
+
+    def run(x: torch.Tensor, a: gnnsparse.SparseOperand) -> list[torch.Tensor]:
+        found = with_gradients(lambda x: model(x, a), [x], model.parameters())
+        return [*found[:2], torch.cat([grad.flatten() for grad in found[2:]])]
+
+    model.to(device)
+    got, again = (run(x.to(device), a.to(device)) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(got, again, strict=True))
+    model.cpu()
+    with reference_layers():
+        by_reference = partial(gnnsparse.graph_attention, impl="reference")
+        monkeypatch.setattr("models.exphormer.graph_attention", by_reference)
+        plain = run(x, a)
+        with in_float64(model):
+            exact = run(x.double(), graph(MODELS[name].values_with({"conv": conv})))
+    assert_all_accurate(got, plain, exact, floor=16 * ROUNDING[precision])
 
 
 @BOTH
