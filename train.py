@@ -291,7 +291,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
         device=resolve_device(cfg.device),
         precision=cfg.precision,
         seed=cfg.seed,
-        values=MODELS[cfg.model.name].values,
+        values=MODELS[cfg.model.name].values_with(options_of(cfg.model)),
         groups=groups,
         **{name: section(cfg, name, kind) for name, kind in SECTIONS.items()},
     )

@@ -188,7 +188,8 @@ def main() -> None:
         baseline = baseline_of(cfg, dataset, args.seeds, device)
         console.print(f"{model} {name} PyG: {baseline['baseline']:.2f}")
         for precision in args.precisions:
-            data = FullGraphData(dataset, values=MODELS[model].values, precision=precision, device=device)
+            values = MODELS[model].values_with(train.options_of(cfg.model))
+            data = FullGraphData(dataset, values=values, precision=precision, device=device)
             scores = scores_of(cfg, dataset, data, args.seeds)
             about = {"model": model, "dataset": name, "precision": precision, "seeds": args.seeds}
             rows = with_row(rows, {**about, **scores, **baseline})

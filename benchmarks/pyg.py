@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
+from gnnsparse import SparseOperand
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, SAGEConv, SparseAttention
+from models.exphormer import CLAMP, TypedAttention
+from models.patterns import Pattern
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
@@ -38,15 +42,50 @@ class PygAttention(torch.nn.Module):
         self.out_proj = attention.out_proj
 
     def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, edge_index: torch.Tensor
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        edge_index: torch.Tensor | SparseOperand,
     ) -> torch.Tensor:
         """Computes attention of `query`, which must be `key` and `value`, over the edges and self-loops."""
         from torch_geometric.utils import add_remaining_self_loops
 
         assert query is key
         assert key is value
+        if isinstance(edge_index, SparseOperand):  # a pattern that the model makes itself
+            edge_index = edge_index.indices().flip(0)
         edges, _ = add_remaining_self_loops(edge_index, num_nodes=len(query))
         out: torch.Tensor = self.out_proj(self.conv(query, edges))
+        return out
+
+
+class PygTypedAttention(torch.nn.Module):
+    """Exphormer's attention by rows for each edge and PyG's softmax and sum.
+
+    Args:
+        attention: the layer whose parameters are taken.
+    """
+
+    def __init__(self, attention: TypedAttention) -> None:
+        super().__init__()
+        self.heads, self.dropout = attention.heads, attention.dropout
+        self.in_proj, self.out_proj = attention.in_proj, attention.out_proj
+        self.of_types = attention.of_types
+
+    def forward(self, x: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+        """Computes attention over the edges of a pattern."""
+        from torch_geometric.utils import scatter, softmax
+
+        assert pattern.types is not None
+        target, source = pattern.operand.indices()
+        q, k, v = (part.view(len(x), self.heads, -1) for part in self.in_proj(x).chunk(3, dim=1))
+        of_edges = self.of_types[pattern.types.argmax(dim=1)].view(-1, *k.shape[1:])
+        scores = (q[target] * k[source] * of_edges).sum(dim=2) / k.shape[2] ** 0.5
+        weights = softmax(scores.clamp(-CLAMP, CLAMP), target, num_nodes=len(x))
+        weights = F.dropout(weights, self.dropout, self.training)
+        sums = scatter(weights[..., None] * v[source], target, dim_size=len(x), reduce="sum")
+        out: torch.Tensor = self.out_proj(sums.flatten(1))
         return out
 
 
@@ -72,6 +111,8 @@ def _twin(conv: torch.nn.Module) -> torch.nn.Module:
 
     if isinstance(conv, SparseAttention):
         return PygAttention(conv)
+    if isinstance(conv, TypedAttention):
+        return PygTypedAttention(conv)
     twin = _TWINS[type(conv)](pyg, conv)
     twin.load_state_dict(conv.state_dict())
     return twin
@@ -82,7 +123,7 @@ def with_pyg_layers(model: Model) -> Model:
 
     The model's adjacency is then an edge_index without repeats.
     """
-    kinds = (*_TWINS, SparseAttention)
+    kinds = (*_TWINS, SparseAttention, TypedAttention)
     with torch.random.fork_rng(devices=[]):  # what PyG draws is replaced
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):

@@ -60,6 +60,10 @@ class Kept:
                 self._values[key] = made
             return cast(_T, self._values[key])
 
+    def find(self, key: Key[_T]) -> _T | None:
+        """Returns the value of a key, or None if it was not made yet. torch.compile can trace it."""
+        return cast("_T | None", self._values.get(key))
+
     def put(self, key: Key[_T], value: _T) -> None:
         """Sets the value of a key, and replaces the one that it had."""
         with self.lock:

@@ -17,6 +17,7 @@ import torch
 from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device, check_integer, check_tensor
 from gnnsparse.graph import SparseGraph
+from gnnsparse.random_graphs import regular_graph
 
 __all__ = [
     "PATTERNS",
@@ -24,6 +25,7 @@ __all__ = [
     "block",
     "causal",
     "dilated",
+    "expander",
     "from_dense",
     "from_edges",
     "full",
@@ -260,6 +262,40 @@ def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
     return kept + torch.searchsorted(shifted, kept, right=True)
 
 
+def expander(nodes: int, degree: int, *, seed: int) -> SparseGraph:
+    """Each node attends to `degree` others in a random regular graph, and they to it (Exphormer).
+
+    The graph is symmetric, without self-loops, and connected from degree 2 on. From degree 3 on it is very
+    likely an expander: all eigenvalues but the first, which is the degree, are near 2 sqrt(degree - 1) or
+    below, so that a few layers bring what one node knows to all (Shirzad et al. 2023, "Exphormer: Sparse
+    Transformers for Graphs", section 4). It is a union of random Hamiltonian cycles (Friedman 2003), and
+    beyond nodes / 2 neighbours what a union of them leaves out.
+
+    Args:
+        nodes: nodes N; N x degree must be even.
+        degree: neighbours of each node, below N.
+        seed: seed of the random draw, 0 to 2^63 - 1.
+
+    Raises:
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range, or both numbers are odd.
+    """
+    nodes, generator = _length("nodes", nodes), _generator(seed)
+    most = max(nodes - 1, 0)
+    if check_integer("degree", degree, 0, _NOT_NEGATIVE) > most:
+        bad_value("degree", f"got {degree}; accepted: at most {most}, the number of other nodes")
+    if nodes * degree % 2:
+        bad_value("degree", f"got {degree}; accepted: an even number, as there are {nodes} nodes")
+    dense = 2 * degree > nodes
+    edges = regular_graph(nodes, most - degree if dense else degree, generator)
+    row, col = torch.cat([edges, edges.flip(1)]).unbind(1)
+    if not dense:
+        return _from_coo(row, col, nodes, nodes)
+    each = torch.arange(nodes, device="cpu")
+    left_out = (torch.cat([row, each]) * nodes + torch.cat([col, each])).sort().values % nodes
+    return _from_sets(_complement(left_out.reshape(nodes, nodes - degree), nodes), nodes, nodes)
+
+
 def vector_wise(
     length: int, sparsity: float, vector: int = 8, *, seed: int, keys: int | None = None
 ) -> SparseGraph:
@@ -446,6 +482,7 @@ def _stacked(graphs: tuple[SparseGraph, ...]) -> tuple[Csr, torch.Tensor]:
 PATTERNS: dict[str, Callable[..., SparseGraph]] = {
     "bigbird": bigbird,
     "dilated": dilated,
+    "expander": expander,
     "full": full,
     "global_tokens": global_tokens,
     "random": random,

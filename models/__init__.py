@@ -9,13 +9,26 @@ from models.transformer import Transformer
 from models.gat import GAT, GATv2
 from models.graphsage import GraphSAGE
 from models.gin import GIN
+from models.gps import GPS
+from models.exphormer import Exphormer
 # isort: on
 
 from gnnsparse.registry import discover
 from models.registry import MODELS, Model, register_model
 
 __all__ = [
-    "AGNN", "GAT", "GCN", "GIN", "MODELS", "GATv2", "GraphSAGE", "GraphTransformer", "Model", "Transformer",
+    "AGNN",
+    "GAT",
+    "GCN",
+    "GIN",
+    "GPS",
+    "MODELS",
+    "Exphormer",
+    "GATv2",
+    "GraphSAGE",
+    "GraphTransformer",
+    "Model",
+    "Transformer",
     "register_model",
 ]  # fmt: skip
 

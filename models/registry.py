@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,12 +31,23 @@ class Model:
             in_channels] and an operand to logits [nodes, out_channels]. A model for "sequence" maps tokens
             [batch, length] below in_channels, the operand of a pattern and a padding mask to logits [batch,
             out_channels].
-        values: the weights of the operand that the model needs, an argument of `gnnsparse.prepare`.
+        values: the weights of the operand that the model needs, an argument of `gnnsparse.prepare`, with the
+            default options.
+        values_by: the name of an option that decides the weights, and the weights for each of its values;
+            None: they are always the same.
     """
 
     build: Callable[..., torch.nn.Module]
     task: str
     values: str | None = None
+    values_by: tuple[str, Mapping[str, str | None]] | None = None
+
+    def values_with(self, options: Mapping[str, Any]) -> str | None:
+        """Returns the weights of the operand that the model needs with these options, which were checked."""
+        if self.values_by is None or self.values_by[0] not in options:
+            return self.values
+        option, values = self.values_by
+        return values[options[option]]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -49,7 +60,13 @@ class Model:
 MODELS: Registry[Model] = Registry("model")
 
 
-def register_model(name: str, *, task: str, values: str | None = None) -> Callable[[Build], Build]:
+def register_model(
+    name: str,
+    *,
+    task: str,
+    values: str | None = None,
+    values_by: tuple[str, Mapping[str, str | None]] | None = None,
+) -> Callable[[Build], Build]:
     """Registers the decorated class as a model; the arguments are the attributes of Model.
 
     train.py offers a model without a file in configs/model with the defaults of the class's parameters.
@@ -59,7 +76,7 @@ def register_model(name: str, *, task: str, values: str | None = None) -> Callab
     """
 
     def keep(build: Build) -> Build:
-        MODELS.register(name, Model(build, task, values))
+        MODELS.register(name, Model(build, task, values, values_by))
         return build
 
     return keep

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import scipy.sparse.csgraph
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,6 +94,47 @@ def test_random_is_uniform(count: int) -> None:
     assert (pairs - count * (count - 1) / 72).abs().max() < 5 * (0.25 / rows) ** 0.5
 
 
+@given(st.integers(0, 40), st.integers(0, 10**6), st.data())
+def test_expander(nodes: int, seed: int, data: st.DataObject) -> None:
+    degree = data.draw(st.integers(0, max(nodes - 1, 0)).filter(lambda d: nodes * d % 2 == 0))
+    state = torch.get_rng_state()
+    graph = masks.expander(nodes, degree, seed=seed)
+    assert torch.equal(torch.get_rng_state(), state), "torch's own random numbers were used"
+    got = dense_of(graph)
+    assert torch.equal(got.sum(dim=1), torch.full((nodes,), degree))
+    assert torch.equal(got, got.T)
+    assert not got.diagonal().any()
+    assert graph.fingerprint == masks.expander(nodes, degree, seed=seed).fingerprint
+    if degree >= 2:
+        assert scipy.sparse.csgraph.connected_components(graph.to_scipy())[0] == 1
+    if nodes > 10 and 3 <= degree <= nodes - 4:
+        assert graph.fingerprint != masks.expander(nodes, degree, seed=seed + 1).fingerprint
+
+
+@pytest.mark.parametrize(("nodes", "degree"), [(1000, 3), (1001, 4), (600, 7), (400, 40), (150, 140)])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_expander_has_a_spectral_gap(nodes: int, degree: int, seed: int) -> None:
+    """The eigenvalues but the first are near Alon and Boppana's bound, and far below the degree.
+
+    Those of a ring of equal degree are not, although it is regular and connected.
+    """
+    graph = masks.expander(nodes, degree, seed=seed)
+    values = torch.linalg.eigvalsh(dense_of(graph).double())
+    assert values[-1] == pytest.approx(degree)
+    assert max(values[-2], -values[0]) < 1.1 * 2 * (degree - 1) ** 0.5
+    if degree == 4:
+        ring = dense_of(masks.window(nodes, 2)) | dense_of(masks.window(nodes, 2, nodes - 2))
+        assert torch.linalg.eigvalsh(ring.double())[-2] > 0.98 * 5
+
+
+def test_the_edges_of_expanders_are_uniform() -> None:
+    """Each of the 28 pairs of 8 nodes is an edge in 3 of 7 graphs of degree 3."""
+    count = 3000
+    found = sum(dense_of(masks.expander(8, 3, seed=seed)).double() for seed in range(count)) / count
+    pairs = found[~torch.eye(8, dtype=torch.bool)]
+    assert (pairs - 3 / 7).abs().max() < 5 * (0.25 / count) ** 0.5
+
+
 @given(LENGTHS, LENGTHS, st.floats(0, 1), st.sampled_from([1, 3, 8, 16]))
 def test_vector_wise(rows: int, cols: int, sparsity: float, vector: int) -> None:
     got = dense_of(masks.vector_wise(rows, sparsity, vector, seed=3, keys=cols))
@@ -174,10 +216,11 @@ def test_a_pattern_is_prepared_and_cached_like_any_graph() -> None:
         lambda n: masks.window(n, 2),
         lambda n: masks.dilated(n, 8, 2),
         lambda n: masks.random(n, 3, seed=0),
+        lambda n: masks.expander(n, 4, seed=0),
         lambda n: masks.bigbird(n, 4, 3, 1, 0, seed=0),
         lambda n: masks.union(masks.window(n, 1), masks.from_edges(torch.tensor([[0], [n - 1]]), n)),
     ],
-    ids=["window", "dilated", "random", "bigbird", "union"],
+    ids=["window", "dilated", "random", "expander", "bigbird", "union"],
 )
 def test_memory_follows_the_edges(make: Callable[[int], SparseGraph]) -> None:
     """Of 300,000 tokens a dense mask would have 90 GB, or 45 GB of indices of a causal half."""
@@ -210,6 +253,18 @@ def test_positions_beyond_int32_products() -> None:
         (lambda: masks.random(4, 5, 0), "per_row: got 5; accepted: at most 4, the number of keys"),
         (lambda: masks.random(4, 2, -1), "seed: got -1; accepted: an integer from 0 to 2^63 - 1"),
         (lambda: masks.random(4, 2, None), "seed: got NoneType"),
+        (
+            lambda: masks.expander(5, 5, seed=0),
+            "degree: got 5; accepted: at most 4, the number of other nodes",
+        ),
+        (
+            lambda: masks.expander(5, 3, seed=0),
+            "degree: got 3; accepted: an even number, as there are 5 nodes",
+        ),
+        (lambda: masks.expander(0, 1, seed=0), "degree: got 1; accepted: at most 0"),
+        (lambda: masks.expander(2**31, 2, seed=0), "nodes: got 2147483648; accepted: 0 to 2^31 - 1"),
+        (lambda: masks.expander(4, 2.0, seed=0), "degree: got float"),
+        (lambda: masks.expander(4, 2, seed=2**63), "seed: got 9223372036854775808"),
         (lambda: masks.vector_wise(4, 1.5, seed=0), "sparsity: got 1.5; accepted: a number in [0, 1]"),
         (lambda: masks.vector_wise(4, "0.5", seed=0), "sparsity: got str"),
         (lambda: masks.global_tokens(4, 5), "tokens: got 5; accepted: a count up to 4, or positions below"),
@@ -234,6 +289,7 @@ def test_every_named_pattern_takes_a_length() -> None:
     options: dict[str, dict[str, Any]] = {
         "bigbird": {"seed": 0},
         "dilated": {"segment": 8, "dilation": 2},
+        "expander": {"degree": 4, "seed": 0},
         "full": {},
         "global_tokens": {"tokens": 2},
         "random": {"per_row": 3, "seed": 0},

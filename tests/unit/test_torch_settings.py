@@ -158,6 +158,8 @@ def test_patterns_are_on_the_cpu_whatever_the_default_device() -> None:
         lambda: masks.global_tokens(9, [1, 3]),
         lambda: masks.random(9, 7, seed=1),
         lambda: masks.random(9, 2, seed=1),
+        lambda: masks.expander(9, 4, seed=1),
+        lambda: masks.expander(9, 6, seed=1),
         lambda: masks.vector_wise(9, 0.5, 4, seed=1),
         lambda: masks.bigbird(20, 4, seed=1),
         lambda: masks.block(block, 3),

@@ -18,7 +18,9 @@ from gnnsparse.nn.transformer import ACTIVATIONS
 from gnnsparse.tasks.sequence import make_pattern
 from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
 from models import MODELS
+from models.gps import CONVS
 from models.parts import NORMS
+from models.patterns import ATTENTIONS
 from models.transformer import POOLS
 from tests.configs import CONFIGS, composed
 
@@ -87,9 +89,11 @@ def test_comments_list_what_the_library_accepts() -> None:
     """Where the list is open, as that of formats, the comment refers to --help."""
     accepted = {option.rpartition(".")[2]: tuple(names) for option, names in train.choices().items()}
     accepted |= {"norm": tuple(NORMS), "activation": tuple(ACTIVATIONS), "pool": POOLS}
+    accepted |= {"conv": tuple(CONVS), "attention": ATTENTIONS}
     for file, option, names in listed_choices():
         assert tuple(names) == accepted[option], file
-    closed = {"precision", "device", "decay", "schedule", "logger", "norm", "activation", "pool"}
+    closed = {"precision", "device", "decay", "schedule", "logger", "norm", "activation", "pool",
+              "conv", "attention"}  # fmt: skip
     assert {option for _, option, _ in listed_choices()} == closed
 
 
@@ -130,10 +134,8 @@ def test_settings_of_sequences(name: str) -> None:
 def test_patterns(name: str) -> None:
     cfg = composed("dataset=listops", "model=transformer", f"pattern={name}")
     assert make_pattern(train.read_settings(cfg).groups["pattern"], 96).num_rows == 96
-    assert set(train.options_of(cfg.pattern)) == set(inspect.signature(PATTERNS[name]).parameters) - {
-        "length",
-        "keys",
-    }
+    sizes = {"length", "nodes", "keys"}
+    assert set(train.options_of(cfg.pattern)) == set(inspect.signature(PATTERNS[name]).parameters) - sizes
 
 
 @pytest.mark.parametrize(

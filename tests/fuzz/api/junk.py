@@ -216,12 +216,12 @@ def _mask(draw: Draw) -> Call:
     if name == "PATTERNS":
         name = "window"
     function = getattr(masks, name)
-    keywords = {"seed": number(draw)} if name in ("vector_wise", "bigbird", "random") else {}
+    keywords = {"seed": number(draw)} if name in ("vector_wise", "bigbird", "random", "expander") else {}
     of_arrays = name in ("from_dense", "from_edges", "union", "intersection", "block")
     arguments = [
         anything(draw) if draw.chance(0.15) or (of_arrays and i == 0)
         else number(draw)
-        for i in range(draw.integer(1, 3) if name != "random" else 2)
+        for i in range(draw.integer(1, 3) if name not in ("random", "expander") else 2)
     ]  # fmt: skip
     if name in ("from_dense",):
         arguments = arguments[:1]

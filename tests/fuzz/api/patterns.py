@@ -67,6 +67,12 @@ def _random(draw: Draw, n: int, keys: int | None) -> Any:
     return lambda: masks.random(n, per_row, seed, keys), torch.full((n,), per_row)
 
 
+def _expander(draw: Draw, n: int, keys: int | None) -> Any:
+    degree, seed = draw.below(max(n, 1)), draw.seed()
+    degree -= n * degree % 2
+    return lambda: masks.expander(n, degree, seed=seed), torch.full((n,), degree)
+
+
 def _vector_wise(draw: Draw, n: int, keys: int | None) -> Any:
     sparsity, vector, seed = draw.choice((0.5, 0.0, 1.0, 0.9)), draw.integer(1, 9), draw.seed()
     count = round((1 - sparsity) * (n if keys is None else keys))
@@ -80,7 +86,8 @@ def _bigbird(draw: Draw, n: int, keys: int | None) -> Any:
 
 
 _PATTERNS = (
-    _window, _dilated, _causal, _full, _global, _block, _from_dense, _random, _vector_wise, _bigbird,
+    _window, _dilated, _causal, _full, _global, _block, _from_dense, _random, _expander, _vector_wise,
+    _bigbird,
 )  # fmt: skip
 
 

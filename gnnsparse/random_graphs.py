@@ -1,0 +1,73 @@
+"""Random regular graphs, as unions of Hamiltonian cycles that share no edge."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["regular_graph"]
+
+
+def regular_graph(nodes: int, degree: int, generator: torch.Generator) -> torch.Tensor:
+    """Draws a graph in which every node has `degree` neighbours, without self-loops and repeated edges.
+
+    It is the union of degree / 2 random Hamiltonian cycles, and for an odd degree of a perfect matching,
+    every other edge of one more cycle. For unions of random cycles Friedman ("A proof of Alon's second
+    eigenvalue conjecture", 2003) proves that all eigenvalues but the first are at most 2 sqrt(degree - 1) +
+    epsilon with a probability that tends to 1 as the number of nodes grows. His cycles may share edges; here
+    the few edges that a cycle shares with earlier ones are exchanged.
+
+    Args:
+        nodes: number of nodes.
+        degree: neighbours of a node, at most nodes / 2; an even number if `nodes` is odd.
+        generator: random numbers, on the CPU.
+
+    Returns:
+        int64 [nodes * degree / 2, 2], the edges; each is there once, the smaller node first.
+    """
+    taken = torch.empty(0, dtype=torch.int64, device="cpu")  # numbers of edges, ascending
+    for count in range(0, degree, 2):
+        cycle = _without(taken, torch.randperm(nodes, generator=generator, device="cpu"), generator)
+        edges = _numbers(cycle, cycle.roll(-1), nodes)
+        if degree - count == 1:
+            edges = edges[::2]
+        taken = torch.cat([taken, edges]).sort().values
+    return torch.stack([taken // max(nodes, 1), taken % max(nodes, 1)], dim=1)
+
+
+def _numbers(a: torch.Tensor, b: torch.Tensor, nodes: int) -> torch.Tensor:
+    """Returns the numbers of the edges between nodes, the same in both directions: below 2^62."""
+    return torch.minimum(a, b) * nodes + torch.maximum(a, b)
+
+
+def _are_in(ascending: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Returns for each number whether it is among the ascending ones, bool."""
+    if ascending.numel() == 0:
+        return torch.zeros_like(numbers, dtype=torch.bool)
+    at = torch.searchsorted(ascending, numbers).clamp_(max=ascending.numel() - 1)
+    return ascending[at] == numbers
+
+
+def _without(taken: torch.Tensor, cycle: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Changes a Hamiltonian cycle until it has none of the edges in `taken`.
+
+    It is the algorithm of Palmer ("The hamiltonicity of simple graphs with large degree", 1997). Where the
+    cycle has a forbidden edge, a part that begins behind it is turned around, such that both edges that this
+    makes are allowed, so that every turn leaves fewer forbidden edges. By Ore's theorem there is such a part
+    if each node may be joined to at least half of the nodes, as it is for degrees up to nodes / 2.
+
+    Args:
+        taken: numbers of the forbidden edges, ascending.
+        cycle: int64 [nodes], the nodes in the order of the cycle.
+        generator: random numbers, which choose the part.
+    """
+    nodes = cycle.numel()
+    while (shared := _are_in(taken, _numbers(cycle, cycle.roll(-1), nodes)).nonzero()).numel():
+        cycle = cycle.roll(-1 - int(shared[0]))  # the forbidden edge joins the last node and the first
+        ends, next_ones = cycle[:-1], cycle[1:]  # of a part that begins with the first node
+        forbidden = _are_in(taken, _numbers(cycle[-1], ends, nodes))
+        forbidden |= _are_in(taken, _numbers(cycle[0], next_ones, nodes))
+        allowed = (~forbidden).nonzero().flatten()
+        drawn = torch.randint(allowed.numel(), (), generator=generator, device="cpu")
+        length = int(allowed[drawn]) + 1
+        cycle = torch.cat([cycle[:length].flip(0), cycle[length:]])
+    return cycle
