@@ -107,6 +107,42 @@ def attention_table() -> str:
     return table(["pattern", "forward, ms", "forward and backward, ms"], rows) + "\n\n" + origin(data)
 
 
+def graph_attention_table() -> str:
+    """Makes the table of graph attention: forward, and forward with backward, by score or edge features."""
+    data = load("graph_attention.json")
+    rows = [
+        [f"{r['graph']}, {r['score']}, {r['heads']} x {r['width']}, {r['precision']}", f"{r['forward_ms']:.3f}",
+         f"{r['both_ms']:.2f}"]
+        for r in data["ops"]
+    ]  # fmt: skip
+    rows += [
+        [f"{r['graph']}, {r['heads']} x {r['width']}, edge features: {r['features']}", f"{r['forward_ms']:.3f}",
+         f"{r['both_ms']:.2f}"]
+        for r in data["edges"]
+    ]  # fmt: skip
+    return (
+        table(["graph, score, heads", "forward, ms", "forward and backward, ms"], rows)
+        + "\n\n"
+        + origin(data)
+    )
+
+
+def layer_steps_table() -> str:
+    """Makes the table of training steps of graph attention layers beside PyG's."""
+    data = load("graph_attention.json")
+    rows = []
+    for name in dict.fromkeys(r["layer"] for r in data["steps"]):
+        found = {r["name"]: r for r in data["steps"] if r["layer"] == name}
+        peer = found["pyg"]
+        cells = [
+            f"{r['ms']:.2f} ({peer['ms'] / r['ms']:.1f}x), {r['peak_gb']:.2f} GB"
+            for r in (found[kind] for kind in ("fp32", "fp16", "fp16 captured"))
+        ]
+        rows.append([name, f"{peer['ms']:.1f}, {peer['peak_gb']:.1f} GB", *cells])
+    head = ["layer", "PyG fp32, ms", "fp32, ms", "fp16, ms", "fp16 in a CUDA graph, ms"]
+    return table(head, rows) + "\n\n" + origin(data)
+
+
 def training_table() -> str:
     """Makes the table of training steps of a GCN: forward, backward and Adam."""
     data = load("train_step.json")
@@ -204,6 +240,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,
+    "graph-attention": graph_attention_table,
+    "layer-steps": layer_steps_table,
     "encoder": encoder_table,
 }
 
