@@ -110,21 +110,15 @@ def attention_table() -> str:
 def graph_attention_table() -> str:
     """Makes the table of graph attention: forward, and forward with backward, by score or edge features."""
     data = load("graph_attention.json")
-    rows = [
-        [f"{r['graph']}, {r['score']}, {r['heads']} x {r['width']}, {r['precision']}", f"{r['forward_ms']:.3f}",
-         f"{r['both_ms']:.2f}"]
-        for r in data["ops"]
-    ]  # fmt: skip
-    rows += [
-        [f"{r['graph']}, {r['heads']} x {r['width']}, edge features: {r['features']}", f"{r['forward_ms']:.3f}",
-         f"{r['both_ms']:.2f}"]
-        for r in data["edges"]
-    ]  # fmt: skip
-    return (
-        table(["graph, score, heads", "forward, ms", "forward and backward, ms"], rows)
-        + "\n\n"
-        + origin(data)
-    )
+
+    def row(r: dict[str, Any], what: str) -> list[str]:
+        times = f"{r['forward_ms']:.3f}", f"{r['both_ms']:.2f}"
+        return [f"{r['graph']}, {r['heads']} x {r['width']}, {what}", *times]
+
+    rows = [row(r, f"{r['score']}, {r['precision']}") for r in data["ops"]]
+    rows += [row(r, f"edge features: {r['features']}") for r in data["edges"]]
+    head = ["graph, heads, score", "forward, ms", "forward and backward, ms"]
+    return table(head, rows) + "\n\n" + origin(data)
 
 
 def layer_steps_table() -> str:

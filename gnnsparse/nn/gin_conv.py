@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_type, check_flag, check_number
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.nn.aggregation import Aggregation, Neighbours, neighbours_of, product_first
-from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size
+from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, is_plain_linear, is_watched
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -132,15 +132,10 @@ def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
     The sum over neighbours commutes with the linear layer, and costs less behind it where it makes features
     fewer.
     """
-    if (
-        type(network) is not torch.nn.Sequential
-        or len(network) < 2
-        or type(network[0]) is not torch.nn.Linear
-    ):
+    if type(network) is not torch.nn.Sequential or len(network) < 2:
         return (network,)
-    for part in (network, network[0]):
-        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
-            return (network,)
+    if is_watched(network) or not is_plain_linear(network[0]):
+        return (network,)
     return tuple(network)
 
 

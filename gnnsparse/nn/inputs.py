@@ -11,6 +11,7 @@ from gnnsparse.operand import SparseOperand
 
 __all__ = [
     "MOST_FEATURES", "Nodes", "check_channels", "check_features", "check_heads", "check_nodes", "graph_size",
+    "is_plain_linear", "is_watched",
 ]  # fmt: skip
 
 #: Features of sources and of targets; None: there are none of targets.
@@ -150,3 +151,18 @@ def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
             bad_value("x", f"has {has}, the operand {cols} and {rows}; accepted: as many as the operand has")
         return cols, rows
     return sources, sources if targets is None else targets
+
+
+def is_watched(module: torch.nn.Module) -> bool:
+    """Returns whether a module has hooks, which see its calls."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def is_plain_linear(module: torch.nn.Module) -> bool:
+    """Returns whether a module is torch's linear layer, which nothing watches: a product may stand for it."""
+    return type(module) is torch.nn.Linear and not is_watched(module)

@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.nn.edges import Edges, attend, edges_of
 from gnnsparse.nn.heads import check_edge_attr, edge_features, joined, wants_weights
-from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_heads, check_nodes, graph_size
+from gnnsparse.nn.inputs import (
+    MOST_FEATURES,
+    check_channels,
+    check_heads,
+    check_nodes,
+    graph_size,
+    is_plain_linear,
+)
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 
@@ -143,14 +151,7 @@ class TransformerConv(torch.nn.Module):
         wants_weights(return_attention_weights)
         want = return_attention_weights is not None
         edges = edges_of(self._memo, adj, size, precision=self.precision)
-        q, k, v = (
-            linear(of).unflatten(1, (self.heads, -1))
-            for linear, of in (
-                (self.lin_query, targets),
-                (self.lin_key, sources),
-                (self.lin_value, sources),
-            )
-        )
+        q, k, v, root = self._projected(sources, targets)
         features = edge_features(edges, edge_attr, adj, self.lin_edge)
         options: dict[str, Any] = {"score": "dot"}
         if features is not None and self.lin_edge is not None:
@@ -163,9 +164,32 @@ class TransformerConv(torch.nn.Module):
                 options["edge_target"] = "keys"
             weights = attend(edges, q, k, v[..., :1], features, True, **options)[1]
         y = joined(out, self.concat)
-        if self.root_weight:
-            y = self._with_root(y, self.lin_skip(targets))
+        if root is not None:
+            y = self._with_root(y, root)
         return y if weights is None else (y, (edges.index(adj), weights))
+
+    def _projected(
+        self, sources: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Returns queries, keys and values [nodes, heads, out], and the targets' skip connection if there is one.
+
+        Where sources are targets one product computes all; its gradient reads the input and sums biases once.
+        """
+        layers = [
+            self.lin_query,
+            self.lin_key,
+            self.lin_value,
+            *([self.lin_skip] if self.root_weight else []),
+        ]
+        if targets is sources and all(map(is_plain_linear, layers)):
+            weight = torch.cat([layer.weight for layer in layers])
+            bias = None if self.lin_query.bias is None else torch.cat([layer.bias for layer in layers])
+            parts = F.linear(sources, weight, bias).split([layer.out_features for layer in layers], dim=1)
+        else:
+            inputs = targets, sources, sources, targets
+            parts = tuple(layer(x) for layer, x in zip(layers, inputs, strict=False))
+        q, k, v = (x.unflatten(1, (self.heads, -1)) for x in parts[:3])
+        return q, k, v, parts[3] if self.root_weight else None
 
     def _with_root(self, mean: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
         """Adds the node's own term, or weighs both by the gate."""
