@@ -171,7 +171,7 @@ class TransformerConv(torch.nn.Module):
     def _projected(
         self, sources: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Returns queries, keys and values [nodes, heads, out], and the targets' skip connection if there is one.
+        """Returns queries, keys and values [nodes, heads, out], and the skip connection or None.
 
         Where sources are targets one product computes all; its gradient reads the input and sums biases once.
         """
