@@ -11,12 +11,13 @@ from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.unchanged import Seen
 from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
 
 __all__ = [
     "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Recipe", "check_edge_weight",
-    "check_precision", "check_self_loops", "row_sums",
+    "check_precision", "check_self_loops",
 ]  # fmt: skip
 
 
@@ -201,27 +202,6 @@ def check_edge_weight(edge_weight: Any, edges: int, device: torch.device) -> tor
     if edge_weight.device != device:
         bad_value("edge_weight", f"is on {edge_weight.device}; accepted: {device}")
     return edge_weight
-
-
-def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
-    """Sums the edge values of each row, in an order that is the same in every run. Differentiable.
-
-    Args:
-        operand: an operand whose rows were not reordered.
-        values: float32 [nnz, ...] in the operand's order.
-
-    Returns:
-        float32 [rows, ...].
-    """
-    with outside():  # they are kept
-        lengths = operand.kernels.csr.degrees
-    if is_direct() and values.numel() > 0:
-        # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
-        return torch.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
-    # segment_reduce has no rules for transforms, and refuses an empty tensor
-    with outside():
-        rows = operand.indices()[0]
-    return values.new_zeros((*lengths.shape, *values.shape[1:])).index_add(0, rows, values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
+from gnnsparse.ops.rows import inverse_lengths
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import is_direct
 
@@ -108,7 +109,7 @@ class _CosineOperands(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, beta: torch.Tensor) -> Any:
         wide = x.float()  # squares of float16 overflow
-        inverse = _inverse_lengths(wide)
+        inverse = inverse_lengths(wide)
         unit = wide * inverse
         ctx.save_for_backward(x, beta, unit, inverse)
         return (unit * beta).to(x.dtype), unit.to(x.dtype)
@@ -139,12 +140,4 @@ _quick = direct(_CosineOperands)
 def _unit_rows(x: torch.Tensor) -> torch.Tensor:
     """Divides rows by their Euclidean lengths, in float32; rows of zeros stay zero."""
     x = x.float()  # squares of float16 overflow
-    return x * _inverse_lengths(x)
-
-
-def _inverse_lengths(x: torch.Tensor) -> torch.Tensor:
-    """Returns the reciprocal of each row's Euclidean length, [..., 1]; 0 for rows of zeros."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    some = length > 0
-    # A length of 0 is replaced by 1 in the reciprocal, so that its gradient is not NaN.
-    return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
+    return x * inverse_lengths(x)

@@ -10,10 +10,12 @@ import torch
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.kept import Key
-from gnnsparse.nn.adjacency import AdjacencyMemo, check_precision, check_self_loops, row_sums
+from gnnsparse.nn.adjacency import AdjacencyMemo, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import graph_attention
+from gnnsparse.ops.graph_attention.edges import order_of
+from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import unwrapped
 
@@ -161,14 +163,14 @@ class Edges:
 
     def _check_distinct(self) -> None:
         """Raises a ValueError unless there is one edge with features for each nonzero of the operand."""
-        counts = self.operand.kernels.kept.get(_Distinct(), lambda: _distinct(self.operand))
-        if counts == "repeats":
+        order = order_of(self.operand)
+        if order.has_repeats:
             bad_value(
                 "edge_attr",
                 "edges are repeated, and repeats are merged, so that the features of each can't be kept "
                 "apart; accepted: edges without repeats (torch_geometric.utils.coalesce merges features)",
             )
-        if counts == "added":
+        if order.has_added:
             bad_value(
                 "edge_attr",
                 "the operand has self-loops that prepare added, without features; accepted: an edge_index, "
@@ -229,28 +231,10 @@ def log_counts(operand: SparseOperand) -> torch.Tensor | None:
     def make() -> Any:
         if operand.num_edges == operand.nnz:
             return None
-        return _counts(operand).log()
+        ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
+        return operand.from_coo_order(ones).log()
 
     return operand.kernels.kept.get(_LogCounts(), make)
-
-
-def _counts(operand: SparseOperand) -> torch.Tensor:
-    ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
-    return operand.from_coo_order(ones)
-
-
-@dataclass(frozen=True)
-class _Distinct(Key[str]):
-    """Key of what `_distinct` found."""
-
-
-def _distinct(operand: SparseOperand) -> str:
-    """Returns "one" if each nonzero is one given edge, else "repeats", or "added" for added self-loops."""
-    counts = _counts(operand)
-    if counts.numel() == 0:
-        return "one"
-    least, most = (int(count) for count in counts.aminmax())
-    return "repeats" if most > 1 else "added" if least == 0 else "one"
 
 
 def edges_of(

@@ -305,7 +305,7 @@ class CsrAttentionKernel(Kernel):
         """Returns why panels are slower; "" if they are faster, or were not counted."""
         assert isinstance(problem, AttentionProblem)
         slots = _slots(problem.panels, SCORE_ROWS)
-        if not slots or not self.can_run(problem) or not FUSED.can_run(problem):
+        if not slots or not FUSED.can_run(problem):
             return ""
         panels, rows = _panels_us(problem, slots), _rows_us(problem)
         if rows >= panels:

@@ -16,6 +16,7 @@ from gnnsparse.ops.graph_attention import chain, checks, schema
 from gnnsparse.ops.graph_attention.by_head import by_head
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall
 from gnnsparse.ops.graph_attention.edges import to_coo
+from gnnsparse.ops.rows import inverse_lengths
 from gnnsparse.transforms import is_direct, settled
 
 __all__ = ["graph_attention"]
@@ -24,11 +25,7 @@ __all__ = ["graph_attention"]
 def _unit(x: torch.Tensor) -> torch.Tensor:
     """Divides rows by their Euclidean lengths; rows of zeros stay zero."""
     wide = x if x.dtype == torch.float64 else x.float()  # squares of float16 overflow
-    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    some = length > 0
-    # A length of 0 is replaced by 1, so that its gradient is not NaN.
-    inverse = torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
-    return wide * inverse
+    return wide * inverse_lengths(wide)
 
 
 def _scaled(
@@ -70,9 +67,7 @@ def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
 def _output(call: GraphCall, impl: str, wants_weights: bool) -> schema.Outputs:
     plain = is_plain(*call.arrays)
     if impl == "reference" or (plain and not is_direct()):
-        result, weights = chain.forward(call)
-        none = result.out.new_empty(0)
-        return result.out, none if result.mapped is None else result.mapped, result.lse, weights
+        return schema.outputs_of(*chain.forward(call))
     return schema.with_grad(call, wants_weights) if plain else schema.registered(call, wants_weights)
 
 

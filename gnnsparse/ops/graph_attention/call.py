@@ -9,10 +9,10 @@ import torch
 
 from gnnsparse.operand import SparseOperand
 
-__all__ = ["OPTIONS", "Arrays", "GraphCall", "Result", "Scores"]
+__all__ = ["OPTIONS", "SCORE_CODES", "Arrays", "GraphCall", "Result", "as_given"]
 
 #: The numbers of the scores in native code.
-Scores = {"dot": 0, "additive": 1, "gatv2": 2}
+SCORE_CODES = {"dot": 0, "additive": 1, "gatv2": 2}
 
 
 class Arrays(NamedTuple):
@@ -55,6 +55,16 @@ class Result(NamedTuple):
     out: torch.Tensor
     mapped: torch.Tensor | None
     lse: torch.Tensor
+
+    def times(self, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor:
+        """Multiplies the results with their gradients and adds up over features: float32 [L, H].
+
+        It is the sum over a row's edges of weight * its gradient through the results.
+        """
+        total = (grad_out.float() * self.out.float()).sum(-1)
+        if grad_mapped is not None and self.mapped is not None:
+            total += (grad_mapped.float() * self.mapped.float()).sum(-1)
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,3 +117,22 @@ class GraphCall:
 
 #: The attributes of a GraphCall that are neither tensors nor the operand, in their order.
 OPTIONS = tuple(f.name for f in fields(GraphCall) if f.name not in ("operand", "arrays", "seed"))
+
+
+def as_given(grads: Arrays, given: Arrays) -> Arrays:
+    """Returns gradients in the shapes and dtypes of the tensors that they belong to.
+
+    Args:
+        grads: gradients as kernels write them: of every head, and of `att` a sum for each group of rows.
+        given: the tensors. Those that heads share get the sum of the heads' gradients.
+    """
+
+    def one(grad: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor | None:
+        if grad is None or x is None:
+            return None
+        if grad.shape != x.shape:
+            grad = grad.sum(1, keepdim=True, dtype=torch.float32)
+        return grad.to(x.dtype)
+
+    att = None if grads.att is None else grads.att.sum(0)
+    return Arrays(*(one(*pair) for pair in zip(grads._replace(att=att), given, strict=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
+from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import (
     heads_view,
     numbers_view,
@@ -14,6 +14,7 @@ from gnnsparse.ops.graph_attention.views import (
     result_view,
     rounded,
 )
+from gnnsparse.ops.rows import row_sums
 
 __all__ = ["backward", "forward", "weights"]
 
@@ -88,11 +89,9 @@ def _inner(
     if not call.normalize:
         zero = torch.zeros(1, 1, dtype=torch.float32, device=grad_out.device)
         return zero.expand(grad_out.shape[:2])
-    inner = (grad_out.float() * result.out.float()).sum(2)
-    if grad_mapped is not None and result.mapped is not None:
-        inner += (grad_mapped.float() * result.mapped.float()).sum(2)
+    inner = result.times(grad_out, grad_mapped)
     if grad_weights is not None:
-        inner.index_add_(0, call.operand.indices()[0], weights(call, result) * grad_weights.float())
+        inner += row_sums(call.operand, weights(call, result) * grad_weights.float())
     return inner
 
 
@@ -147,18 +146,6 @@ def _mapped_grad(
     return total.to(mapped.dtype)
 
 
-def _as_given(call: GraphCall, grads: Arrays) -> Arrays:
-    """Returns the gradients in the shapes and dtypes of the arguments."""
-
-    def one(grad: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor | None:
-        if grad is None or x is None:
-            return None
-        return (grad if grad.shape == x.shape else grad.sum(1, keepdim=True)).to(x.dtype)
-
-    att = None if grads.att is None else grads.att.sum(0)
-    return Arrays(*(one(g, x) for g, x in zip(grads._replace(att=att), call.arrays, strict=True)))
-
-
 def backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
@@ -204,4 +191,4 @@ def backward(
     if needed["mapped"] and call.arrays.mapped is not None:
         mapped = _mapped_grad(call, edges, ready.arrays.mapped_q, grad_mapped)
         new = new._replace(mapped=mapped)
-    return _as_given(call, new)
+    return as_given(new, call.arrays)

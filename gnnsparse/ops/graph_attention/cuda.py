@@ -10,8 +10,9 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.graph_attention import chain
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
+from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import heads_view, numbers_view, problem_of, result_view
+from gnnsparse.ops.rows import row_sums
 from gnnsparse.tiles import VECTOR_BYTES
 
 __all__ = ["backward", "forward", "weights"]
@@ -158,15 +159,6 @@ def weights(call: GraphCall, result: Result) -> torch.Tensor:
     return edges[..., 0]
 
 
-def _row_sums(call: GraphCall, x: torch.Tensor) -> torch.Tensor:
-    """Adds up edge values [nnz, H] over each row in a fixed order: [L, H]."""
-    kernels = call.operand.kernels
-    sums = torch.segment_reduce(x, "sum", lengths=kernels.csr.degrees, initial=0.0)
-    if kernels.row_ids is None:
-        return sums
-    return torch.empty_like(sums).index_copy_(0, kernels.row_ids.long(), sums)
-
-
 @dataclass(frozen=True, eq=False)
 class _Backward:
     """The arguments of both passes of a backward pass.
@@ -267,24 +259,6 @@ class _Backward:
         return found
 
 
-def _inner(result: Result, grads: tuple[torch.Tensor | None, torch.Tensor | None]) -> torch.Tensor:
-    """Returns the sum over a row's edges of weight * its gradient through the results, float32 [L, H]."""
-    total = torch.zeros_like(result.lse)
-    for x, grad in zip((result.out, result.mapped), grads, strict=True):
-        if x is not None and grad is not None:
-            total += (x.float() * grad.float()).sum(-1)
-    return total
-
-
-def _in_dtype(grad: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns a gradient [n, H, ...] in the dtype of `like`, added up over heads where `like` has one."""
-    if grad is None or like is None:
-        return None
-    if like.dim() > 1 and grad.shape[1] != like.shape[1]:
-        grad = grad.sum(1, keepdim=True, dtype=torch.float32)
-    return grad.to(like.dtype)
-
-
 def backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
@@ -303,23 +277,18 @@ def backward(
     given, storage, inner = call.arrays, call.operand.precision.storage, None
     with path().current(grad_out.device):
         call = _laid_out(call)
-        grads = _aligned(grad_out, storage), _aligned(grad_mapped, storage)
-        if grad_weights is not None:
-            grad_weights = grad_weights.float()
-            inner = _inner(result, grads) + _row_sums(call, weights(call, result) * grad_weights)
-        elif result.out.dtype != storage:  # the kernels would read a rounded result
-            inner = _inner(result, grads)
+        aligned, aligned_mapped = _aligned(grad_out, storage), _aligned(grad_mapped, storage)
+        assert aligned is not None
+        grad_weights = None if grad_weights is None else grad_weights.float()
+        # The kernels compute the inner sums themselves unless the weights have a gradient, or they would
+        # read a rounded result. Without softmax there are none.
+        if call.normalize and (grad_weights is not None or result.out.dtype != storage):
+            inner = result.times(aligned, aligned_mapped)
+            if grad_weights is not None:
+                inner += row_sums(call.operand, weights(call, result) * grad_weights)
         state = _Backward(
-            call,
-            _laid_out_result(result, storage),
-            *grads,
-            grad_weights,
-            inner,
-            needs,
+            call, _laid_out_result(result, storage), aligned, aligned_mapped, grad_weights, inner, needs
         )
         edges, found = state.rows()
         dk, dv = state.columns(edges)
-        found = found._replace(k=dk, v=dv, mapped=state.of_mapped(edges))
-        if found.att is not None:
-            found = found._replace(att=found.att.sum(0))
-    return Arrays(*(_in_dtype(*pair) for pair in zip(found, given, strict=True)))
+        return as_given(found._replace(k=dk, v=dv, mapped=state.of_mapped(edges)), given)

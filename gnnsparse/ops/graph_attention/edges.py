@@ -14,10 +14,10 @@ from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import register
 from gnnsparse.transforms import is_direct, outside
 
-__all__ = ["from_coo", "to_coo"]
+__all__ = ["EdgeOrder", "from_coo", "order_of", "to_coo"]
 
 
-class _Order(NamedTuple):
+class EdgeOrder(NamedTuple):
     """How nonzeros and the edges given to `prepare` correspond.
 
     Attributes:
@@ -25,21 +25,25 @@ class _Order(NamedTuple):
         nonzero_of: for each edge the index of its nonzero, int64 [edges].
         edges: number of edges.
         has_repeats: whether edges share a nonzero.
+        has_added: whether `prepare` added self-loops, which are none of the edges.
     """
 
     edge_of: torch.Tensor
     nonzero_of: torch.Tensor
     edges: int
     has_repeats: bool
+    has_added: bool
 
 
 @dataclass(frozen=True)
-class _Key(Key[_Order]):
+class _Key(Key[EdgeOrder]):
     """Key of an operand's order."""
 
 
-def _order(operand: SparseOperand) -> _Order:
-    def make() -> _Order:
+def order_of(operand: SparseOperand) -> EdgeOrder:
+    """Returns how nonzeros and edges correspond; the operand keeps it."""
+
+    def make() -> EdgeOrder:
         with outside():
             edges, device = operand.num_edges, operand.device
             numbers = torch.arange(edges, dtype=torch.int64, device=device)
@@ -47,8 +51,9 @@ def _order(operand: SparseOperand) -> _Order:
             nonzero_of = operand.to_coo_order(torch.arange(operand.nnz, dtype=torch.int64, device=device))
             edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
             edge_of = edge_of.scatter(0, nonzero_of, numbers)
-            repeats = bool((edge_of[nonzero_of] != numbers).any())
-        return _Order(edge_of, nonzero_of, edges, repeats)
+            has_repeats = bool((edge_of[nonzero_of] != numbers).any())
+            has_added = bool((edge_of == edges).any())
+        return EdgeOrder(edge_of, nonzero_of, edges, has_repeats, has_added)
 
     return operand.kernels.kept.get(_Key(), make)
 
@@ -57,9 +62,9 @@ class _FromCoo(torch.autograd.Function):
     """Gathers rows of edges into the operand's order; its gradient gathers too, with no atomic addition."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, order: _Order) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, order: EdgeOrder) -> torch.Tensor:
         ctx.order = order
-        if order.edge_of.numel() <= order.edges:
+        if not order.has_added:
             return x.index_select(0, order.edge_of)
         # Self-loops that were added read the row of zeros behind the last edge.
         return torch.cat([x, x.new_zeros(1, *x.shape[1:])]).index_select(0, order.edge_of)
@@ -71,7 +76,7 @@ class _FromCoo(torch.autograd.Function):
 
 class _ToCoo(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, order: _Order) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, order: EdgeOrder) -> torch.Tensor:
         ctx.order = order
         return x.index_select(0, order.nonzero_of)
 
@@ -134,7 +139,7 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
     if torch.compiler.is_compiling():
         found: torch.Tensor = torch.ops.gnnsparse.edges_from_coo(x, operand.handle)
         return found
-    order = _order(operand)
+    order = order_of(operand)
     if order.has_repeats:
         bad_value(
             name,
@@ -149,5 +154,5 @@ def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
     if torch.compiler.is_compiling():
         found: torch.Tensor = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
         return found
-    order = _order(operand)
+    order = order_of(operand)
     return _quick_to_coo(x, order) if is_direct() and not order.has_repeats else operand.to_coo_order(x)

@@ -15,7 +15,7 @@ from gnnsparse.ops.graph_attention.call import OPTIONS, Arrays, GraphCall, Resul
 from gnnsparse.ops.library import register
 from gnnsparse.transforms import alive, settled
 
-__all__ = ["registered", "run", "with_grad"]
+__all__ = ["Outputs", "outputs_of", "registered", "run", "with_grad"]
 
 _ARRAYS = len(Arrays._fields)
 #: out, mapped, lse and weights, empty where there is none or it is not wanted.
@@ -26,8 +26,13 @@ def _backend(operand: SparseOperand) -> ModuleType:
     return cuda if path().takes(operand.device) else cpu
 
 
-def _or_empty(x: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    return like.new_empty(0) if x is None else x
+def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
+    """Returns results as an operator does, which can't return None: empty tensors stand for it."""
+
+    def present(x: torch.Tensor | None) -> torch.Tensor:
+        return result.out.new_empty(0) if x is None else x
+
+    return result.out, present(result.mapped), result.lse, present(weights)
 
 
 def run(call: GraphCall, wants_weights: bool) -> Outputs:
@@ -38,10 +43,7 @@ def run(call: GraphCall, wants_weights: bool) -> Outputs:
     """
     backend = _backend(call.operand)
     result: Result = backend.forward(call)
-    weights = backend.weights(call, result) if wants_weights else None
-    return (
-        result.out, _or_empty(result.mapped, result.out), result.lse, _or_empty(weights, result.out)
-    )  # fmt: skip
+    return outputs_of(result, backend.weights(call, result) if wants_weights else None)
 
 
 def _gradients(
@@ -76,7 +78,8 @@ def _run_registered(*arguments: Any) -> Outputs:
 
 def _fake(*arguments: Any) -> Outputs:
     *tensors, _, handle, wants_weights = arguments[: _ARRAYS + 3]
-    arrays, operand, to_values = Arrays(*tensors), operand_of(handle), arguments[_ARRAYS + 7]
+    arrays, operand = Arrays(*tensors), operand_of(handle)
+    to_values = _named(arguments[_ARRAYS + 3 :])["to_values"]
     v = arrays.v
     assert v is not None
     rows, heads = operand.shape[0], v.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, Scores
+from gnnsparse.ops.graph_attention.call import SCORE_CODES, Arrays, GraphCall, Result
 from gnnsparse.precision import Precision, round_operand
 
 __all__ = ["heads_view", "numbers_view", "problem_of", "readable", "result_view", "rounded"]
@@ -68,8 +68,8 @@ def problem_of(call: GraphCall) -> _native.GraphAttention:
         scored(arrays.q, heads), scored(arrays.k, heads), heads_view(arrays.v, heads), heads_view(att, heads),
         numbers_view(arrays.bias, heads), scored(arrays.features, heads), call.to_keys or additive,
         call.to_values and not additive, heads_view(arrays.gate, heads), heads_view(mapped, heads),
-        heads_view(arrays.mapped_q, heads), Scores[call.score], call.scale, call.negative_slope, call.clamp,
-        call.normalize, call.is_causal, call.dropout_p, call.seed, call.operand.precision.code,
+        heads_view(arrays.mapped_q, heads), SCORE_CODES[call.score], call.scale, call.negative_slope,
+        call.clamp, call.normalize, call.is_causal, call.dropout_p, call.seed, call.operand.precision.code,
     )  # fmt: skip
 
 
