@@ -1,0 +1,83 @@
+"""What GCN and GraphSAGE have in common: a stack of layers that differ in the convolution alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import check_flag, check_integer, check_share
+from gnnsparse.nn import dropout
+from models.parts import check_layers, make_norm
+
+__all__ = ["ConvStack"]
+
+
+class ConvStack(torch.nn.Module):
+    """Layers of dropout, a convolution, normalisation and ReLU. The last one is dropout and convolution only.
+
+    Attributes:
+        conv: the class of the convolutions, called with the numbers of features of an input and an output.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: features between layers.
+        out_channels: number of classes or labels.
+        num_layers: number of convolutions.
+        dropout: probability with which training drops inputs of each layer, in [0, 1).
+        norm: normalisation between convolution and ReLU: "none", "batch" or "layer".
+        residual: whether the input of a layer is added to its output; not in the last layer, nor if the
+            shapes differ.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    conv: ClassVar[type[torch.nn.Module]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        dropout: float = 0.5,
+        norm: str = "none",
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dropout = check_share("dropout", dropout)
+        self.residual = check_flag("residual", residual)
+        hidden = [check_integer("hidden_channels", hidden_channels)] * (check_layers(num_layers) - 1)
+        widths = [in_channels, *hidden, out_channels]
+        self.convs = torch.nn.ModuleList(self.conv(a, b) for a, b in itertools.pairwise(widths))
+        self.norms = torch.nn.ModuleList(make_norm(norm, width) for width in hidden)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
+        return self.convs[0]
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+        """Computes the logits.
+
+        Args:
+            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
+            adj: an operand with the weights that the convolution needs, or an edge_index.
+
+        Returns:
+            [nodes, out_channels].
+        """
+        last = len(self.convs) - 1
+        for index, conv in enumerate(self.convs):
+            inputs = x
+            x = conv(dropout(x, self.dropout, self.training), adj)
+            if index < last:
+                x = F.relu(self.norms[index](x))
+                if self.residual and x.shape == inputs.shape:
+                    x = x + inputs
+        return x
