@@ -181,9 +181,19 @@ class GraphAttentionGrads:
 
 class GraphRows:
     def __init__(
-        self, a: Csr, row_ids: _Array, work: WorkList, row_limit: int, rows_per_warp: int, partial: _Array
+        self,
+        a: Csr,
+        row_ids: _Array,
+        work: WorkList,
+        row_limit: int,
+        rows_per_warp: int,
+        partial: _Array,
+        tiles: bool = False,
     ) -> None: ...
 
+GRAPH_TILE_NUMBERS: int
+
+def graph_tile_heads(width: int) -> int: ...
 def graph_partial_floats(d: int, dv: int, de: int) -> int: ...
 def first_out_of_range(values: torch.Tensor, limit: int, threads: int) -> int: ...
 def first_decreasing(indptr: torch.Tensor, threads: int) -> int: ...

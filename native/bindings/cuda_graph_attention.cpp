@@ -45,6 +45,22 @@ void require_chunks(const GraphAttentionProblem& problem) {
   if (base.heads < 1 || base.batches < 1) reject("heads", "must be at least 1");
 }
 
+// Raises where the kernels of tiles don't compute what is asked for.
+void require_tiles(const GraphAttentionHandle& call) {
+  const GraphAttentionProblem& problem = call.problem;
+  const AttentionProblem& base = problem.base;
+  if (size_of(storage_of(base.precision)) != 2) reject("tiles", "need 16-bit storage");
+  if (GraphTiles::heads(base.dv) == 0) reject("tiles", "need heads of 8, 16, 32 or 64 features");
+  if (problem.score == Score::kGatv2) reject("tiles", "do not have the score gatv2");
+  if (problem.score == Score::kDot && base.d != base.dv) reject("tiles", "need k as wide as v");
+  if (call.bias.given || call.features.given || call.gate.given || call.mapped.given) {
+    reject("tiles", "do not have terms of edges");
+  }
+  if (base.seed != nullptr || base.is_causal || problem.clamp > 0 || !problem.normalize) {
+    reject("tiles", "do not have dropout, causal masks, clamps and sums without softmax");
+  }
+}
+
 // What every pass is given. `transposed`: the rows are keys.
 GraphAttentionPass make_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                              bool transposed) {
@@ -72,6 +88,8 @@ GraphAttentionPass make_pass(const GraphAttentionHandle& call, const GraphRowsHa
   require_at_least_one(rows.rows_per_warp, "rows_per_warp");
   if (rows.rows_per_warp > kMostRowsPerWarp) reject("rows_per_warp", "must be at most 32");
   p.rows_per_warp = static_cast<int>(rows.rows_per_warp);
+  p.tiles = rows.tiles;
+  if (p.tiles) require_tiles(call);
   if (p.a.nnz > INT32_MAX && p.rows_per_warp > 1) {
     reject("rows_per_warp",
            "must be 1 for 2^31 nonzeros or more, whose numbers have 31 bits in a warp");
@@ -92,11 +110,12 @@ void forward(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   cuda::graph_attention(p, cuda::AttentionPass::kForward, stream_of(stream));
 }
 
-// What the passes of the gradient read as vectors, and as pairs of numbers.
-void require_grads(const GraphAttentionGradsHandle& grads) {
+// What the passes of the gradient read as vectors, and as pairs of numbers or, of tiles, vectors.
+void require_grads(const GraphAttentionGradsHandle& grads, bool tiles) {
   require_vectors(grads.out, "grad");
   require_vectors(grads.mapped, "grad_mapped");
   require_row_stride(grads.weights, "grad_weights");
+  if (tiles) return require_vectors(grads.edges, "edges");
   require_row_stride(grads.edges, "edges");
   require_aligned(grads.edges, 8, "edges");
   for (int i = 0; i < 3; ++i) {
@@ -110,12 +129,15 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                const GraphAttentionResultHandle& result, const GraphAttentionGradsHandle& grads,
                Address stream) {
   GraphAttentionPass p = make_pass(call, rows, false);
-  require_grads(grads);
+  require_grads(grads, p.tiles);
   p.result = result.checked(call, Place::kGpu);
   require_stored(result.out, p.problem.base.precision, "out");
   require_stored(result.mapped, p.problem.base.precision, "mapped");
   require_row_stride(result.lse, "lse");
-  p.grads = grads.of_rows(call, p.a.nnz, p.items(), Place::kGpu);
+  p.grads = grads.of_rows(call, p.a.nnz, p.items(), Place::kGpu, p.tiles);
+  if (p.tiles && (grads.weights.given || grads.bias.given)) {
+    reject("tiles", "have no gradients of weights");
+  }
   if (p.grads.mapped.data != nullptr && p.result.mapped.data == nullptr) {
     reject("mapped", "is None, but has a gradient");
   }
@@ -125,7 +147,7 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
 void mapped_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                  const GraphAttentionGradsHandle& grads, Address stream) {
   GraphAttentionPass p = make_pass(call, rows, false);
-  require_grads(grads);
+  require_grads(grads, false);
   if (p.problem.terms.de < 1) reject("mapped", "is None");
   if (p.problem.base.heads > kMostMappedHeads) reject("heads", "are more than fit shared memory");
   p.grads = grads.for_mapped(call, p.a.nnz, Place::kGpu);
@@ -136,8 +158,8 @@ void columns_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
                   const GraphAttentionGradsHandle& grads, const Memory& nnz_index_map,
                   Address stream) {
   GraphAttentionPass p = make_pass(call, rows, true);
-  require_grads(grads);
-  p.grads = grads.of_columns(call, p.a.nnz, Place::kGpu);
+  require_grads(grads, p.tiles);
+  p.grads = grads.of_columns(call, p.a.nnz, Place::kGpu, p.tiles);
   const MutableIndexView map = index_array(nnz_index_map, p.a.nnz, Place::kGpu, "nnz_index_map");
   p.nnz_index_map = {map.data, map.wide};
   cuda::graph_attention(p, cuda::AttentionPass::kColumns, stream_of(stream));

@@ -152,9 +152,18 @@ GraphAttentionResult GraphAttentionResultHandle::checked(const GraphAttentionHan
           call.numbers(lse, rows, 1, place, "lse")};
 }
 
+HeadsView GraphAttentionGradsHandle::edges_of(const GraphAttentionHandle& call, int64_t nnz,
+                                              Place place, bool tiles) const {
+  if (!tiles) return call.numbers(edges, nnz, 2, place, "edges");
+  const AttentionProblem& base = call.problem.base;
+  require_dtype(edges, storage_of(base.precision), "the storage dtype of the precision", "edges");
+  return edges.checked(base.batches, GraphTiles::blocks(base.heads, base.dv), nnz,
+                       GraphTiles::kNumbers, place, "edges");
+}
+
 GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandle& call,
-                                                       int64_t nnz, int64_t att_groups,
-                                                       Place place) const {
+                                                       int64_t nnz, int64_t att_groups, Place place,
+                                                       bool tiles) const {
   const GraphAttentionProblem& problem = call.problem;
   const int64_t d = problem.base.d;
   const DType storage = storage_of(problem.base.precision);
@@ -169,7 +178,7 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandl
   grads.mapped = call.array(mapped, call.queries, problem.terms.de, place, "grad_mapped");
   grads.weights = call.numbers(weights, nnz, 1, place, "grad_weights");
   grads.inner = call.numbers(inner, call.queries, 1, place, "inner");
-  grads.edges = call.numbers(edges, nnz, 2, place, "edges");
+  grads.edges = edges_of(call, nnz, place, tiles);
   grads.bias = call.numbers(bias, nnz, 1, place, "dbias");
   grads.q = call.array(q, call.queries, d, place, "dq");
   grads.mapped_q = call.array(mapped_q, call.queries, problem.terms.de, place, "dmapped_q");
@@ -192,7 +201,8 @@ GraphAttentionGrads GraphAttentionGradsHandle::for_mapped(const GraphAttentionHa
 }
 
 GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHandle& call,
-                                                          int64_t nnz, Place place) const {
+                                                          int64_t nnz, Place place,
+                                                          bool tiles) const {
   const GraphAttentionProblem& problem = call.problem;
   if (!out.given || !edges.given) reject("out and edges", "must be given");
   require_dtype(out, storage_of(problem.base.precision), "the storage dtype of the precision",
@@ -200,7 +210,7 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHa
   if (problem.score == Score::kAdditive) require_dtype(k, DType::kFloat32, "float32", "dk");
   GraphAttentionGrads grads;
   grads.out = call.array(out, call.queries, problem.base.dv, place, "grad");
-  grads.edges = call.numbers(edges, nnz, 2, place, "edges");
+  grads.edges = edges_of(call, nnz, place, tiles);
   grads.k = call.array(k, call.keys, problem.base.d, place, "dk");
   grads.v = call.array(v, call.keys, problem.base.dv, place, "dv");
   return grads;
@@ -209,19 +219,23 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_columns(const GraphAttentionHa
 void bind_graph_attention_args(py::module_& m) {
   m.attr("GRAPH_ATTENTION_CHUNKS") = kGraphChunks;
   m.attr("GRAPH_MAPPED_HEADS") = kMostMappedHeads;
+  m.attr("GRAPH_TILE_NUMBERS") = GraphTiles::kNumbers;
+  m.def("graph_tile_heads", &GraphTiles::heads, py::arg("width"));
   m.def("graph_partial_floats", &graph_partial_floats, py::arg("d"), py::arg("dv"), py::arg("de"));
   py::class_<GraphRowsHandle>(m, "GraphRows")
       .def(py::init([](const CsrHandle& a, const py::object& row_ids, const WorkListHandle& work,
-                       int64_t row_limit, int64_t rows_per_warp, const py::object& partial) {
+                       int64_t row_limit, int64_t rows_per_warp, const py::object& partial,
+                       bool tiles) {
              return GraphRowsHandle{a,
                                     hold(row_ids, "row_ids"),
                                     work,
                                     row_limit,
                                     rows_per_warp,
-                                    hold(partial, "partial")};
+                                    hold(partial, "partial"),
+                                    tiles};
            }),
            py::arg("a"), py::arg("row_ids"), py::arg("work"), py::arg("row_limit"),
-           py::arg("rows_per_warp"), py::arg("partial"));
+           py::arg("rows_per_warp"), py::arg("partial"), py::arg("tiles") = false);
   py::class_<GraphAttentionHandle>(m, "GraphAttention")
       .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("att"),
            py::arg("bias"), py::arg("features"), py::arg("to_keys"), py::arg("to_values"),

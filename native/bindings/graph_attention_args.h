@@ -38,13 +38,19 @@ struct GraphAttentionGradsHandle {
   HeadsHandle out, mapped, weights, inner, edges, bias, q, mapped_q, features, gate, att, k, v;
   HeadsHandle of_mapped;
 
-  // What the pass over the rows of A reads and writes; `att_groups`: sums that it makes of `att`.
+  // What the pass over the rows of A reads and writes; `att_groups`: sums that it makes of `att`;
+  // `tiles`: it is that of tiles.
   GraphAttentionGrads of_rows(const GraphAttentionHandle& call, int64_t nnz, int64_t att_groups,
-                              Place place) const;
+                              Place place, bool tiles = false) const;
   // What the pass for features behind a linear map reads and writes.
   GraphAttentionGrads for_mapped(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
   // What the pass over the rows of the transpose does.
-  GraphAttentionGrads of_columns(const GraphAttentionHandle& call, int64_t nnz, Place place) const;
+  GraphAttentionGrads of_columns(const GraphAttentionHandle& call, int64_t nnz, Place place,
+                                 bool tiles = false) const;
+
+ private:
+  // What the pass over rows keeps of the edges.
+  HeadsView edges_of(const GraphAttentionHandle& call, int64_t nnz, Place place, bool tiles) const;
 };
 
 // The rows of A, or of its transpose, and how the warps of a GPU share them out.
@@ -55,6 +61,7 @@ struct GraphRowsHandle {
   int64_t row_limit;
   int64_t rows_per_warp;
   Held partial;
+  bool tiles;
 };
 
 }  // namespace gnnsparse::bindings

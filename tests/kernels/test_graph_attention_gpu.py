@@ -117,6 +117,94 @@ def test_what_is_masked_is_not_read(where: str) -> None:
     assert torch.isfinite(out[:5]).all()
 
 
+#: Heads and their features that the kernels of tiles take: whole blocks of heads, and parts of one.
+TILES = [
+    (8, 8),
+    (16, 8),
+    (4, 8),
+    (8, 16),
+    (5, 16),
+    (12, 16),
+    (4, 32),
+    (3, 32),
+    (6, 32),
+    (2, 64),
+    (1, 64),
+    (3, 64),
+]
+
+
+@pytest.fixture
+def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether each pass of a backward or forward pass has run over tiles."""
+    taken: list[bool] = []
+    decide = cuda._takes_tiles
+
+    def spy(call: Any) -> bool:
+        taken.append(decide(call))
+        return taken[-1]
+
+    monkeypatch.setattr(cuda, "_takes_tiles", spy)
+    yield taken
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("sizes", TILES, ids=str)
+def test_tiles(
+    where: str, takes_tiles: list[bool], sizes: tuple[int, int], score: str, precision: str
+) -> None:
+    """Tensor Core products of sixteen edges: rows of any length, cut ones, empty ones, and their columns."""
+    a = make(random_graph(43, 390, 0.05, hubs=2, empty_rows=0.2), where, precision=precision)
+    check(a, make_case(a, sizes[1], heads=sizes[0], score=score, dtype=a.precision.storage))
+    assert takes_tiles == [True, True]
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_tiles_give_results_in_any_dtype(where: str, takes_tiles: list[bool], score: str) -> None:
+    """Results of float32 tensors are float32 in the operand's precision."""
+    a = make(random_graph(40, 60, 0.2), where, precision="fp16")
+    results = check(a, make_case(a, 16, heads=8, score=score))
+    assert all(x.dtype == torch.float32 for x in results)
+    assert takes_tiles == [True, True]
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_tiles_repeat(where: str, takes_tiles: list[bool], score: str) -> None:
+    rows = 3000 if where == "cuda" else 60
+    a = make(random_graph(rows, rows, 30 / rows, hubs=1), where, precision="fp16")
+    case = make_case(a, 16, heads=8, score=score)
+    first = run(cuda, a, case)
+    assert all(torch.equal(x, y) for x, y in zip(first, run(cuda, a, case), strict=True))
+    assert all(takes_tiles)
+
+
+@pytest.mark.parametrize(
+    "options", [{"is_causal": True}, {"clamp": 0.5}, {"normalize": False}, {"dropout_p": 0.3}], ids=str
+)
+def test_what_tiles_do_not_have_runs_edge_by_edge(
+    where: str, takes_tiles: list[bool], options: dict[str, Any]
+) -> None:
+    a = make(random_graph(40, 60, 0.2), where, precision="fp16")
+    check(a, make_case(a, 16, heads=8, **options))
+    assert takes_tiles == [False, False]
+
+
+def test_an_infinite_value_stays_in_its_rows(where: str) -> None:
+    """Rows of other edges in the same warp and memory are finite."""
+    graph = random_graph(40, 60, 0.1, hubs=1)
+    a = make(graph, where, precision="fp16")
+    case = make_case(a, 16, heads=8)
+    assert case.arrays.v is not None
+    case.arrays.v[7] = float("inf")
+    out, *_ = run(cuda, a, case)
+    has_it = torch.from_numpy(graph.to_scipy().toarray()[:, 7] != 0).to(out.device)
+    assert has_it.any()
+    assert torch.isfinite(out[~has_it]).all()
+    assert not torch.isfinite(out[has_it]).any()
+
+
 @settings(max_examples=25)
 @given(data=st.data())
 def test_property(where: str, data: st.DataObject) -> None:

@@ -88,6 +88,27 @@ def _fits(call: GraphCall) -> bool:
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
+def _takes_tiles(call: GraphCall) -> bool:
+    """Returns whether the kernels of tiles, which multiply on Tensor Cores, compute a call.
+
+    They take dot products and additive scores without any other term, and heads that fill at least half of
+    what a warp takes.
+    """
+    a, storage = call.arrays, call.operand.precision.storage
+    assert a.v is not None
+    width, heads = a.v.shape[2], call.heads
+    at_once = _native.graph_tile_heads(width)
+    if at_once == 0 or -(-heads // at_once) * at_once > 2 * heads:
+        return False
+    if storage.itemsize != 2 or a.v.dtype not in (storage, torch.float32):
+        return False
+    if call.score == "gatv2" or (call.score == "dot" and a.q is not None and a.q.shape[2] != width):
+        return False
+    has_terms = any(x is not None for x in (a.bias, a.features, a.gate, a.mapped))
+    is_plain = call.normalize and call.clamp == 0 and not call.is_causal and call.seed is None
+    return is_plain and not has_terms and describe_device(call.operand.device).capability >= (8, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """The rows of an orientation, shared out among warps.
@@ -101,7 +122,7 @@ class _Rows:
     items: int
 
     @classmethod
-    def of(cls, kernels: KernelCache, call: GraphCall) -> _Rows:
+    def of(cls, kernels: KernelCache, call: GraphCall, tiles: bool) -> _Rows:
         a, rows, device = call.arrays, kernels.csr.rows, kernels.csr.device
         assert a.q is not None
         assert a.v is not None
@@ -112,7 +133,7 @@ class _Rows:
         floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
         partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
         handle = _native.GraphRows(
-            kernels.csr.view, kernels.row_ids, work.view, _ROW_LIMIT, per_warp, partial
+            kernels.csr.view, kernels.row_ids, work.view, _ROW_LIMIT, per_warp, partial, tiles
         )
         return cls(handle, work.items.shape[0] + -(-rows // per_warp))
 
@@ -129,10 +150,10 @@ def forward(call: GraphCall) -> Result:
         mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
     lse = torch.empty(rows, heads, dtype=torch.float32, device=v.device)
     result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, lse)
-    kernels, gpu = call.operand.kernels, path()
+    kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call)
     with gpu.current(v.device):
         call = _laid_out(call)
-        of = _Rows.of(kernels, call)
+        of = _Rows.of(kernels, call, tiles)
         gpu.native.cuda_graph_attention(
             problem_of(call), of.handle, result_view(result), kernels.streams.current()
         )
@@ -153,7 +174,7 @@ def weights(call: GraphCall, result: Result) -> torch.Tensor:
         storage = call.operand.precision.storage
         state = _Backward(
             _laid_out(call), _laid_out_result(result, storage), _aligned(zeros, storage), None, None, inner,
-            (False,) * 9,
+            (False,) * 9, tiles=False,
         )  # fmt: skip
         edges, _ = state.rows()
     return edges[..., 0]
@@ -170,6 +191,7 @@ class _Backward:
         grad_weights: gradient of the weights, float32 [nnz, H].
         inner: sum over a row's edges of weight * its gradient, float32 [L, H]; None: that of the results.
         needs: which gradients are needed.
+        tiles: whether the kernels of tiles run.
     """
 
     call: GraphCall
@@ -179,6 +201,7 @@ class _Backward:
     grad_weights: torch.Tensor | None
     inner: torch.Tensor | None
     needs: tuple[bool, ...]
+    tiles: bool
 
     def _numbers(self, rows: int, width: int) -> torch.Tensor:
         device = self.call.operand.device
@@ -192,11 +215,21 @@ class _Backward:
             return x.new_empty(x.shape[0], self.call.heads)
         return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
 
+    def _edges(self) -> torch.Tensor:
+        """Allocates what the pass over rows keeps of the edges: [nnz, H, 2], or of tiles for blocks of heads."""
+        if not self.tiles:
+            return self._numbers(self.call.operand.nnz, 2)
+        v = self.call.arrays.v
+        assert v is not None
+        blocks = -(-self.call.heads // _native.graph_tile_heads(v.shape[2]))
+        return v.new_empty(blocks, self.call.operand.nnz, _native.GRAPH_TILE_NUMBERS).transpose(0, 1)
+
     def rows(self) -> tuple[torch.Tensor, Arrays]:
-        """Runs the pass over rows: numbers of edges [nnz, H, 2], and gradients but of k, v and mapped."""
+        """Runs the pass over rows: what it keeps of the edges, and gradients but of k, v and mapped."""
         call, heads, needs = self.call, self.call.heads, Arrays(*self.needs)  # type: ignore[arg-type]
-        a, of, additive = call.arrays, _Rows.of(call.operand.kernels, call), call.score == "additive"
-        edges = self._numbers(call.operand.nnz, 2)
+        a, additive = call.arrays, call.score == "additive"
+        of = _Rows.of(call.operand.kernels, call, self.tiles)
+        edges = self._edges()
         found = Arrays(
             self._like(a.q, bool(needs.q)), None, None,
             self._numbers(of.items, a.att.shape[1]) if needs.att and a.att is not None else None,
@@ -231,7 +264,7 @@ class _Backward:
         grads.v = heads_view(dv, heads)
         operand = call.operand
         path().native.cuda_graph_attention_columns(
-            problem_of(call), _Rows.of(operand.T.kernels, call).handle, grads, operand.transpose_map,
+            problem_of(call), _Rows.of(operand.T.kernels, call, self.tiles).handle, grads, operand.transpose_map,
             operand.kernels.streams.current(),
         )  # fmt: skip
         return dk, dv
@@ -239,7 +272,7 @@ class _Backward:
     def _grads(self, edges: torch.Tensor) -> _native.GraphAttentionGrads:
         grads = _native.GraphAttentionGrads()
         grads.out = heads_view(self.grad, self.call.heads)
-        grads.edges = heads_view(edges, self.call.heads)
+        grads.edges = heads_view(edges, edges.shape[1])
         return grads
 
     def of_mapped(self, edges: torch.Tensor) -> torch.Tensor | None:
@@ -253,7 +286,7 @@ class _Backward:
         grads.edges = heads_view(edges, call.heads)
         grads.of_mapped = heads_view(found[:, None], 1)
         path().native.cuda_graph_attention_mapped(
-            problem_of(call), _Rows.of(call.operand.kernels, call).handle, grads,
+            problem_of(call), _Rows.of(call.operand.kernels, call, tiles=False).handle, grads,
             call.operand.kernels.streams.current(),
         )  # fmt: skip
         return found
@@ -275,6 +308,7 @@ def backward(
     if not _fits(call):
         return chain.backward(call, grad_out, grad_mapped, grad_weights, needs)
     given, storage, inner = call.arrays, call.operand.precision.storage, None
+    tiles = grad_weights is None and _takes_tiles(call)
     with path().current(grad_out.device):
         call = _laid_out(call)
         aligned, aligned_mapped = _aligned(grad_out, storage), _aligned(grad_mapped, storage)
@@ -287,7 +321,14 @@ def backward(
             if grad_weights is not None:
                 inner += row_sums(call.operand, weights(call, result) * grad_weights)
         state = _Backward(
-            call, _laid_out_result(result, storage), aligned, aligned_mapped, grad_weights, inner, needs
+            call,
+            _laid_out_result(result, storage),
+            aligned,
+            aligned_mapped,
+            grad_weights,
+            inner,
+            needs,
+            tiles,
         )
         edges, found = state.rows()
         dk, dv = state.columns(edges)

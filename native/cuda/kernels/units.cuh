@@ -56,4 +56,19 @@ struct GraphColumnGradUnit {
   static void run(const GraphAttentionPass& p, Stream stream);
 };
 
+template <Precision P>
+struct GraphTileForwardUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
+template <Precision P>
+struct GraphTileRowGradUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
+template <Precision P>
+struct GraphTileColumnGradUnit {
+  static void run(const GraphAttentionPass& p, Stream stream);
+};
+
 }  // namespace gnnsparse::cuda

@@ -58,7 +58,8 @@ struct GraphAttentionGrads {
   HeadsView inner;     // [.., L, 1] float32: for each row sum of weight * its gradient over edges;
                        // without data, which the CPU does not take: that of result and its gradient
   HeadsView edges;     // written: [.., nnz, 2] float32: the weight after dropout, and the gradient
-                       // of the score's dot product; of kAdditive, of q + k + features
+                       // of the score's dot product; of kAdditive, of q + k + features. Of tiles
+                       // [batches, GraphTiles::blocks, nnz, GraphTiles::kNumbers], see there
   HeadsView bias;      // written: [.., nnz, 1] float32, of the finished score
   HeadsView q;         // written: [.., L, d]; kAdditive: float32
   HeadsView mapped_q;  // written: [.., L, de]
@@ -80,6 +81,7 @@ struct GraphAttentionPass {
   WorkList<RowItem> work;            // the parts of rows with more than row_limit nonzeros
   int64_t row_limit = 0;
   int rows_per_warp = 1;
+  bool tiles = false;        // the kernels of tiles, see GraphTiles
   float* partial = nullptr;  // [work.partials][heads of all batches][graph_partial_floats]
   GraphAttentionResult result;
   GraphAttentionGrads grads;
@@ -115,6 +117,28 @@ struct GraphLanes {
     return lane >> chunks_log & ((1 << heads_log) - 1);
   }
   GNNSPARSE_HD constexpr int edge(int lane) const { return lane >> (chunks_log + heads_log); }
+};
+
+// Tiles of a row's edges as operands of Tensor Core products: in 16-bit storage, for dot products
+// and additive scores without any other term, dropout or mask. A warp takes as many neighbouring
+// heads at once as a product has columns, or fewer that have 128 features.
+struct GraphTiles {
+  static constexpr int kEdges = 16;  // of a tile
+  static constexpr int kMostHeads = 8;
+  static constexpr int kMostFeatures = 128;
+  // What the pass over rows keeps of an edge for each block of heads, in the storage type: the
+  // weights of kMostHeads heads, and then the gradients of their scores, of dot products unscaled.
+  static constexpr int kNumbers = 2 * kMostHeads;
+
+  // Heads of `width` features that a warp takes; 0: there is no kernel for such heads.
+  static constexpr int64_t heads(int64_t width) {
+    if (width != 8 && width != 16 && width != 32 && width != 64) return 0;
+    return kMostFeatures / width < kMostHeads ? kMostFeatures / width : kMostHeads;
+  }
+  // Blocks of heads.
+  static constexpr int64_t blocks(int64_t heads_of_all, int64_t width) {
+    return ceil_div(heads_of_all, heads(width));
+  }
 };
 
 // Vectors of 16 bytes that a head may have: those of a warp's lanes.

@@ -184,6 +184,10 @@ struct StoredWholeOperands {
   template <Precision P>
   static constexpr bool kTakes = operands_are_stored<P>() && !kSplit<P>;
 };
+struct OperandsOf16Bits {
+  template <Precision P>
+  static constexpr bool kTakes = size_of(PrecisionTraits<P>::kStorage) == 2;
+};
 
 // Calls run(p), where p is the precision as a compile-time constant: run<p>(...) uses it. `kernel`
 // is named in the error where Family does not take the precision.

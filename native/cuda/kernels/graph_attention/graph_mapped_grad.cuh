@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kGraphThreads)
     const DenseView of = from.of(lane.batch, h);
     return round_decoded<P>(load_scalar(of.data, of.dtype, row * of.stride + feature));
   };
-  const WarpRows rows(p, lane);
+  const WarpRows rows(p, lane.item, lane.id);
   for (int r = 0; r < rows.rows(); ++r) {
     const GraphRow row = rows.row(r);
     if (row.count <= 0) continue;

@@ -58,7 +58,7 @@ struct GraphLaunch : GraphAttentionPass {
   int de_chunks;
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
   GraphResult to_out, to_q, to_k, to_v;
-  GraphArray out, out_mapped, lse, grad, grad_mapped, grad_weights, edges;
+  GraphArray out, out_mapped, lse, grad, grad_mapped, grad_weights, inner, edges;
 
   GraphLaunch(const GraphAttentionPass& pass, int elements) : GraphAttentionPass(pass) {
     const AttentionProblem& base = problem.base;
@@ -90,6 +90,7 @@ struct GraphLaunch : GraphAttentionPass {
     grad = GraphArray(grads.out);
     grad_mapped = GraphArray(grads.mapped);
     grad_weights = GraphArray(grads.weights);
+    inner = GraphArray(grads.inner);
     edges = GraphArray(grads.edges);
   }
   // Whether an edge's weight depends on more than the score's own terms.

@@ -93,22 +93,22 @@ inline constexpr uint32_t kRingBytes = kGraphWarps * Pass::kStages * kStageBytes
 // their own, have a count of -1.
 class WarpRows {
  public:
-  __device__ WarpRows(const GraphLaunch& p, const GraphLane& lane) {
+  __device__ WarpRows(const GraphLaunch& p, int64_t item, int lane) {
     int64_t own = 0;
     int64_t begin = 0;
-    if (lane.item < p.work.item_count) {
-      const RowItem part = p.work.items[lane.item];
+    if (item < p.work.item_count) {
+      const RowItem part = p.work.items[item];
       own = part.row;
       begin = p.a.indptr[own] + part.first;
       count_ = part.count;
       partial_ = part.partial;
       rows_ = 1;
     } else {
-      const int64_t first = (lane.item - p.work.item_count) * p.rows_per_warp;
+      const int64_t first = (item - p.work.item_count) * p.rows_per_warp;
       const int64_t left = p.a.rows - first;
       if (left <= 0) return;
       rows_ = static_cast<int>(min(int64_t{p.rows_per_warp}, left));
-      own = first + min(lane.id, rows_ - 1);
+      own = first + min(lane, rows_ - 1);
       begin = p.a.indptr[own];
       const int64_t count = p.a.indptr[own + 1] - begin;
       count_ = count > p.row_limit ? -1 : static_cast<int>(count);
@@ -239,7 +239,7 @@ __device__ __forceinline__ void run_rows(const GraphLaunch& p, const GraphLane& 
   char* memory = dynamic_shared();
   const uint32_t ring = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
                         threadIdx.x / 32 * (Pass::kStages * kStageBytes<Pass>);
-  const WarpRows rows(p, lane);
+  const WarpRows rows(p, lane.item, lane.id);
   GraphProducer<Pass> producer(p, lane, rows, pass);
   for (int stage = 0; stage < Pass::kStages; ++stage) {
     producer.fetch(ring + stage * kStageBytes<Pass>);

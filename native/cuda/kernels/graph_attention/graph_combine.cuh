@@ -1,0 +1,89 @@
+// The softmax over a row's edges while it is made, and its parts put together.
+#pragma once
+
+#include "kernels/graph_attention/graph_stream.cuh"
+
+namespace gnnsparse::cuda {
+
+// The softmax of a row in the making: weights are relative to the largest score so far, or to 0
+// without normalisation.
+template <int kElements, bool kMapped>
+struct OnlineSoftmax {
+  float top = kNoEdge;
+  float sum = 0.0f;
+  float values[kElements] = {};
+  float mapped[kMapped ? kElements : 1] = {};
+
+  // Weights relative to `raised`, a score at least as large. Before a row's first edge: of nothing.
+  __device__ __forceinline__ void raise(float raised) {
+    const float factor = top == raised ? 1.0f : exp2_fast(top - raised);
+    top = raised;
+    sum *= factor;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) values[i] *= factor;
+    if constexpr (kMapped) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) mapped[i] *= factor;
+    }
+  }
+};
+
+__device__ __forceinline__ float weight_relative(float score, float top) {
+  return score == kNoEdge ? 0.0f : exp2_fast(score - top);
+}
+
+// The results of a finished row.
+template <Precision P, bool kMapped>
+__device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
+                          OnlineSoftmax<kPerVector<P>, kMapped>& softmax) {
+  constexpr int kElements = kPerVector<P>;
+  const bool normalize = p.problem.normalize;
+  const float scale = !normalize ? 1.0f : softmax.sum == 0.0f ? 0.0f : 1.0f / softmax.sum;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) softmax.values[i] *= scale;
+  store_result<P>(p.to_out, lane, row, p.dv_chunks, softmax.values);
+  if constexpr (kMapped) {
+    if (p.result.mapped.data != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) softmax.mapped[i] *= scale;
+      store_elements(p.result.mapped, lane, row, p.problem.terms.de, softmax.mapped);
+    }
+  }
+  if (lane.chunk != 0) return;
+  const float lse = softmax.sum == 0.0f ? kNoEdge : (softmax.top + log2_fast(softmax.sum)) * kLn2;
+  *numbers_of(p.result.lse, lane, row) = normalize ? lse : 0.0f;
+}
+
+// Puts the parts of a long row together, in their order: a warp each.
+template <Precision P, bool kMapped>
+__global__ void __launch_bounds__(kGraphThreads)
+    combine_graph_rows_kernel(const __grid_constant__ GraphLaunch p) {
+  constexpr int kElements = kPerVector<P>;
+  const GraphLane lane(p);
+  if (lane.item >= p.work.cut_count || lane.edge != 0 || !lane.is_own) return;
+  const Cut cut = p.work.cuts[lane.item];
+  OnlineSoftmax<kElements, kMapped> all;
+  for (int i = 0; i < cut.count; ++i) {
+    const float* part = partial_of(p, lane, cut.first + i);
+    all.raise(fmaxf(all.top, part[0]));
+    const float factor = weight_relative(part[0], all.top);
+    all.sum += factor * part[1];
+    const float* values = part + 4 + kElements * lane.chunk;
+#pragma unroll
+    for (int j = 0; j < kElements; ++j) {
+      if (lane.chunk < p.dv_chunks) all.values[j] += factor * values[j];
+      if constexpr (kMapped) {
+        if (lane.chunk < p.de_chunks) all.mapped[j] += factor * values[kElements * p.dv_chunks + j];
+      }
+    }
+  }
+  write_row<P>(p, lane, p.row_ids != nullptr ? p.row_ids[cut.index] : cut.index, all);
+}
+
+template <Precision P, bool kMapped>
+void combine_graph_rows(const GraphLaunch& p, const char* call, Stream stream) {
+  if (p.work.cut_count == 0) return;
+  launch_cuts(p, combine_graph_rows_kernel<P, kMapped>, call, stream);
+}
+
+}  // namespace gnnsparse::cuda
