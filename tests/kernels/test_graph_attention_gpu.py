@@ -135,7 +135,7 @@ TILES = [
 
 
 @pytest.fixture
-def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each pass of a backward or forward pass has run over tiles."""
     taken: list[bool] = []
     decide = cuda._takes_tiles
@@ -145,7 +145,7 @@ def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return taken[-1]
 
     monkeypatch.setattr(cuda, "_takes_tiles", spy)
-    yield taken
+    return taken
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -216,7 +216,7 @@ class _Backward:
         return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
 
     def _edges(self) -> torch.Tensor:
-        """Allocates what the pass over rows keeps of the edges: [nnz, H, 2], or of tiles for blocks of heads."""
+        """Allocates what the pass over rows keeps of the edges: [nnz, H, 2]; of tiles for blocks of heads."""
         if not self.tiles:
             return self._numbers(self.call.operand.nnz, 2)
         v = self.call.arrays.v
@@ -264,8 +264,8 @@ class _Backward:
         grads.v = heads_view(dv, heads)
         operand = call.operand
         path().native.cuda_graph_attention_columns(
-            problem_of(call), _Rows.of(operand.T.kernels, call, self.tiles).handle, grads, operand.transpose_map,
-            operand.kernels.streams.current(),
+            problem_of(call), _Rows.of(operand.T.kernels, call, self.tiles).handle, grads,
+            operand.transpose_map, operand.kernels.streams.current(),
         )  # fmt: skip
         return dk, dv
 

@@ -57,7 +57,7 @@ struct GraphLaunch : GraphAttentionPass {
   int dv_chunks;
   int de_chunks;
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
-  GraphResult to_out, to_q, to_k, to_v;
+  GraphResult to_out, to_lse, to_q, to_k, to_v;
   GraphArray out, out_mapped, lse, grad, grad_mapped, grad_weights, inner, edges;
 
   GraphLaunch(const GraphAttentionPass& pass, int elements) : GraphAttentionPass(pass) {
@@ -81,6 +81,7 @@ struct GraphLaunch : GraphAttentionPass {
     bias = GraphArray(problem.terms.bias);
     const DType storage = storage_of(base.precision);
     to_out = GraphResult(result.out, base.dv, storage, elements);
+    to_lse = GraphResult(result.lse, 1, storage, elements);
     to_q = GraphResult(grads.q, base.d, storage, elements);
     to_k = GraphResult(grads.k, base.d, storage, elements);
     to_v = GraphResult(grads.v, base.dv, storage, elements);

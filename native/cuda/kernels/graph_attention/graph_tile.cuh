@@ -77,25 +77,47 @@ struct TileLane {
   }
 };
 
-// Copies the lane's groups of a tile's rows. A row's groups are exchanged by the row's number, so
-// that neither copies nor loads of matrices meet a bank twice.
+// Where the lane puts its group of row i * kRowsPerCopy + copied_row() of a tile. A row's groups
+// are exchanged by the row's number, so that neither copies nor loads of matrices meet a bank
+// twice.
 template <class Tile>
+__device__ __forceinline__ uint32_t copied_to(const TileLane<Tile>& lane, int i) {
+  constexpr int kRows = Tile::kRowsPerCopy;
+  const uint32_t first =
+      lane.copied_row() * Tile::kRowBytes + 16 * (lane.group() ^ lane.copied_row());
+  return (first ^ (16 * (i * kRows & 7))) + i * kRows * Tile::kRowBytes;
+}
+
+// Copies the lane's groups of a tile's rows, of one array or of two that are read at equal rows.
+template <class Tile, int kArrays>
 class TileCopies {
  public:
-  __device__ TileCopies(const GraphArray& from, const TileLane<Tile>& lane)
-      : from_(from),
-        start_(lane.group_of(from)),
-        to_(lane.copied_row() * Tile::kRowBytes + 16 * (lane.group() ^ lane.copied_row())) {}
-  __device__ __forceinline__ void copy(uint32_t tile, int i, int32_t row, bool real) const {
-    constexpr int kRows = Tile::kRowsPerCopy;
-    const uint32_t to = ((tile + to_) ^ (16 * (i * kRows & 7))) + i * kRows * Tile::kRowBytes;
-    copy_async_or_zero(to, row_at(start_, from_, row), real);
+  __device__ TileCopies(const TileLane<Tile>& lane, const GraphArray& first,
+                        const GraphArray& second)
+      : lane_(lane), from_{&first, &second} {
+#pragma unroll
+    for (int j = 0; j < kArrays; ++j) start_[j] = lane.group_of(*from_[j]);
+  }
+  // Array j goes to tile + j * Tile::kBytes.
+  __device__ __forceinline__ void copy(uint32_t tile, int32_t rows, int edges) const {
+    // The lane has no edge from here on.
+    const int left = lane_.has_group() ? edges - lane_.copied_row() : 0;
+#pragma unroll
+    for (int i = 0; i < Tile::kCopies; ++i) {
+      const int32_t row = __shfl_sync(kWarp, rows, i * Tile::kRowsPerCopy + lane_.copied_row());
+      const uint32_t to = tile + copied_to(lane_, i);
+#pragma unroll
+      for (int j = 0; j < kArrays; ++j) {
+        copy_async_or_zero(to + j * Tile::kBytes, row_at(start_[j], *from_[j], row),
+                           i * Tile::kRowsPerCopy < left);
+      }
+    }
   }
 
  private:
-  const GraphArray& from_;
-  const char* start_;
-  uint32_t to_;
+  const TileLane<Tile>& lane_;
+  const GraphArray* from_[2];
+  const char* start_[kArrays];
 };
 
 // Copies a row's features, the groups in their order.
@@ -137,20 +159,6 @@ __device__ __forceinline__ float2 load_numbers(uint32_t from, const TileLane<Til
                      __uint_as_float(load_shared_word(at + 4)));
 }
 
-// A copied row as a matrix [features x heads]: each head's features in its own column.
-template <class Tile>
-struct HeadColumns {
-  uint32_t word[Tile::kGroups] = {};
-
-  __device__ __forceinline__ void load(uint32_t from, const TileLane<Tile>& lane) {
-#pragma unroll
-    for (int c = 0; c < Tile::kGroups; ++c) {
-      const bool is_own = c / Tile::kPerHead == lane.slow;
-      word[c] = is_own ? load_shared_word(from + 16 * c + 4 * lane.fast) : 0u;
-    }
-  }
-};
-
 template <DType kStorage>
 __device__ __forceinline__ float2 decode_pair(uint32_t pair) {
   if constexpr (kStorage == DType::kFloat16) {
@@ -160,6 +168,40 @@ __device__ __forceinline__ float2 decode_pair(uint32_t pair) {
   } else {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
   }
+}
+
+// The lane's words of a copied row: a pair of features in every group of its head.
+template <class Tile>
+struct HeadWords {
+  uint32_t word[Tile::kPerHead];
+
+  __device__ __forceinline__ HeadWords(uint32_t from, const TileLane<Tile>& lane) {
+    // Lanes of heads that a warp does not take read some head.
+    const int head = lane.slow % Tile::kHeads;
+#pragma unroll
+    for (int j = 0; j < Tile::kPerHead; ++j) {
+      word[j] = load_shared_word(from + 16 * (head * Tile::kPerHead + j) + 4 * lane.fast);
+    }
+  }
+};
+
+// A copied row as a matrix [features x heads]: each head's features in its own column.
+template <class Tile>
+struct HeadColumns {
+  uint32_t word[Tile::kGroups] = {};
+
+  __device__ __forceinline__ void set(const HeadWords<Tile>& own, const TileLane<Tile>& lane) {
+#pragma unroll
+    for (int c = 0; c < Tile::kGroups; ++c) {
+      word[c] = c / Tile::kPerHead == lane.slow ? own.word[c % Tile::kPerHead] : 0u;
+    }
+  }
+};
+
+// Where the matrices of step s begin, of those of step 0: the steps exchange bits of an address, of
+// which the highest is 0.
+__device__ __forceinline__ uint32_t of_step(uint32_t first, int s) {
+  return (first ^ 32 * (s % 4)) + 128 * (s / 4);
 }
 
 // Adds tile x columns: a number for each edge and head. The lane has those of edges `slow` and
@@ -173,7 +215,7 @@ __device__ __forceinline__ void add_products(uint32_t tile, const TileLane<Tile>
 #pragma unroll
   for (int s = 0; s < Tile::kSteps; ++s) {
     uint32_t a[4];
-    load_matrices_plain(from ^ 32 * s, a);
+    load_matrices_plain(of_step(from, s), a);
     const uint32_t b[2] = {columns.word[2 * s], columns.word[2 * s + 1]};
     mma<Tile::kMath>(s % 2 == 0 ? to : other, a, b);
   }
@@ -190,6 +232,15 @@ template <class Tile>
 __device__ __forceinline__ TileFactors factors_of(const float (&x)[4]) {
   return {{transpose_matrix(pack_pair<Tile::kStorage>(x[0], x[1])),
            transpose_matrix(pack_pair<Tile::kStorage>(x[2], x[3]))}};
+}
+
+// Adds up the factors of a tile's edges, as they enter products: sums of the lane's two heads come
+// twice.
+template <class Tile>
+__device__ __forceinline__ void add_factors(const TileFactors& factors, float (&to)[4]) {
+  constexpr uint32_t kOnes = Tile::kMath == Arithmetic::kFp16 ? 0x3c003c00u : 0x3f803f80u;
+  const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
+  mma<Tile::kMath>(to, ones, factors.word);
 }
 
 // Sums over edges of a factor times a row, in every head.
@@ -219,15 +270,16 @@ struct TileSums {
 #pragma unroll
     for (int s = 0; s < Tile::kSteps; ++s) {
       uint32_t a[4];
-      load_matrices(from ^ 32 * s, a);
+      load_matrices(of_step(from, s), a);
       mma<Tile::kMath>(value[s], a, factors.word);
     }
   }
   // Feature 8 * group + lane.slow of one of the lane's two heads.
   __device__ __forceinline__ float own(const TileLane<Tile>& lane, int of_pair, int group) const {
-    float found = 0.0f;
+    float found = value[(of_pair * Tile::kPerHead + group) / 2]
+                       [(of_pair * Tile::kPerHead + group) % 2 * 2 + of_pair];
 #pragma unroll
-    for (int fast = 0; 2 * fast < Tile::kHeads; ++fast) {
+    for (int fast = 1; 2 * fast < Tile::kHeads; ++fast) {
       const int c = (2 * fast + of_pair) * Tile::kPerHead + group;
       if (lane.fast == fast) found = value[c / 2][c % 2 * 2 + of_pair];
     }
@@ -254,43 +306,74 @@ __device__ __forceinline__ float* partial_of(const GraphLaunch& p, const TileLan
   return p.partial + place * graph_partial_floats(base.d, base.dv, 0);
 }
 
-// Writes the features of a row, times a factor for each head: to a result, or to the partial sums
-// of a part of a row, `before` floats after their first features.
+// Writes what the lanes have of a row's features or numbers in their two heads.
 template <class Tile>
-__device__ __forceinline__ void write_features(const GraphLaunch& p, const TileLane<Tile>& lane,
-                                               const GraphRow& row, const GraphResult& to,
-                                               const TileSums<Tile>& sums, const float (&by)[2],
-                                               int before = 0) {
+class TileResult {
+ public:
+  __device__ TileResult(const GraphLaunch& p, const TileLane<Tile>& lane, const GraphResult& to)
+      : p_(p), lane_(lane), to_(to) {
+    if (to.array.data != nullptr) start_ = const_cast<char*>(lane.head_of(to.array, lane.head(0)));
+  }
+
+  // The features of a row, times a factor for each head: to the result, or to the partial sums of a
+  // part of a row, `before` floats after their first features.
+  __device__ __forceinline__ void write(const GraphRow& row, const TileSums<Tile>& sums,
+                                        const float (&by)[2], int before = 0) const {
+    if (row.partial >= 0) return write_part(row.partial, sums, by, before);
+    if (start_ == nullptr) return;
+    const bool is_stored = to_.view.dtype == Tile::kStorage;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (lane.head(i) >= lane.heads) continue;
-    if (row.partial >= 0) {
-      float* part = partial_of(p, lane, lane.head(i), row.partial) + 4 + before + lane.slow;
-#pragma unroll
-      for (int j = 0; j < Tile::kPerHead; ++j) part[8 * j] = by[i] * sums.own(lane, i, j);
-    } else if (to.array.data != nullptr) {
-      const char* start = row_at(lane.head_of(to.array, lane.head(i)), to.array, row.row);
+    for (int i = 0; i < 2; ++i) {
+      if (lane_.head(i) >= lane_.heads) continue;
+      char* out = place(i, row.row);
 #pragma unroll
       for (int j = 0; j < Tile::kPerHead; ++j) {
-        store_scalar(const_cast<char*>(start), to.view.dtype, 8 * j + lane.slow,
-                     by[i] * sums.own(lane, i, j));
+        const float value = by[i] * sums.own(lane_, i, j);
+        const int at = 8 * j + lane_.slow;
+        if (is_stored) {
+          const uint32_t pair = pack_pair<Tile::kStorage>(value, value);
+          reinterpret_cast<uint16_t*>(out)[at] = static_cast<uint16_t>(pair);
+        } else {
+          reinterpret_cast<float*>(out)[at] = value;
+        }
       }
     }
   }
-}
 
-// Writes a number of a row for each head, if there is a place for it.
-template <class Tile>
-__device__ __forceinline__ void write_numbers(const HeadsView& to, const TileLane<Tile>& lane,
-                                              int64_t row, const float (&x)[2]) {
-  if (to.data == nullptr || lane.slow != 0) return;
+  // A number of a row for each head, or of a part of a row.
+  __device__ __forceinline__ void write(const GraphRow& row, const float (&x)[2]) const {
+    if (lane_.slow != 0) return;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    if (lane.head(i) >= lane.heads) continue;
-    const int64_t head = lane.first_head + lane.head(i);
-    static_cast<float*>(
-        const_cast<void*>(to.data))[lane.batch * to.batch + head * to.head + row * to.row] = x[i];
+    for (int i = 0; i < 2; ++i) {
+      if (lane_.head(i) >= lane_.heads) continue;
+      if (row.partial >= 0) {
+        partial_of(p_, lane_, lane_.head(i), row.partial)[0] = x[i];
+      } else if (start_ != nullptr) {
+        *reinterpret_cast<float*>(place(i, row.row)) = x[i];
+      }
+    }
   }
-}
+
+ private:
+  __device__ __forceinline__ char* place(int of_pair, int row) const {
+    const char* start = start_ + (of_pair == 0 ? 0 : to_.array.head);
+    return const_cast<char*>(row_at(start, to_.array, row));
+  }
+  __device__ void write_part(int partial, const TileSums<Tile>& sums, const float (&by)[2],
+                             int before) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (lane_.head(i) >= lane_.heads) continue;
+      float* part = partial_of(p_, lane_, lane_.head(i), partial) + 4 + before + lane_.slow;
+#pragma unroll
+      for (int j = 0; j < Tile::kPerHead; ++j) part[8 * j] = by[i] * sums.own(lane_, i, j);
+    }
+  }
+
+  const GraphLaunch& p_;
+  const TileLane<Tile>& lane_;
+  const GraphResult& to_;
+  char* start_ = nullptr;
+};
 
 }  // namespace gnnsparse::cuda

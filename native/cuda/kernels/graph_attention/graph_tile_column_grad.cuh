@@ -24,20 +24,14 @@ class TileColumnGrad {
   __device__ TileColumnGrad(const GraphLaunch& p, const TileLane<Tile>& lane)
       : p_(p),
         lane_(lane),
-        queries_(p.q, lane),
-        grads_(p.grad, lane),
+        copies_(lane, kAdditive ? p.grad : p.q, p.grad),
+        to_k_(p, lane, p.to_k),
+        to_v_(p, lane, p.to_v),
         edges_(p.edges.data + lane.batch * p.edges.batch + lane.block * p.edges.head) {}
 
   __device__ __forceinline__ void fetch_row(uint32_t, const GraphRow&) const {}
   __device__ __forceinline__ void fetch_edges(uint32_t start, const TileEdges& edges) const {
-#pragma unroll
-    for (int i = 0; i < Tile::kCopies; ++i) {
-      const int edge = i * Tile::kRowsPerCopy + lane_.copied_row();
-      const int32_t row = __shfl_sync(kWarp, edges.columns, edge);
-      const bool real = edge < edges.edges && lane_.has_group();
-      if constexpr (!kAdditive) queries_.copy(start + Stage::tile(kQuery), i, row, real);
-      grads_.copy(start + Stage::tile(kGrad), i, row, real);
-    }
+    copies_.copy(start + Stage::tile(0), edges.columns, edges.edges);
     // Two lanes an edge: its weights, and the gradients of its scores.
     copy_async_or_zero(start + Stage::kNumbers + 16 * lane_.id,
                        edges_ + edges.nonzero * p_.edges.row + 16 * (lane_.id % 2),
@@ -73,36 +67,30 @@ class TileColumnGrad {
   __device__ void finish(const GraphRow& row) {
     const float one[2] = {1.0f, 1.0f};
     if constexpr (kAdditive) {
-      write_features(p_, lane_, row, p_.to_v, of_values_, one);
-      write_key_number(row);
+      to_v_.write(row, of_values_, one);
+      float sums[2];
+      key_numbers(sums);
+      to_k_.write(row, sums);
     } else {
       const float scale[2] = {p_.problem.base.scale, p_.problem.base.scale};
-      write_features(p_, lane_, row, p_.to_v, of_values_, one, 8 * p_.d_chunks);
-      write_features(p_, lane_, row, p_.to_k, of_keys_, scale);
+      to_v_.write(row, of_values_, one, 8 * p_.d_chunks);
+      to_k_.write(row, of_keys_, scale);
     }
   }
 
  private:
-  // Here the lanes 4 h to 4 h + 3 have the edges of head h.
-  __device__ __forceinline__ void write_key_number(const GraphRow& row) {
+  // The sums of the lane's two heads. The lanes 4 h to 4 h + 3 have the edges of head h.
+  __device__ __forceinline__ void key_numbers(float (&sums)[2]) {
     for (int offset = 1; offset < 4; offset *= 2) sum_ += __shfl_xor_sync(kWarp, sum_, offset);
-    float sums[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) sums[i] = __shfl_sync(kWarp, sum_, 4 * lane_.head(i));
-    if (row.partial < 0) return write_numbers(p_.grads.k, lane_, row.row, sums);
-    if (lane_.slow != 0) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (lane_.head(i) < lane_.heads) {
-        partial_of(p_, lane_, lane_.head(i), row.partial)[0] = sums[i];
-      }
-    }
   }
 
   const GraphLaunch& p_;
   const TileLane<Tile>& lane_;
-  TileCopies<Tile> queries_;
-  TileCopies<Tile> grads_;
+  TileCopies<Tile, kGrad + 1> copies_;
+  TileResult<Tile> to_k_;
+  TileResult<Tile> to_v_;
   const char* edges_;
   TileSums<Tile> of_values_;
   TileSums<Tile> of_keys_;

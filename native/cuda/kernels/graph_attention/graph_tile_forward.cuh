@@ -20,7 +20,11 @@ class TileForward {
   static constexpr bool kMaps = false;
 
   __device__ TileForward(const GraphLaunch& p, const TileLane<Tile>& lane)
-      : p_(p), lane_(lane), scores_(p, lane) {}
+      : p_(p),
+        lane_(lane),
+        scores_(p, lane),
+        to_out_(p, lane, p.to_out),
+        to_lse_(p, lane, p.to_lse) {}
 
   __device__ __forceinline__ void fetch_row(uint32_t start, const GraphRow& row) const {
     scores_.template fetch_row<Stage>(start, row);
@@ -32,10 +36,9 @@ class TileForward {
   __device__ __forceinline__ void clear() {
     values_.clear();
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      top_[i] = kNoEdge;
-      sum_[i] = 0.0f;
-    }
+    for (int i = 0; i < 2; ++i) top_[i] = kNoEdge;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums_[i] = 0.0f;
   }
   __device__ __forceinline__ void start(const GraphRow&, uint32_t start) {
     scores_.template start<Stage>(start);
@@ -51,15 +54,13 @@ class TileForward {
     }
     raise(at == 0, x);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = x[i] == kNoEdge ? 0.0f : exp2_fast(x[i] - top_[i % 2]);
-      sum_[i % 2] += x[i];
-    }
-    values_.add(start + Stage::tile(Scores::kValue), lane_, factors_of<Tile>(x));
+    for (int i = 0; i < 4; ++i) x[i] = weight_relative(x[i], top_[i % 2]);
+    const TileFactors weights = factors_of<Tile>(x);
+    add_factors<Tile>(weights, sums_);
+    values_.add(start + Stage::tile(Scores::kValue), lane_, weights);
   }
 
   __device__ void finish(const GraphRow& row) {
-    add_over_slow(sum_);
     float scale[2] = {1.0f, 1.0f};
     if (row.partial >= 0) {
       write_state(row.partial);
@@ -67,32 +68,41 @@ class TileForward {
       float lse[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        scale[i] = sum_[i] == 0.0f ? 0.0f : 1.0f / sum_[i];
-        lse[i] = sum_[i] == 0.0f ? kNoEdge : (top_[i] + log2_fast(sum_[i])) * kLn2;
+        const bool is_empty = sums_[i] == 0.0f;
+        scale[i] = is_empty ? 0.0f : reciprocal_fast(sums_[i]);
+        lse[i] = is_empty ? kNoEdge : (top_[i] + log2_fast(sums_[i])) * kLn2;
       }
-      write_numbers(p_.result.lse, lane_, row.row, lse);
+      to_lse_.write(row, lse);
     }
-    write_features(p_, lane_, row, p_.to_out, values_, scale);
+    to_out_.write(row, values_, scale);
   }
 
  private:
   // Makes the tops the largest scores so far, and what was added up relative to them.
   __device__ __forceinline__ void raise(bool is_first, const float (&scores)[4]) {
-    float factor[2];
+    float top[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float top = fmaxf(scores[i], scores[i + 2]);
+    for (int i = 0; i < 2; ++i) top[i] = fmaxf(scores[i], scores[i + 2]);
 #pragma unroll
-      for (int offset = 4; offset < 32; offset *= 2) {
-        top = fmaxf(top, __shfl_xor_sync(kWarp, top, offset));
-      }
-      top = fmaxf(top, top_[i]);
-      factor[i] = top == top_[i] ? 1.0f : exp2_fast(top_[i] - top);
-      top_[i] = top;
-      sum_[i] *= factor[i];
+    for (int offset = 4; offset < 32; offset *= 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) top[i] = fmaxf(top[i], __shfl_xor_sync(kWarp, top[i], offset));
     }
-    if (is_first || !__any_sync(kWarp, factor[0] != 1.0f || factor[1] != 1.0f)) return;
-    values_.scale(factor);
+    if (!is_first) {
+      float factor[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        top[i] = fmaxf(top[i], top_[i]);
+        factor[i] = top[i] == top_[i] ? 1.0f : exp2_fast(top_[i] - top[i]);
+      }
+      if (__any_sync(kWarp, factor[0] != 1.0f || factor[1] != 1.0f)) {
+        values_.scale(factor);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums_[i] *= factor[i % 2];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) top_[i] = top[i];
   }
   __device__ void write_state(int partial) const {
     if (lane_.slow != 0) return;
@@ -101,16 +111,18 @@ class TileForward {
       if (lane_.head(i) >= lane_.heads) continue;
       float* to = partial_of(p_, lane_, lane_.head(i), partial);
       to[0] = top_[i];
-      to[1] = sum_[i];
+      to[1] = sums_[i];
     }
   }
 
   const GraphLaunch& p_;
   const TileLane<Tile>& lane_;
   Scores scores_;
+  TileResult<Tile> to_out_;
+  TileResult<Tile> to_lse_;
   TileSums<Tile> values_;
   float top_[2];
-  float sum_[2];
+  float sums_[4];  // of weights in the lane's two heads, twice
 };
 
 template <Precision P>

@@ -24,7 +24,7 @@ class TileRowGrad {
   static constexpr bool kMaps = false;
 
   __device__ TileRowGrad(const GraphLaunch& p, const TileLane<Tile>& lane)
-      : p_(p), lane_(lane), scores_(p, lane) {}
+      : p_(p), lane_(lane), scores_(p, lane), to_q_(p, lane, p.to_q) {}
 
   __device__ __forceinline__ void fetch_row(uint32_t start, const GraphRow& row) const {
     scores_.template fetch_row<Stage>(start, row);
@@ -45,11 +45,12 @@ class TileRowGrad {
   }
   __device__ __forceinline__ void start(const GraphRow& row, uint32_t start) {
     scores_.template start<Stage>(start);
-    grad_.load(start + Stage::row_vector(kGrad), lane_);
+    const HeadWords<Tile> grad(start + Stage::row_vector(kGrad), lane_);
+    grad_.set(grad, lane_);
     const float2 log_sum = load_numbers(start + Stage::row_number(kLogSum), lane_);
     log_sum_[0] = log_sum.x * kLog2E;
     log_sum_[1] = log_sum.y * kLog2E;
-    set_inner(start);
+    set_inner(start, grad);
     edges_ = p_.edges.data + lane_.batch * p_.edges.batch + lane_.block * p_.edges.head +
              row.begin() * p_.edges.row;
   }
@@ -80,37 +81,29 @@ class TileRowGrad {
   __device__ void finish(const GraphRow& row) {
     if constexpr (kAdditive) {
       add_over_slow(sum_);
-      if (row.partial < 0) return write_numbers(p_.grads.q, lane_, row.row, sum_);
-      if (lane_.slow != 0) return;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (lane_.head(i) < lane_.heads) {
-          partial_of(p_, lane_, lane_.head(i), row.partial)[0] = sum_[i];
-        }
-      }
+      to_q_.write(row, sum_);
     } else {
       const float scale[2] = {p_.problem.base.scale, p_.problem.base.scale};
-      write_features(p_, lane_, row, p_.to_q, queries_, scale);
+      to_q_.write(row, queries_, scale);
     }
   }
 
  private:
   // The sums over the row's edges of weight times its gradient: those given, or those of the result
   // and its gradient.
-  __device__ __forceinline__ void set_inner(uint32_t start) {
+  __device__ __forceinline__ void set_inner(uint32_t start, const HeadWords<Tile>& grad) {
     if (p_.inner.data != nullptr) {
       const float2 inner = load_numbers(start + Stage::row_number(kLogSum + 1), lane_);
       inner_[0] = inner.x;
       inner_[1] = inner.y;
       return;
     }
-    HeadColumns<Tile> out;
-    out.load(start + Stage::row_vector(kGrad + 1), lane_);
+    const HeadWords<Tile> out(start + Stage::row_vector(kGrad + 1), lane_);
     float sum = 0.0f;
 #pragma unroll
-    for (int c = 0; c < Tile::kGroups; ++c) {
-      const float2 x = decode_pair<Tile::kStorage>(grad_.word[c]);
-      const float2 y = decode_pair<Tile::kStorage>(out.word[c]);
+    for (int j = 0; j < Tile::kPerHead; ++j) {
+      const float2 x = decode_pair<Tile::kStorage>(grad.word[j]);
+      const float2 y = decode_pair<Tile::kStorage>(out.word[j]);
       sum += x.x * y.x + x.y * y.y;
     }
     for (int offset = 1; offset < 4; offset *= 2) sum += __shfl_xor_sync(kWarp, sum, offset);
@@ -136,6 +129,7 @@ class TileRowGrad {
   const GraphLaunch& p_;
   const TileLane<Tile>& lane_;
   Scores scores_;
+  TileResult<Tile> to_q_;
   const char* edges_ = nullptr;
   HeadColumns<Tile> grad_;
   TileSums<Tile> queries_;

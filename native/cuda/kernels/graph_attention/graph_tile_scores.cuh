@@ -20,7 +20,7 @@ class TileScores {
   static constexpr int kRowNumbers = kAdditive ? 1 : 0;
 
   __device__ TileScores(const GraphLaunch& p, const TileLane<Tile>& lane)
-      : p_(p), lane_(lane), keys_(p.k, lane), values_(p.v, lane) {}
+      : p_(p), lane_(lane), copies_(lane, kAdditive ? p.v : p.k, p.v) {}
 
   template <class Stage>
   __device__ __forceinline__ void fetch_row(uint32_t start, const GraphRow& row) const {
@@ -32,14 +32,7 @@ class TileScores {
   }
   template <class Stage>
   __device__ __forceinline__ void fetch_edges(uint32_t start, const TileEdges& edges) const {
-#pragma unroll
-    for (int i = 0; i < Tile::kCopies; ++i) {
-      const int edge = i * Tile::kRowsPerCopy + lane_.copied_row();
-      const int32_t column = __shfl_sync(kWarp, edges.columns, edge);
-      const bool real = edge < edges.edges && lane_.has_group();
-      if constexpr (!kAdditive) keys_.copy(start + Stage::tile(kKey), i, column, real);
-      values_.copy(start + Stage::tile(kValue), i, column, real);
-    }
+    copies_.copy(start + Stage::tile(0), edges.columns, edges.edges);
     if constexpr (kAdditive) {
       copy_numbers(start + Stage::kNumbers, p_.k, lane_, edges.columns, edges.edges);
     }
@@ -51,7 +44,7 @@ class TileScores {
     if constexpr (kAdditive) {
       own_ = load_numbers(start + Stage::row_number(0), lane_);
     } else {
-      query_.load(start + Stage::row_vector(0), lane_);
+      query_.set(HeadWords<Tile>(start + Stage::row_vector(0), lane_), lane_);
     }
   }
 
@@ -82,8 +75,7 @@ class TileScores {
  private:
   const GraphLaunch& p_;
   const TileLane<Tile>& lane_;
-  TileCopies<Tile> keys_;
-  TileCopies<Tile> values_;
+  TileCopies<Tile, kTiles> copies_;
   HeadColumns<Tile> query_;
   float2 own_ = {};
 };
