@@ -123,6 +123,7 @@ struct GraphLanes {
 // and additive scores without any other term, dropout or mask. A warp takes as many neighbouring
 // heads at once as a product has columns, or fewer that have 128 features.
 struct GraphTiles {
+  static constexpr int kEdges = 16;  // of a tile
   static constexpr int kMostHeads = 8;
   static constexpr int kMostFeatures = 128;
   // What the pass over rows keeps of an edge for each block of heads, in the storage type: the

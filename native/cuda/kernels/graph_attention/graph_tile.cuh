@@ -15,17 +15,14 @@
 
 namespace gnnsparse::cuda {
 
-// The sizes of a tile of 8 or 16 edges, for heads of kWidth features. Features come in groups of
-// eight, which are vectors of 16 bytes. Of 8 edges half of a product's depth, or of its rows, is
-// zeros.
-template <Precision P, int kWidth, int kOfEdges>
+// The sizes of a tile, for heads of kWidth features. Features come in groups of eight, which are
+// vectors of 16 bytes.
+template <Precision P, int kWidth>
 struct GraphTile {
   static constexpr Precision kPrecision = P;
   static constexpr Arithmetic kMath = kArithmetic<P>;
   static constexpr DType kStorage = PrecisionTraits<P>::kStorage;
-  static constexpr int kEdges = kOfEdges;
-  static constexpr int kHalves = kEdges / 8;
-  static constexpr int kOfLane = 2 * kHalves;  // numbers of edges and heads that a lane has
+  static constexpr int kEdges = GraphTiles::kEdges;
   static constexpr int kPerHead = kWidth / 8;  // groups
   static constexpr int kHeads = static_cast<int>(GraphTiles::heads(kWidth));
   static constexpr int kGroups = kHeads * kPerHead;
@@ -146,7 +143,7 @@ __device__ __forceinline__ void copy_numbers(uint32_t to, const GraphArray& from
   const int head = lane.id % GraphTiles::kMostHeads;
   const char* start = lane.head_of(from, head);
 #pragma unroll
-  for (int i = 0; i < Tile::kEdges / 4; ++i) {
+  for (int i = 0; i < 4; ++i) {
     const int edge = 4 * i + lane.id / GraphTiles::kMostHeads;
     const int32_t column = __shfl_sync(kWarp, columns, edge);
     copy_number_async<4>(to + Tile::kNumberBytes * edge + 4 * head, row_at(start, from, column),
@@ -201,55 +198,29 @@ struct HeadColumns {
   }
 };
 
-// The matrices [8 edges x 8 features] of a tile as they enter products, four at a time: of 16 edges
-// two groups of both halves, of 8 edges four groups. `transposed`: features come first.
-template <class Tile>
-class TileMatrices {
- public:
-  static constexpr int kLoads = Tile::kSteps * Tile::kHalves / 2;
+// Where the matrices of step s begin, of those of step 0: the steps exchange bits of an address, of
+// which the highest is 0.
+__device__ __forceinline__ uint32_t of_step(uint32_t first, int s) {
+  return (first ^ 32 * (s % 4)) + 128 * (s / 4);
+}
 
-  __device__ __forceinline__ TileMatrices(uint32_t tile, const TileLane<Tile>& lane,
-                                          bool transposed) {
-    const int matrix = lane.id / 8;
-    const int half = Tile::kHalves == 1 ? 0 : transposed ? matrix / 2 : matrix % 2;
-    const int group = Tile::kHalves == 1 ? matrix : transposed ? matrix % 2 : matrix / 2;
-    first_ = tile + (lane.id % 8 + 8 * half) * Tile::kRowBytes + 16 * (group ^ lane.id % 8);
-  }
-  // Later groups exchange bits of the address, of which the highest is 0.
-  __device__ __forceinline__ uint32_t place(int load) const {
-    constexpr int kBytes = Tile::kHalves == 1 ? 64 : 32;
-    return (first_ ^ (kBytes * load & 127)) + (kBytes * load & ~127);
-  }
-
- private:
-  uint32_t first_;
-};
-
-// Adds tile x columns: a number for each edge and head. The lane has those of the edge `slow`, and
-// of 16 edges also of `slow` + 8, in each of two heads.
+// Adds tile x columns: a number for each edge and head. The lane has those of edges `slow` and
+// `slow` + 8, in each of two heads.
 template <class Tile>
 __device__ __forceinline__ void add_products(uint32_t tile, const TileLane<Tile>& lane,
-                                             const HeadColumns<Tile>& columns,
-                                             float (&to)[Tile::kOfLane]) {
-  const TileMatrices<Tile> matrices(tile, lane, false);
-  float sums[2][4] = {};  // two chains, each half as long
+                                             const HeadColumns<Tile>& columns, float (&to)[4]) {
+  const int row = lane.id % 16;
+  const uint32_t from = tile + row * Tile::kRowBytes + 16 * (lane.id / 16 ^ row % 8);
+  float other[4] = {};  // every second product: two shorter chains
 #pragma unroll
-  for (int load = 0; load < matrices.kLoads; ++load) {
-    uint32_t m[4];
-    load_matrices_plain(matrices.place(load), m);
-    const auto multiply = [&](int step, const uint32_t (&a)[4]) {
-      const uint32_t b[2] = {columns.word[2 * step], columns.word[2 * step + 1]};
-      mma<Tile::kMath>(sums[step % 2], a, b);
-    };
-    if constexpr (Tile::kHalves == 2) {
-      multiply(load, m);
-    } else {
-      multiply(2 * load, {m[0], 0u, m[1], 0u});
-      multiply(2 * load + 1, {m[2], 0u, m[3], 0u});
-    }
+  for (int s = 0; s < Tile::kSteps; ++s) {
+    uint32_t a[4];
+    load_matrices_plain(of_step(from, s), a);
+    const uint32_t b[2] = {columns.word[2 * s], columns.word[2 * s + 1]};
+    mma<Tile::kMath>(s % 2 == 0 ? to : other, a, b);
   }
 #pragma unroll
-  for (int i = 0; i < Tile::kOfLane; ++i) to[i] += sums[0][i] + sums[1][i];
+  for (int i = 0; i < 4; ++i) to[i] += other[i];
 }
 
 // Factors of a tile's edges in each head, as the second operand of a product.
@@ -258,13 +229,9 @@ struct TileFactors {
 };
 // Of numbers as add_products gives them.
 template <class Tile>
-__device__ __forceinline__ TileFactors factors_of(const float (&x)[Tile::kOfLane]) {
-  TileFactors factors = {};
-#pragma unroll
-  for (int i = 0; i < Tile::kHalves; ++i) {
-    factors.word[i] = transpose_matrix(pack_pair<Tile::kStorage>(x[2 * i], x[2 * i + 1]));
-  }
-  return factors;
+__device__ __forceinline__ TileFactors factors_of(const float (&x)[4]) {
+  return {{transpose_matrix(pack_pair<Tile::kStorage>(x[0], x[1])),
+           transpose_matrix(pack_pair<Tile::kStorage>(x[2], x[3]))}};
 }
 
 // Adds up the factors of a tile's edges, as they enter products: sums of the lane's two heads come
@@ -298,17 +265,13 @@ struct TileSums {
   }
   __device__ __forceinline__ void add(uint32_t tile, const TileLane<Tile>& lane,
                                       const TileFactors& factors) {
-    const TileMatrices<Tile> matrices(tile, lane, true);
+    const int row = lane.id % 8 + 8 * (lane.id / 16);
+    const uint32_t from = tile + row * Tile::kRowBytes + 16 * (lane.id / 8 % 2 ^ row % 8);
 #pragma unroll
-    for (int load = 0; load < matrices.kLoads; ++load) {
-      uint32_t m[4];
-      load_matrices(matrices.place(load), m);
-      if constexpr (Tile::kHalves == 2) {
-        mma<Tile::kMath>(value[load], m, factors.word);
-      } else {
-        mma<Tile::kMath>(value[2 * load], {m[0], m[1], 0u, 0u}, factors.word);
-        mma<Tile::kMath>(value[2 * load + 1], {m[2], m[3], 0u, 0u}, factors.word);
-      }
+    for (int s = 0; s < Tile::kSteps; ++s) {
+      uint32_t a[4];
+      load_matrices(of_step(from, s), a);
+      mma<Tile::kMath>(value[s], a, factors.word);
     }
   }
   // Feature 8 * group + lane.slow of one of the lane's two heads.

@@ -18,9 +18,7 @@ class TileColumnGrad {
   static constexpr int kGrad = kAdditive ? 0 : 1;
   using Stage = TileStage<Tile, kGrad + 1, true, 0, 0>;
   static constexpr int kStages = 2;  // steps that are on their way
-  static constexpr int kBlocks = kAdditive            ? (Tile::kHalves == 1 ? 5 : 4)
-                                 : Tile::kHalves == 1 ? 4
-                                                      : 3;
+  static constexpr int kBlocks = kAdditive ? 4 : 3;
   static constexpr bool kMaps = true;
 
   __device__ TileColumnGrad(const GraphLaunch& p, const TileLane<Tile>& lane)
@@ -34,7 +32,6 @@ class TileColumnGrad {
   __device__ __forceinline__ void fetch_row(uint32_t, const GraphRow&) const {}
   __device__ __forceinline__ void fetch_edges(uint32_t start, const TileEdges& edges) const {
     copies_.copy(start + Stage::tile(0), edges.columns, edges.edges);
-    if (lane_.id >= 2 * Tile::kEdges) return;
     // Two lanes an edge: its weights, and the gradients of its scores.
     copy_async_or_zero(start + Stage::kNumbers + 16 * lane_.id,
                        edges_ + edges.nonzero * p_.edges.row + 16 * (lane_.id % 2),
@@ -49,25 +46,17 @@ class TileColumnGrad {
   __device__ __forceinline__ void start(const GraphRow&, uint32_t) {}
 
   __device__ __forceinline__ void add(const GraphRow&, int, uint32_t start) {
-    // Matrices [8 edges x 8 heads]: the weights, and then the gradients.
-    const int edge = lane_.id % Tile::kEdges;
+    const int edge = lane_.id % 16;
     uint32_t words[4];
-    load_matrices(
-        start + Stage::kNumbers + Tile::kNumberBytes * edge + 16 * (lane_.id / Tile::kEdges % 2),
-        words);
-    constexpr int kGrads = Tile::kHalves;
-    TileFactors weights = {};
-    TileFactors grads = {};
-#pragma unroll
-    for (int i = 0; i < Tile::kHalves; ++i) {
-      weights.word[i] = words[i];
-      grads.word[i] = words[kGrads + i];
-    }
+    load_matrices(start + Stage::kNumbers + Tile::kNumberBytes * edge + 16 * (lane_.id / 16),
+                  words);
+    const TileFactors weights = {{words[0], words[1]}};
+    const TileFactors grads = {{words[2], words[3]}};
     of_values_.add(start + Stage::tile(kGrad), lane_, weights);
     if constexpr (kAdditive) {
 #pragma unroll
-      for (int i = 0; i < Tile::kHalves; ++i) {
-        const float2 x = decode_pair<Tile::kStorage>(grads.word[i]);
+      for (const uint32_t pair : grads.word) {
+        const float2 x = decode_pair<Tile::kStorage>(pair);
         sum_ += x.x + x.y;
       }
     } else {
@@ -112,8 +101,8 @@ template <Precision P>
 void GraphTileColumnGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention_columns";
-  with_tile<P>(p, [&](auto tile, auto score) {
-    launch_tiles<TileColumnGrad<decltype(tile), score>>(p, call, stream);
+  with_tile(p, [&](auto score, auto width) {
+    launch_tiles<TileColumnGrad<GraphTile<P, width>, score>>(p, call, stream);
   });
   if (p.work.cut_count == 0) return;
   add_graph_parts<P>(p, {p.grads.k, p.d_chunks, p.problem.base.d, 0},

@@ -16,9 +16,7 @@ class TileForward {
   using Stage =
       TileStage<Tile, Scores::kTiles, Scores::kAdditive, Scores::kRowVectors, Scores::kRowNumbers>;
   static constexpr int kStages = 2;  // steps that are on their way
-  static constexpr int kBlocks = Scores::kAdditive    ? (Tile::kHalves == 1 ? 5 : 4)
-                                 : Tile::kHalves == 1 ? 4
-                                                      : 3;
+  static constexpr int kBlocks = Scores::kAdditive ? 4 : 3;
   static constexpr bool kMaps = false;
 
   __device__ TileForward(const GraphLaunch& p, const TileLane<Tile>& lane)
@@ -47,16 +45,16 @@ class TileForward {
   }
 
   __device__ __forceinline__ void add(const GraphRow& row, int at, uint32_t start) {
-    float x[Tile::kOfLane];
+    float x[4];
     scores_.template arguments<Stage>(start, x);
 #pragma unroll
-    for (int i = 0; i < Tile::kOfLane; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const bool has = at + lane_.slow + 8 * (i / 2) < row.count;
       x[i] = has ? scores_.score_of(x[i]) : kNoEdge;
     }
     raise(at == 0, x);
 #pragma unroll
-    for (int i = 0; i < Tile::kOfLane; ++i) x[i] = weight_relative(x[i], top_[i % 2]);
+    for (int i = 0; i < 4; ++i) x[i] = weight_relative(x[i], top_[i % 2]);
     const TileFactors weights = factors_of<Tile>(x);
     add_factors<Tile>(weights, sums_);
     values_.add(start + Stage::tile(Scores::kValue), lane_, weights);
@@ -81,10 +79,10 @@ class TileForward {
 
  private:
   // Makes the tops the largest scores so far, and what was added up relative to them.
-  __device__ __forceinline__ void raise(bool is_first, const float (&scores)[Tile::kOfLane]) {
+  __device__ __forceinline__ void raise(bool is_first, const float (&scores)[4]) {
     float top[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) top[i] = fmaxf(scores[i], scores[Tile::kOfLane - 2 + i]);
+    for (int i = 0; i < 2; ++i) top[i] = fmaxf(scores[i], scores[i + 2]);
 #pragma unroll
     for (int offset = 4; offset < 32; offset *= 2) {
 #pragma unroll
@@ -131,8 +129,8 @@ template <Precision P>
 void GraphTileForwardUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention";
-  with_tile<P>(p, [&](auto tile, auto score) {
-    launch_tiles<TileForward<decltype(tile), score>>(p, call, stream);
+  with_tile(p, [&](auto score, auto width) {
+    launch_tiles<TileForward<GraphTile<P, width>, score>>(p, call, stream);
   });
   combine_graph_rows<P, false>(p, call, stream);
 }

@@ -20,9 +20,7 @@ class TileRowGrad {
   static constexpr int kLogSum = Scores::kRowNumbers;
   using Stage = TileStage<Tile, Scores::kTiles, kAdditive, kGrad + 2, kLogSum + 2>;
   static constexpr int kStages = 2;  // steps that are on their way
-  static constexpr int kBlocks = kAdditive            ? (Tile::kHalves == 1 ? 5 : 4)
-                                 : Tile::kHalves == 1 ? 4
-                                                      : 3;
+  static constexpr int kBlocks = kAdditive ? 4 : 3;
   static constexpr bool kMaps = false;
 
   __device__ TileRowGrad(const GraphLaunch& p, const TileLane<Tile>& lane)
@@ -58,13 +56,13 @@ class TileRowGrad {
   }
 
   __device__ __forceinline__ void add(const GraphRow& row, int at, uint32_t start) {
-    float x[Tile::kOfLane];
+    float x[4];
     scores_.template arguments<Stage>(start, x);
-    float weights[Tile::kOfLane];
-    float grads[Tile::kOfLane] = {};
+    float weights[4];
+    float grads[4] = {};
     add_products(start + Stage::tile(Scores::kValue), lane_, grad_, grads);
 #pragma unroll
-    for (int i = 0; i < Tile::kOfLane; ++i) {
+    for (int i = 0; i < 4; ++i) {
       const bool has = at + lane_.slow + 8 * (i / 2) < row.count;
       const float log_sum = log_sum_[i % 2];
       weights[i] = has && log_sum != kNoEdge ? exp2_fast(scores_.score_of(x[i]) - log_sum) : 0.0f;
@@ -115,10 +113,10 @@ class TileRowGrad {
   }
 
   __device__ __forceinline__ void write_edges(const GraphRow& row, int at,
-                                              const float (&weights)[Tile::kOfLane],
-                                              const float (&grads)[Tile::kOfLane]) const {
+                                              const float (&weights)[4],
+                                              const float (&grads)[4]) const {
 #pragma unroll
-    for (int i = 0; i < Tile::kHalves; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const int number = at + lane_.slow + 8 * i;
       if (number >= row.count) continue;
       char* to = const_cast<char*>(row_at(edges_, p_.edges, number)) + 4 * lane_.fast;
@@ -144,8 +142,8 @@ template <Precision P>
 void GraphTileRowGradUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention_rows";
-  with_tile<P>(p, [&](auto tile, auto score) {
-    launch_tiles<TileRowGrad<decltype(tile), score>>(p, call, stream);
+  with_tile(p, [&](auto score, auto width) {
+    launch_tiles<TileRowGrad<GraphTile<P, width>, score>>(p, call, stream);
   });
   if (p.work.cut_count == 0) return;
   add_graph_parts<P>(p, {p.grads.q, p.d_chunks, p.problem.base.d, 0}, {}, call, stream);

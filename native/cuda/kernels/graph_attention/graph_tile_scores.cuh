@@ -48,21 +48,21 @@ class TileScores {
     }
   }
 
-  // What scores are made of, of the lane's edges and heads: the dot product, or the argument of the
-  // leaky_relu.
+  // What scores are made of, of the edges `slow` and `slow` + 8 in each of the lane's two heads:
+  // the dot product, or the argument of the leaky_relu.
   template <class Stage>
-  __device__ __forceinline__ void arguments(uint32_t start, float (&x)[Tile::kOfLane]) const {
+  __device__ __forceinline__ void arguments(uint32_t start, float (&x)[4]) const {
     if constexpr (kAdditive) {
-#pragma unroll
-      for (int i = 0; i < Tile::kHalves; ++i) {
-        const int edge = lane_.slow + 8 * i;
-        const float2 key = load_numbers(start + Stage::kNumbers + Tile::kNumberBytes * edge, lane_);
-        x[2 * i] = own_.x + key.x;
-        x[2 * i + 1] = own_.y + key.y;
-      }
+      const uint32_t from = start + Stage::kNumbers + Tile::kNumberBytes * lane_.slow;
+      const float2 near = load_numbers(from, lane_);
+      const float2 far = load_numbers(from + 8 * Tile::kNumberBytes, lane_);
+      x[0] = own_.x + near.x;
+      x[1] = own_.y + near.y;
+      x[2] = own_.x + far.x;
+      x[3] = own_.y + far.y;
     } else {
 #pragma unroll
-      for (float& of : x) of = 0.0f;
+      for (int i = 0; i < 4; ++i) x[i] = 0.0f;
       add_products(start + Stage::tile(kKey), lane_, query_, x);
     }
   }

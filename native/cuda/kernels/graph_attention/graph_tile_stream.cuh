@@ -22,10 +22,6 @@ struct TileStage {
   static __device__ constexpr uint32_t row_number(int i) { return kOfRow + i * Tile::kNumberBytes; }
 };
 
-// Nonzeros of a row, on average, from which on tiles have 16 edges: with 8 more warps fit a
-// multiprocessor, and less is left empty at the ends of rows.
-inline constexpr int64_t kLongRows = 64;
-
 // The edges of a step.
 struct TileEdges {
   int edges;        // that there are
@@ -141,25 +137,20 @@ void launch_tiles(const GraphLaunch& p, const char* call, Stream stream) {
                 kGraphThreads, kBytes, stream, p);
 }
 
-// Calls run(tile, score), compiled for the score, the features of a head, and how many edges a tile
-// has: few for rows that are mostly short.
-template <Precision P, class Run>
+// Calls run(score, width), as compile-time constants, with the score and the features of a head.
+template <class Run>
 void with_tile(const GraphLaunch& p, const Run& run) {
   using std::integral_constant;
-  const auto of_edges = [&](auto score, auto width) {
-    p.a.nnz < kLongRows* p.a.rows ? run(GraphTile<P, width, 8>(), score)
-                                  : run(GraphTile<P, width, 16>(), score);
-  };
   const auto of = [&](auto score) {
     switch (p.problem.base.dv) {
       case 8:
-        return of_edges(score, integral_constant<int, 8>());
+        return run(score, integral_constant<int, 8>());
       case 16:
-        return of_edges(score, integral_constant<int, 16>());
+        return run(score, integral_constant<int, 16>());
       case 32:
-        return of_edges(score, integral_constant<int, 32>());
+        return run(score, integral_constant<int, 32>());
       case 64:
-        return of_edges(score, integral_constant<int, 64>());
+        return run(score, integral_constant<int, 64>());
       default:
         throw std::invalid_argument("d: there are no tiles of heads of such a width");
     }
