@@ -23,19 +23,26 @@ def allowed(graph: SparseGraph, device: str = "cpu") -> torch.Tensor:
 
 
 def twins(model: Any, pattern: Any, device: str = "cpu", **options: Any) -> tuple[Any, Any]:
-    """The model with a pattern, and a dense copy; parameters that start as 0 or 1 are random too."""
+    """The model with a pattern, and a dense copy.
+
+    All parameters are random, those that start as 0 or 1 too, and large enough for weights that differ.
+    """
     for parameter in model.parameters():
-        if parameter.dim() < 2:
-            torch.nn.init.normal_(parameter, std=0.3)
+        torch.nn.init.normal_(parameter, std=0.3)
     model = model.to(device)
     dense = copy.deepcopy(model)
     return sparsify(model, pattern, **options), dense
 
 
 def parameters(model: torch.nn.Module) -> list[torch.Tensor]:
-    """All but the biases of keys alone, whose gradients are 0 but for roundings."""
-    no_keys = ("key.bias", "k_proj.bias")
-    return [p for name, p in model.named_parameters() if not name.endswith(no_keys)]
+    """All that need gradients, but the biases of keys alone and of queries alone.
+
+    The gradient of the first is 0 but for roundings. That of the second is a sum over all tokens of what the
+    gradient of the queries' weight has in it too, and in which most cancels.
+    """
+    without = tuple(f"{name}.bias" for name in ("key", "k_proj", "query", "q_proj"))
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return [p for name, p in named if not name.endswith(without)]
 
 
 def assert_same(
