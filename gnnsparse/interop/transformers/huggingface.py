@@ -50,9 +50,16 @@ class RegisteredPatterns(Patterns):
 
 
 def register() -> None:
-    """Puts the functions of this module into the registries of transformers."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    """Puts the functions of this module into the registries of transformers.
 
+    Raises:
+        ImportError: the release is too old: its masks are made of other arguments.
+    """
+    import transformers
+    from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
+
+    if not {"q_length", "q_offset"} <= set(inspect.signature(masking_utils.sdpa_mask).parameters):
+        raise ImportError(f"transformers {transformers.__version__} is too old; accepted: 5.23 or newer")
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
 

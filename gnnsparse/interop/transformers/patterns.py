@@ -20,12 +20,11 @@ from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.graph import SparseGraph
-from gnnsparse.interop.transformers.terms import make_pairs
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import outside
 
-__all__ = ["MOST_KEPT", "Patterns", "read_pattern"]
+__all__ = ["MOST_KEPT", "Patterns", "patterns_of", "read_pattern"]
 
 #: Operands that a model keeps of one pattern at most. The one that was not used for longest is dropped first.
 MOST_KEPT = 16
@@ -177,14 +176,9 @@ _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, Patterns] = weakref.WeakValueDictionary()
 
 
-@torch._dynamo.assume_constant_result
-def _make_while_tracing(number: int, with_pairs: bool, *key: Any) -> bool:
-    """Makes an operand while torch.compile traces, which must not look into it. It is then kept for good."""
-    patterns = _all[number]
-    patterns.keep_for_good(key)
-    if with_pairs:
-        make_pairs(patterns.operands[key])
-    return True
+def patterns_of(number: int) -> Patterns:
+    """Returns the patterns of a number, their attribute of that name."""
+    return _all[number]
 
 
 class Patterns:
@@ -198,6 +192,7 @@ class Patterns:
 
     Attributes:
         operands: the operands that are kept now, at most MOST_KEPT beside those that compiled code has.
+        number: stands for this object in code that torch.compile traces.
     """
 
     def __init__(self, pattern: Any, precision: Precision | None) -> None:
@@ -262,15 +257,18 @@ class Patterns:
         key = (operator.index(queries), operator.index(keys), operator.index(before), is_causal, like.device,
                precision)  # fmt: skip
         if torch.compiler.is_compiling():
-            _make_while_tracing(self.number, with_pairs, *key)
+            # Not before: the import takes seconds, as it brings the compiler.
+            from gnnsparse.interop.transformers.tracing import make_while_tracing
+
+            make_while_tracing(self.number, with_pairs, *key)
             return self.operands[key]
         return self._get(key)
 
-    def keep_for_good(self, key: _Key) -> None:
-        """Makes an operand, if it is not there, that is not dropped: compiled code carries its handle."""
+    def keep_for_good(self, key: Any) -> SparseOperand:
+        """Returns the operand of a key of `operands`, made if it is not there, which is not dropped."""
         with self._lock:
             self._for_good.add(key)
-            self._get(key)
+            return self._get(key)
 
     def _get(self, key: _Key) -> SparseOperand:
         with self._lock:
