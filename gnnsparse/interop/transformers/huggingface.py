@@ -66,10 +66,9 @@ def register() -> None:
 
 def models_of(model: torch.nn.Module) -> Iterator[Any]:
     """Yields the models of transformers in a model, itself included, outer ones first."""
-    library = sys.modules.get("transformers")
-    kind = None if library is None else getattr(library, "PreTrainedModel", None)
-    if kind is not None:
-        yield from (module for module in model.modules() if isinstance(module, kind))
+    library = sys.modules.get("transformers.modeling_utils")  # without it there is no such model
+    if library is not None:
+        yield from (module for module in model.modules() if isinstance(module, library.PreTrainedModel))
 
 
 def own_configurations(model: Any) -> None:
