@@ -26,7 +26,8 @@ SMALL = {
 GROUPED = {**SMALL, "num_key_value_heads": 2}
 DECODED = {
     "vocab_size": TOKENS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
-    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 64,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+    "max_position_embeddings": 64,
 }  # fmt: skip
 
 TAKEN: dict[str, dict[str, Any]] = {
@@ -98,3 +99,10 @@ def test_models_that_are_left(name: str) -> None:
         sparsify(model, masks.full)
     assert {row.reason for row in report(model).rows} == {reason}
     assert model.config._attn_implementation != "gnnsparse"
+
+
+def test_scores_of_another_kind_are_refused() -> None:
+    model = sparsify(model_of("Llama", GROUPED), masks.full)
+    message = "softcap: is not computed in a sparse layer; accepted: None, or no pattern for the layer"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model(torch.zeros(1, 4, dtype=torch.long), softcap=30.0)

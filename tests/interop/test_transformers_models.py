@@ -321,6 +321,13 @@ def test_restore_gives_back_the_attention_of_before(before: str) -> None:
     assert torch.equal(model(tokens).last_hidden_state, dense)
 
 
+def test_the_report_sees_that_a_configuration_asks_for_other_attention() -> None:
+    model = sparsify(bert(), WINDOW)
+    model.set_attn_implementation("sdpa")
+    assert {row.reason for row in report(model).rows} == {"its configuration asks for attention by 'sdpa'"}
+    assert not report(model).replaced
+
+
 def test_a_model_inside_of_another_module() -> None:
     class Classifier(torch.nn.Module):
         def __init__(self) -> None:
@@ -369,13 +376,6 @@ def test_caches_of_a_fixed_size_are_refused() -> None:
     message = "past_key_values: got a cache of a fixed size, or of a sliding window; accepted in a model with"
     with pytest.raises(ValueError, match=re.escape(message)):
         model.generate(ids(), max_new_tokens=2, cache_implementation="static", pad_token_id=0)
-
-
-def test_scores_of_another_kind_are_refused() -> None:
-    model = sparsify(llama().eval(), WINDOW)
-    message = "softcap: is not computed in a sparse layer; accepted: None, or no pattern for the layer"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        model(ids(), softcap=30.0)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ __all__ = [
     "RegisteredPatterns",
     "attention_layers",
     "models_of",
+    "overruled",
     "own_configurations",
     "problem_of",
     "register",
@@ -109,6 +110,12 @@ def problem_of(layer: torch.nn.Module, model: Any) -> str:
     if not getattr(model, "_supports_sdpa", False):
         return f"{type(model).__name__} has scores that scaled_dot_product_attention does not compute either"
     return ""
+
+
+def overruled(layer: Any) -> str:
+    """Returns why a layer with a pattern does not use it, or an empty string."""
+    name = layer.config._attn_implementation
+    return "" if name == NAME else f"its configuration asks for attention by {name!r}"
 
 
 def _mask(

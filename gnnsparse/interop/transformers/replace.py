@@ -89,9 +89,11 @@ class _Layer:
         kind = type(self.module)
         if kind is multihead.SparsifiedMultiheadAttention:
             kind = torch.nn.MultiheadAttention
+        reason = self.problem or "no pattern was given for it"
         if self.patterns is not None:
-            return ReportRow(self.name, kind.__name__, str(self.patterns), "")
-        return ReportRow(self.name, kind.__name__, None, self.problem or "no pattern was given for it")
+            reason = "" if self.model is None else huggingface.overruled(self.module)
+        pattern = str(self.patterns) if self.patterns is not None and not reason else None
+        return ReportRow(self.name, kind.__name__, pattern, reason)
 
 
 def _layers(model: torch.nn.Module) -> list[_Layer]:
@@ -239,7 +241,7 @@ def _look_up(layers: list[_Layer]) -> None:
             inner.__dict__["gnnsparse_attention_before"] = inner.config._attn_implementation
         owner.set_attn_implementation(huggingface.NAME)
     for layer in layers:
-        if layer.model is not None and layer.module.config._attn_implementation != huggingface.NAME:
+        if layer.model is not None and huggingface.overruled(layer.module):
             bad_value("model", f"{type(layer.model).__name__} does not let its attention be chosen")
 
 
