@@ -385,7 +385,7 @@ def test_compiled_models(kind: str) -> None:
     ours, theirs = twins(body(MODELS[kind][0]()), WINDOW)
     for model in (ours, theirs):
         model.get_input_embeddings().weight.requires_grad_(False)
-    compiled = torch.compile(ours, backend="aot_eager")
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
     with masked_attention(allowed(masks.window(LENGTH, 4))) as name:
         theirs.set_attn_implementation(name)
         assert_same(
