@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import gnnsparse
 from gnnsparse.ops.attention import chain as unfused
@@ -257,6 +258,24 @@ def test_gradients_of_gradients(device: str, symmetric: bool) -> None:
 
     exact = second("reference", torch.float64)
     assert_all_accurate(second("auto"), second("reference"), exact, floor=floor_in_parts(a, 5))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_checkpoints_compute_the_same_bits(operand: gnnsparse.SparseOperand, dropout_p: float) -> None:
+    """What is saved is computed again in the backward pass, and torch lets it be read one time."""
+    leaves = [x.requires_grad_() for x in tensors(operand, 2, 3)]
+
+    def attend(*leaves: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.attention(operand, *leaves, dropout_p=dropout_p)
+
+    def grads(out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(out.sin().sum(), leaves)
+
+    torch.manual_seed(SEED)
+    want = grads(attend(*leaves))
+    torch.manual_seed(SEED)
+    got = grads(checkpoint(attend, *leaves, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 def test_transposed_operand(device: str) -> None:

@@ -62,17 +62,16 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.
     ctx.save_for_backward(q, k, v, bias, seed, *output)
 
 
-def _saved_call(ctx: Any) -> AttentionCall:
-    q, k, v, bias, seed = ctx.saved_tensors[:5]
-    return _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
+def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: _Backward) -> tuple[torch.Tensor | None, ...]:
+    """Computes the gradients of q, k, v and the bias, with the dimensions that the arguments had.
 
-
-def _grads(ctx: Any, grad: torch.Tensor, run: _Backward) -> tuple[torch.Tensor | None, ...]:
-    """Computes the gradients of q, k, v and the bias, with the dimensions that the arguments had."""
-    q, _, _, _, _, out, lse = ctx.saved_tensors
+    `saved` are the saved tensors. Checkpointing computes them again, and lets them be read one time only.
+    """
+    q, k, v, bias, seed, out, lse = saved
     needs: Any = tuple(ctx.needs_input_grad[:4])
     grad = four_dimensions(settled(grad))
-    *grads, dbias = run(_saved_call(ctx), four_dimensions(out), lse, grad, needs)
+    call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
+    *grads, dbias = run(call, four_dimensions(out), lse, grad, needs)
     return *(None if x is None else as_given(x, q.dim()) for x in grads), dbias
 
 
@@ -128,7 +127,7 @@ def _registered_backward(
 
 
 def _registered_grads(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-    return *_grads(ctx, grad, _registered_backward), None, None, None, None, None
+    return *_grads(ctx, ctx.saved_tensors, grad, _registered_backward), None, None, None, None, None
 
 
 register(
@@ -151,9 +150,9 @@ register(
 # Eager calls.
 
 
-def _grads_with_graph(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+def _grads_with_graph(ctx: Any, tensors: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Computes gradients through the differentiable chain, for second derivatives and inside transforms."""
-    saved, seed = alive(ctx.saved_tensors[:4]), alive(ctx.saved_tensors[4:5])[0]
+    *saved, seed = alive(tensors[:5])
     needs = ctx.needs_input_grad[:4]
 
     def output(*wanted: torch.Tensor) -> torch.Tensor:
@@ -186,13 +185,13 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-        q, k, v, bias = ctx.saved_tensors[:4]
+        saved = ctx.saved_tensors
         if is_batch_of_gradients(grad):
-            grads = _grads(ctx, grad, _registered_backward)
-        elif not is_direct() or needs_grad(grad, q, k, v, bias):
-            grads = _grads_with_graph(ctx, grad)
+            grads = _grads(ctx, saved, grad, _registered_backward)
+        elif not is_direct() or needs_grad(grad, *saved[:4]):
+            grads = _grads_with_graph(ctx, saved, grad)
         else:
-            grads = _grads(ctx, grad, partial(run_backward, plan=ctx.options[3]))
+            grads = _grads(ctx, saved, grad, partial(run_backward, plan=ctx.options[3]))
         return *grads, None, None, None, None, None, None
 
 
@@ -221,7 +220,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-        return *_grads_with_graph(ctx, grad), None, None, None, None, None, None
+        return *_grads_with_graph(ctx, ctx.saved_tensors, grad), None, None, None, None, None, None
 
     @staticmethod
     @enclosed

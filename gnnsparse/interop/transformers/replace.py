@@ -1,0 +1,286 @@
+"""Putting patterns into the attention layers of a model, taking them out, and saying what was done."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.interop.transformers import huggingface, multihead
+from gnnsparse.interop.transformers.patterns import Patterns, read_pattern
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+
+__all__ = ["Report", "ReportRow", "report", "restore", "sparsify"]
+
+_Model = TypeVar("_Model", bound=torch.nn.Module)
+
+_log = logging.getLogger("gnnsparse.interop")
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """What one attention layer of a model computes.
+
+    Attributes:
+        name: the layer's name in the model, "" for the model itself.
+        kind: the layer's class.
+        pattern: the pattern that it attends by; None: it attends to all keys.
+        reason: why it attends to all keys; empty if it has a pattern.
+    """
+
+    name: str
+    kind: str
+    pattern: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The attention layers of a model, as a table when it is printed.
+
+    Attributes:
+        rows: one for each layer, in the order of the model.
+    """
+
+    rows: tuple[ReportRow, ...]
+
+    @property
+    def replaced(self) -> tuple[ReportRow, ...]:
+        """The layers that attend by a pattern."""
+        return tuple(row for row in self.rows if row.pattern is not None)
+
+    def __str__(self) -> str:
+        cells = [("layer", "class", "attends by")]
+        for row in self.rows:
+            by = row.pattern or f"all keys: {row.reason}"
+            cells.append((row.name or "(the model)", row.kind, by))
+        widths = [max(len(line[i]) for line in cells) for i in range(2)]
+        return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """An attention layer of a model.
+
+    Attributes:
+        name: its name in the model.
+        module: the layer.
+        problem: why it can't attend by a pattern, or an empty string.
+        model: the model of transformers that it belongs to; None: it is one of torch's layers.
+    """
+
+    name: str
+    module: Any
+    problem: str
+    model: Any = None
+
+    @property
+    def patterns(self) -> Patterns | None:
+        found: Patterns | None = self.module.__dict__.get("gnnsparse_patterns")
+        return found
+
+    def row(self) -> ReportRow:
+        kind = type(self.module)
+        if kind is multihead.SparsifiedMultiheadAttention:
+            kind = torch.nn.MultiheadAttention
+        reason = self.problem or "no pattern was given for it"
+        if self.patterns is not None:
+            reason = "" if self.model is None else huggingface.overruled(self.module)
+        pattern = str(self.patterns) if self.patterns is not None and not reason else None
+        return ReportRow(self.name, kind.__name__, pattern, reason)
+
+
+def _layers(model: torch.nn.Module) -> list[_Layer]:
+    """Returns the attention layers of a model in its order."""
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.MultiheadAttention):
+            found[name] = _Layer(name, module, multihead.problem_of(module))
+    for name, module, owner in huggingface.attention_layers(model):
+        found[name] = _Layer(name, module, huggingface.problem_of(module, owner), owner)
+    return [found[name] for name, _ in model.named_modules() if name in found]
+
+
+def sparsify(model: _Model, pattern: Any, precision: Precision | str | None = None) -> _Model:
+    """Makes the attention layers of a model attend by a pattern, with the parameters that they have.
+
+    These are torch.nn.MultiheadAttention, alone or in torch.nn.Transformer and its encoders and decoders, and
+    the self-attention of models of Hugging Face's transformers that look their attention up in its registry,
+    such as BERT, ViT and Llama. Results are those of the dense model with the pattern as a boolean mask in
+    addition to all of its own masks. A query left without a key gets zeros from the attention. `report` says
+    which layers attend by what; it is also logged, as "gnnsparse.interop" at level INFO. A model that has
+    patterns gets new ones in their place.
+
+    An operand is made of the pattern when a length, device or dtype is first met, and kept, at most 16 for
+    each pattern. Inside torch.compile each length is compiled by itself.
+
+    Args:
+        model: the model, which is changed.
+        pattern: one of the following, or a mapping of names of layers to them. A name may contain *, ? and
+            [...]; the first one that fits counts, and its pattern may be None. Layers without a pattern stay
+            dense. A pattern is:
+            a function that makes a SparseGraph or SparseOperand of the length; for layers with more keys
+            than queries, or fewer, it needs a second argument `keys`;
+            a SparseGraph or a SparseOperand, for one length;
+            a mapping with the "name" of one of gnnsparse.masks.PATTERNS and its options but the length, as in
+            {"name": "window", "radius": 64};
+            a list of these, of which the union is taken.
+        precision: precision of the products; None: that of the dtype of the queries, which torch.autocast
+            decides where it is active. A SparseOperand has its own.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: a pattern has no such option, a name fits no layer, or no layer can be given a pattern.
+    """
+    if not isinstance(model, torch.nn.Module):
+        bad_type("model", model, "a torch.nn.Module")
+    if precision is not None:
+        precision = Precision.parse(precision)
+    layers = _layers(model)
+    chosen = _chosen(layers, _read(pattern, precision), precision)
+    if not chosen:
+        why = "\n".join(["", str(report(model))]) if layers else " there is none"
+        bad_value("model", f"has no attention layer that can be given the pattern:{why}")
+    restore(model)
+    try:
+        for layer, patterns in chosen:
+            _replace(layer, patterns)
+        _keep_padded(model)
+        _look_up([layer for layer, _ in chosen])
+    except Exception:
+        restore(model)
+        raise
+    _log.info("%s", report(model))
+    return model
+
+
+#: A layer and the patterns that it gets.
+_Chosen = tuple[_Layer, Patterns]
+
+
+def _is_named(pattern: Mapping[Any, Any]) -> bool:
+    """Returns whether a mapping is one pattern, with its name and options."""
+    return isinstance(pattern.get("name"), str)
+
+
+def _read(pattern: Any, precision: Precision | None) -> dict[str, Any]:
+    """Returns the patterns by the names of the layers that they are for, checked; None: dense."""
+    if not isinstance(pattern, Mapping) or _is_named(pattern):
+        return {"*": _read_one("pattern", pattern, precision)}
+    read = {}
+    for name, given in pattern.items():
+        if not isinstance(name, str):
+            bad_type("pattern", name, "names of layers as the keys, which may contain *")
+        argument = f"pattern[{name!r}]"
+        read[name] = None if given is None else _read_one(argument, given, precision)
+    return read
+
+
+def _read_one(argument: str, given: Any, precision: Precision | None) -> Any:
+    if isinstance(given, SparseOperand) and precision not in (None, given.precision):
+        accepted = f"{given.precision.value!r}, that of the operand in {argument}, or None"
+        bad_value("precision", f"got {precision.value!r}; accepted: {accepted}")
+    return read_pattern(argument, given)
+
+
+def _chosen(layers: list[_Layer], by_name: dict[str, Any], precision: Precision | None) -> list[_Chosen]:
+    """Returns the layers that get a pattern. Those of one kind with one pattern share its operands."""
+    for name in by_name:
+        if layers and not any(fnmatchcase(layer.name, name) for layer in layers):
+            known = ", ".join(layer.name or "''" for layer in layers)
+            bad_value("pattern", f"got {name!r}, which fits no attention layer; accepted: {known}")
+    shared: dict[Any, Patterns] = {}
+    chosen = []
+    for layer in layers:
+        fitting = [name for name in by_name if fnmatchcase(layer.name, name)]
+        if not fitting or by_name[fitting[0]] is None or layer.problem:
+            continue
+        kind = Patterns if layer.model is None else huggingface.RegisteredPatterns
+        key = fitting[0], kind
+        if key not in shared:
+            shared[key] = kind(by_name[fitting[0]], precision)
+        chosen.append((layer, shared[key]))
+    return chosen
+
+
+def _replace(layer: _Layer, patterns: Patterns) -> None:
+    # Into the dictionary of the layer: it is no parameter, buffer or module.
+    layer.module.__dict__["gnnsparse_patterns"] = patterns
+    if layer.model is None:
+        layer.module.__class__ = multihead.SparsifiedMultiheadAttention
+
+
+def _keep_padded(model: torch.nn.Module) -> None:
+    """Keeps torch's encoders from handing nested tensors to sparse layers in evaluation."""
+    for module in model.modules():
+        nests = isinstance(module, torch.nn.TransformerEncoder) and getattr(
+            module, "use_nested_tensor", False
+        )
+        if nests and any(isinstance(m, multihead.SparsifiedMultiheadAttention) for m in module.modules()):
+            module.use_nested_tensor = False  # type: ignore[assignment]
+            module.__dict__["gnnsparse_was_nested"] = True
+
+
+def _look_up(layers: list[_Layer]) -> None:
+    """Makes models of transformers look up our attention for their layers."""
+    owners = {id(layer.model): layer.model for layer in layers if layer.model is not None}
+    if owners:
+        huggingface.register()
+    for owner in owners.values():
+        huggingface.own_configurations(owner)
+        for inner in huggingface.models_of(owner):
+            inner.__dict__["gnnsparse_attention_before"] = inner.config._attn_implementation
+        owner.set_attn_implementation(huggingface.NAME)
+    for layer in layers:
+        if layer.model is not None and huggingface.overruled(layer.module):
+            bad_value("model", f"{type(layer.model).__name__} does not let its attention be chosen")
+
+
+def restore(model: _Model) -> _Model:
+    """Makes all attention layers of a model dense again, as they were before `sparsify`.
+
+    Args:
+        model: the model, which is changed. One without patterns stays as it is.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: it is no module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        bad_type("model", model, "a torch.nn.Module")
+    for module in model.modules():
+        if module.__dict__.pop("gnnsparse_was_nested", False):
+            module.use_nested_tensor = True  # type: ignore[assignment]
+        if isinstance(module, multihead.SparsifiedMultiheadAttention):
+            module.__class__ = torch.nn.MultiheadAttention  # type: ignore[assignment]
+        module.__dict__.pop("gnnsparse_patterns", None)
+    for inner in huggingface.models_of(model):  # outer ones first: each sets those inside of it too
+        before = inner.__dict__.pop("gnnsparse_attention_before", None)
+        if before is not None:
+            inner.set_attn_implementation(before)
+    return model
+
+
+def report(model: torch.nn.Module) -> Report:
+    """Says for each attention layer of a model which pattern it attends by, or why it attends to all keys.
+
+    Args:
+        model: a model, with patterns or without.
+
+    Raises:
+        TypeError: it is no module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        bad_type("model", model, "a torch.nn.Module")
+    return Report(tuple(layer.row() for layer in _layers(model)))

@@ -1,0 +1,119 @@
+"""torch.compile and CUDA graphs of models with patterns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse import masks
+from gnnsparse.interop.transformers import sparsify
+from gnnsparse.interop.transformers.patterns import MOST_KEPT
+from tests.sparsified import HEADS, WIDTH, allowed, assert_same, twins
+
+pytestmark = [
+    pytest.mark.slow,
+    # torch's own tools warn about themselves.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning"),
+]
+
+LENGTH, BATCH = 12, 3
+WINDOW = {"name": "window", "radius": 3}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch._dynamo.reset()
+
+
+def attention() -> torch.nn.MultiheadAttention:
+    return torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+
+def encoder() -> torch.nn.TransformerEncoder:
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0.0, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2)
+
+
+def x(length: int = LENGTH, device: str = "cpu") -> torch.Tensor:
+    return torch.randn(BATCH, length, WIDTH, device=device)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_compiles_without_graph_breaks(device: str, training: bool) -> None:
+    """The first call of a length may be the compiled one: its operand is made while torch traces."""
+    ours, theirs = twins(encoder().train(training), WINDOW, device)
+    compiled = torch.compile(ours, fullgraph=True)
+    for length in (8, LENGTH):
+        mask = ~allowed(masks.window(length, 3), device)
+        assert_same((compiled, ours), (lambda x, mask=mask: theirs(x, mask), theirs), [x(length, device)])
+    with torch.no_grad():
+        given = x(device=device)
+        assert torch.allclose(compiled(given), ours(given), atol=1e-5)
+
+
+def test_compiles_with_masks_and_weights() -> None:
+    ours, theirs = twins(attention(), WINDOW)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    mask = torch.randn(LENGTH, LENGTH)
+    padded = torch.zeros(BATCH, LENGTH)
+    padded[1, -2:] = float("-inf")
+    blocked = mask.masked_fill(~allowed(masks.window(LENGTH, 3)), float("-inf"))
+
+    def flat(model: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        out, weights = model(x, x, x, key_padding_mask=padded.to(x), attn_mask=mask.to(x))
+        return torch.cat([out.flatten(), weights.flatten()])
+
+    assert_same(
+        (lambda x: flat(compiled, x, mask), ours), (lambda x: flat(theirs, x, blocked), theirs), [x()]
+    )
+
+
+def test_compiled_code_sees_a_new_pattern_and_other_lengths() -> None:
+    layer = sparsify(attention(), WINDOW)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for length in (8, 9, 10, 8):
+        given = x(length)
+        assert torch.equal(compiled(given, given, given)[0], layer(given, given, given)[0])
+    for pattern in ({"name": "window", "radius": 1}, masks.full):
+        sparsify(layer, pattern)
+        given = x(9)
+        assert torch.equal(compiled(given, given, given)[0], layer(given, given, given)[0])
+
+
+def test_what_compiled_code_uses_is_not_dropped() -> None:
+    """Other lengths come between the forward and the backward pass, which carries the operand's handle."""
+    layer = sparsify(attention(), WINDOW)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    given = x().requires_grad_()
+    out = compiled(given, given, given)[0]
+    for length in range(20, 21 + MOST_KEPT):
+        layer(*[x(length)] * 3)
+    out.sum().backward()
+    assert len(layer.gnnsparse_patterns.operands) == MOST_KEPT + 1
+    assert given.grad is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("with_padding", [False, True])
+def test_cuda_graphs(with_padding: bool) -> None:
+    """A length that the model has seen can be captured, and is replayed on other numbers."""
+    model = sparsify(encoder().eval().cuda(), WINDOW)
+    given = x(device="cuda")
+    padded = torch.zeros(BATCH, LENGTH, device="cuda") if with_padding else None
+    stream = torch.cuda.Stream()
+    with torch.no_grad():
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            model(given, src_key_padding_mask=padded)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(given, src_key_padding_mask=padded)
+        given.copy_(torch.randn_like(given))
+        graph.replay()
+        assert torch.equal(out, model(given, src_key_padding_mask=padded))

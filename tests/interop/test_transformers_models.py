@@ -1,0 +1,395 @@
+"""sparsify on models of Hugging Face's transformers: the numbers of masked dense attention."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse import masks
+from gnnsparse.interop.transformers import report, restore, sparsify
+from gnnsparse.testing import assert_accurate
+from tests.helpers import ROUNDING
+from tests.sparsified import allowed, assert_same, masked_attention, twins
+
+transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed: pip install 'gnnsparse[transformers]'"
+)
+
+LENGTH, BATCH, TOKENS = 17, 3, 40
+WINDOW = {"name": "window", "radius": 4}
+#: A few roundings of a model of two layers.
+FLOOR = 16 * ROUNDING["fp32"]
+#: Dropout is 0 unless a test is about it: the dense twin would draw other numbers.
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def bert(**options: Any) -> Any:
+    settings = {**SMALL, **NO_DROPOUT, "vocab_size": TOKENS, "max_position_embeddings": 32, **options}
+    return transformers.BertModel(transformers.BertConfig(**settings), add_pooling_layer=False)
+
+
+def vit(**options: Any) -> Any:
+    settings = {**SMALL, **NO_DROPOUT, "image_size": 16, "patch_size": 4, **options}
+    return transformers.ViTModel(transformers.ViTConfig(**settings), add_pooling_layer=False)
+
+
+def llama(**options: Any) -> Any:
+    settings = {**SMALL, "num_key_value_heads": 2, "vocab_size": TOKENS, "max_position_embeddings": 64}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**settings, **options}))
+
+
+def gpt2() -> Any:
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": TOKENS}
+    off = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2Model(transformers.GPT2Config(**sizes, **off))
+
+
+def ids(batch: int = BATCH, length: int = LENGTH, device: str = "cpu") -> torch.Tensor:
+    return torch.randint(0, TOKENS, (batch, length), device=device)
+
+
+def unpadded(device: str, side: str = "right") -> torch.Tensor:
+    """The mask that a tokenizer gives: 1 for tokens. With three padded ones every window keeps a token."""
+    lengths = torch.tensor([LENGTH, LENGTH - 2, LENGTH - 3], device=device)
+    kept = (torch.arange(LENGTH, device=device) < lengths[:, None]).long()
+    return kept if side == "right" else kept.flip(1)
+
+
+#: A model, what makes its input embeddings, and whether it is causal.
+MODELS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "bert": (bert, False),
+    "llama": (llama, True),
+    "gpt2": (gpt2, True),
+}
+
+
+def body(model: Any) -> Any:
+    """The model without its head, whose parameters all get gradients."""
+    return getattr(model, "model", model)
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+@pytest.mark.parametrize("side", [None, "right", "left"])
+@pytest.mark.parametrize("training", [True, False])
+def test_text_models(device: str, kind: str, side: str | None, training: bool) -> None:
+    """Padded tokens are left out of the comparison: dense attention may have no key for them, and NaN."""
+    ours, theirs = twins(body(MODELS[kind][0]()).train(training), WINDOW, device)
+    mask = None if side is None else unpadded(device, side)
+    kept = torch.ones(BATCH, LENGTH, dtype=torch.bool, device=device) if mask is None else mask.bool()
+    embeddings = torch.randn(BATCH, LENGTH, 32, device=device)
+
+    def run(model: Any, x: torch.Tensor) -> torch.Tensor:
+        return model(inputs_embeds=x, attention_mask=mask).last_hidden_state[kept]
+
+    for model in (ours, theirs):  # its gradient is 0, for the embeddings are given
+        tokens = model.get_input_embeddings()
+        tokens.weight.requires_grad_(False)
+    with masked_attention(allowed(masks.window(LENGTH, 4), device)) as name:
+        theirs.set_attn_implementation(name)
+        assert_same((lambda x: run(ours, x), ours), (lambda x: run(theirs, x), theirs), [embeddings])
+
+
+@pytest.mark.parametrize("pattern", ["window", "full"])
+def test_vit(device: str, pattern: str) -> None:
+    make = masks.full if pattern == "full" else lambda n: masks.window(n, 4)
+    ours, theirs = twins(vit(), make, device)
+    images = torch.randn(2, 3, 16, 16, device=device)
+    with masked_attention(allowed(make(17), device)) as name:
+        theirs.set_attn_implementation(name)
+        assert_same(
+            (lambda x: ours(x).last_hidden_state, ours),
+            (lambda x: theirs(x).last_hidden_state, theirs),
+            [images],
+        )
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_autocast(device: str, kind: str) -> None:
+    dtype = torch.float16 if device == "cuda" else torch.bfloat16
+    ours, theirs = twins(body(MODELS[kind][0]()), WINDOW, device)
+    for model in (ours, theirs):
+        model.get_input_embeddings().weight.requires_grad_(False)
+    with masked_attention(allowed(masks.window(LENGTH, 4), device)) as name:
+        theirs.set_attn_implementation(name)
+        assert_same(
+            (lambda x: ours(inputs_embeds=x).last_hidden_state, ours),
+            (lambda x: theirs(inputs_embeds=x).last_hidden_state, theirs),
+            [torch.randn(BATCH, LENGTH, 32, device=device)],
+            dtype,
+        )
+
+
+PATTERNS: dict[str, Callable[[int], Any]] = {
+    "full": masks.full,
+    "window": lambda n: masks.window(n, 4),
+    "random": lambda n: masks.random(n, min(n, 5), seed=n),
+}
+
+
+@pytest.mark.parametrize("pattern", list(PATTERNS))
+@pytest.mark.parametrize("chunks", [[LENGTH - 3, 1, 1, 1], [6, 5, 6], [1] * LENGTH], ids=str)
+def test_a_cache_gives_the_numbers_of_the_whole_sequence(
+    device: str, pattern: str, chunks: list[int]
+) -> None:
+    """Each chunk takes its own rows of the pattern for the length so far.
+
+    What the second layer has in its cache comes from patterns for shorter lengths. These agree with the one
+    for the length so far unless they are random. A random row may have no key that is not later.
+    """
+    make, layers = PATTERNS[pattern], 1 if pattern == "random" else 2
+    ours, theirs = twins(llama(num_hidden_layers=layers).eval(), make, device)
+    tokens, begin, cache = ids(device=device), 0, None
+    for count in chunks:
+        done = ours(tokens[:, begin : begin + count], past_key_values=cache, use_cache=True)
+        begin, cache = begin + count, done.past_key_values
+        mask = allowed(make(begin), device)
+        has_keys = mask.tril().any(1)[-count:]
+        with masked_attention(mask) as name:
+            theirs.set_attn_implementation(name)
+            plain = theirs(tokens[:, :begin]).logits[:, -count:]
+            exact = copy.deepcopy(theirs).double()(tokens[:, :begin]).logits[:, -count:]
+        assert_accurate(done.logits[:, has_keys], plain[:, has_keys], exact[:, has_keys], floor=FLOOR)
+
+
+def test_generate() -> None:
+    """With all pairs sparse attention writes what dense attention writes."""
+    ours, theirs = twins(llama().eval(), masks.full)
+    settings = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    for mask in (torch.ones(BATCH, LENGTH, dtype=torch.long), unpadded("cpu", "left")):
+        tokens = ids()
+        written = ours.generate(tokens, attention_mask=mask, **settings)
+        assert torch.equal(written, theirs.generate(tokens, attention_mask=mask, **settings))
+        assert written.shape == (BATCH, LENGTH + 8)
+
+
+def test_a_mask_of_all_pairs_is_merged_with_the_pattern(device: str) -> None:
+    ours, theirs = twins(bert().eval(), WINDOW, device)
+    mask = (torch.rand(BATCH, 1, LENGTH, LENGTH, device=device) < 0.6) | torch.eye(
+        LENGTH, dtype=torch.bool, device=device
+    )
+    both = mask & allowed(masks.window(LENGTH, 4), device)
+    numbers = torch.zeros(both.shape, device=device).masked_fill(~mask, float("-inf"))
+    tokens = ids(device=device)
+    plain = theirs(tokens, attention_mask=both).last_hidden_state
+    exact = copy.deepcopy(theirs).double()(tokens, attention_mask=both).last_hidden_state
+    for given in (mask, numbers):
+        assert_accurate(ours(tokens, attention_mask=given).last_hidden_state, plain, exact, floor=FLOOR)
+
+
+def test_packed_sequences_keep_to_themselves() -> None:
+    """Positions that begin again mark a new sequence; transformers then gives a mask of all pairs."""
+    ours, _ = twins(llama().eval(), WINDOW)
+    one, other = ids(1, 6), ids(1, 8)
+    positions = torch.cat([torch.arange(6), torch.arange(8)])[None]
+    packed = ours(torch.cat([one, other], 1), position_ids=positions, use_cache=False).logits
+    assert_accurate(packed[:, 6:], ours(other).logits, ours(other).logits, floor=FLOOR)
+    assert_accurate(packed[:, :6], ours(one).logits, ours(one).logits, floor=FLOOR)
+
+
+@pytest.mark.parametrize("side", [None, "right"])
+def test_layers_without_a_pattern_stay_dense(side: str | None) -> None:
+    ours, theirs = twins(llama().eval(), {"model.layers.1.*": masks.full})
+    assert [row.name for row in report(ours).replaced] == ["model.layers.1.self_attn"]
+    tokens, mask = ids(), None if side is None else unpadded("cpu")
+    kept = slice(None) if mask is None else mask.bool()
+    plain = theirs(tokens, attention_mask=mask).logits[kept]
+    exact = copy.deepcopy(theirs).double()(tokens, attention_mask=mask).logits[kept]
+    assert_accurate(ours(tokens, attention_mask=mask).logits[kept], plain, exact, floor=FLOOR)
+    # A second chunk: the dense layer has more keys than queries, and no mask.
+    cache = ours(tokens[:, :5], use_cache=True).past_key_values
+    later = ours(tokens[:, 5:], past_key_values=cache).logits
+    whole = theirs(tokens).logits[:, 5:]
+    assert_accurate(later, whole, copy.deepcopy(theirs).double()(tokens).logits[:, 5:], floor=FLOOR)
+
+
+def test_weights_can_be_looked_at() -> None:
+    ours, theirs = twins(bert().eval(), WINDOW)
+    tokens, pattern = ids(), allowed(masks.window(LENGTH, 4))
+    weights = ours(tokens, output_attentions=True).attentions
+    theirs.set_attn_implementation("eager")
+    mask = torch.zeros(BATCH, 1, LENGTH, LENGTH).masked_fill(~pattern, float("-inf"))
+    plain = theirs(tokens, attention_mask=mask, output_attentions=True).attentions
+    exact = theirs.double()(tokens, attention_mask=mask.double(), output_attentions=True).attentions
+    assert len(weights) == 2
+    for got, simple, right in zip(weights, plain, exact, strict=True):
+        assert_accurate(got, simple, right, floor=FLOOR)
+        assert not got[..., ~pattern].any()
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    ours = sparsify(bert(attention_probs_dropout_prob=0.5), WINDOW)
+    tokens = ids()
+    assert not torch.equal(ours(tokens).last_hidden_state, ours(tokens).last_hidden_state)
+    ours.eval()
+    assert torch.equal(ours(tokens).last_hidden_state, ours(tokens).last_hidden_state)
+
+
+def test_gradient_checkpointing_changes_no_bit() -> None:
+    ours = sparsify(llama().train(), WINDOW)
+    tokens = ids()
+
+    def step() -> list[torch.Tensor]:
+        ours.zero_grad()
+        ours(tokens, labels=tokens, use_cache=False).loss.backward()
+        return [p.grad.clone() for p in ours.parameters() if p.grad is not None]
+
+    plain = step()
+    ours.activation_checkpointing_enable()
+    checkpointed = step()
+    assert len(plain) > 10
+    assert all(torch.equal(a, b) for a, b in zip(plain, checkpointed, strict=True))
+
+
+def test_parameters_and_files_stay_as_they_are(tmp_path: Any) -> None:
+    ours, theirs = twins(bert(), WINDOW)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    ours.save_pretrained(tmp_path)
+    again = transformers.BertModel.from_pretrained(tmp_path, add_pooling_layer=False)
+    assert again.config._attn_implementation == "sdpa"
+    tokens = ids()
+    assert torch.equal(again.eval()(tokens)[0], theirs.eval()(tokens)[0])
+
+
+def test_copies_pickles_and_saved_models() -> None:
+    ours, _ = twins(llama().eval(), WINDOW)
+    tokens = ids()
+    expected = ours(tokens).logits
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    for other in (
+        copy.deepcopy(ours),
+        pickle.loads(pickle.dumps(ours)),
+        torch.load(file, weights_only=False),
+    ):
+        assert torch.equal(other(tokens).logits, expected)
+        assert len(report(other).replaced) == 2
+        restore(other)
+        assert not torch.equal(other(tokens).logits, expected)
+    assert torch.equal(ours(tokens).logits, expected)
+
+
+@pytest.mark.slow
+def test_a_pickle_runs_in_a_new_process(tmp_path: Any) -> None:
+    ours, _ = twins(bert().eval(), WINDOW)
+    tokens = ids()
+    (tmp_path / "model").write_bytes(pickle.dumps((ours, tokens)))
+    code = (
+        "import pickle, sys, torch; model, tokens = pickle.load(open(sys.argv[1] + '/model', 'rb')); "
+        "torch.save(model(tokens).last_hidden_state.detach(), sys.argv[1] + '/out')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert torch.equal(torch.load(tmp_path / "out"), ours(tokens).last_hidden_state)
+
+
+def test_models_of_one_configuration_stay_apart() -> None:
+    config = llama().config
+    first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))
+    tokens = ids()
+    dense = second(tokens).logits
+    sparsify(first, WINDOW)
+    assert second.config._attn_implementation == config._attn_implementation == "sdpa"
+    assert first.model.config is first.config
+    sparsify(second, WINDOW)
+    restore(first)
+    assert len(report(second).replaced) == 2
+    assert not torch.equal(second(tokens).logits, dense)
+    assert torch.equal(restore(second)(tokens).logits, dense)
+    assert second.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("before", ["sdpa", "eager"])
+def test_restore_gives_back_the_attention_of_before(before: str) -> None:
+    model = bert().eval()
+    model.set_attn_implementation(before)
+    tokens = ids()
+    dense = model(tokens).last_hidden_state
+    assert not torch.equal(sparsify(model, WINDOW)(tokens).last_hidden_state, dense)
+    assert restore(model) is model
+    assert model.config._attn_implementation == before
+    assert torch.equal(model(tokens).last_hidden_state, dense)
+
+
+def test_the_report_sees_that_a_configuration_asks_for_other_attention() -> None:
+    model = sparsify(bert(), WINDOW)
+    model.set_attn_implementation("sdpa")
+    assert {row.reason for row in report(model).rows} == {"its configuration asks for attention by 'sdpa'"}
+    assert not report(model).replaced
+
+
+def test_a_model_inside_of_another_module() -> None:
+    class Classifier(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.text, self.pool = bert(), torch.nn.MultiheadAttention(32, 2, batch_first=True)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            x = self.text(tokens).last_hidden_state
+            return self.pool(x, x, x)[0]
+
+    model = Classifier().eval()
+    tokens = ids()
+    dense = model(tokens)
+    sparsify(model, WINDOW)
+    names = ["text.encoder.layer.0.attention.self", "text.encoder.layer.1.attention.self", "pool"]
+    assert [row.name for row in report(model).replaced] == names
+    assert not torch.equal(model(tokens), dense)
+    assert torch.equal(restore(model)(tokens), dense)
+
+
+def test_attention_to_another_sequence_stays_dense() -> None:
+    model = bert(is_decoder=True, add_cross_attention=True).eval()
+    dense = copy.deepcopy(model)
+    sparsify(model, masks.full)
+    reasons = {row.name: row.reason for row in report(model).rows if row.pattern is None}
+    names = [f"encoder.layer.{i}.crossattention.self" for i in range(2)]
+    assert reasons == dict.fromkeys(names, "it attends, or can attend, to another sequence")
+    tokens, other = ids(), torch.randn(BATCH, 7, 32)
+    mask = torch.ones(BATCH, 7, dtype=torch.long)
+    mask[1, 4:] = 0
+    given = {
+        "encoder_hidden_states": other,
+        "encoder_attention_mask": mask,
+        "attention_mask": unpadded("cpu"),
+    }
+    kept = unpadded("cpu").bool()
+    plain = dense(tokens, **given).last_hidden_state[kept]
+    given["encoder_hidden_states"] = other.double()
+    exact = dense.double()(tokens, **given).last_hidden_state[kept]
+    given["encoder_hidden_states"] = other
+    assert_accurate(model(tokens, **given).last_hidden_state[kept], plain, exact, floor=FLOOR)
+
+
+def test_caches_of_a_fixed_size_are_refused() -> None:
+    model = sparsify(llama().eval(), WINDOW)
+    message = "past_key_values: got a cache of a fixed size, or of a sliding window; accepted in a model with"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model.generate(ids(), max_new_tokens=2, cache_implementation="static", pad_token_id=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_compiled_models(kind: str) -> None:
+    torch._dynamo.reset()
+    ours, theirs = twins(body(MODELS[kind][0]()), WINDOW)
+    for model in (ours, theirs):
+        model.get_input_embeddings().weight.requires_grad_(False)
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    with masked_attention(allowed(masks.window(LENGTH, 4))) as name:
+        theirs.set_attn_implementation(name)
+        assert_same(
+            (lambda x: compiled(inputs_embeds=x).last_hidden_state, ours),
+            (lambda x: theirs(inputs_embeds=x).last_hidden_state, theirs),
+            [torch.randn(BATCH, LENGTH, 32)],
+        )
