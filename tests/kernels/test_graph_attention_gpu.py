@@ -117,7 +117,7 @@ def test_what_is_masked_is_not_read(where: str) -> None:
     assert torch.isfinite(out[:5]).all()
 
 
-#: Heads and their features that the kernels of tiles take: whole blocks of heads, and parts of one.
+#: Heads and their features: whole blocks of heads of the kernels of tiles, and parts of one.
 TILES = [
     (8, 8),
     (16, 8),
@@ -135,14 +135,14 @@ TILES = [
 
 
 @pytest.fixture
-def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each pass of a backward or forward pass has run over tiles."""
-    taken: list[bool] = []
+def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
+    """For each pass whether it is forward, and whether it runs over tiles."""
+    taken: list[tuple[bool, bool]] = []
     decide = cuda._takes_tiles
 
-    def spy(call: Any) -> bool:
-        taken.append(decide(call))
-        return taken[-1]
+    def spy(call: Any, forward: bool) -> bool:
+        taken.append((forward, decide(call, forward)))
+        return taken[-1][1]
 
     monkeypatch.setattr(cuda, "_takes_tiles", spy)
     return taken
@@ -153,49 +153,79 @@ def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("score", ["dot", "additive"])
 @pytest.mark.parametrize("sizes", TILES, ids=str)
 def test_tiles(
-    where: str, takes_tiles: list[bool], sizes: tuple[int, int], score: str, precision: str
-) -> None:
+    where: str, takes_tiles: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int],
+    score: str, precision: str,
+) -> None:  # fmt: skip
     """Tensor Core products of sixteen edges: rows of any length, cut ones, empty ones, and their columns."""
+    monkeypatch.setattr(cuda, "_tiles_are_faster", lambda *_: True)
     a = make(random_graph(43, 390, 0.05, hubs=2, empty_rows=0.2), where, precision=precision)
     check(a, make_case(a, sizes[1], heads=sizes[0], score=score, dtype=a.precision.storage))
-    assert takes_tiles == [True, True]
+    assert takes_tiles == [(True, score == "additive"), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "score", "forward", "backward"),
+    [
+        ((8, 16), "dot", False, True),
+        ((8, 16), "additive", True, True),
+        ((8, 16), "gatv2", False, False),
+        ((8, 8), "additive", False, True),
+        ((4, 8), "additive", False, False),
+        ((16, 16), "dot", False, False),
+        ((5, 16), "additive", True, True),
+        ((2, 64), "additive", True, True),
+        ((8, 12), "dot", False, False),
+    ],
+)
+def test_which_calls_take_tiles(
+    where: str, sizes: tuple[int, int], score: str, forward: bool, backward: bool
+) -> None:
+    a = make(random_graph(20, 30, 0.2), where, precision="fp16")
+    call = make_case(a, sizes[1], heads=sizes[0], score=score, dtype=torch.float16).call(a)
+    assert (cuda._takes_tiles(call, True), cuda._takes_tiles(call, False)) == (forward, backward)
+    single = make(random_graph(20, 30, 0.2), where, precision="fp32")
+    call = make_case(single, sizes[1], heads=sizes[0], score=score).call(single)
+    assert not cuda._takes_tiles(call, False)
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_tiles_give_results_in_any_dtype(where: str, takes_tiles: list[bool], score: str) -> None:
+def test_tiles_give_results_in_any_dtype(
+    where: str, takes_tiles: list[tuple[bool, bool]], score: str
+) -> None:
     """Results of float32 tensors are float32 in the operand's precision."""
     a = make(random_graph(40, 60, 0.2), where, precision="fp16")
     results = check(a, make_case(a, 16, heads=8, score=score))
     assert all(x.dtype == torch.float32 for x in results)
-    assert takes_tiles == [True, True]
+    assert takes_tiles == [(True, score == "additive"), (False, True)]
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_tiles_repeat(where: str, takes_tiles: list[bool], score: str) -> None:
+def test_tiles_repeat(where: str, takes_tiles: list[tuple[bool, bool]], score: str) -> None:
     rows = 3000 if where == "cuda" else 60
     a = make(random_graph(rows, rows, 30 / rows, hubs=1), where, precision="fp16")
     case = make_case(a, 16, heads=8, score=score)
     first = run(cuda, a, case)
     assert all(torch.equal(x, y) for x, y in zip(first, run(cuda, a, case), strict=True))
-    assert all(takes_tiles)
+    assert all(taken for forward, taken in takes_tiles if not forward)
 
 
 @pytest.mark.parametrize(
     "options", [{"is_causal": True}, {"clamp": 0.5}, {"normalize": False}, {"dropout_p": 0.3}], ids=str
 )
 def test_what_tiles_do_not_have_runs_edge_by_edge(
-    where: str, takes_tiles: list[bool], options: dict[str, Any]
+    where: str, takes_tiles: list[tuple[bool, bool]], options: dict[str, Any]
 ) -> None:
     a = make(random_graph(40, 60, 0.2), where, precision="fp16")
     check(a, make_case(a, 16, heads=8, **options))
-    assert takes_tiles == [False, False]
+    assert takes_tiles == [(True, False), (False, False)]
 
 
-def test_an_infinite_value_stays_in_its_rows(where: str) -> None:
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_an_infinite_value_stays_in_its_rows(where: str, score: str) -> None:
     """Rows of other edges in the same warp and memory are finite."""
     graph = random_graph(40, 60, 0.1, hubs=1)
     a = make(graph, where, precision="fp16")
-    case = make_case(a, 16, heads=8)
+    case = make_case(a, 16, heads=8, score=score)
     assert case.arrays.v is not None
     case.arrays.v[7] = float("inf")
     out, *_ = run(cuda, a, case)

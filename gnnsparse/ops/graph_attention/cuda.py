@@ -20,7 +20,7 @@ __all__ = ["backward", "forward", "weights"]
 #: Rows with more nonzeros are cut into parts of at most so many.
 _ROW_LIMIT = 128
 #: The most rows that a warp takes one after another.
-_ROWS_PER_WARP = 8
+_ROWS_PER_WARP = 16
 #: Warps that a multiprocessor runs at a time, about, times the rounds of work that balance its load.
 _WARPS = 32 * 4
 
@@ -88,25 +88,39 @@ def _fits(call: GraphCall) -> bool:
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
-def _takes_tiles(call: GraphCall) -> bool:
-    """Returns whether the kernels of tiles, which multiply on Tensor Cores, compute a call.
+def _can_take_tiles(call: GraphCall, forward: bool) -> bool:
+    """Returns whether the kernels of tiles, which multiply on Tensor Cores, compute a pass.
 
-    They take dot products and additive scores without any other term, and heads that fill at least half of
-    what a warp takes.
+    They take dot products and additive scores without any other term, and forward additive scores alone.
     """
     a, storage = call.arrays, call.operand.precision.storage
     assert a.v is not None
-    width, heads = a.v.shape[2], call.heads
-    at_once = _native.graph_tile_heads(width)
-    if at_once == 0 or -(-heads // at_once) * at_once > 2 * heads:
+    width = a.v.shape[2]
+    if _native.graph_tile_heads(width) == 0:
         return False
     if storage.itemsize != 2 or a.v.dtype not in (storage, torch.float32):
         return False
-    if call.score == "gatv2" or (call.score == "dot" and a.q is not None and a.q.shape[2] != width):
+    if call.score == "gatv2" or (call.score == "dot" and (forward or a.q is None or a.q.shape[2] != width)):
         return False
     has_terms = any(x is not None for x in (a.bias, a.features, a.gate, a.mapped))
     is_plain = call.normalize and call.clamp == 0 and not call.is_causal and call.seed is None
     return is_plain and not has_terms and describe_device(call.operand.device).capability >= (8, 0)
+
+
+def _tiles_are_faster(call: GraphCall, forward: bool) -> bool:
+    """Returns whether a pass over tiles is faster than one edge by edge, by measurements on an H200.
+
+    It is where a warp takes all heads at once, and they are more than half of what it takes; forward in heads
+    of 16 features or more (docs/performance.md).
+    """
+    assert call.arrays.v is not None
+    width = call.arrays.v.shape[2]
+    at_once = _native.graph_tile_heads(width)
+    return at_once < 2 * call.heads <= 2 * at_once and (not forward or width >= 16)
+
+
+def _takes_tiles(call: GraphCall, forward: bool) -> bool:
+    return _can_take_tiles(call, forward) and _tiles_are_faster(call, forward)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +164,7 @@ def forward(call: GraphCall) -> Result:
         mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
     lse = torch.empty(rows, heads, dtype=torch.float32, device=v.device)
     result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, lse)
-    kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call)
+    kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call, True)
     with gpu.current(v.device):
         call = _laid_out(call)
         of = _Rows.of(kernels, call, tiles)
@@ -308,7 +322,7 @@ def backward(
     if not _fits(call):
         return chain.backward(call, grad_out, grad_mapped, grad_weights, needs)
     given, storage, inner = call.arrays, call.operand.precision.storage, None
-    tiles = grad_weights is None and _takes_tiles(call)
+    tiles = grad_weights is None and _takes_tiles(call, False)
     with path().current(grad_out.device):
         call = _laid_out(call)
         aligned, aligned_mapped = _aligned(grad_out, storage), _aligned(grad_mapped, storage)

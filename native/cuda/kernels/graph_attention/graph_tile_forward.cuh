@@ -8,15 +8,16 @@
 
 namespace gnnsparse::cuda {
 
-template <class OfTile, Score S>
+// Of additive scores: the kernels that go edge by edge are faster for dot products.
+template <class OfTile>
 class TileForward {
  public:
   using Tile = OfTile;
-  using Scores = TileScores<Tile, S>;
+  using Scores = TileScores<Tile, Score::kAdditive>;
   using Stage =
       TileStage<Tile, Scores::kTiles, Scores::kAdditive, Scores::kRowVectors, Scores::kRowNumbers>;
   static constexpr int kStages = 2;  // steps that are on their way
-  static constexpr int kBlocks = Scores::kAdditive ? 4 : 3;
+  static constexpr int kBlocks = 4;
   static constexpr bool kMaps = false;
 
   __device__ TileForward(const GraphLaunch& p, const TileLane<Tile>& lane)
@@ -129,9 +130,11 @@ template <Precision P>
 void GraphTileForwardUnit<P>::run(const GraphAttentionPass& pass, Stream stream) {
   const GraphLaunch p(pass, kPerVector<P>);
   const char* call = "graph_attention";
-  with_tile(p, [&](auto score, auto width) {
-    launch_tiles<TileForward<GraphTile<P, width>, score>>(p, call, stream);
-  });
+  if (p.problem.score != Score::kAdditive) {
+    throw std::invalid_argument("score: the forward pass over tiles takes additive scores alone");
+  }
+  with_tile_width(
+      p, [&](auto width) { launch_tiles<TileForward<GraphTile<P, width>>>(p, call, stream); });
   combine_graph_rows<P, false>(p, call, stream);
 }
 

@@ -137,27 +137,35 @@ void launch_tiles(const GraphLaunch& p, const char* call, Stream stream) {
                 kGraphThreads, kBytes, stream, p);
 }
 
-// Calls run(score, width), as compile-time constants, with the score and the features of a head.
+// Calls run(width), as a compile-time constant, with the features of a head.
+template <class Run>
+void with_tile_width(const GraphLaunch& p, const Run& run) {
+  switch (p.problem.base.dv) {
+    case 8:
+      return run(std::integral_constant<int, 8>());
+    case 16:
+      return run(std::integral_constant<int, 16>());
+    case 32:
+      return run(std::integral_constant<int, 32>());
+    case 64:
+      return run(std::integral_constant<int, 64>());
+    default:
+      throw std::invalid_argument("d: there are no tiles of heads of such a width");
+  }
+}
+
+// The same with the score: run(score, width).
 template <class Run>
 void with_tile(const GraphLaunch& p, const Run& run) {
-  using std::integral_constant;
-  const auto of = [&](auto score) {
-    switch (p.problem.base.dv) {
-      case 8:
-        return run(score, integral_constant<int, 8>());
-      case 16:
-        return run(score, integral_constant<int, 16>());
-      case 32:
-        return run(score, integral_constant<int, 32>());
-      case 64:
-        return run(score, integral_constant<int, 64>());
-      default:
-        throw std::invalid_argument("d: there are no tiles of heads of such a width");
-    }
-  };
-  if (p.problem.score == Score::kDot) return of(integral_constant<Score, Score::kDot>());
-  if (p.problem.score == Score::kAdditive) return of(integral_constant<Score, Score::kAdditive>());
-  throw std::invalid_argument("score: there are no tiles for it");
+  const auto of = [&](auto score) { with_tile_width(p, [&](auto width) { run(score, width); }); };
+  switch (p.problem.score) {
+    case Score::kDot:
+      return of(std::integral_constant<Score, Score::kDot>());
+    case Score::kAdditive:
+      return of(std::integral_constant<Score, Score::kAdditive>());
+    case Score::kGatv2:
+      throw std::invalid_argument("score: there are no tiles for gatv2");
+  }
 }
 
 }  // namespace gnnsparse::cuda
