@@ -18,9 +18,14 @@ from hypothesis import strategies as st
 from gnnsparse.interop.dgl import accelerate, report, restore
 from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
 from tests.dgl_graphs import dgl_or_skip, homogeneous, multigraph
+from tests.helpers import ROUNDING
 
 dgl = dgl_or_skip()
 import dgl.nn.pytorch as dnn  # noqa: E402
+
+#: A layer rounds about 16 times from its input to a gradient. Gradients of attention vectors are sums over
+#: all edges, few numbers, in which these may cancel in DGL's run and not in ours.
+FLOOR = 16 * ROUNDING["fp32"]
 
 
 def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call: Callable[..., Any]) -> None:
@@ -44,9 +49,28 @@ def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call
     rows = report(ours).accelerated
     assert rows
     assert all(row.reason == "" for row in rows), str(report(ours))
-    assert_all_accurate(got, plain, exact)
+    scales: list[torch.Tensor | None] = [None] * len(got)
+    if isinstance(layer, dnn.AGNNConv):
+        scales[-1] = beta_scale(layer.beta.item(), graph, inputs)
+    assert_all_accurate(got, plain, exact, floor=FLOOR, scales=scales)
     for again, first in zip(run(ours, inputs), got, strict=True):
         assert torch.equal(again, first)
+
+
+def beta_scale(beta: float, graph: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """How large the terms of an AGNNConv's gradient of beta are, [1], which is a sum over all edges."""
+    source, target = (ends.long() for ends in graph.edges())
+    x, y = inputs[0].double(), inputs[-1][: graph.num_dst_nodes()].double()
+    counts = torch.zeros(len(y), len(x)).index_put_((target, source), torch.ones(1), accumulate=True).double()
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).double()
+    cosine = torch.nn.functional.normalize(y) @ torch.nn.functional.normalize(x).T
+    p = (beta * cosine + counts.log()).softmax(1).nan_to_num()
+    return (p * (probe @ x.T) * cosine).norm().reshape(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded_sampling() -> None:
+    dgl.seed(0)
 
 
 def layers() -> Iterator[Any]:
@@ -125,7 +149,11 @@ def test_weights_of_edges_get_gradients(layer: torch.nn.Module, width: int, colu
 def test_the_weights_of_attention(kind: Any) -> None:
     layer, graph = kind(5, 4, 3, allow_zero_in_degree=True), homogeneous(dgl, 30, 90)
     x = torch.randn(30, 5)
-    compare(layer, graph, [x], lambda module, g, x: module(g, x, get_attention=True)[1])
+
+    def both(module: torch.nn.Module, g: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part.flatten() for part in module(g, x, get_attention=True)])
+
+    compare(layer, graph, [x], both)
     out, weights = accelerate(layer)(graph, x, get_attention=True)
     assert weights.shape == (graph.num_edges(), 3, 1)
     assert torch.equal(out, layer(graph, x))
@@ -193,7 +221,7 @@ def test_the_dtype_of_features_decides_the_precision(dtype: torch.dtype) -> None
     assert got.dtype == torch.result_type(layer.eps, x.to(dtype))
     exact = matrix.double() @ x.to(dtype).double() + x.to(dtype).double()
     assert (got.double() - exact).norm() <= 4 * torch.finfo(dtype).eps * exact.norm()
-    operand = next(iter(layer.gnnsparse_options.structure._made.values())).operand
+    operand = list(layer.gnnsparse_options.structure._made.values())[-1].operand
     assert operand.precision.storage == dtype
 
 
@@ -285,8 +313,9 @@ def test_what_is_not_covered_is_dgl_s(name: str) -> None:
 
 def test_wrong_features_are_dgl_s_error() -> None:
     layer, graph = accelerate(dnn.GraphConv(5, 4)), homogeneous(dgl, 30, 90)
-    with pytest.raises(dgl.DGLError):
+    with pytest.raises(RuntimeError, match="must match the size"):
         layer(graph, torch.randn(29, 5))
+    assert "another number of nodes" in str(report(layer))
     with pytest.raises(TypeError):
         layer(graph)
 

@@ -72,13 +72,13 @@ def _relation(graph: Any, etype: Any) -> tuple[str, str, str]:
     if etype is None:
         if len(relations) != 1:
             bad_value("etype", f"got None; accepted: {_shown(relations)}")
-        return tuple(relations[0])  # type: ignore[return-value]
+        return tuple(relations[0])
     if not isinstance(etype, (str, tuple)):
         bad_type("etype", etype, "the name of an edge type, a triple of names, or None")
     found = [name for name in relations if etype in (name, name[1])]
     if len(found) != 1:
         bad_value("etype", f"got {etype!r}; accepted: {_shown(relations)}")
-    return tuple(found[0])  # type: ignore[return-value]
+    return tuple(found[0])
 
 
 def _shown(relations: Any) -> str:

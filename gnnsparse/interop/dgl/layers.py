@@ -10,11 +10,11 @@ import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, is_dgl_graph, structure_of
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
-from gnnsparse.nn.edges import Edges, EdgeRecipe, attend
+from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 
-__all__ = ["LAYERS", "Held", "Layer", "LeftToDgl", "OPTIONS", "problem_of"]
+__all__ = ["LAYERS", "OPTIONS", "Held", "Layer", "LeftToDgl", "problem_of"]
 
 #: Where a layer on our kernels keeps its options, an attribute of the module that is no part of its state.
 OPTIONS = "gnnsparse_options"
@@ -180,11 +180,7 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
         raise LeftToDgl("features of sources and of targets that differ in number")
     reduce = {"mean": "mean", "gcn": "sum", "pool": "max"}[kind]
     neighbours = call.neighbours(reduce, edge_weight, call.sources)
-    sources = layer.feat_drop(call.sources)
-    if call.is_pair:
-        targets = layer.feat_drop(call.targets)
-    else:
-        targets = sources[: call.count]
+    sources, targets = _dropped(layer, call)
     first = kind != "pool" and layer._in_src_feats > layer._out_feats
     if kind == "pool":
         found = neighbours.of(torch.relu(layer.fc_pool(sources)))
@@ -262,9 +258,7 @@ def _finished(layer: Any, y: torch.Tensor, targets: torch.Tensor) -> torch.Tenso
     return activation(y) if activation else y
 
 
-def _gat_conv(
-    layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False
-) -> Any:
+def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
     call = _call(layer, graph, feat)
     _check_attention(call, layer)
     if edge_weight is not None:

@@ -124,7 +124,7 @@ def restore(model: _Model) -> _Model:
         bad_type("model", model, "a torch.nn.Module")
     for module in model.modules():
         if module.__dict__.pop(OPTIONS, None) is not None:
-            module.__class__ = type(module).__base__
+            module.__class__ = type(module).__bases__[0]
     return model
 
 
@@ -150,7 +150,9 @@ def _is_known(kind: type) -> bool:
 def _row(name: str, module: Any) -> ReportRow | None:
     kind = type(module)
     if OPTIONS in module.__dict__:
-        return ReportRow(name, kind.__name__, LAYERS[kind.__name__].runs_on, module.__dict__[OPTIONS].reason or "")
+        return ReportRow(
+            name, kind.__name__, LAYERS[kind.__name__].runs_on, module.__dict__[OPTIONS].reason or ""
+        )
     base = next((base for base in kind.__mro__ if base.__module__.startswith(_CONVS)), None)
     if base is None:
         return None
