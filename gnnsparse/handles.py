@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any
 
-__all__ = ["find", "register"]
+__all__ = ["find", "held", "register"]
 
 _held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
@@ -22,7 +22,7 @@ def register(operand: Any, wanted: int | None = None) -> int:
     Args:
         operand: an object, to which a weak reference is kept.
         wanted: the handle that the operand had in the process that pickled it. It gets it back unless
-            another operand has it, the one that was pickled.
+            another operand has it, which is the same one on another device.
     """
     with _lock:
         handle = secrets.randbits(63) if wanted is None else wanted
@@ -30,6 +30,11 @@ def register(operand: Any, wanted: int | None = None) -> int:
             handle = secrets.randbits(63)
         _held[handle] = operand
     return handle
+
+
+def held(handle: int | None) -> Any:
+    """Returns the operand of a handle, or None if there is none in this process."""
+    return None if handle is None else _held.get(handle)
 
 
 def find(handle: int) -> Any:

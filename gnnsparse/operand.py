@@ -87,8 +87,8 @@ class SparseOperand(Exported):
                 prepared = with_auto_format(prepared, precision)
         return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans))
 
-    # An operand is immutable: copies of a model share it. Unpickling makes a new one, which takes the handle
-    # along into another process, so that a program that was traced with the operand runs there.
+    # An operand is immutable: copies of a model share it. Where it does not exist, unpickling makes it with
+    # its handle, so that a program that was traced with it runs in another process.
     def __copy__(self) -> SparseOperand:
         return self
 
@@ -466,6 +466,9 @@ def _restore(
     which: int,
     had: tuple[int, int] | tuple[None, None] = (None, None),
 ) -> SparseOperand:
+    known: SparseOperand | None = handles.held(had[which])
+    if known is not None and known.device == prepared.forward.csr.device:
+        return known
     operand = SparseOperand(OperandCore(prepared, precision, auto_format, cache_hit, plans), had=had)
     return operand if which == 0 else operand.T
 

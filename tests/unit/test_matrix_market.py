@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, SparseOperand
+from gnnsparse import SparseGraph, SparseOperand, handles
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, PRECISIONS
@@ -88,10 +89,36 @@ def test_an_operand_gives_the_same_bits(
     ends = torch.randint(0, 30, (2, 200))  # with repeats
     a = gnnsparse.prepare(ends, num_nodes=30, precision=precision, cache=False, **options)
     for of in (a, a.T):
-        found = way(of, tmp_path / "operand.pt")
-        assert all(torch.equal(got, right) for got, right in zip(results(found), results(of), strict=True))
+        with contextlib.nullcontext() if way is by_copy else forgotten():
+            found = way(of, tmp_path / "operand.pt")
+            got = results(found)
+        assert (found is of) == (way is by_copy)
+        assert all(torch.equal(mine, right) for mine, right in zip(got, results(of), strict=True))
         assert (found.precision, found.normalization) == (of.precision, of.normalization)
         assert (found.num_edges, found.added_loops) == (of.num_edges, of.added_loops)
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+    """No operand is known in here, as in another process."""
+    known = dict(handles._held)
+    handles._held.clear()
+    try:
+        yield
+    finally:
+        handles._held.update(known)
+
+
+def test_an_operand_that_exists_is_not_made_again() -> None:
+    a = gnnsparse.prepare(random_graph(9, 9, 0.3), cache=False)
+    found, transposed = pickle.loads(pickle.dumps((a, a.T)))
+    assert found is a
+    assert transposed is a.T
+    handle, content = a.handle, pickle.dumps(a)
+    del a, found, transposed
+    again = pickle.loads(content)
+    assert again.handle == handle
+    assert pickle.loads(content) is again
 
 
 @pytest.mark.parametrize("way", WAYS)
