@@ -119,6 +119,7 @@ def test_a_bipartite_graph(layer: torch.nn.Module, width: int) -> None:
     call = lambda module, g, x, y: module(g, (x, y))  # noqa: E731
     if isinstance(layer, dnn.GraphConv):  # it has no use for the features of targets
         compare(layer, graph, inputs[:1], lambda module, g, x: module(g, (x, inputs[1].to(x))))
+        compare(layer, graph, inputs[:1], lambda module, g, x: module(g, x))
     else:
         compare(layer, graph, inputs, call)
 
@@ -316,6 +317,8 @@ def test_wrong_features_are_dgl_s_error() -> None:
     with pytest.raises(RuntimeError, match="must match the size"):
         layer(graph, torch.randn(29, 5))
     assert "another number of nodes" in str(report(layer))
+    with pytest.raises(ValueError, match="values to unpack"):
+        layer(graph, (torch.randn(30, 5),) * 3)
     with pytest.raises(TypeError):
         layer(graph)
 

@@ -124,21 +124,32 @@ class _Neighbourhood:
         return spmm(self.made.operand, x, values, reduce="max" if self.reduce == "max" else "sum")
 
 
-def _call(layer: torch.nn.Module, graph: Any, feat: Any) -> _Call:
-    """Checks the arguments that all layers have; raises LeftToDgl unless our kernels take them."""
+def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> _Call:
+    """Checks the arguments that all layers have; raises LeftToDgl unless our kernels take them.
+
+    Args:
+        layer: the layer.
+        graph, feat: the arguments.
+        needs_targets: whether the layer uses the features of targets; else those of sources stand for them.
+    """
     held: Held = layer.__dict__[OPTIONS]
     if not is_dgl_graph(graph) or len(graph.canonical_etypes) != 1:
         raise LeftToDgl("a graph that has not one relation")
     is_pair = isinstance(feat, tuple)
-    given = feat if is_pair else (feat,)
+    given: tuple[Any, ...] = feat if is_pair else (feat,)
+    if is_pair and len(given) != 2:
+        raise LeftToDgl("a tuple that is no pair of features")
     for x in given:
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in _PRECISIONS:
             raise LeftToDgl("features that are no float32, float16 or bfloat16 tensors")
         if x.dim() != 2 or x.device != graph.device:
             raise LeftToDgl("features that are not [nodes, features] on the device of the graph")
     held.structure = structure = structure_of(graph)
-    sources, targets = feat if is_pair else (feat, feat[: structure.size[1]] if graph.is_block else feat)
-    if len(given) > 2 or (sources.shape[0], targets.shape[0]) != structure.size:
+    sources = targets = given[0]
+    if needs_targets:
+        targets = given[1] if is_pair else sources[: structure.size[1]] if graph.is_block else sources
+    counts = sources.shape[0], targets.shape[0] if needs_targets else structure.size[1]
+    if counts != structure.size:
         raise LeftToDgl("features of another number of nodes than the graph has")
     return _Call(held, structure, sources, targets, is_pair)
 
@@ -146,7 +157,7 @@ def _call(layer: torch.nn.Module, graph: Any, feat: Any) -> _Call:
 def _graph_conv(
     layer: Any, graph: Any, feat: Any, weight: Any = None, edge_weight: Any = None
 ) -> torch.Tensor:
-    call = _call(layer, graph, feat)
+    call = _call(layer, graph, feat, needs_targets=False)
     call.check_targets(layer)
     if weight is not None and layer.weight is not None:
         raise LeftToDgl("two weights")
