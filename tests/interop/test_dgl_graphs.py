@@ -214,3 +214,17 @@ def test_an_installation_without_dgl_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install --no-deps dgl==2\.1\.0"):
         import_dgl()
+
+
+def test_what_dgl_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "dgl"}
+    for name in before:
+        monkeypatch.delitem(sys.modules, name)
+
+    def fails(name: str) -> None:
+        raise OSError("libdgl.so: cannot open shared object file")
+
+    monkeypatch.setattr("importlib.import_module", fails)
+    with pytest.raises(ImportError, match=r"DGL can't be imported \(libdgl\.so.*pip install --no-deps"):
+        import_dgl()
+    assert not any(name.startswith("dgl.") for name in sys.modules)  # no stub is left

@@ -15,10 +15,7 @@ import torch
 
 __all__ = ["import_dgl"]
 
-_INSTALL = (
-    "pip install --no-deps dgl==2.1.0, and pip install networkx numpy pandas psutil requests scipy tqdm, "
-    "which it imports (Python 3.8 to 3.12)"
-)
+_INSTALL = "pip install --no-deps dgl==2.1.0 (Python 3.8 to 3.12), after pip install 'gnnsparse[dgl]'"
 #: The modules of graphbolt that the rest of DGL imports.
 _GRAPHBOLT = ("", ".base", ".impl", ".internal", ".utils")
 
@@ -53,10 +50,10 @@ def import_dgl() -> ModuleType:
         The module `dgl`.
 
     Raises:
-        ImportError: DGL is not installed, or lacks a package that it imports.
+        ImportError: DGL is not installed, or lacks a package or a library that it imports.
     """
-    if "dgl" in sys.modules:
-        return sys.modules["dgl"]
+    if (known := sys.modules.get("dgl")) is not None:
+        return known
     found = importlib.util.find_spec("dgl")
     if found is None:
         raise ImportError(f"DGL is not installed: {_INSTALL}")
@@ -66,7 +63,7 @@ def import_dgl() -> ModuleType:
     sys.modules.update(stubs)
     try:
         return importlib.import_module("dgl")
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a library can't be loaded
         for name in stubs:
             sys.modules.pop(name, None)
         raise ImportError(f"DGL can't be imported ({error}); it is installed by {_INSTALL}") from error
