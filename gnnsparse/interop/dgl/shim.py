@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from gnnsparse.data.sources import no_update_check
+
 __all__ = ["import_dgl"]
 
 _INSTALL = "pip install --no-deps dgl==2.1.0 (Python 3.8 to 3.12), after pip install 'gnnsparse[dgl]'"
@@ -62,7 +64,8 @@ def import_dgl() -> ModuleType:
     stubs = {name: _Absent(name, "Stands for a module of DGL's graphbolt.") for name in names}
     sys.modules.update(stubs)
     try:
-        return importlib.import_module("dgl")
+        with no_update_check():  # DGL imports ogb if it is installed
+            return importlib.import_module("dgl")
     except (ImportError, OSError) as error:  # OSError: a library can't be loaded
         for name in stubs:
             sys.modules.pop(name, None)
