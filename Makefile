@@ -13,6 +13,8 @@ JOBS ?= 2
 WHEEL_CUDA ?= on
 # For how long make fuzz runs.
 SECONDS ?= 60
+# For the tests of gnnsparse.interop.dgl. Its dependencies would replace torch; the extra "dgl" has those it imports.
+DGL ?= dgl==2.1.0; python_version < "3.13" and sys_platform == "linux" and platform_machine == "x86_64"
 
 bin := $(VENV)/bin
 native := $(shell find native -type f)
@@ -110,6 +112,7 @@ $(VENV)/.train $(VENV)/.dev: pyproject.toml $(native)
 	$(MAKE) --no-print-directory --jobs=2 $(VENV)/.torch $(VENV)/.native
 	$(bin)/pip install --quiet --no-build-isolation --editable \
 	  ".[train$(if $(filter %.dev,$@),$(comma)dev)]"
+	$(if $(filter %.dev,$@),$(bin)/pip install --quiet --no-deps '$(DGL)')
 	touch $(if $(filter %.dev,$@),$(VENV)/.train) $@
 
 clean:

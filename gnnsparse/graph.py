@@ -12,6 +12,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.csr import Csr, coo_to_csr, send_by_value
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of, shown
+from gnnsparse.exports import Exported
 from gnnsparse.hashing import fingerprint
 from gnnsparse.transforms import runs_outside, unwrapped
 
@@ -204,7 +205,7 @@ def _merge(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> to
 
 
 @dataclass(frozen=True, eq=False)
-class SparseGraph:
+class SparseGraph(Exported):
     """A sparse matrix in canonical CSR form: ascending columns in each row, no repeats.
 
     As a graph, A[i, j] is the edge from node j to node i, so that `A @ x` sums over in-neighbours.
@@ -273,14 +274,8 @@ class SparseGraph:
         moved = [None if t is None else t.to(device) for t in (self.values, self.nnz_index_of_edge)]
         return SparseGraph(self.csr.to(device), *moved)
 
-    def to_scipy(self) -> Any:
-        """Returns the matrix as a scipy.sparse.csr_array of float32."""
-        import scipy.sparse
-
-        values = np.ones(self.nnz, np.float32) if self.values is None else self.values.numpy(force=True)
-        host = self.csr.to(torch.device("cpu"))
-        arrays = (values, host.indices.numpy(), host.indptr.numpy())
-        return scipy.sparse.csr_array(arrays, shape=(self.num_rows, self.num_cols))
+    def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
+        return self.csr, self.values
 
     @classmethod
     def _from_coo(

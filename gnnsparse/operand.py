@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import operator
-import secrets
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gnnsparse.csr import send_by_value
+from gnnsparse import handles
+from gnnsparse.csr import Csr, send_by_value
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.exports import Exported
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.operand_core import OperandCore, move, with_auto_format
 from gnnsparse.operand_core import tune as tune_product
@@ -24,8 +25,6 @@ from gnnsparse.transforms import outside
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of"]
 
-_operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()
-
 
 def operand_of(handle: int) -> SparseOperand:
     """Returns the operand of a handle, the integer that custom ops carry in its place.
@@ -33,42 +32,31 @@ def operand_of(handle: int) -> SparseOperand:
     Raises:
         RuntimeError: the operand no longer exists, or is one of another process.
     """
-    try:
-        return _operands[handle]
-    except KeyError:
-        raise RuntimeError(
-            f"operand {handle} no longer exists, or was made in another process; keep a reference to it, and "
-            "trace a function in the process that runs it"
-        ) from None
+    found: SparseOperand = handles.find(handle)
+    return found
 
 
-def _new_handle() -> int:
-    """Returns a number that no operand has, here or in another process.
-
-    A saved program may carry a handle into another process. There it must not stand for another operand,
-    which handles counted from 0 would do.
-    """
-    while (handle := secrets.randbits(63)) in _operands:
-        pass
-    return handle
-
-
-class SparseOperand:
+class SparseOperand(Exported):
     """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`, `attention`.
 
     Made by `gnnsparse.prepare`; immutable. Edge values of an operand, which `sddmm` writes and `spmm` reads,
     are in the operand's own order; `to_coo_order` and `from_coo_order` convert.
     """
 
-    def __init__(self, core: OperandCore, which: int = 0, partner: SparseOperand | None = None) -> None:
+    def __init__(
+        self,
+        core: OperandCore,
+        which: int = 0,
+        partner: SparseOperand | None = None,
+        had: tuple[int, int] | tuple[None, None] = (None, None),
+    ) -> None:
         self._core = core
         self._which = which
         self._kernels = core.caches[which]
-        self._handle = _new_handle()
-        _operands[self._handle] = self
+        self._handle = handles.register(self, had[which])
         # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
         # a weak one to A, so that the pair is freed with A.
-        self._transpose = SparseOperand(core, 1 - which, self) if partner is None else None
+        self._transpose = SparseOperand(core, 1 - which, self, had) if partner is None else None
         self._partner = None if partner is None else weakref.ref(partner)
 
     @classmethod
@@ -99,7 +87,8 @@ class SparseOperand:
                 prepared = with_auto_format(prepared, precision)
         return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans))
 
-    # An operand is immutable: copies of a model share it. Unpickling makes a new one.
+    # An operand is immutable: copies of a model share it. Where it does not exist, unpickling makes it with
+    # its handle, so that a program that was traced with it runs in another process.
     def __copy__(self) -> SparseOperand:
         return self
 
@@ -109,7 +98,8 @@ class SparseOperand:
     def __reduce__(self) -> Any:
         core = self._core
         state = core.prepared, core.precision, core.auto_format, core.cache_hit, core.plans
-        return _restore, (*state, self._which)
+        pair = (self, self.T)[:: -1 if self._which else 1]
+        return _restore, (*state, self._which, tuple(operand.handle for operand in pair))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -211,6 +201,15 @@ class SparseOperand:
         """
         self._check_edges("values", values, self.nnz)
         return values.index_select(0, self.transpose_map)
+
+    def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
+        """Returns the matrix in the order of its rows, and its weights, rounded to the precision."""
+        csr, weights, ids = self._kernels.csr, self._kernels.own_weights, self._kernels.row_ids
+        weights = None if weights is None else weights.float()
+        if ids is None:
+            return csr, weights
+        csr, source = csr.permute_rows(torch.argsort(ids))
+        return csr, None if weights is None else weights[source.long()]
 
     def indices(self) -> torch.Tensor:
         """Returns (row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
@@ -465,8 +464,12 @@ def _restore(
     cache_hit: bool,
     plans: PlanStore | None,
     which: int,
+    had: tuple[int, int] | tuple[None, None] = (None, None),
 ) -> SparseOperand:
-    operand = SparseOperand(OperandCore(prepared, precision, auto_format, cache_hit, plans))
+    known: SparseOperand | None = handles.held(had[which])
+    if known is not None and known.device == prepared.forward.csr.device:
+        return known
+    operand = SparseOperand(OperandCore(prepared, precision, auto_format, cache_hit, plans), had=had)
     return operand if which == 0 else operand.T
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.raw import RawNodes
 
-__all__ = ["SOURCES", "Source", "download_source", "import_downloader"]
+__all__ = ["SOURCES", "Source", "download_source", "import_downloader", "no_update_check"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def import_downloader(source: Source) -> Any:
 
 
 def _ogb_downloader(source: Source) -> Any:
-    with _no_update_check():
+    with no_update_check():
         ogb = import_optional("ogb.nodeproppred", source.name)
     url = import_optional("ogb.utils.url", source.name)
 
@@ -84,7 +84,7 @@ def _ogb_downloader(source: Source) -> Any:
 
 
 @contextlib.contextmanager
-def _no_update_check() -> Iterator[None]:
+def no_update_check() -> Iterator[None]:
     """Hides the package `outdated`, by which ogb looks for a newer release of itself when it is imported.
 
     It asks the network in threads without a time limit, for which a process behind a firewall would wait.

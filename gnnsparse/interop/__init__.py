@@ -1,1 +1,4 @@
-"""Models of other packages on the kernels of this one. Each module here needs its package when it is used."""
+"""Other packages: their graphs and matrices in ours, and their models on our kernels.
+
+Each module needs its package when it is used, and not before.
+"""

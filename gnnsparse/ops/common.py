@@ -139,19 +139,8 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
     """Returns whether a native kernel can read the memory of all tensors now.
 
     False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
-
-    Raises:
-        RuntimeError: torch.export traces.
     """
     if torch.compiler.is_compiling():
-        # The flag, because torch.compile takes is_exporting() for True in some versions. torch 2.6 has none;
-        # there a program fails when another process runs it, since that lacks the operand.
-        if getattr(torch.compiler, "_is_exporting_flag", False):
-            raise RuntimeError(
-                "torch.export can't export operations of gnnsparse: a program would carry the number of an "
-                "operand, which only this process knows; accepted: torch.compile, or saving the model's "
-                "state_dict and preparing the graph again"
-            )
         return False
     for t in tensors:  # noqa: SIM110  (`all` takes several times as long)
         if t is not None and type(t) not in _PLAIN:

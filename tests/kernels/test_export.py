@@ -1,4 +1,4 @@
-"""Saved programs of torch.export: none can run on an operand that happens to have the right number."""
+"""Programs of torch.export and AOTInductor run here, and elsewhere with the pickled operand alone."""
 
 from __future__ import annotations
 
@@ -35,25 +35,109 @@ def operand() -> SparseOperand:
     return make(random_graph(20, 20, 0.2, seed=1), "cpu")
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.compiler, "_is_exporting_flag"), reason="this torch can't tell an export"
-)
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name", ["spmm", "sddmm", "edge_softmax", "attention", "layer"])
-def test_export_is_refused(operand: SparseOperand, name: str, strict: bool) -> None:
-    x, conv = torch.randn(20, 8), GCNConv(8, 4, normalize=False)
-    functions: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
-        "spmm": (lambda x: operand @ x, x),
-        "sddmm": (lambda x: gnnsparse.sddmm(operand, x, x), x),
-        "edge_softmax": (lambda v: gnnsparse.edge_softmax(operand, v), torch.randn(operand.nnz)),
-        "attention": (lambda x: gnnsparse.attention(operand, x, x, x), x),
-        "layer": (lambda x: conv(x, operand), x),
+def functions(operand: SparseOperand) -> dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]:
+    x, heads = torch.randn(20, 8), torch.randn(20, 2, 4)
+    return {
+        "spmm": (lambda x: operand @ x, (x,)),
+        "transposed": (lambda x: operand.T @ x, (x,)),
+        "values": (lambda x, v: gnnsparse.spmm(operand, x, v), (x, torch.randn(operand.nnz))),
+        "maximum": (lambda x: gnnsparse.spmm(operand, x, reduce="max"), (x,)),
+        "sddmm": (lambda x: gnnsparse.sddmm(operand, x, x), (x,)),
+        "edge_softmax": (lambda v: gnnsparse.edge_softmax(operand, v), (torch.randn(operand.nnz),)),
+        "attention": (lambda x: gnnsparse.attention(operand, x, x, x), (x,)),
+        "graph_attention": (lambda q: gnnsparse.graph_attention(operand, q, q, q, score="cosine"), (heads,)),
     }
-    function, argument = functions[name]
-    # A strict export is traced by torch.compile, which puts the message into one of its own.
-    kind: Any = torch._dynamo.exc.Unsupported if strict else RuntimeError
-    with pytest.raises(kind, match=r"torch\.export can't export operations of gnnsparse"):
-        torch.export.export(Calls(function), (argument,), strict=strict)
+
+
+NAMES = ("spmm", "transposed", "values", "maximum", "sddmm", "edge_softmax", "attention", "graph_attention")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exported_program_gives_the_same_bits(operand: SparseOperand, name: str, strict: bool) -> None:
+    function, arguments = functions(operand)[name]
+    with torch.no_grad():
+        program = torch.export.export(Calls(function), arguments, strict=strict)
+        assert torch.equal(program.module()(*arguments), function(*arguments))
+
+
+class Model(torch.nn.Module):
+    """Two layers that hold their graph."""
+
+    def __init__(self, operand: SparseOperand) -> None:
+        super().__init__()
+        self.first, self.last = GCNConv(8, 16, normalize=False), GCNConv(16, 4, normalize=False)
+        self.operand = operand
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x, self.operand).relu(), self.operand)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_is_exported(operand: SparseOperand, strict: bool) -> None:
+    model, x = Model(operand), torch.randn(20, 8)
+    program = torch.export.export(model, (x,), strict=strict)
+    assert torch.equal(program.module()(x), model(x))
+    assert program.state_dict.keys() == model.state_dict().keys()
+
+
+def test_a_compiled_package_gives_the_same_bits(operand: SparseOperand, tmp_path: Path) -> None:
+    model, x = Calls(lambda x: gnnsparse.attention(operand, operand @ x, x, x)), torch.randn(20, 8)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,))
+        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+        assert torch.equal(torch._inductor.aoti_load_package(package)(x), model(x))
+        torch.save((operand, x, model(x)), tmp_path / "operand.pt")
+    run_elsewhere(
+        f"""
+found = torch._inductor.aoti_load_package({package!r})(x)
+assert torch.equal(found, right)
+""",
+        tmp_path / "operand.pt",
+    )
+
+
+def test_a_program_runs_elsewhere_with_the_pickled_operand(operand: SparseOperand, tmp_path: Path) -> None:
+    x = torch.randn(20, 8)
+    program = torch.export.export(Calls(lambda x: operand @ (operand.T @ x)), (x,))
+    torch.export.save(program, tmp_path / "program.pt2")
+    torch.save((operand, x, operand @ (operand.T @ x)), tmp_path / "operand.pt")
+    run_elsewhere(
+        f"""
+program = torch.export.load({str(tmp_path / "program.pt2")!r}).module()
+assert torch.equal(program(x), right)
+again = torch.load({str(tmp_path / "operand.pt")!r}, weights_only=False)[0]
+assert again is operand
+del operand, again
+try:
+    program(x)
+except RuntimeError as error:
+    assert "no longer exists" in str(error)
+else:
+    assert False
+""",
+        tmp_path / "operand.pt",
+    )
+
+
+def test_a_pickled_transpose_keeps_its_handle(operand: SparseOperand, tmp_path: Path) -> None:
+    x = torch.randn(20, 8)
+    torch.export.save(torch.export.export(Calls(lambda x: operand.T @ x), (x,)), tmp_path / "program.pt2")
+    torch.save((operand.T, x, operand.T @ x), tmp_path / "operand.pt")
+    code = f"assert torch.equal(torch.export.load({str(tmp_path / 'program.pt2')!r}).module()(x), right)"
+    run_elsewhere(code, tmp_path / "operand.pt")
+
+
+def run_elsewhere(code: str, saved: Path) -> None:
+    """Runs code in another process, after `operand, x, right` have been loaded."""
+    start = f"""
+import torch, gnnsparse
+operand, x, right = torch.load({str(saved)!r}, weights_only=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", start + code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_handle_means_nothing_in_another_process(operand: SparseOperand, tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnnsparse.data import load_matrix
+from gnnsparse.testing import random_graph
 
 FORMS = [
     (layout, field, storage)
@@ -93,6 +96,24 @@ def test_garbled_files_are_refused(tmp_path: Path, case: str) -> None:
     (tmp_path / "bad.mtx").write_text(text)
     with pytest.raises(ValueError, match=rf"bad\.mtx: .*(?:{problem})"):
         load_matrix(tmp_path / "bad.mtx")
+
+
+@given(
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9)), seed=st.integers(0, 9), weighted=st.booleans(),
+    ending=st.sampled_from([".mtx", ".mtx.gz"]),
+)  # fmt: skip
+def test_what_scipy_writes_of_a_graph_is_that_graph(
+    tmp_path_factory: pytest.TempPathFactory, size: tuple[int, int], seed: int, weighted: bool, ending: str
+) -> None:
+    graph = random_graph(*size, 0.4, seed=seed, weighted=weighted)
+    path = tmp_path_factory.mktemp("m") / "m.mtx"
+    scipy.io.mmwrite(path, graph.to_scipy())
+    if ending == ".mtx.gz":
+        path.with_suffix(".mtx.gz").write_bytes(gzip.compress(path.read_bytes()))
+    found = load_matrix(path.with_suffix(ending))
+    assert found.csr.indptr.tolist() == graph.csr.indptr.tolist()
+    assert found.csr.indices.tolist() == graph.csr.indices.tolist()
+    assert found.to_dense().tolist() == graph.to_dense().tolist()
 
 
 def test_weights_of_a_pattern_are_left_out(tmp_path: Path) -> None:

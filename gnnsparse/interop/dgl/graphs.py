@@ -1,0 +1,190 @@
+"""DGL's graphs as ours: their edges, and the operands that layers make of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.graph import SparseGraph
+from gnnsparse.hashing import fingerprint
+from gnnsparse.nn.adjacency import Adjacency, Recipe
+from gnnsparse.transforms import outside
+
+__all__ = ["Structure", "edges_of_relation", "from_dgl", "is_dgl_graph", "structure_of"]
+
+
+def is_dgl_graph(graph: Any) -> bool:
+    """Returns whether an object is a DGLGraph or a DGLBlock, without an import of DGL."""
+    return any(kind.__module__ == "dgl.heterograph" for kind in type(graph).__mro__)
+
+
+def from_dgl(graph: Any, etype: Any = None, weight: str | None = None) -> SparseGraph:
+    """Makes a graph of a relation of a DGL graph: edge e goes from its source to its target.
+
+    Row i of the matrix holds the sources of the edges that arrive at node i, as DGL's `update_all` sums them.
+    Edges keep DGL's order, that of their numbers: features in `graph.edges[etype].data` go with the edges of
+    the result, as `prepare(..., values=)` and `SparseOperand.from_coo_order` take them.
+
+    Args:
+        graph: a DGLGraph, homogeneous, bipartite or with several relations, or a block of a sampler.
+        etype: the relation: the name of an edge type, or a triple (source type, edge type, target type).
+            None: the only one that the graph has.
+        weight: name of an edge feature with one number for each edge, which become the values; None: 1 each.
+            Repeated edges are merged, and their values summed.
+
+    Returns:
+        The matrix [targets, sources], on the device of the graph.
+
+    Raises:
+        TypeError: `graph` is no DGL graph, or an argument is of another type.
+        ValueError: `etype` is none of the graph's relations, or is None and there are several; the graph has
+            no such feature, or it is not one finite number for each edge.
+    """
+    if not is_dgl_graph(graph):
+        bad_type("graph", graph, "a DGLGraph")
+    relation = _relation(graph, etype)
+    values = None
+    if weight is not None:
+        values = _weights(graph.edges[relation].data, weight, graph.num_edges(relation))
+    edge_index, size = edges_of_relation(graph, relation)
+    return SparseGraph.from_edge_index(edge_index, size, values)
+
+
+def _weights(features: Any, name: Any, edges: int) -> torch.Tensor:
+    if not isinstance(name, str):
+        bad_type("weight", name, "the name of an edge feature, or None")
+    if name not in features:
+        bad_value("weight", f"got {name!r}; accepted: {', '.join(map(repr, features)) or 'None'}")
+    values: torch.Tensor = features[name]
+    if values.numel() != edges or values.dim() > 2:
+        bad_value("weight", f"{name!r} has shape {tuple(values.shape)}; accepted: one number for each edge")
+    return values.detach().reshape(edges)
+
+
+def _relation(graph: Any, etype: Any) -> tuple[str, str, str]:
+    """Returns the triple of a relation that `etype` names."""
+    relations = graph.canonical_etypes
+    if etype is None:
+        if len(relations) != 1:
+            bad_value("etype", f"got None; accepted: {_shown(relations)}")
+        return tuple(relations[0])
+    if not isinstance(etype, (str, tuple)):
+        bad_type("etype", etype, "the name of an edge type, a triple of names, or None")
+    found = [name for name in relations if etype in (name, name[1])]
+    if len(found) != 1:
+        bad_value("etype", f"got {etype!r}; accepted: {_shown(relations)}")
+    return tuple(found[0])
+
+
+def _shown(relations: Any) -> str:
+    return ", ".join(str(tuple(names)) for names in relations[:20]) or "none, the graph has no edge types"
+
+
+def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[int, int]]:
+    """Returns the edges of a relation in the order of their numbers, and the numbers of nodes.
+
+    Args:
+        graph: a DGL graph.
+        relation: the triple (source type, edge type, target type).
+
+    Returns:
+        int32 or int64 [2, edges], sources over targets, and (sources, targets).
+    """
+    # A graph that holds only CSR arrays can't list its edges by number.
+    source, target, number = graph.all_edges(form="all", order=None, etype=relation)
+    edges = torch.stack([source, target])
+    if not torch.equal(number, torch.arange(number.numel(), dtype=number.dtype, device=number.device)):
+        edges = torch.empty_like(edges).index_copy_(1, number.long(), edges)
+    return edges, (graph.num_src_nodes(relation[0]), graph.num_dst_nodes(relation[2]))
+
+
+class Structure:
+    """The edges of a graph with one relation, and what layers have made of them.
+
+    Args:
+        edge_index: int32 or int64 [2, edges], sources over targets, in the order of the edges' numbers.
+        size: (sources, targets).
+    """
+
+    def __init__(self, edge_index: torch.Tensor, size: tuple[int, int]) -> None:
+        self.edge_index, self.size = edge_index, size
+        self._lock = threading.RLock()
+        self._made: dict[tuple[Any, bool], Any] = {}
+        targets = torch.bincount(edge_index[1].long(), minlength=size[1])
+        self.has_isolated_targets = bool((targets == 0).any())
+        #: Edges that arrive at each target, float32 [targets].
+        self.in_degrees = targets.float()
+        #: Edges that leave each source, float32 [sources].
+        self.out_degrees = torch.bincount(edge_index[0].long(), minlength=size[0]).float()
+
+    @property
+    def edges(self) -> int:
+        """Number of edges, repeats included."""
+        return self.edge_index.shape[1]
+
+    def adjacency(self, recipe: Recipe[Adjacency], weighted: bool = False) -> Any:
+        """Returns what a recipe makes of the edges; made once and kept.
+
+        Args:
+            recipe: a frozen dataclass, by which it is found again.
+            weighted: whether `values` of the result will be called with edge weights.
+        """
+        with self._lock, outside():
+            key = recipe, weighted
+            if key not in self._made:
+                self._made[key] = recipe.make(self.edge_index, self.size, weighted)
+            return self._made[key]
+
+
+class _Structures:
+    """The structures in use: by DGL's index object of a graph, and by content."""
+
+    def __init__(self) -> None:
+        # By the address of the index object, and a weak reference to it: DGL's objects have no hash.
+        self._by_index: dict[int, tuple[weakref.ref[Any], Structure]] = {}
+        self._by_content: weakref.WeakValueDictionary[str, Structure] = weakref.WeakValueDictionary()
+
+    def find(self, graph: Any) -> Structure:
+        """Returns the structure of a graph with one relation."""
+        index = graph._graph  # changes of the edges put another one in its place
+        entry = self._by_index.get(id(index))
+        if entry is not None and entry[0]() is index:
+            return entry[1]
+        with outside():
+            edges, size = edges_of_relation(graph, tuple(graph.canonical_etypes[0]))
+            content = fingerprint([edges], size, str(edges.device))
+            known = self._by_content.get(content) or Structure(edges, size)
+        known = self._by_content.setdefault(content, known)
+        self._by_index[id(index)] = weakref.ref(index, self._forget(id(index))), known
+        return known
+
+    def _forget(self, key: int) -> Callable[[Any], None]:
+        """Returns what drops an entry when its index object dies."""
+
+        def forget(reference: Any) -> None:
+            entry = self._by_index.get(key)
+            if entry is not None and entry[0] is reference:  # another object may have the address by now
+                del self._by_index[key]
+
+        return forget
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+
+_structures = _Structures()
+
+
+def structure_of(graph: Any) -> Structure:
+    """Returns the structure of a DGL graph with one relation: a known one, or a new one.
+
+    It is known by the index object that DGL's graph holds, which copies of the graph share and which DGL
+    replaces when edges are added or removed. For a graph that DGL makes anew in each forward pass, as it does
+    with a relation of a heterograph, it is known by its content, as long as somebody holds the structure.
+    """
+    return _structures.find(graph)

@@ -1,0 +1,332 @@
+"""What DGL's layers compute, on the kernels of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.interop.dgl.graphs import Structure, is_dgl_graph, structure_of
+from gnnsparse.nn.aggregation import Aggregation, Neighbours
+from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
+from gnnsparse.ops import spmm
+from gnnsparse.precision import Precision
+
+__all__ = ["LAYERS", "OPTIONS", "Held", "Layer", "LeftToDgl", "problem_of"]
+
+#: Where a layer on our kernels keeps its options, an attribute of the module that is no part of its state.
+OPTIONS = "gnnsparse_options"
+
+_PRECISIONS = {
+    torch.float32: Precision.FP32, torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16,
+}  # fmt: skip
+
+
+class LeftToDgl(Exception):  # noqa: N818  (it reports no error)
+    """A call that DGL's own forward has to compute, and why. Raised before anything is computed."""
+
+
+class Held:
+    """What a layer holds between calls; its copies and pickles contain the precision alone.
+
+    Args:
+        precision: precision of the products; None: the dtype of the features decides.
+    """
+
+    def __init__(self, precision: Precision | None) -> None:
+        self.precision = precision
+        #: The structure of the last call. It keeps those alive whose graph DGL makes anew in each call.
+        self.structure: Structure | None = None
+        #: Why DGL computed the last call; None: it did not.
+        self.reason: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"precision": self.precision, "structure": None, "reason": None}
+
+    def precision_for(self, x: torch.Tensor) -> Precision:
+        """Returns the precision of a product with features `x`."""
+        if self.precision is not None:
+            return self.precision
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        return _PRECISIONS[dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A layer's call whose arguments our kernels take.
+
+    Attributes:
+        held: what the layer holds.
+        structure: the graph.
+        sources, targets: features [nodes, features] of both; one tensor if the graph's nodes are both.
+        is_pair: whether the caller gave both.
+    """
+
+    held: Held
+    structure: Structure
+    sources: torch.Tensor
+    targets: torch.Tensor
+    is_pair: bool
+
+    @property
+    def count(self) -> int:
+        """Number of targets."""
+        return self.structure.size[1]
+
+    def check_targets(self, layer: Any) -> None:
+        """Leaves a call to DGL whose graph it refuses, so that the error is its own."""
+        if not layer._allow_zero_in_degree and self.structure.has_isolated_targets:
+            raise LeftToDgl("nodes without incoming edges, which the layer does not allow")
+
+    def neighbours(self, reduce: str, edge_weight: torch.Tensor | None, x: torch.Tensor) -> _Neighbourhood:
+        """Returns what reduces the features of neighbours.
+
+        Args:
+            reduce: "sum", "mean" or "max".
+            edge_weight: the argument of the layer.
+            x: features of the dtype that will be reduced.
+        """
+        weights = None if edge_weight is None else self._weights(edge_weight)
+        recipe = Aggregation(reduce, self.held.precision_for(x))
+        made: Neighbours = self.structure.adjacency(recipe, weights is not None)
+        if reduce == "max" and weights is not None and made.operand.num_edges != made.operand.nnz:
+            raise LeftToDgl("a maximum over repeated edges with weights")
+        return _Neighbourhood(made, reduce, weights)
+
+    def _weights(self, edge_weight: Any) -> torch.Tensor:
+        edges = self.structure.edges
+        known = isinstance(edge_weight, torch.Tensor) and edge_weight.dtype in _PRECISIONS
+        if not known or edge_weight.device != self.sources.device:
+            raise LeftToDgl("weights of edges that are no float tensor on the device of the features")
+        if edge_weight.shape not in ((edges,), (edges, 1)):
+            raise LeftToDgl("weights of edges that are not one number for each")
+        weights: torch.Tensor = edge_weight.reshape(edges)
+        return weights
+
+    def edges(self, x: torch.Tensor) -> Edges:
+        """Returns the pattern of attention to features of the dtype of `x`."""
+        made: Edges = self.structure.adjacency(EdgeRecipe(False, self.held.precision_for(x)))
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class _Neighbourhood:
+    made: Neighbours
+    reduce: str
+    weights: torch.Tensor | None
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Reduces the features [sources, features] of each target's neighbours."""
+        values = self.made.values(self.weights)
+        return spmm(self.made.operand, x, values, reduce="max" if self.reduce == "max" else "sum")
+
+
+def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> _Call:
+    """Checks the arguments that all layers have; raises LeftToDgl unless our kernels take them.
+
+    Args:
+        layer: the layer.
+        graph, feat: the arguments.
+        needs_targets: whether the layer uses the features of targets; else those of sources stand for them.
+    """
+    held: Held = layer.__dict__[OPTIONS]
+    if not is_dgl_graph(graph) or len(graph.canonical_etypes) != 1:
+        raise LeftToDgl("a graph that has not one relation")
+    is_pair = isinstance(feat, tuple)
+    given: tuple[Any, ...] = feat if is_pair else (feat,)
+    if is_pair and len(given) != 2:
+        raise LeftToDgl("a tuple that is no pair of features")
+    for x in given:
+        if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in _PRECISIONS:
+            raise LeftToDgl("features that are no float32, float16 or bfloat16 tensors")
+        if x.dim() != 2 or x.device != graph.device:
+            raise LeftToDgl("features that are not [nodes, features] on the device of the graph")
+    held.structure = structure = structure_of(graph)
+    sources = targets = given[0]
+    if needs_targets:
+        targets = given[1] if is_pair else sources[: structure.size[1]] if graph.is_block else sources
+    counts = sources.shape[0], targets.shape[0] if needs_targets else structure.size[1]
+    if counts != structure.size:
+        raise LeftToDgl("features of another number of nodes than the graph has")
+    return _Call(held, structure, sources, targets, is_pair)
+
+
+def _graph_conv(
+    layer: Any, graph: Any, feat: Any, weight: Any = None, edge_weight: Any = None
+) -> torch.Tensor:
+    call = _call(layer, graph, feat, needs_targets=False)
+    call.check_targets(layer)
+    if weight is not None and layer.weight is not None:
+        raise LeftToDgl("two weights")
+    weight = layer.weight if weight is None else weight
+    norm, x = layer._norm, call.sources
+    neighbours = call.neighbours("mean" if norm == "right" else "sum", edge_weight, x)
+    first = weight is not None and layer._in_feats > layer._out_feats
+    if first:
+        x = torch.matmul(x, weight)
+    if norm in ("left", "both"):
+        x = x * _power(call.structure.out_degrees, -0.5 if norm == "both" else -1.0, x)
+    y = neighbours.of(x)
+    if weight is not None and not first:
+        y = torch.matmul(y, weight)
+    if norm == "both":
+        y = y * _power(call.structure.in_degrees, -0.5, y)
+    if layer.bias is not None:
+        y = y + layer.bias
+    return y if layer._activation is None else layer._activation(y)
+
+
+def _power(degrees: torch.Tensor, exponent: float, x: torch.Tensor) -> torch.Tensor:
+    """Returns powers of degrees as factors of the rows of x; a degree of 0 counts as 1."""
+    return degrees.clamp(min=1).pow(exponent).to(x.dtype)[:, None]
+
+
+def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> torch.Tensor:
+    call = _call(layer, graph, feat)
+    kind = layer._aggre_type
+    if kind == "gcn" and call.is_pair and call.sources.shape[1] != call.targets.shape[1]:
+        raise LeftToDgl("features of sources and of targets that differ in number")
+    reduce = {"mean": "mean", "gcn": "sum", "pool": "max"}[kind]
+    neighbours = call.neighbours(reduce, edge_weight, call.sources)
+    sources, targets = _dropped(layer, call)
+    first = kind != "pool" and layer._in_src_feats > layer._out_feats
+    if kind == "pool":
+        found = neighbours.of(torch.relu(layer.fc_pool(sources)))
+    else:
+        x = layer.fc_neigh(sources) if first else sources
+        found = neighbours.of(x)
+        if kind == "gcn":
+            own = x[: call.count] if not call.is_pair else layer.fc_neigh(targets) if first else targets
+            found = (found + own) / (call.structure.in_degrees + 1).to(found.dtype)[:, None]
+    if not first:
+        found = layer.fc_neigh(found)
+    if kind != "gcn":
+        y = layer.fc_self(targets) + found
+    else:
+        y = found if layer.bias is None else found + layer.bias
+    if layer.activation is not None:
+        y = layer.activation(y)
+    return y if layer.norm is None else layer.norm(y)
+
+
+def _gin_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> torch.Tensor:
+    call = _call(layer, graph, feat)
+    neighbours = call.neighbours(layer._aggregator_type, edge_weight, call.sources)
+    y = (1 + layer.eps) * call.targets + neighbours.of(call.sources)
+    if layer.apply_func is not None:
+        y = layer.apply_func(y)
+    return y if layer.activation is None else layer.activation(y)
+
+
+def _agnn_conv(layer: Any, graph: Any, feat: Any) -> torch.Tensor:
+    call = _call(layer, graph, feat)
+    call.check_targets(layer)
+    if call.sources.shape[1] != call.targets.shape[1]:
+        raise LeftToDgl("features of sources and of targets that differ in number")
+    edges = call.edges(call.sources)
+    keys, queries = call.sources[:, None], call.targets[:, None]  # one head
+    out, _ = attend(edges, queries, keys, keys, None, False, score="cosine", scale=layer.beta)
+    return out[:, 0]
+
+
+def _check_attention(call: _Call, layer: Any) -> None:
+    call.check_targets(layer)
+    if layer.training and layer.attn_drop.p >= 1:
+        raise LeftToDgl("a dropout of all weights")
+
+
+def _heads(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return x.unflatten(1, (layer._num_heads, layer._out_feats))
+
+
+def _dropped(layer: Any, call: _Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the features of sources and of targets after the layer's dropout."""
+    sources = layer.feat_drop(call.sources)
+    return sources, layer.feat_drop(call.targets) if call.is_pair else sources[: call.count]
+
+
+def _of_attention(
+    layer: Any, call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: bool, **options: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns the output [targets, heads, features], and the weights [edges, heads, 1] or None."""
+    p = layer.attn_drop.p if layer.training else 0.0
+    slope = layer.leaky_relu.negative_slope
+    edges = call.edges(v)
+    out, weights = attend(edges, q, k, v, None, want, negative_slope=slope, dropout_p=p, **options)
+    return out, None if weights is None else weights[:, :, None]
+
+
+def _finished(layer: Any, y: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Adds what attention layers add to their output: the residual and the bias; applies the activation."""
+    if layer.res_fc is not None:
+        y = y + layer.res_fc(targets).view(targets.shape[0], -1, layer._out_feats)
+    if getattr(layer, "has_explicit_bias", False):  # GATv2Conv has none, its `bias` is a flag
+        y = y + layer.bias.view(1, layer._num_heads, layer._out_feats)
+    activation = layer.activation
+    return activation(y) if activation else y
+
+
+def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
+    call = _call(layer, graph, feat)
+    _check_attention(call, layer)
+    if edge_weight is not None:
+        raise LeftToDgl("weights of edges, by which DGL multiplies the weights of attention")
+    sources, targets = _dropped(layer, call)
+    if call.is_pair:
+        of_sources = layer.fc_src if hasattr(layer, "fc_src") else layer.fc
+        of_targets = layer.fc_dst if hasattr(layer, "fc_src") else layer.fc
+        v, mapped = _heads(layer, of_sources(sources)), _heads(layer, of_targets(targets))
+    else:
+        v = _heads(layer, layer.fc(sources))
+        mapped = v[: call.count]
+    k = torch.einsum("nhd,hd->nh", v, layer.attn_l[0])
+    q = torch.einsum("nhd,hd->nh", mapped, layer.attn_r[0])
+    out, weights = _of_attention(layer, call, q, k, v, get_attention, score="additive")
+    y = _finished(layer, out, targets)
+    return (y, weights) if get_attention else y
+
+
+def _gatv2_conv(layer: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
+    call = _call(layer, graph, feat)
+    _check_attention(call, layer)
+    sources, targets = _dropped(layer, call)
+    k = _heads(layer, layer.fc_src(sources))
+    shared = layer.share_weights and not call.is_pair
+    q = k[: call.count] if shared else _heads(layer, layer.fc_dst(targets))
+    out, weights = _of_attention(layer, call, q, k, k, get_attention, score="gatv2", att=layer.attn[0])
+    y = _finished(layer, out, targets)
+    return (y, weights) if get_attention else y
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How a class of `dgl.nn.pytorch` runs on our kernels.
+
+    Attributes:
+        forward: takes the module and the arguments of its forward; raises LeftToDgl.
+        runs_on: name of the operation.
+    """
+
+    forward: Callable[..., Any]
+    runs_on: str
+
+
+#: The names of DGL's classes that have a counterpart.
+LAYERS = {
+    "GraphConv": Layer(_graph_conv, "spmm"),
+    "SAGEConv": Layer(_sage_conv, "spmm"),
+    "GINConv": Layer(_gin_conv, "spmm"),
+    "AGNNConv": Layer(_agnn_conv, "graph_attention"),
+    "GATConv": Layer(_gat_conv, "graph_attention"),
+    "GATv2Conv": Layer(_gatv2_conv, "graph_attention"),
+}
+
+
+def problem_of(layer: Any) -> str | None:
+    """Returns why a layer of one of these classes can't run on our kernels; None: it can."""
+    if getattr(layer, "_aggre_type", None) == "lstm":
+        return "aggregator_type='lstm' depends on the order of the edges"
+    return None

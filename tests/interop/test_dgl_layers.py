@@ -1,0 +1,419 @@
+"""DGL's layers compute the same on our kernels: outputs and all gradients, by the accuracy rule."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse.interop.dgl import accelerate, report, restore
+from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
+from tests.dgl_graphs import dgl_or_skip, homogeneous, multigraph
+from tests.helpers import ROUNDING
+
+dgl = dgl_or_skip()
+import dgl.nn.pytorch as dnn  # noqa: E402
+
+#: A layer rounds about 16 times from its input to a gradient. Gradients of attention vectors are sums over
+#: all edges, few numbers, in which these may cancel in DGL's run and not in ours.
+FLOOR = 16 * ROUNDING["fp32"]
+
+
+def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call: Callable[..., Any]) -> None:
+    """The layer accelerated, as it is, and in float64.
+
+    The gradients of the parameters are judged as one vector: some are sums over all edges of terms that
+    cancel.
+
+    Args:
+        layer: one of DGL's.
+        graph: its graph.
+        inputs: what gets gradients besides the parameters.
+        call: computes the output of (layer, graph, *inputs).
+    """
+    ours = accelerate(copy.deepcopy(layer))
+
+    def run(module: torch.nn.Module, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        found = with_gradients(lambda *xs: call(module, graph, *xs), given, list(module.parameters()))
+        count = 1 + len(given)
+        return [*found[:count], *([torch.cat([g.flatten() for g in found[count:]])] if found[count:] else [])]
+
+    plain = run(layer, inputs)
+    with in_float64(layer):
+        exact = run(layer, [x.double() for x in inputs])
+    got = run(ours, inputs)
+    rows = report(ours).accelerated
+    assert rows
+    assert all(row.reason == "" for row in rows), str(report(ours))
+    scales: list[torch.Tensor | None] = [None] * len(got)
+    if isinstance(layer, dnn.AGNNConv):
+        scales[-1] = beta_scale(layer.beta.item(), graph, inputs)
+    assert_all_accurate(got, plain, exact, floor=FLOOR, scales=scales)
+    for again, first in zip(run(ours, inputs), got, strict=True):
+        assert torch.equal(again, first)
+
+
+def beta_scale(beta: float, graph: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """How large the terms of an AGNNConv's gradient of beta are, [1], which is a sum over all edges."""
+    source, target = (ends.long() for ends in graph.edges())
+    x, y = inputs[0].double(), inputs[-1][: graph.num_dst_nodes()].double()
+    counts = torch.zeros(len(y), len(x)).index_put_((target, source), torch.ones(1), accumulate=True).double()
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).double()
+    cosine = torch.nn.functional.normalize(y) @ torch.nn.functional.normalize(x).T
+    p = (beta * cosine + counts.log()).softmax(1).nan_to_num()
+    return (p * (probe @ x.T) * cosine).norm().reshape(1)
+
+
+@pytest.fixture(autouse=True)
+def seeded_sampling() -> None:
+    dgl.seed(0)
+
+
+def layers() -> Iterator[Any]:
+    torch.manual_seed(0)
+    for norm, (inside, outside), weight in itertools.product(
+        ("both", "right", "left", "none"), ((6, 3), (3, 6)), (True, False)
+    ):
+        if weight or inside == 6:
+            made = dnn.GraphConv(
+                inside, outside, norm=norm, weight=weight, bias=weight, allow_zero_in_degree=True,
+                activation=torch.tanh if norm == "left" else None,
+            )  # fmt: skip
+            yield pytest.param(made, inside, id=f"GraphConv-{norm}-{inside}-{weight}")
+    for kind, (inside, outside) in itertools.product(("mean", "gcn", "pool"), ((6, 3), (3, 6))):
+        made = dnn.SAGEConv(inside, outside, kind, norm=torch.nn.LayerNorm(outside), activation=torch.tanh)
+        yield pytest.param(made, inside, id=f"SAGEConv-{kind}-{inside}")
+    for kind in ("sum", "mean", "max"):
+        made = dnn.GINConv(torch.nn.Linear(5, 4), kind, init_eps=0.3, learn_eps=True, activation=torch.tanh)
+        yield pytest.param(made, 5, id=f"GINConv-{kind}")
+    yield pytest.param(dnn.GINConv(None, "sum"), 5, id="GINConv-alone")
+
+
+def attention_layers() -> Iterator[Any]:
+    torch.manual_seed(0)
+    for residual, bias, inside in ((False, True, 5), (True, True, 5), (True, False, 12), (False, False, 5)):
+        for kind in (dnn.GATConv, dnn.GATv2Conv):
+            made = kind(
+                inside, 4, 3, residual=residual, bias=bias, negative_slope=0.1, allow_zero_in_degree=True,
+                activation=torch.tanh if bias else None,
+            )  # fmt: skip
+            yield pytest.param(made, inside, id=f"{kind.__name__}-{residual}-{bias}")
+    made = dnn.GATv2Conv(5, 4, 3, share_weights=True, allow_zero_in_degree=True)
+    yield pytest.param(made, 5, id="GATv2Conv-shared")
+    yield pytest.param(dnn.AGNNConv(0.7, allow_zero_in_degree=True), 5, id="AGNNConv")
+
+
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize(("layer", "width"), [*layers(), *attention_layers()])
+def test_a_homogeneous_graph(layer: torch.nn.Module, width: int, loops: bool) -> None:
+    graph = homogeneous(dgl, 30, 90, loops=loops)
+    compare(layer, graph, [torch.randn(30, width)], lambda module, g, x: module(g, x))
+
+
+@pytest.mark.parametrize(("layer", "width"), [*layers(), *attention_layers()])
+def test_a_bipartite_graph(layer: torch.nn.Module, width: int) -> None:
+    graph = multigraph(dgl, 20, 15, 60)
+    inputs = [torch.randn(20, width), torch.randn(15, width)]
+    call = lambda module, g, x, y: module(g, (x, y))  # noqa: E731
+    if isinstance(layer, dnn.GraphConv):  # it has no use for the features of targets
+        compare(layer, graph, inputs[:1], lambda module, g, x: module(g, (x, inputs[1].to(x))))
+        compare(layer, graph, inputs[:1], lambda module, g, x: module(g, x))
+    else:
+        compare(layer, graph, inputs, call)
+
+
+@pytest.mark.parametrize(("layer", "width"), [*layers(), *attention_layers()])
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity")
+def test_blocks_of_a_sampler(layer: torch.nn.Module, width: int) -> None:
+    graph = homogeneous(dgl, 40, 200)
+    sampler = dgl.dataloading.NeighborSampler([3, 3])
+    loader = dgl.dataloading.DataLoader(graph, torch.arange(40), sampler, batch_size=16)
+    for _, _, blocks in loader:
+        for block in blocks:
+            compare(layer, block, [torch.randn(block.num_src_nodes(), width)], lambda m, g, x: m(g, x))
+
+
+@pytest.mark.parametrize("column", [True, False])
+@pytest.mark.parametrize(("layer", "width"), [*layers()])
+def test_weights_of_edges_get_gradients(layer: torch.nn.Module, width: int, column: bool) -> None:
+    graph = homogeneous(dgl, 30, 90)
+    if getattr(layer, "_aggre_type", getattr(layer, "_aggregator_type", "")) in ("pool", "max"):
+        graph = dgl.to_simple(graph)  # the weight of each repeat has to be kept apart
+    weight = torch.rand(graph.num_edges()) + 0.5
+    inputs = [torch.randn(30, width), weight[:, None] if column else weight]
+    compare(layer, graph, inputs, lambda module, g, x, w: module(g, x, edge_weight=w))
+
+
+@pytest.mark.parametrize("kind", [dnn.GATConv, dnn.GATv2Conv])
+def test_the_weights_of_attention(kind: Any) -> None:
+    layer, graph = kind(5, 4, 3, allow_zero_in_degree=True), homogeneous(dgl, 30, 90)
+    x = torch.randn(30, 5)
+
+    def both(module: torch.nn.Module, g: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part.flatten() for part in module(g, x, get_attention=True)])
+
+    compare(layer, graph, [x], both)
+    out, weights = accelerate(layer)(graph, x, get_attention=True)
+    assert weights.shape == (graph.num_edges(), 3, 1)
+    assert torch.equal(out, layer(graph, x))
+
+
+def test_an_external_weight() -> None:
+    layer, graph = dnn.GraphConv(5, 4, weight=False, bias=False), homogeneous(dgl, 30, 90)
+    inputs = [torch.randn(30, 5), torch.randn(5, 4)]
+    compare(layer, graph, inputs, lambda module, g, x, w: module(g, x, weight=w))
+
+
+@pytest.mark.parametrize("kind", [dnn.GATConv, dnn.GATv2Conv])
+def test_attention_of_features_of_two_widths(kind: Any) -> None:
+    layer = kind((5, 7), 4, 3, residual=True, allow_zero_in_degree=True)
+    inputs = [torch.randn(20, 5), torch.randn(15, 7)]
+    compare(layer, multigraph(dgl, 20, 15, 60), inputs, lambda module, g, x, y: module(g, (x, y)))
+
+
+@given(
+    nodes=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    edges=st.integers(0, 40),
+    layer=st.sampled_from([value.values for value in [*layers(), *attention_layers()]]),
+    small=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_any_graph(
+    nodes: tuple[int, int], edges: int, layer: tuple[torch.nn.Module, int], small: bool, seed: int
+) -> None:
+    graph = multigraph(dgl, *nodes, edges, seed)
+    graph = graph.int() if small else graph
+    module, width = layer
+    x, y = torch.randn(nodes[0], width), torch.randn(nodes[1], width)
+    with torch.no_grad():
+        plain = module(graph, (x, y))
+        exact = copy.deepcopy(module).double()(graph, (x.double(), y.double()))
+        got = accelerate(copy.deepcopy(module))(graph, (x, y))
+    # Few terms, of the size of the features or below.
+    assert_all_accurate([got], [plain], [exact], scales=[torch.ones_like(exact)])
+
+
+def test_a_heterograph_s_layers() -> None:
+    rng = torch.Generator().manual_seed(0)
+    ends = [(torch.randint(0, n, (50,), generator=rng), torch.randint(0, m, (50,), generator=rng))
+            for n, m in ((9, 7), (7, 9), (9, 9))]  # fmt: skip
+    graph = dgl.heterograph({("u", "r", "i"): ends[0], ("i", "s", "u"): ends[1], ("u", "t", "u"): ends[2]},
+                            {"u": 9, "i": 7})  # fmt: skip
+    layer = dnn.HeteroGraphConv(
+        {"r": dnn.SAGEConv(4, 3, "mean"), "s": dnn.GraphConv(4, 3, allow_zero_in_degree=True),
+         "t": dnn.SAGEConv(4, 3, "pool")}, aggregate="sum",
+    )  # fmt: skip
+
+    def run(module: torch.nn.Module, g: Any, u: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        out = module(g, {"u": u, "i": i})
+        return torch.cat([out["u"].flatten(), out["i"].flatten()])
+
+    compare(layer, graph, [torch.randn(9, 4), torch.randn(7, 4)], run)
+    assert [row.runs_on for row in report(accelerate(layer)).rows] == ["spmm", "spmm", "spmm"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_dtype_of_features_decides_the_precision(dtype: torch.dtype) -> None:
+    graph, x = homogeneous(dgl, 30, 90), torch.randn(30, 6)
+    layer, matrix = accelerate(dnn.GINConv(None, "sum")), _dense(graph)
+    got = layer(graph, x.to(dtype))
+    assert got.dtype == torch.result_type(layer.eps, x.to(dtype))
+    exact = matrix.double() @ x.to(dtype).double() + x.to(dtype).double()
+    assert (got.double() - exact).norm() <= 4 * torch.finfo(dtype).eps * exact.norm()
+    operand = list(layer.gnnsparse_options.structure._made.values())[-1].operand
+    assert operand.precision.storage == dtype
+
+
+def _dense(graph: Any) -> torch.Tensor:
+    source, target = graph.edges()
+    return torch.zeros(graph.num_nodes(), graph.num_nodes()).index_put_(
+        (target, source), torch.ones(1), accumulate=True
+    )
+
+
+def test_autocast_decides_the_precision() -> None:
+    graph, x = homogeneous(dgl, 30, 90), torch.randn(30, 6)
+    layer = accelerate(dnn.GraphConv(6, 3))
+    exact = layer(graph, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = layer(graph, x)
+    assert 0 < (got - exact).norm() <= 2**-6 * exact.norm()
+
+
+def test_a_precision_can_be_asked_for() -> None:
+    graph, x = homogeneous(dgl, 30, 90), torch.randn(30, 6)
+    layer = accelerate(dnn.GINConv(None, "sum"))
+    exact = layer(graph, x)
+    accelerate(layer, precision="bf16")
+    assert 0 < (layer(graph, x) - exact).norm() <= 2**-7 * exact.norm()
+
+
+def test_dropout_of_weights_keeps_the_mean() -> None:
+    graph, x = homogeneous(dgl, 30, 90), torch.randn(30, 5)
+    layer = accelerate(dnn.GATConv(5, 4, 2, attn_drop=0.5))
+    kept = layer.eval()(graph, x)
+    layer.train()
+    mean = torch.stack([layer(graph, x) for _ in range(400)]).mean(0)
+    # The standard deviation of a mean of 400 is at most that of one draw / 20; values are below 4.
+    assert (mean - kept).abs().max() < 1
+    assert not torch.equal(layer(graph, x), layer(graph, x))
+
+
+REFUSED = {
+    "zero in-degree": (lambda: dnn.GraphConv(5, 4), {}, "without incoming edges"),
+    "zero in-degree of attention": (lambda: dnn.GATConv(5, 4, 2), {}, "without incoming edges"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_are_dgl_s(name: str) -> None:
+    make, options, reason = REFUSED[name]
+    layer, graph = make(), homogeneous(dgl, 30, 90, loops=False)
+    x = torch.randn(30, 5)
+    with pytest.raises(dgl.DGLError) as theirs:
+        layer(graph, x, **options)
+    accelerate(layer)
+    with pytest.raises(dgl.DGLError) as ours:
+        layer(graph, x, **options)
+    assert str(ours.value) == str(theirs.value)
+    assert reason in str(report(layer))
+    layer.set_allow_zero_in_degree(True)
+    layer(graph, x)
+    assert report(layer).rows[0].reason == ""
+
+
+LEFT = {
+    "three dimensions": lambda g: (dnn.GraphConv(5, 4), (torch.randn(30, 2, 5),), {}),
+    "float64": lambda g: (dnn.GINConv(None, "sum"), (torch.randn(30, 5).double(),), {}),
+    "weights of attention": lambda g: (
+        dnn.GATConv(5, 4, 2), (torch.randn(30, 5), torch.rand(g.num_edges())), {},
+    ),
+    "weights with features": lambda g: (
+        dnn.GINConv(None, "sum"), (torch.randn(30, 5), torch.rand(g.num_edges(), 5)), {},
+    ),
+    "a maximum of repeats": lambda g: (
+        dnn.GINConv(None, "max"), (torch.randn(30, 5), torch.rand(g.num_edges(), 1)), {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_not_covered_is_dgl_s(name: str) -> None:
+    graph = homogeneous(dgl, 30, 90)
+    layer, arguments, options = LEFT[name](graph)
+    right = layer(graph, *arguments, **options)
+    accelerate(layer)
+    assert torch.equal(layer(graph, *arguments, **options), right)
+    row = report(layer).rows[0]
+    assert row.runs_on
+    assert row.reason
+    assert row.reason in str(report(layer))
+
+
+def test_wrong_features_are_dgl_s_error() -> None:
+    layer, graph = accelerate(dnn.GraphConv(5, 4)), homogeneous(dgl, 30, 90)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        layer(graph, torch.randn(29, 5))
+    assert "another number of nodes" in str(report(layer))
+    with pytest.raises(ValueError, match="values to unpack"):
+        layer(graph, (torch.randn(30, 5),) * 3)
+    with pytest.raises(TypeError):
+        layer(graph)
+
+
+class Model(torch.nn.Module):
+    """Layers of every kind that the report tells apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = dnn.GraphConv(5, 4)
+        self.left = dnn.ChebConv(4, 4, 2)
+        self.lstm = dnn.SAGEConv(4, 4, "lstm")
+        self.own = Derived(4, 4)
+        self.last = torch.nn.Linear(4, 2)
+
+    def forward(self, graph: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.own(graph, self.first(graph, x).relu()))
+
+
+class Derived(dnn.GraphConv):
+    def forward(self, graph: Any, feat: Any) -> Any:
+        return 2 * super().forward(graph, feat)
+
+
+def test_the_report_says_what_runs_where(caplog: pytest.LogCaptureFixture) -> None:
+    model = Model()
+    assert report(model).accelerated == ()
+    assert "has not been accelerated" in str(report(model))
+    with caplog.at_level("INFO", logger="gnnsparse.interop"):
+        assert accelerate(model) is model
+    assert str(report(model)) in caplog.text
+    rows = {row.name: row for row in report(model).rows}
+    assert list(rows) == ["first", "left", "lstm", "own"]
+    assert rows["first"].runs_on == "spmm"
+    assert "no counterpart" in rows["left"].reason
+    assert "order of the edges" in rows["lstm"].reason
+    assert "subclass of DGL's GraphConv" in rows["own"].reason
+
+
+def test_a_model_stays_itself_and_can_be_restored() -> None:
+    model, graph, x = Model(), homogeneous(dgl, 30, 90), torch.randn(30, 5)
+    text, state, before = repr(model), model.state_dict(), model(graph, x)
+    kinds = [type(module) for module in model.modules()]
+    accelerate(model)
+    assert isinstance(model.first, dnn.GraphConv)
+    assert repr(model) == text
+    assert model.state_dict().keys() == state.keys()
+    seen: list[Any] = []
+    handle = model.first.register_forward_hook(lambda *arguments: seen.append(arguments))
+    accelerated = model(graph, x)
+    assert len(seen) == 1
+    handle.remove()
+    assert restore(model) is model
+    assert [type(module) for module in model.modules()] == kinds
+    assert torch.equal(model(graph, x), before)
+    torch.testing.assert_close(accelerated, before)
+
+
+def test_copies_and_pickles_stay_accelerated() -> None:
+    model, graph, x = accelerate(Model(), precision="tf32"), homogeneous(dgl, 30, 90), torch.randn(30, 5)
+    right = model(graph, x)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(graph, x), right)
+        assert report(other) == report(model)
+        assert other.first.gnnsparse_options.precision == "tf32"
+
+
+def test_a_pickle_is_read_in_another_process(tmp_path: Any) -> None:
+    layer, x = accelerate(dnn.GraphConv(5, 4)), torch.randn(3, 5)
+    right = layer(dgl.graph(([0, 1, 2], [1, 2, 0])), x)
+    torch.save((layer, x, right), tmp_path / "layer.pt")
+    code = f"""
+import torch
+layer, x, right = torch.load({str(tmp_path / "layer.pt")!r}, weights_only=False)
+import dgl
+assert torch.equal(layer(dgl.graph(([0, 1, 2], [1, 2, 0])), x), right)
+print(type(layer).__module__)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "gnnsparse.interop.dgl.accelerated", done.stderr
+
+
+@pytest.mark.parametrize("function", [accelerate, restore, report])
+def test_models_of_other_types_are_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"model: got int; accepted: a torch\.nn\.Module"):
+        function(3)
+
+
+def test_unknown_precisions_are_refused() -> None:
+    with pytest.raises(ValueError, match="precision: got 'fp8'"):
+        accelerate(Model(), precision="fp8")
