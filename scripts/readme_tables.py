@@ -197,18 +197,17 @@ def accuracy_table(file: str) -> str:
 
 def layers_accuracy_table() -> str:
     """Makes the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
-    if not (RESULTS / "accuracy_layers.json").exists():
-        return "Not measured yet."
-    data = load("accuracy_layers.json")
-    precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
+    measured = [load("accuracy_layers.json"), load("accuracy_tolokers.json")]
+    all_rows = [row for data in measured for row in data["rows"]]
+    precisions = list(dict.fromkeys(r["precision"] for r in all_rows))
     rows = []
-    for key in dict.fromkeys((r["model"], r["dataset"]) for r in data["rows"]):
-        mine = {r["precision"]: r for r in data["rows"] if (r["model"], r["dataset"]) == key}
+    for key in dict.fromkeys((r["model"], r["dataset"]) for r in all_rows):
+        mine = {r["precision"]: r for r in all_rows if (r["model"], r["dataset"]) == key}
         cells = [f"{r['mean']:.2f} ± {r['standard_deviation']:.2f}" for r in map(mine.get, precisions) if r]
         first = next(iter(mine.values()))
         peer = f"{first['baseline']:.2f} ± {first['baseline_standard_deviation']:.2f}"
         rows.append([*key, *cells, *[""] * (len(precisions) - len(cells)), peer])
-    return table(["model", "data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
+    return table(["model", "data set", *precisions, "PyG fp32"], rows) + "\n\n" + "\n\n".join(map(origin, measured))
 
 
 def agnn_layer_table() -> str:
