@@ -1,0 +1,162 @@
+"""`forward` of PyG's attention layers by those of gnnsparse.nn, which share parameters and names with them.
+
+A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what is
+changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its kept operand,
+its precision, its checked sizes) are properties of the stand-in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn import conv
+from torch_geometric.nn.aggr import SumAggregation
+
+from gnnsparse.interop.pyg.aggregate import PRECISIONS, LayerState, check_edges, precision_of, watched
+from gnnsparse.interop.pyg.graphs import Left, memo
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
+from gnnsparse.nn.adjacency import Recipe
+from gnnsparse.precision import Precision
+from gnnsparse.transforms import is_direct
+
+__all__ = ["FUSED", "attend", "is_own", "unsuitable_attention"]
+
+#: How many times an attention gathers and stores what a product does, about.
+_GATHERS = 3
+
+
+class _Memo:
+    """Finds the operands of a layer's call where all layers' operands are kept; like an AdjacencyMemo."""
+
+    def __init__(self, state: LayerState, width: int) -> None:
+        self._state, self._width = state, width
+
+    def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe[Any]) -> Any:
+        graph = memo.graph(edges)
+        return graph.adjacency(edges, recipe, size, False, self._width, self._state.settings).adjacency
+
+    def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe[Any]) -> tuple[Any, Any]:
+        made = self.adjacency(size, edges, recipe)
+        return made.operand, made.values(weight)
+
+
+class _StandIn:
+    """What layers of gnnsparse.nn have besides the attributes of PyG's layers."""
+
+    __slots__ = ("_call",)
+    #: Names of the linear maps whose inputs are sources and targets.
+    _maps: tuple[str, str] | None = None
+
+    @property
+    def _memo(self) -> _Memo:
+        state, _, width = self._call
+        return _Memo(state, width)
+
+    @property
+    def precision(self) -> Precision:
+        return self._call[1]
+
+    @property
+    def _channels(self) -> tuple[int, int]:
+        assert self._maps is not None
+        sources, targets = (getattr(self, name).weight.shape[1] for name in self._maps)
+        return sources, targets
+
+
+class _Gat(_StandIn, GATConv):
+    @property
+    def _channels(self) -> tuple[int, int]:
+        both = self.lin or self.lin_src, self.lin or self.lin_dst
+        return both[0].weight.shape[1], both[1].weight.shape[1]  # type: ignore[union-attr]
+
+
+class _Gatv2(_StandIn, GATv2Conv):
+    _maps = "lin_l", "lin_r"
+
+
+class _Transformer(_StandIn, TransformerConv):
+    _maps = "lin_key", "lin_query"
+
+
+class _Agnn(_StandIn, AGNNConv):
+    pass
+
+
+#: PyG's layer -> the stand-in, and a parameter or buffer of it, whose dtype and device are the layer's.
+FUSED: dict[type, tuple[type, str]] = {
+    conv.GATConv: (_Gat, "att_src"),
+    conv.GATv2Conv: (_Gatv2, "att"),
+    conv.TransformerConv: (_Transformer, "lin_key"),
+    conv.AGNNConv: (_Agnn, "beta"),
+}
+#: The methods that say what a layer computes.
+_METHODS = ("forward", "message", "edge_update", "aggregate", "update", "message_and_aggregate")
+
+
+def is_own(base: type) -> type | None:
+    """Returns the attention layer of PyG whose computation a class has, all methods unchanged, or None."""
+    for kind in FUSED:
+        if issubclass(base, kind):
+            same = all(getattr(base, name) is getattr(kind, name) for name in _METHODS)
+            return kind if same else None
+    return None
+
+
+def unsuitable_attention(layer: Any) -> str | None:
+    """Returns why no call of an attention layer can be fused; None: calls can be."""
+    own = layer.__dict__
+    if any(name in own for name in _METHODS[1:]):
+        return "a method was replaced in this layer"
+    if layer.flow != "source_to_target":
+        return f"flow={layer.flow!r}"
+    if type(layer.aggr_module) is not SumAggregation or layer.aggr_module._forward_hooks:
+        return f"its aggregation is {layer.aggr_module}"
+    return None
+
+
+def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
+    why = watched(layer) or unsuitable_attention(layer)
+    if why is not None:
+        raise Left(why)
+    if torch.jit.is_tracing() or not is_direct():
+        raise Left("a transform of torch.func is active, or torch.jit traces")
+    check_edges(edges)
+    if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
+        raise Left("weights are returned with an EdgeIndex")
+
+
+def attend(
+    layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
+) -> Any:
+    """Computes `forward` of an attention layer, or returns NOTHING to leave it to PyG.
+
+    Args:
+        layer: the layer.
+        kind: the class of PyG whose computation it has.
+        state: what it remembers.
+        x, edges: its first two arguments.
+        arguments, options: the others.
+    """
+    try:
+        _check(layer, edges, options)
+        stand_in, of = FUSED[kind]
+        parameter = getattr(layer, of)
+        if of == "lin_key":
+            parameter = parameter.weight
+        features = x[0] if isinstance(x, (tuple, list)) else x
+        if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
+            raise Left("its parameters have no sizes yet")
+        if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
+            raise Left(f"features of dtype {getattr(features, 'dtype', None)}")
+        precision, _ = precision_of(state.settings, features)
+        width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
+        standing = object.__new__(stand_in)
+        object.__setattr__(standing, "__dict__", layer.__dict__)
+        standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
+        out = stand_in.forward(standing, x, edges, *arguments, **options)
+    except (Left, TypeError, ValueError) as reason:
+        return state.leave(str(reason))
+    state.note(f"graph_attention, {precision.value}")
+    return out

@@ -1,0 +1,186 @@
+"""PyG's functions that normalise edges, with results that are kept, and methods that call these in their place.
+
+Layers that are not `cached` normalise their edges in each call, and make a new edge_index by it. With kept
+results all layers of a model share one edge_index, whose operand is then known.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import (
+    add_remaining_self_loops,
+    add_self_loops,
+    get_laplacian,
+    remove_self_loops,
+)
+
+from gnnsparse.cuda_path import path
+from gnnsparse.interop.pyg.graphs import memo, raw, stamp_of
+from gnnsparse.transforms import is_direct, outside
+
+__all__ = ["is_gcn_weight", "rebound"]
+
+#: weight -> what gcn_norm made of edges without weights: its stamp, and the edge_index that it goes with.
+_gcn_weights: dict[int, tuple[Any, Any, Any]] = {}
+
+
+class _Input:
+    """Stands for the edge_index itself in a kept result."""
+
+
+_INPUT = _Input()
+
+
+def _is_kept_safely(result: Any, edge_index: torch.Tensor) -> bool:
+    """Returns whether a result is not the edge_index seen in another way, which it would keep alive."""
+    if not isinstance(result, torch.Tensor):
+        return result is None
+    plain = raw(result)
+    return plain.untyped_storage().data_ptr() != raw(edge_index).untyped_storage().data_ptr() or (
+        plain.numel() == 0
+    )
+
+
+class _Result:
+    """A kept result of a function of edges.
+
+    Args:
+        tensors: the tensor arguments besides the edge_index.
+        results: what the function returned, `_INPUT` for the edge_index itself.
+    """
+
+    __slots__ = ("given", "results", "stamps")
+
+    def __init__(self, tensors: list[torch.Tensor], results: tuple[Any, ...]) -> None:
+        self.given = [(weakref.ref(t), stamp_of(raw(t))) for t in tensors]
+        self.results = results
+        self.stamps = [stamp_of(raw(r)) if isinstance(r, torch.Tensor) else None for r in results]
+
+    def found(self, edge_index: torch.Tensor, tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
+        """Returns the results if the arguments are the same, and nobody has changed the results."""
+        for (ref, stamp), tensor in zip(self.given, tensors, strict=True):
+            if ref() is not tensor or stamp != stamp_of(raw(tensor)):
+                return None
+        for result, stamp in zip(self.results, self.stamps, strict=True):
+            if stamp is not None and stamp != stamp_of(raw(result)):
+                return None
+        return tuple(edge_index if r is _INPUT else r for r in self.results)
+
+
+def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function of an edge_index keep its results, as long as no gradient passes through it."""
+
+    @functools.wraps(function)
+    def call(edge_index: Any, *arguments: Any, **options: Any) -> Any:
+        if type(edge_index) is not torch.Tensor and not hasattr(edge_index, "_data"):
+            return function(edge_index, *arguments, **options)
+        tensors: list[torch.Tensor] = []
+        key: list[Any] = [function]
+        for value in (*arguments, *options, *options.values()):
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+                value = id(value)
+            key.append(value)
+        grad = torch.is_grad_enabled()
+        usual = edge_index.layout == torch.strided and is_direct() and not torch.jit.is_tracing()
+        if not usual or (grad and any(t.requires_grad for t in tensors)):
+            return function(edge_index, *arguments, **options)
+        graph, name = memo.graph(edge_index), tuple(key)
+        kept = graph.results.get(name)
+        if kept is not None and (found := kept.found(edge_index, tensors)) is not None:
+            return found
+        if edge_index.is_cuda and path().is_capturing():
+            return function(edge_index, *arguments, **options)
+        with outside(), torch.no_grad():
+            found = function(edge_index, *arguments, **options)
+        if not isinstance(found, tuple):
+            return found
+        if function is gcn_norm:
+            _note_gcn(arguments, options, found)
+        stored = tuple(_INPUT if r is edge_index else r for r in found)
+        if all(r is _INPUT or _is_kept_safely(r, edge_index) for r in stored):
+            while len(graph.results) >= 8:
+                graph.results.popitem(last=False)
+            graph.results[name] = _Result(tensors, stored)
+        return found
+
+    return call
+
+
+def _note_gcn(arguments: tuple[Any, ...], options: dict[str, Any], found: tuple[Any, ...]) -> None:
+    """Notes that a weight is D^-1/2 (A + I) D^-1/2 of edges without weights, which an operand can compute."""
+    names = ("edge_weight", "num_nodes", "improved", "add_self_loops", "flow", "dtype")
+    given = {"add_self_loops": True, "flow": "source_to_target", **dict(zip(names, arguments, strict=False))}
+    given.update(options)
+    edges, weight = found
+    is_plain = given.get("edge_weight") is None and given["add_self_loops"] is True
+    if not is_plain or given["flow"] != "source_to_target" or not isinstance(weight, torch.Tensor):
+        return
+    key = id(weight)
+
+    def forget(ref: Any) -> None:
+        if key in _gcn_weights and _gcn_weights[key][0] is ref:
+            _gcn_weights.pop(key, None)
+
+    _gcn_weights[key] = weakref.ref(weight, forget), (stamp_of(weight), stamp_of(raw(edges))), weakref.ref(edges)
+
+
+def is_gcn_weight(edges: Any, weight: torch.Tensor) -> bool:
+    """Returns whether a weight is what gcn_norm made with these edges, of edges without weights."""
+    known = _gcn_weights.get(id(weight))
+    if known is None or known[0]() is not weight or known[2]() is not edges:
+        return False
+    return known[1] == (stamp_of(weight), stamp_of(raw(edges)))
+
+
+_KEEPING = {
+    function: _keeping(function)
+    for function in (gcn_norm, add_self_loops, add_remaining_self_loops, remove_self_loops, get_laplacian)
+}
+
+
+def rebound(base: type) -> dict[str, Callable[..., Any]]:
+    """Returns the methods of a class that normalise edges, made to call the functions that keep results.
+
+    They are copies with other globals: PyG's modules stay as they are. While torch.compile or torch.jit
+    traces, the methods themselves are called.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for owner in base.__mro__:
+        if owner.__module__.startswith("torch.") or owner is object:
+            continue
+        for name, method in vars(owner).items():
+            if isinstance(method, types.FunctionType) and name != "__init__":
+                found.setdefault(name, method)
+    copies = {name: _copy(method) for name, method in found.items()}
+    return {name: copy for name, copy in copies.items() if copy is not None}
+
+
+def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
+    """Returns a method that calls the functions that keep results; None if it calls none of them."""
+    other = {}
+    for name in method.__code__.co_names:
+        value = method.__globals__.get(name)
+        if isinstance(value, types.FunctionType) and value in _KEEPING:
+            other[name] = _KEEPING[value]
+    if not other:
+        return None
+    keeping = types.FunctionType(
+        method.__code__, {**method.__globals__, **other}, method.__name__, method.__defaults__, method.__closure__
+    )
+    keeping.__kwdefaults__ = method.__kwdefaults__
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return method(self, *arguments, **options)
+        return keeping(self, *arguments, **options)
+
+    return call
