@@ -48,15 +48,22 @@ class LayerState:
 
     Attributes:
         settings: what it was accelerated with.
+        arguments: the arguments of its message.
         runs_on: what its calls ran on, and how often.
         left: why calls were left to PyG, and how often.
         read: the messages that were recognised, by the form of their arguments.
     """
 
     settings: Settings
+    arguments: tuple[Argument, ...] = ()
     runs_on: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
     read: dict[Any, Message | None] = field(default_factory=dict)
+
+    @property
+    def is_weighted_only(self) -> bool:
+        """Whether each message that was recognised has a weight, where a weight can be given."""
+        return any(message.weight is not None for message in self.read.values() if message is not None)
 
     def note(self, what: str) -> None:
         """Counts a call that ran on `what`."""
@@ -115,21 +122,14 @@ def precision_of(settings: Settings, x: torch.Tensor) -> tuple[Precision, torch.
     return PRECISIONS[cast or x.dtype], cast
 
 
-def message_arguments(layer: Any) -> tuple[Argument, ...]:
-    """Returns the arguments of a layer's message, read once for each class."""
-    found = type(layer).__dict__.get("_gnnsparse_arguments")
-    if found is None:
-        found = arguments_of(layer.inspector.get_param_names("message"))
-        type(layer)._gnnsparse_arguments = found
-    return found
-
-
-def _sizes(layer: Any, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
+def _sizes(
+    layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]
+) -> tuple[int, int]:
     """Returns the numbers of sources and of targets, by PyG's rules."""
     found: list[int | None] = [None, None] if size is None else list(size)
     if type(edges) is not torch.Tensor:
         found = list(edges.sparse_size())
-    for argument in message_arguments(layer):
+    for argument in state.arguments:
         if not argument.name.endswith(("_i", "_j")) or argument.name == argument.source:
             continue
         value = given.get(argument.source)
@@ -140,7 +140,9 @@ def _sizes(layer: Any, edges: Any, size: Any, given: dict[str, Any]) -> tuple[in
         for which, x in enumerate(pair) if pair is not None else ((side, value),):
             if not isinstance(x, torch.Tensor):
                 continue
-            count = x.shape[0]
+            if x.dim() < abs(layer.node_dim):
+                raise Left("features of sizes that PyG refuses")
+            count = x.shape[layer.node_dim]
             if found[which] not in (None, count):
                 raise Left("features of sizes that PyG refuses")
             found[which] = count
@@ -154,7 +156,7 @@ def check_features(layer: Any, x: Any) -> None:
     """Raises Left unless x has rows of features that a product can take."""
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
         raise Left(f"features of dtype {getattr(x, 'dtype', None)}")
-    if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim()):
+    if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
         raise Left(f"features of shape {tuple(x.shape)}")
 
 
@@ -195,7 +197,7 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
         return state.leave("a transform of torch.func is active, or torch.jit traces")
     try:
         plain = check_edges(edges)
-        found = read_message(layer, message_arguments(layer), given, plain.shape[1])
+        found = read_message(layer, state.arguments, given, plain.shape[1])
         if found is None:
             return state.leave("its message is none that is recognised")
         return _product(layer, state, edges, size, given, found)
@@ -210,11 +212,14 @@ def _product(
     if isinstance(x, (tuple, list)):
         x = x[0]
     check_features(layer, x)
+    is_batch = x.dim() == 3 and layer.node_dim == -2
+    if is_batch:  # features of several runs on one graph, [runs, nodes, width]
+        x = x.transpose(0, 1)
     plain = raw(edges)
     if x.device != plain.device:
         raise Left("features and edges are on two devices")
     weight = _weight_of(found, given, plain.shape[1])
-    counts = _sizes(layer, edges, size, given)
+    counts = _sizes(layer, state, edges, size, given)
     if x.shape[0] != counts[0]:
         raise Left("features of sizes that PyG refuses")
     reduce = REDUCTIONS[type(layer.aggr_module)]
@@ -235,9 +240,9 @@ def _product(
     except ValueError as problem:  # weights of repeated edges under a maximum
         raise Left(str(problem)) from None
     state.note(f"spmm, {reduce}, {precision.value}")
-    return spmm(
-        kept.adjacency.operand, x, values, reduce=reduce if reduce in ("max", "min") else "sum"
-    )
+    how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
+    out = spmm(kept.adjacency.operand, x, values, reduce=how)
+    return out.transpose(0, 1).contiguous() if is_batch else out
 
 
 def _under_autocast(x: torch.Tensor) -> bool:
@@ -260,7 +265,7 @@ def probe(layer: Any) -> dict[Any, Message]:
 
     The features have 2 dimensions or 3, those of edges are absent, [edges] or [edges, heads].
     """
-    arguments, found = message_arguments(layer), {}
+    arguments, found = arguments_of(layer.inspector.get_param_names("message")), {}
     heads = getattr(layer, "heads", 1)
     heads = heads if type(heads) is int and heads > 0 else 1
     if unsuitable(layer) is not None:
@@ -290,7 +295,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
     reduce = REDUCTIONS.get(type(layer.aggr_module))
     if layer._explain or layer._decomposed_layers != 1 or reduce not in ("sum", "mean"):
         return NOTHING
-    found = state.read.get(form_of(message_arguments(layer), given, layer.training))
+    found = state.read.get(form_of(state.arguments, given, layer.training))
     if found is None or type(edges) is not torch.Tensor or edges.layout != torch.strided:
         return NOTHING
     x = given[found.features]
@@ -298,7 +303,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
         x = x[0]
     if x.dtype not in PRECISIONS or x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim()):
         return NOTHING
-    sizes = _sizes(layer, edges, size, given)
+    sizes = _sizes(layer, state, edges, size, given)
     precision, cast = precision_of(state.settings, x)
     weight = None if found.weight is None else given[found.weight]
     if weight is not None:

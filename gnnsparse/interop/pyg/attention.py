@@ -15,13 +15,14 @@ from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 
 from gnnsparse.interop.pyg.aggregate import PRECISIONS, LayerState, check_edges, precision_of, watched
+from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
 from gnnsparse.interop.pyg.graphs import Left, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import is_direct
 
-__all__ = ["FUSED", "attend", "is_own", "unsuitable_attention"]
+__all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention"]
 
 #: How many times an attention gathers and stores what a product does, about.
 _GATHERS = 3
@@ -160,3 +161,96 @@ def attend(
         return state.leave(str(reason))
     state.note(f"graph_attention, {precision.value}")
     return out
+
+
+def attend_compiled(
+    layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
+) -> Any:
+    """`attend` while torch.compile traces; features of edges, dropout and returned weights are left to PyG."""
+    if arguments or any(value is not None for value in options.values()) or type(edges) is not torch.Tensor:
+        return NOTHING
+    if layer._explain or layer._decomposed_layers != 1 or unsuitable_attention(layer) is not None:
+        return NOTHING
+    if (layer.training and getattr(layer, "dropout", 0.0) > 0) or edges.layout != torch.strided:
+        return NOTHING
+    pair = tuple(x) if isinstance(x, (tuple, list)) else (x, x)
+    if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
+        return NOTHING
+    precision, _ = precision_of(state.settings, pair[0])
+    return _COMPILED[kind](layer, pair, edges, precision.value)
+
+
+def _joined(layer: Any, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Returns the output of GAT and GATv2, made of that of its heads."""
+    y = out.flatten(1) if layer.concat else out.mean(dim=1)
+    if layer.res is not None:
+        y = y + layer.res(target)
+    return y if layer.bias is None else y + layer.bias
+
+
+def _compiled_gat(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
+    heads = (layer.heads, layer.out_channels)
+    maps = (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
+    v = maps[0](pair[0]).unflatten(1, heads)
+    to = v if pair[0] is pair[1] and maps[0] is maps[1] else maps[1](pair[1]).unflatten(1, heads)
+    q, k = (to * layer.att_dst).sum(-1), (v * layer.att_src).sum(-1)
+    out = compiled_attend(
+        q, k, v, None, edges, (v.shape[0], to.shape[0]), add_self_loops=layer.add_self_loops,
+        score="additive", negative_slope=layer.negative_slope, precision=precision,
+    )  # fmt: skip
+    return _joined(layer, out, pair[1])
+
+
+def _compiled_gatv2(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
+    heads = (layer.heads, layer.out_channels)
+    k = layer.lin_l(pair[0]).unflatten(1, heads)
+    q = k if layer.share_weights and pair[0] is pair[1] else layer.lin_r(pair[1]).unflatten(1, heads)
+    out = compiled_attend(
+        q, k, k, layer.att[0], edges, (k.shape[0], q.shape[0]), add_self_loops=layer.add_self_loops,
+        score="gatv2", negative_slope=layer.negative_slope, precision=precision,
+    )  # fmt: skip
+    return _joined(layer, out, pair[1])
+
+
+def _compiled_transformer(
+    layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str
+) -> Any:
+    if layer.lin_edge is not None:
+        return NOTHING
+    heads = (layer.heads, layer.out_channels)
+    maps = (layer.lin_query, pair[1]), (layer.lin_key, pair[0]), (layer.lin_value, pair[0])
+    q, k, v = (linear(x).unflatten(1, heads) for linear, x in maps)
+    out = compiled_attend(
+        q, k, v, None, edges, (v.shape[0], q.shape[0]), add_self_loops=False, score="dot", negative_slope=0.0,
+        precision=precision,
+    )  # fmt: skip
+    y = out.flatten(1) if layer.concat else out.mean(dim=1)
+    if not layer.root_weight:
+        return y
+    root = layer.lin_skip(pair[1])
+    if layer.lin_beta is None:
+        return y + root
+    gate = layer.lin_beta(torch.cat([y, root, y - root], dim=-1)).sigmoid()
+    return gate * root + (1 - gate) * y
+
+
+def _compiled_agnn(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
+    x = pair[0]
+    if pair[1] is not x or x.dim() != 2:
+        return NOTHING
+    unit = torch.nn.functional.normalize(x, p=2.0, dim=-1)[:, None]
+    # "dot" divides by the root of the width, which the factor undoes.
+    scaled = (unit * (layer.beta * x.shape[1] ** 0.5)).to(x.dtype)
+    out = compiled_attend(
+        scaled, unit.to(x.dtype), x[:, None], None, edges, (x.shape[0], x.shape[0]),
+        add_self_loops=layer.add_self_loops, score="dot", negative_slope=0.0, precision=precision,
+    )  # fmt: skip
+    return out[:, 0]
+
+
+_COMPILED: dict[type, Any] = {
+    conv.GATConv: _compiled_gat,
+    conv.GATv2Conv: _compiled_gatv2,
+    conv.TransformerConv: _compiled_transformer,
+    conv.AGNNConv: _compiled_agnn,
+}

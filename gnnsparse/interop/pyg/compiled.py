@@ -14,13 +14,14 @@ import torch
 
 from gnnsparse.hashing import fingerprint
 from gnnsparse.interop.pyg.graphs import memo
+from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.ops import sddmm, spmm
 from gnnsparse.ops.library import register
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import alive, outside
 
-__all__ = ["aggregate"]
+__all__ = ["adjacency", "aggregate"]
 
 #: Graphs that are known by content.
 _MOST = 8
@@ -30,9 +31,9 @@ class _ByContent:
     """Adjacencies of edges that are new tensors in each call."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Any, tuple[torch.Tensor | None, Neighbours]] = OrderedDict()
+        self._known: OrderedDict[Any, tuple[torch.Tensor | None, Any]] = OrderedDict()
 
-    def find(self, edges: torch.Tensor, recipe: Aggregation, size: tuple[int, int], weighted: bool) -> Any:
+    def find(self, edges: torch.Tensor, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
         """Returns the adjacency of edges, made or kept.
 
         On the CPU the edges are told by a hash, on a GPU they are compared with copies of those before.
@@ -58,14 +59,18 @@ class _ByContent:
 _by_content = _ByContent()
 
 
+def adjacency(edges: torch.Tensor, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
+    """Returns what a recipe makes of edges: by their identity if they are known, else by their content."""
+    graph = memo.known(edges)
+    if graph is not None and (made := graph.find(recipe, size, weighted)) is not None:
+        return made
+    return _by_content.find(edges, recipe, size, weighted)
+
+
 def _adjacency(
     edges: torch.Tensor, weighted: bool, sources: int, targets: int, reduce: str, precision: str
 ) -> Neighbours:
-    recipe = Aggregation(reduce, Precision.parse(precision))
-    graph = memo.known(edges)
-    if graph is not None and (made := graph.find(recipe, (sources, targets), weighted)) is not None:
-        return made
-    return _by_content.find(edges, recipe, (sources, targets), weighted)
+    return adjacency(edges, Aggregation(reduce, Precision.parse(precision)), (sources, targets), weighted)
 
 
 def _run(

@@ -10,11 +10,12 @@ import torch
 from torch_geometric.nn import MessagePassing
 
 from gnnsparse.interop.pyg.aggregate import NOTHING, LayerState, probe, propagate, propagate_compiled, unsuitable
-from gnnsparse.interop.pyg.attention import attend, is_own, unsuitable_attention
+from gnnsparse.interop.pyg.attention import attend, attend_compiled, is_own, unsuitable_attention
+from gnnsparse.interop.pyg.message import arguments_of
 from gnnsparse.interop.pyg.normalize import rebound
 from gnnsparse.interop.pyg.policy import Settings
 
-__all__ = ["is_accelerated", "outlook", "state_of", "swap", "swap_back"]
+__all__ = ["is_accelerated", "outlook", "state_of", "swap", "swap_back", "why_not"]
 
 _classes: dict[type, type] = {}
 _lock = threading.RLock()
@@ -32,7 +33,7 @@ def state_of(layer: Any) -> LayerState:
 
 def _make_propagate(base: type) -> Callable[..., Any]:
     def propagate_(self: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
-        state = self.__dict__["_gnnsparse"]
+        state = self._gnnsparse
         run = propagate_compiled if torch.compiler.is_compiling() else propagate
         out = run(self, state, edge_index, size, given)
         if out is not NOTHING:
@@ -46,10 +47,10 @@ def _make_propagate(base: type) -> Callable[..., Any]:
 
 def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            out = attend(self, kind, self.__dict__["_gnnsparse"], x, edge_index, arguments, options)
-            if out is not NOTHING:
-                return out
+        run = attend_compiled if torch.compiler.is_compiling() else attend
+        out = run(self, kind, self._gnnsparse, x, edge_index, arguments, options)
+        if out is not NOTHING:
+            return out
         return plain(self, x, edge_index, *arguments, **options)
 
     forward.__wrapped__ = plain  # type: ignore[attr-defined]
@@ -131,10 +132,19 @@ def refusal(layer: Any) -> str | None:
     return unsuitable(layer)
 
 
+def why_not(layer: Any) -> str:
+    """Returns why a layer that was not accelerated stays as it is."""
+    why = refusal(layer)
+    if why is None and not probe(layer) and is_own(type(layer)) is None:
+        why = "its message is none that is recognised"
+    return why or "it was not accelerated"
+
+
 def swap(layer: Any, settings: Settings) -> str | None:
     """Makes a layer an accelerated one, with other settings if it is one; returns why it stays as it is."""
     if is_accelerated(layer):
-        layer._gnnsparse = LayerState(settings, read=state_of(layer).read)
+        old = state_of(layer)
+        layer._gnnsparse = LayerState(settings, old.arguments, read=old.read)
         return None
     why = refusal(layer)
     if why is not None:
@@ -143,7 +153,8 @@ def swap(layer: Any, settings: Settings) -> str | None:
     if not read and is_own(type(layer)) is None:
         return "its message is none that is recognised"
     accelerated = class_for(type(layer))
-    layer.__dict__["_gnnsparse"] = LayerState(settings, read=read)
+    arguments = arguments_of(layer.inspector.get_param_names("message"))
+    layer.__dict__["_gnnsparse"] = LayerState(settings, arguments, read=read)
     layer.__class__ = accelerated
     return None
 

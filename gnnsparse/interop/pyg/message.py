@@ -96,15 +96,25 @@ class _Symbol(_Opaque):
 
     Attributes:
         name: the argument of `propagate` that it is made of.
-        shape: the shape of the tensor.
+        sizes: the sizes of the tensor, of one graph of a batch.
         is_features: whether it holds features of sources; False: it holds weights of edges.
         like: the argument itself.
+        is_batch: whether the tensor has a size before that of the edges, so that its shape is not `sizes`.
     """
 
-    __slots__ = ("is_features", "like", "name", "shape")
+    __slots__ = ("is_batch", "is_features", "like", "name", "sizes")
 
-    def __init__(self, name: str, shape: tuple[int, ...], is_features: bool, like: Any) -> None:
-        self.name, self.shape, self.is_features, self.like = name, shape, is_features, like
+    def __init__(
+        self, name: str, sizes: tuple[int, ...], is_features: bool, like: Any, is_batch: bool = False
+    ) -> None:
+        self.name, self.sizes, self.is_features, self.like = name, sizes, is_features, like
+        self.is_batch = is_batch
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.is_batch:
+            raise _Unknown
+        return self.sizes
 
     @property
     def dtype(self) -> torch.dtype:
@@ -129,24 +139,24 @@ class _Symbol(_Opaque):
             sizes = tuple(sizes[0])
         if self.is_features or not all(type(size) is int for size in sizes):
             raise _Unknown
-        shape, own = (self.shape[0], *sizes[1:]), self.shape
+        shape, own = (self.sizes[0], *sizes[1:]), self.sizes
         while len(own) > 1 and own[-1] == 1:
             own = own[:-1]
         same = shape[: len(own)] == own and all(size == 1 for size in shape[len(own) :])
-        if sizes[0] not in (-1, self.shape[0]) or not same:
+        if sizes[0] not in (-1, self.sizes[0]) or not same:
             raise _Unknown
         return _Symbol(self.name, shape, False, self.like)
 
     reshape = view
 
     def unsqueeze(self, dim: int) -> _Symbol:
-        if self.is_features or dim not in (-1, len(self.shape)):
+        if self.is_features or dim not in (-1, len(self.sizes)):
             raise _Unknown
-        return _Symbol(self.name, (*self.shape, 1), False, self.like)
+        return _Symbol(self.name, (*self.sizes, 1), False, self.like)
 
     def __getitem__(self, index: Any) -> _Symbol:
         """Allows w[:, None]."""
-        axes = (slice(None),) * len(self.shape)
+        axes = (slice(None),) * len(self.sizes)
         if not isinstance(index, tuple) or index not in ((*axes, None), (..., None)):
             raise _Unknown
         return self.unsqueeze(-1)
@@ -163,12 +173,12 @@ def _product(left: Any, right: Any) -> Message:
     if type(left) is not _Symbol or type(right) is not _Symbol or left.is_features == right.is_features:
         raise _Unknown
     x, w = (left, right) if left.is_features else (right, left)
-    if len(w.shape) != len(x.shape) or w.shape[-1] != 1 or len(x.shape) not in (2, 3):
+    if len(w.sizes) != len(x.sizes) or w.sizes[-1] != 1 or len(x.sizes) not in (2, 3):
         raise _Unknown
-    heads = w.shape[1:-1]
+    heads = w.sizes[1:-1]
     if all(size == 1 for size in heads):
         return Message(x.name, w.name)
-    if heads != x.shape[1:-1]:
+    if heads != x.sizes[1:-1]:
         raise _Unknown
     return Message(x.name, w.name, by_head=True)
 
@@ -198,7 +208,9 @@ def read_message(
             value = _OPAQUE
         elif isinstance(value, torch.Tensor):
             of_nodes = argument.role == "source"
-            if of_nodes or (value.dim() > 0 and value.shape[0] == edges):
+            if of_nodes and value.dim() == 3 and layer.node_dim == -2:  # one graph for a batch of features
+                value = _Symbol(argument.source, (edges, value.shape[2]), True, value, is_batch=True)
+            elif of_nodes or (value.dim() > 0 and value.shape[0] == edges):
                 value = _Symbol(argument.source, (edges, *value.shape[1:]), of_nodes, value)
             else:
                 value = _OPAQUE

@@ -13,7 +13,7 @@ import torch
 from torch_geometric.nn import MessagePassing
 
 from gnnsparse.errors import bad_type, check_choice, check_flag
-from gnnsparse.interop.pyg.layers import is_accelerated, outlook, refusal, state_of, swap, swap_back
+from gnnsparse.interop.pyg.layers import is_accelerated, outlook, state_of, swap, swap_back, why_not
 from gnnsparse.interop.pyg.policy import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.reports import Report, Row
 from gnnsparse.precision import Precision
@@ -110,8 +110,7 @@ def report(model: torch.nn.Module) -> Report:
             seen = dict(state.runs_on), dict(state.left)
             rows.append(Row(name, type(module).__name__, outlook(module), "", *seen))
         elif isinstance(module, MessagePassing):
-            why = refusal(module) or "it was not accelerated, or its message is none that is recognised"
-            rows.append(Row(name, type(module).__name__, "PyG", why, {}, {}))
+            rows.append(Row(name, type(module).__name__, "PyG", why_not(module), {}, {}))
     return Report(tuple(rows))
 
 

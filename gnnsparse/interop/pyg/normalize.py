@@ -7,12 +7,14 @@ results all layers of a model share one edge_index, whose operand is then known.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import (
     add_remaining_self_loops,
@@ -149,8 +151,9 @@ _KEEPING = {
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
     """Returns the methods of a class that normalise edges, made to call the functions that keep results.
 
-    They are copies with other globals: PyG's modules stay as they are. While torch.compile or torch.jit
-    traces, the methods themselves are called.
+    They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay as
+    they are. While torch.jit traces, the methods themselves are called, and while torch.compile does, unless
+    the layer is one that sums weighted features: then gcn_norm is one whose results have fixed sizes.
     """
     found: dict[str, Callable[..., Any]] = {}
     for owner in base.__mro__:
@@ -165,22 +168,67 @@ def rebound(base: type) -> dict[str, Callable[..., Any]]:
 
 def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
     """Returns a method that calls the functions that keep results; None if it calls none of them."""
-    other = {}
-    for name in method.__code__.co_names:
-        value = method.__globals__.get(name)
-        if isinstance(value, types.FunctionType) and value in _KEEPING:
-            other[name] = _KEEPING[value]
-    if not other:
+    used = {name: method.__globals__.get(name) for name in method.__code__.co_names}
+    used = {name: f for name, f in used.items() if isinstance(f, types.FunctionType) and f in _KEEPING}
+    if not used:
         return None
-    keeping = types.FunctionType(
-        method.__code__, {**method.__globals__, **other}, method.__name__, method.__defaults__, method.__closure__
-    )
-    keeping.__kwdefaults__ = method.__kwdefaults__
+    keeping = _with_globals(method, "kept", {name: _KEEPING[f] for name, f in used.items()})
+    fixed = method
+    if gcn_norm in used.values():
+        fixed = _with_globals(method, "fixed", {n: _fixed_gcn_norm for n, f in used.items() if f is gcn_norm})
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        if torch.compiler.is_compiling():
+            sums = type(self.aggr_module) is SumAggregation and self._gnnsparse.is_weighted_only
+            return (fixed if sums else method)(self, *arguments, **options)
+        if torch.jit.is_tracing():
             return method(self, *arguments, **options)
         return keeping(self, *arguments, **options)
 
     return call
+
+
+def _with_globals(method: Any, kind: str, other: dict[str, Any]) -> Any:
+    """Returns a copy of a method in a module of its own, a copy of its module with other values of names.
+
+    torch.compile finds a function's globals by the name of its module, which therefore can be imported.
+    """
+    name = f"{__name__}.{kind}.{method.__module__}.{method.__qualname__}"
+    module = types.ModuleType(name)
+    vars(module).update({**method.__globals__, **other, "__name__": name})
+    sys.modules[name] = module
+    copy = types.FunctionType(
+        method.__code__, vars(module), method.__name__, method.__defaults__, method.__closure__
+    )
+    copy.__kwdefaults__ = method.__kwdefaults__
+    return copy
+
+
+def _fixed_gcn_norm(
+    edge_index: Any, edge_weight: Any = None, num_nodes: int | None = None, improved: bool = False,
+    add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,
+) -> Any:  # fmt: skip
+    """PyG's gcn_norm with results whose sizes do not depend on the edges, for sums of weighted features.
+
+    Self-loops of the edges stay where they are with the weight 0, and one for each node follows.
+    """
+    if type(edge_index) is not torch.Tensor or num_nodes is None or flow != "source_to_target":
+        return gcn_norm(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
+    device, count = edge_index.device, edge_index.shape[1]
+    has_weights = edge_weight is not None
+    weight = edge_weight if has_weights else torch.ones(count, dtype=dtype or torch.float32, device=device)
+    if add_self_loops:
+        is_loop = edge_index[0] == edge_index[1]
+        fill = 2.0 if improved and has_weights else 1.0
+        of_loops = torch.full((num_nodes + 1,), fill, dtype=weight.dtype, device=device)
+        if has_weights:  # the last element takes the weights of all other edges
+            of_loops = of_loops.index_put((torch.where(is_loop, edge_index[0], num_nodes),), weight)
+        nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=device)
+        edge_index = torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
+        weight = torch.cat([torch.where(is_loop, 0.0, weight), of_loops[:num_nodes]])
+    source, target = edge_index[0], edge_index[1]
+    degree = torch.zeros(num_nodes, dtype=weight.dtype, device=device).index_add(0, target, weight)
+    scale = degree.pow(-0.5)
+    scale = scale.masked_fill(scale == float("inf"), 0.0)
+    return edge_index, scale[source] * weight * scale[target]
