@@ -41,7 +41,9 @@ def _make_propagate(base: type) -> Callable[..., Any]:
         return base.propagate(self, edge_index, size=size, **given)  # type: ignore[attr-defined]
 
     propagate_.__name__ = "propagate"
-    propagate_.__module__, propagate_.__doc__ = base.__module__, MessagePassing.propagate.__doc__
+    # The name that PyG gives the module of the method that it generates.
+    propagate_.__module__ = f"{base.__module__}_{base.__name__}_propagate"
+    propagate_.__doc__ = MessagePassing.propagate.__doc__
     return propagate_
 
 
@@ -107,12 +109,22 @@ def class_for(base: type) -> type:
             "__doc__": base.__doc__,
             "__reduce_ex__": _reduce,
             "__setstate__": _set_state,
+            "__prepare_scriptable__": _scriptable,
             "_set_jittable_templates": _keep_templates,
             "_gnnsparse_base": base,
             "_gnnsparse_kind": kind,
         }
         _classes[base] = type(base)(base.__name__, (base,), namespace)
         return _classes[base]
+
+
+def _scriptable(self: Any) -> Any:
+    """Returns what torch.jit.script compiles in place of a layer: the layer of PyG with the same parameters."""
+    base = type(self)._gnnsparse_base
+    plain = base.__new__(base)
+    plain.__dict__.update(self.__dict__)
+    del plain.__dict__["_gnnsparse"]
+    return plain
 
 
 def _keep_templates(self: Any, raise_on_error: bool = False) -> None:
@@ -123,7 +135,10 @@ def refusal(layer: Any) -> str | None:
     """Returns why a layer stays as it is; None: it can be accelerated."""
     if not isinstance(layer, MessagePassing):
         return "it passes no messages of its own"
-    if "propagate" in layer.__dict__ or not _generated(type(layer)):
+    kind: Any = type(layer)
+    own = getattr(layer.__dict__.get("propagate"), "__func__", None)  # PyG sets it when it explains
+    is_own_propagate = own is None or own in (kind._orig_propagate, kind._jinja_propagate)
+    if ("propagate" in layer.__dict__ and own is None) or not is_own_propagate or not _generated(kind):
         return "it has a `propagate` of its own"
     if type(layer).__dict__.get("__reduce_ex__") is not None:
         return "its class is pickled in a way of its own"
@@ -153,15 +168,24 @@ def swap(layer: Any, settings: Settings) -> str | None:
     if not read and is_own(type(layer)) is None:
         return "its message is none that is recognised"
     accelerated = class_for(type(layer))
+    _forget_propagate(layer)
     arguments = arguments_of(layer.inspector.get_param_names("message"))
     layer.__dict__["_gnnsparse"] = LayerState(settings, arguments, read=read)
     layer.__class__ = accelerated
     return None
 
 
+def _forget_propagate(layer: Any) -> None:
+    """Removes the `propagate` of its class that PyG has set in a layer after it was explained."""
+    own = getattr(layer.__dict__.get("propagate"), "__func__", None)
+    if own is not None and own is type(layer)._jinja_propagate:
+        del layer.__dict__["propagate"]
+
+
 def swap_back(layer: Any) -> None:
     """Makes an accelerated layer what it was; other layers stay as they are."""
     if is_accelerated(layer):
+        _forget_propagate(layer)
         layer.__class__ = type(layer)._gnnsparse_base
         layer.__dict__.pop("_gnnsparse", None)
 
