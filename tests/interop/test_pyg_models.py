@@ -18,6 +18,13 @@ from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
 from tests.interop.pyg_cases import pyg
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor and torch.jit
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning"),
+]
+
 interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
 
 FLOOR = 32 * ROUNDING["fp32"]
@@ -71,15 +78,13 @@ def left(model: Any) -> str:
 
 
 @EVERY
-@given(seed=st.integers(0, 99), count=st.sampled_from([0, 1, 7, 200]), dtype=st.sampled_from(["int64", "int32"]))
-def test_random_graphs(name: str, seed: int, count: int, dtype: str) -> None:
-    """Repeated edges, self-loops, nodes without edges, no edges; int32 where PyG takes it."""
+@given(seed=st.integers(0, 99), count=st.sampled_from([0, 1, 7, 200]))
+def test_random_graphs(name: str, seed: int, count: int) -> None:
+    """Repeated edges, self-loops, nodes without edges, no edges."""
     torch.manual_seed(seed)
     plain = LAYERS[name]()
     ours, exactly = interop.accelerate(copy.deepcopy(plain), convert="always"), copy.deepcopy(plain)
     edges = edges_of(seed, count)
-    if dtype == "int32" and name in ("sage", "gin"):
-        edges = edges.int()
     x = torch.randn(NODES, WIDTH)
 
     def run(layer: Any, x: torch.Tensor) -> list[torch.Tensor]:
@@ -204,8 +209,9 @@ def test_half_features(name: str) -> None:
     assert out.dtype == torch.bfloat16
     assert all("bf16" in what for what in used(ours))
     assert (out.float() - plain(x, edges)).norm() < 0.05 * plain(x, edges).norm()
-    ours = ours.double()
-    close(ours(x.double(), edges).float(), plain(x, edges))
+    ours = ours.double()  # of the rounded parameters
+    want = interop.restore(copy.deepcopy(ours))(x.double(), edges)
+    close(ours(x.double(), edges), want)
     assert "float64" in left(ours)
 
 
@@ -255,7 +261,7 @@ def test_other_forms_of_edges() -> None:
 
     for name in ("gcn", "sage", "gat", "transformer"):
         plain, ours, x, edges = pair(name)
-        edges = edges.unique(dim=1)
+        edges = edges.unique(dim=1).contiguous()
         want = plain(x, edges)
         close(ours(x, EdgeIndex(edges, sparse_size=(NODES, NODES))), want)
         if name == "sage":
@@ -346,12 +352,23 @@ def test_a_message_that_changes_its_mind() -> None:
         close(layer(x, edges, w), other(x, edges, w))
 
 
+class Inner(torch.nn.Module):
+    """What to_hetero makes copies of for each relation."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self.first, self.last = make(), make()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x, edge_index).relu(), edge_index)
+
+
 def test_hetero_models() -> None:
     metadata = (["a", "b"], [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a")])
     x = {"a": torch.randn(NODES, WIDTH), "b": torch.randn(NODES, WIDTH)}
     index = {relation: edges_of(i) for i, relation in enumerate(metadata[1])}
     for make in (lambda: pyg.SAGEConv((-1, -1), 4), lambda: pyg.GATConv((-1, -1), 4, add_self_loops=False)):
-        model = pyg.to_hetero(make(), metadata)
+        model = pyg.to_hetero(Inner(make), metadata)
         want = model(x, index)
         interop.accelerate(model, convert="always")
         got = model(x, index)
@@ -381,5 +398,5 @@ def test_bad_arguments() -> None:
     with pytest.raises(TypeError, match="cache"):
         interop.accelerate(model, cache="yes")
     interop.accelerate(model, convert="always")
-    with pytest.raises(IndexError, match="larger"):  # as PyG
+    with pytest.raises(IndexError, match="larger|out of bounds"):  # as PyG
         model(torch.randn(3, 4), torch.tensor([[0, 5], [1, 1]]))

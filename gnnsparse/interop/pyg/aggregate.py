@@ -190,7 +190,8 @@ def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tenso
 
 def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     """Computes PyG's `propagate` of a layer by a sparse product, or returns NOTHING to leave it to PyG."""
-    why = watched(layer) or unsuitable(layer)
+    why = memo.leaves(edges) if state.settings.convert == "auto" else None
+    why = why or watched(layer) or unsuitable(layer)
     if why is not None:
         return state.leave(why)
     if torch.jit.is_tracing() or not is_direct():

@@ -26,6 +26,8 @@ __all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention
 
 #: How many times an attention gathers and stores what a product does, about.
 _GATHERS = 3
+#: Microseconds that a call takes more than PyG's on a tiny graph, with its gradient.
+_OVERHEAD = 200.0
 
 
 class _Memo:
@@ -36,7 +38,8 @@ class _Memo:
 
     def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe[Any]) -> Any:
         graph = memo.graph(edges)
-        return graph.adjacency(edges, recipe, size, False, self._width, self._state.settings).adjacency
+        by = self._state.settings
+        return graph.adjacency(edges, recipe, size, False, self._width, by, _OVERHEAD).adjacency
 
     def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe[Any]) -> tuple[Any, Any]:
         made = self.adjacency(size, edges, recipe)
@@ -141,6 +144,8 @@ def attend(
         arguments, options: the others.
     """
     try:
+        if state.settings.convert == "auto" and (why := memo.leaves(edges)) is not None:
+            return state.leave(why)
         _check(layer, edges, options)
         stand_in, of = FUSED[kind]
         parameter = getattr(layer, of)

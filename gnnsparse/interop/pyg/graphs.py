@@ -85,12 +85,14 @@ class Graph:
 
     Attributes:
         products: how many products it was used for.
+        left_until: as long as there are fewer, calls are left to PyG; `why` says why.
     """
 
     def __init__(self, edges: Any, forget: Callable[[Any], None]) -> None:
         self.ref = weakref.ref(edges, forget)
         self.stamp = stamp_of(raw(edges))
-        self.products = 0
+        self.products = self.left_until = 0
+        self.why = ""
         self._kept: dict[Any, _Kept] = {}
         self._problems: dict[Any, str] = {}
         self.results: OrderedDict[Any, Any] = OrderedDict()
@@ -100,8 +102,9 @@ class Graph:
         return self.ref() is edges and self.stamp == stamp_of(raw(edges))
 
     def adjacency(
-        self, edges: Any, recipe: Recipe[Any], size: tuple[int, int], weighted: bool, width: int, by: Settings
-    ) -> _Kept:
+        self, edges: Any, recipe: Recipe[Any], size: tuple[int, int], weighted: bool, width: int,
+        by: Settings, overhead: float = 0.0,
+    ) -> _Kept:  # fmt: skip
         """Returns what a recipe makes of the edges, made or kept.
 
         Args:
@@ -111,6 +114,7 @@ class Graph:
             weighted: whether there are weights of edges.
             width: features that a product gathers for an edge.
             by: what the layer was accelerated with.
+            overhead: see `decide`.
 
         Raises:
             Left: the call is left to PyG.
@@ -126,7 +130,7 @@ class Graph:
         device = "cuda" if path().takes(plain.device) else plain.device.type
         if device not in ("cpu", "cuda"):
             raise Left(f"edges on {plain.device}")
-        decision = decide(by, device, plain.shape[1], width, self.products - 1, memo.lifetimes)
+        decision = decide(by, device, plain.shape[1], width, self.products - 1, memo.lifetimes, overhead)
         if kept is not None and (decision.preparation is None or decision.preparation.format == "csr"):
             return kept
         if device == "cuda" and path().is_capturing():
@@ -144,6 +148,7 @@ class Graph:
 
     def _made(self, key: Any, edges: torch.Tensor, decision: Decision) -> _Kept:
         if decision.preparation is None:
+            self.left_until, self.why = decision.until, decision.why
             raise Left(decision.why)
         recipe, size, weighted, _ = key
         full = decision.preparation != Preparation(format="csr")
@@ -191,6 +196,14 @@ class Memo:
         """Returns what is kept of an edge_index, or None."""
         known = self._graphs.get(id(edges))
         return known if known is not None and known.is_of(edges) else None
+
+    def leaves(self, edges: Any) -> str | None:
+        """Returns why calls with an edge_index are left to PyG for now, and counts one; None: they are not."""
+        known = self._graphs.get(id(edges))
+        if known is None or known.products >= known.left_until or not known.is_of(edges):
+            return None
+        known.products += 1
+        return known.why
 
     def _add(self, edges: Any) -> Graph:
         key = id(edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,9 +216,15 @@ def read_message(
             else:
                 value = _OPAQUE
         symbols[argument.name] = value
+    own = layer.__dict__
+    before = dict(own)
     try:
         found = layer.message(**symbols)
     except (_Unknown, Exception):
+        found = None
+    if len(own) != len(before) or not all(map(operator.is_, own.values(), before.values())):
+        own.clear()  # it keeps what it computes, which is to be tensors
+        own.update(before)
         return None
     if type(found) is _Symbol and found.is_features:
         return Message(found.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gnnsparse.nn.adjacency import Preparation
@@ -39,13 +40,15 @@ class _Costs:
     saved_feature: float
 
 
-#: Measured on two cores with graphs of 60 to a million edges; on a GPU from the times of arxiv-like's layers.
+#: Measured on a core with graphs of 400 to a million edges, the first calls of kernels included; on a GPU from
+#: the times of arxiv-like's layers.
 _COSTS = {
-    "cpu": _Costs(fixed=320, edge=0.03, saved=20, saved_edge=0.01, saved_feature=0.0016),
+    "cpu": _Costs(fixed=700, edge=0.03, saved=20, saved_edge=0.005, saved_feature=0.0009),
     "cuda": _Costs(fixed=1500, edge=0.001, saved=40, saved_edge=0.0003, saved_feature=2e-5),
 }
 #: Products after which a graph is taken for one that is used for long, and prepared in full.
 _LONG = 4
+_NEVER = 2**62
 
 
 class Lifetimes:
@@ -66,14 +69,22 @@ class Decision:
     Attributes:
         preparation: how its operand is prepared; None: the call is left to PyG.
         why: the reason, for the report.
+        until: as long as the graph was used for fewer products, it is left to PyG again.
     """
 
     preparation: Preparation | None
     why: str
+    until: int = 0
 
 
 def decide(
-    settings: Settings, device: str, edges: int, width: int, products: int, lifetimes: Lifetimes
+    settings: Settings,
+    device: str,
+    edges: int,
+    width: int,
+    products: int,
+    lifetimes: Lifetimes,
+    overhead: float = 0.0,
 ) -> Decision:
     """Decides whether a graph is converted in a call, and how much work goes into the operand.
 
@@ -95,6 +106,7 @@ def decide(
         width: number of features that a product gathers for an edge.
         products: how many products the graph was used for, those left to PyG included.
         lifetimes: those of earlier graphs.
+        overhead: microseconds that a call of this layer takes more than PyG's on a tiny graph.
     """
     full = Preparation(settings.reorder, "auto", settings.cache)
     has_more = device == "cuda" or settings.reorder != "none"
@@ -106,9 +118,12 @@ def decide(
         return Decision(quick, "convert='always'")
     costs = _COSTS[device]
     cost = costs.fixed + costs.edge * edges
-    saved = costs.saved + edges * (costs.saved_edge + costs.saved_feature * width)
+    saved = costs.saved - overhead + edges * (costs.saved_edge + costs.saved_feature * width)
+    if saved <= 0:
+        return Decision(None, "the graph is so small that nothing is saved", _NEVER)
     expected, margin = (products + 1, 1) if usual is None else (usual, 4)
     if expected * saved >= cost or (products + 1) * saved >= margin * cost:
-        return Decision(quick, f"{edges} edges: a conversion pays after {cost / saved:.1f} products")
-    so_far = f"{products} so far" if usual is None else f"graphs had {usual:.1f} in the mean"
-    return Decision(None, f"a graph of {edges} edges pays after {cost / saved:.1f} products, {so_far}")
+        return Decision(quick, f"a conversion pays after {cost / saved:.0f} products")
+    until = math.ceil(margin * cost / saved) - 1
+    so_far = "it has had few" if usual is None else f"graphs had {usual:.0f} in the mean"
+    return Decision(None, f"converting the graph pays after {cost / saved:.0f} products, {so_far}", until)
