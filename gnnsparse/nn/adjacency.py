@@ -220,7 +220,9 @@ def check_edge_weight(
     """
     if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
         bad_type("edge_weight", edge_weight, f"a floating-point tensor [{edges}]")
-    if edge_weight.shape != (edges,) and not (by_head and edge_weight.dim() == 2 and len(edge_weight) == edges):
+    if edge_weight.shape != (edges,) and not (
+        by_head and edge_weight.dim() == 2 and len(edge_weight) == edges
+    ):
         bad_value("edge_weight", f"has shape {tuple(edge_weight.shape)}; accepted: ({edges},)")
     if edge_weight.device != device:
         bad_value("edge_weight", f"is on {edge_weight.device}; accepted: {device}")

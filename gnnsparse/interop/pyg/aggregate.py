@@ -58,12 +58,12 @@ class LayerState:
     arguments: tuple[Argument, ...] = ()
     runs_on: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
-    read: dict[Any, Message | None] = field(default_factory=dict)
+    read: dict[Any, Message] = field(default_factory=dict)
 
     @property
     def is_weighted_only(self) -> bool:
-        """Whether each message that was recognised has a weight, where a weight can be given."""
-        return any(message.weight is not None for message in self.read.values() if message is not None)
+        """Whether the message can have a weight, by which gcn_norm's edges of weight 0 do not count."""
+        return any(message.weight is not None for message in self.read.values())
 
     def note(self, what: str) -> None:
         """Counts a call that ran on `what`."""
@@ -122,9 +122,7 @@ def precision_of(settings: Settings, x: torch.Tensor) -> tuple[Precision, torch.
     return PRECISIONS[cast or x.dtype], cast
 
 
-def _sizes(
-    layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]
-) -> tuple[int, int]:
+def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
     """Returns the numbers of sources and of targets, by PyG's rules."""
     found: list[int | None] = [None, None] if size is None else list(size)
     if type(edges) is not torch.Tensor:
@@ -194,7 +192,7 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
     why = why or watched(layer) or unsuitable(layer)
     if why is not None:
         return state.leave(why)
-    if torch.jit.is_tracing() or not is_direct():
+    if torch._C._get_tracing_state() is not None or not is_direct():
         return state.leave("a transform of torch.func is active, or torch.jit traces")
     try:
         plain = check_edges(edges)

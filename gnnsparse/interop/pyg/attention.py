@@ -14,7 +14,14 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 
-from gnnsparse.interop.pyg.aggregate import PRECISIONS, LayerState, check_edges, precision_of, watched
+from gnnsparse.interop.pyg.aggregate import (
+    NOTHING,
+    PRECISIONS,
+    LayerState,
+    check_edges,
+    precision_of,
+    watched,
+)
 from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
 from gnnsparse.interop.pyg.graphs import Left, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
@@ -69,27 +76,27 @@ class _StandIn:
         return sources, targets
 
 
-class _Gat(_StandIn, GATConv):
+class _Gat(_StandIn, GATConv):  # type: ignore[misc]
     @property
-    def _channels(self) -> tuple[int, int]:
+    def _channels(self) -> tuple[int, int]:  # type: ignore[override]
         both = self.lin or self.lin_src, self.lin or self.lin_dst
         return both[0].weight.shape[1], both[1].weight.shape[1]  # type: ignore[union-attr]
 
 
-class _Gatv2(_StandIn, GATv2Conv):
+class _Gatv2(_StandIn, GATv2Conv):  # type: ignore[misc, override]
     _maps = "lin_l", "lin_r"
 
 
-class _Transformer(_StandIn, TransformerConv):
+class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
     _maps = "lin_key", "lin_query"
 
 
-class _Agnn(_StandIn, AGNNConv):
+class _Agnn(_StandIn, AGNNConv):  # type: ignore[misc]
     pass
 
 
 #: PyG's layer -> the stand-in, and a parameter or buffer of it, whose dtype and device are the layer's.
-FUSED: dict[type, tuple[type, str]] = {
+FUSED: dict[type, tuple[Any, str]] = {
     conv.GATConv: (_Gat, "att_src"),
     conv.GATv2Conv: (_Gatv2, "att"),
     conv.TransformerConv: (_Transformer, "lin_key"),
@@ -124,7 +131,7 @@ def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
     why = watched(layer) or unsuitable_attention(layer)
     if why is not None:
         raise Left(why)
-    if torch.jit.is_tracing() or not is_direct():
+    if torch._C._get_tracing_state() is not None or not is_direct():
         raise Left("a transform of torch.func is active, or torch.jit traces")
     check_edges(edges)
     if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
@@ -158,7 +165,7 @@ def attend(
             raise Left(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings, features)
         width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
-        standing = object.__new__(stand_in)
+        standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
         standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
         out = stand_in.forward(standing, x, edges, *arguments, **options)
@@ -217,9 +224,7 @@ def _compiled_gatv2(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, prec
     return _joined(layer, out, pair[1])
 
 
-def _compiled_transformer(
-    layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str
-) -> Any:
+def _compiled_transformer(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
     if layer.lin_edge is not None:
         return NOTHING
     heads = (layer.heads, layer.out_channels)

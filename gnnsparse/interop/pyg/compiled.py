@@ -125,7 +125,9 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     return (found[0] if of_x else None, None, found[1] if of_weight else None, None, None, None, None)
 
 
-_ARGUMENTS = "Tensor x, Tensor edge_index, Tensor? weight, SymInt sources, SymInt targets, str reduce, str precision"
+_ARGUMENTS = (
+    "Tensor x, Tensor edge_index, Tensor? weight, SymInt sources, SymInt targets, str reduce, str precision"
+)
 register(f"pyg_aggregate({_ARGUMENTS}) -> Tensor", _run, _fake, _setup, _backward)
 register(
     f"pyg_aggregate_grad(Tensor grad, {_ARGUMENTS}, bool of_x, bool of_weight) -> (Tensor, Tensor)",

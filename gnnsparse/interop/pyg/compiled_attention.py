@@ -85,7 +85,9 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 register(f"pyg_attention({_ARGUMENTS}) -> Tensor", _run, _fake, _setup, _backward)
 register(
-    f"pyg_attention_grad(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)", _run_grad, _fake_grad
+    f"pyg_attention_grad(Tensor grad, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _run_grad,
+    _fake_grad,
 )
 
 

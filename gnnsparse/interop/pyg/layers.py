@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch_geometric.nn import MessagePassing
 
-from gnnsparse.interop.pyg.aggregate import NOTHING, LayerState, probe, propagate, propagate_compiled, unsuitable
+from gnnsparse.interop.pyg.aggregate import (
+    NOTHING,
+    LayerState,
+    probe,
+    propagate,
+    propagate_compiled,
+    unsuitable,
+)
 from gnnsparse.interop.pyg.attention import attend, attend_compiled, is_own, unsuitable_attention
 from gnnsparse.interop.pyg.message import arguments_of
 from gnnsparse.interop.pyg.normalize import rebound
@@ -17,7 +24,7 @@ from gnnsparse.interop.pyg.policy import Settings
 
 __all__ = ["is_accelerated", "outlook", "state_of", "swap", "swap_back", "why_not"]
 
-_classes: dict[type, type] = {}
+_classes: dict[Any, Any] = {}
 _lock = threading.RLock()
 
 
@@ -87,12 +94,13 @@ def _generated(base: type) -> bool:
     if function is MessagePassing.propagate:
         return True
     return any(
-        issubclass(owner, MessagePassing) and function.__module__ == f"{owner.__module__}_{owner.__name__}_propagate"
+        issubclass(owner, MessagePassing)
+        and function.__module__ == f"{owner.__module__}_{owner.__name__}_propagate"
         for owner in base.__mro__
     )
 
 
-def class_for(base: type) -> type:
+def class_for(base: Any) -> Any:
     """Returns the class that stands for a class of PyG's layers; there is one for each."""
     with _lock:
         if base in _classes:
@@ -100,7 +108,7 @@ def class_for(base: type) -> type:
         methods: dict[str, Any] = rebound(base)
         kind = is_own(base)
         if kind is not None:
-            methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))  # type: ignore[attr-defined]
+            methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
         methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
         namespace = {
             **methods,

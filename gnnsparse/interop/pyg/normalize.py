@@ -91,7 +91,11 @@ def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
                 value = id(value)
             key.append(value)
         grad = torch.is_grad_enabled()
-        usual = edge_index.layout == torch.strided and is_direct() and not torch.jit.is_tracing()
+        usual = (
+            edge_index.layout == torch.strided
+            and is_direct()
+            and not torch._C._get_tracing_state() is not None
+        )
         if not usual or (grad and any(t.requires_grad for t in tensors)):
             return function(edge_index, *arguments, **options)
         graph, name = memo.graph(edge_index), tuple(key)
@@ -131,7 +135,11 @@ def _note_gcn(arguments: tuple[Any, ...], options: dict[str, Any], found: tuple[
         if key in _gcn_weights and _gcn_weights[key][0] is ref:
             _gcn_weights.pop(key, None)
 
-    _gcn_weights[key] = weakref.ref(weight, forget), (stamp_of(weight), stamp_of(raw(edges))), weakref.ref(edges)
+    _gcn_weights[key] = (
+        weakref.ref(weight, forget),
+        (stamp_of(weight), stamp_of(raw(edges))),
+        weakref.ref(edges),
+    )
 
 
 def is_gcn_weight(edges: Any, weight: torch.Tensor) -> bool:
@@ -182,7 +190,7 @@ def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
         if torch.compiler.is_compiling():
             sums = type(self.aggr_module) is SumAggregation and self._gnnsparse.is_weighted_only
             return (fixed if sums else method)(self, *arguments, **options)
-        if torch.jit.is_tracing():
+        if torch._C._get_tracing_state() is not None:
             return method(self, *arguments, **options)
         return keeping(self, *arguments, **options)
 

@@ -29,7 +29,9 @@ class Row:
 
     def lines(self) -> list[str]:
         """Returns the row as text: the layer, and a line for each thing that its calls have shown."""
-        found = [f"{self.name or '(model)'}  {self.kind}  {self.runs_on}" + (f": {self.why}" if self.why else "")]
+        found = [
+            f"{self.name or '(model)'}  {self.kind}  {self.runs_on}" + (f": {self.why}" if self.why else "")
+        ]
         found += [f"    {count} on {what}" for what, count in self.calls.items()]
         found += [f"    {count} on PyG: {why}" for why, count in self.left.items()]
         return found
