@@ -4,9 +4,9 @@
 
 "layers" are forward and backward of one layer on a random graph of 50,000 nodes and a million edges with 64
 features, on the CPU. "steps" are training steps (forward, cross entropy, backward, Adam) of three layers of
-128 channels on a GPU, on a graph like ogbn-arxiv and on one of Cora's size: PyG's, PyG's compiled, accelerated
-in fp32 and under autocast with fp16, each eager and in a CUDA graph, with peak memory. Models that are
-compared run in one process. All times are medians.
+128 channels on a GPU, on a graph like ogbn-arxiv and on one of Cora's size: PyG's, PyG's compiled,
+accelerated in fp32 and under autocast with fp16, each eager and in a CUDA graph, with peak memory. Models
+that are compared run in one process. All times are medians.
 """
 
 from __future__ import annotations

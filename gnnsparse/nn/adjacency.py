@@ -16,8 +16,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
 
 __all__ = [
-    "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Preparation", "Recipe", "check_edge_weight",
-    "check_precision", "check_self_loops",
+    "DEFAULT", "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Preparation", "Recipe",
+    "check_edge_weight", "check_precision", "check_self_loops",
 ]  # fmt: skip
 
 
@@ -85,6 +85,10 @@ class Preparation:
         return {"reorder": self.reorder, "format": self.format, "cache": self.cache}
 
 
+#: What layers of this package do: a sort, and on a GPU the formats that its kernels need.
+DEFAULT = Preparation()
+
+
 @dataclass(frozen=True)
 class GcnRecipe:
     """How a layer makes a matrix of edges.
@@ -99,7 +103,7 @@ class GcnRecipe:
     normalize: bool
     loop_weight: float | None
     precision: Precision
-    preparation: Preparation = Preparation()
+    preparation: Preparation = DEFAULT
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> GcnAdjacency:
         """Makes the matrix of a square graph."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.nn.adjacency import AdjacencyMemo, Preparation, check_edge_weight, check_precision
+from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -45,7 +45,7 @@ class Aggregation:
 
     reduce: str
     precision: Precision
-    preparation: Preparation = Preparation()
+    preparation: Preparation = DEFAULT
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Neighbours:
         """Makes the operand of an edge_index."""

@@ -10,7 +10,7 @@ import torch
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.kept import Key
-from gnnsparse.nn.adjacency import AdjacencyMemo, Preparation, check_precision, check_self_loops
+from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import graph_attention
@@ -50,7 +50,7 @@ class EdgeRecipe:
 
     add_self_loops: bool
     precision: Precision
-    preparation: Preparation = Preparation()
+    preparation: Preparation = DEFAULT
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Edges:
         """Makes the pattern of an edge_index."""

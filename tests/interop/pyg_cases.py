@@ -123,82 +123,148 @@ def conv(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
 
 #: Class -> calls of it. The first one is what the table says of the class.
 CASES: dict[str, list[Case]] = {
-    "SimpleConv": [Case(conv("SimpleConv", "mean")), Case(conv("SimpleConv", "sum", "self_loop"), weighted),
-                   Case(conv("SimpleConv", "mean"), weighted), Case(conv("SimpleConv", "max"), weighted)],
-    "GCNConv": [Case(conv("GCNConv", WIDTH, OUT)), Case(conv("GCNConv", WIDTH, OUT), weighted),
-                Case(conv("GCNConv", WIDTH, OUT, improved=True)), Case(conv("GCNConv", WIDTH, OUT, cached=True)),
-                Case(conv("GCNConv", WIDTH, OUT, add_self_loops=False)),
-                Case(conv("GCNConv", WIDTH, OUT, normalize=False))],
+    "SimpleConv": [
+        Case(conv("SimpleConv", "mean")),
+        Case(conv("SimpleConv", "sum", "self_loop"), weighted),
+        Case(conv("SimpleConv", "mean"), weighted),
+        Case(conv("SimpleConv", "max"), weighted),
+    ],
+    "GCNConv": [
+        Case(conv("GCNConv", WIDTH, OUT)),
+        Case(conv("GCNConv", WIDTH, OUT), weighted),
+        Case(conv("GCNConv", WIDTH, OUT, improved=True)),
+        Case(conv("GCNConv", WIDTH, OUT, cached=True)),
+        Case(conv("GCNConv", WIDTH, OUT, add_self_loops=False)),
+        Case(conv("GCNConv", WIDTH, OUT, normalize=False)),
+    ],
     "ChebConv": [Case(conv("ChebConv", WIDTH, OUT, 3)), Case(conv("ChebConv", WIDTH, OUT, 2), weighted)],
-    "SAGEConv": [Case(conv("SAGEConv", WIDTH, OUT)), Case(conv("SAGEConv", WIDTH, OUT, aggr="max")),
-                 Case(conv("SAGEConv", WIDTH, OUT, aggr="min", project=True)),
-                 Case(conv("SAGEConv", WIDTH, OUT, aggr="sum", normalize=True)),
-                 Case(conv("SAGEConv", WIDTH, OUT, aggr=["mean", "max"])),
-                 Case(conv("SAGEConv", WIDTH, OUT, aggr="median"))],
-    "GraphConv": [Case(conv("GraphConv", WIDTH, OUT)), Case(conv("GraphConv", WIDTH, OUT, aggr="mean"), weighted),
-                  Case(conv("GraphConv", WIDTH, OUT, aggr="max"), weighted)],
-    "GatedGraphConv": [Case(conv("GatedGraphConv", WIDTH, 2)), Case(conv("GatedGraphConv", WIDTH, 2), weighted)],
+    "SAGEConv": [
+        Case(conv("SAGEConv", WIDTH, OUT)),
+        Case(conv("SAGEConv", WIDTH, OUT, aggr="max")),
+        Case(conv("SAGEConv", WIDTH, OUT, aggr="min", project=True)),
+        Case(conv("SAGEConv", WIDTH, OUT, aggr="sum", normalize=True)),
+        Case(conv("SAGEConv", WIDTH, OUT, aggr=["mean", "max"])),
+        Case(conv("SAGEConv", WIDTH, OUT, aggr="median")),
+    ],
+    "GraphConv": [
+        Case(conv("GraphConv", WIDTH, OUT)),
+        Case(conv("GraphConv", WIDTH, OUT, aggr="mean"), weighted),
+        Case(conv("GraphConv", WIDTH, OUT, aggr="max"), weighted),
+    ],
+    "GatedGraphConv": [
+        Case(conv("GatedGraphConv", WIDTH, 2)),
+        Case(conv("GatedGraphConv", WIDTH, 2), weighted),
+    ],
     "ResGatedGraphConv": [Case(conv("ResGatedGraphConv", WIDTH, OUT))],
-    "GATConv": [Case(conv("GATConv", WIDTH, OUT, heads=2)), Case(conv("GATConv", WIDTH, OUT, concat=False, heads=3)),
-                Case(conv("GATConv", WIDTH, OUT, edge_dim=EDGE_DIM, residual=True), with_attr),
-                Case(conv("GATConv", WIDTH, OUT, add_self_loops=False))],
-    "GATv2Conv": [Case(conv("GATv2Conv", WIDTH, OUT, heads=2)), Case(conv("GATv2Conv", WIDTH, OUT, share_weights=True)),
-                  Case(conv("GATv2Conv", WIDTH, OUT, edge_dim=EDGE_DIM), with_attr)],
-    "TransformerConv": [Case(conv("TransformerConv", WIDTH, OUT, heads=2)),
-                        Case(conv("TransformerConv", WIDTH, OUT, beta=True, edge_dim=EDGE_DIM), with_attr)],
+    "GATConv": [
+        Case(conv("GATConv", WIDTH, OUT, heads=2)),
+        Case(conv("GATConv", WIDTH, OUT, concat=False, heads=3)),
+        Case(conv("GATConv", WIDTH, OUT, edge_dim=EDGE_DIM, residual=True), with_attr),
+        Case(conv("GATConv", WIDTH, OUT, add_self_loops=False)),
+    ],
+    "GATv2Conv": [
+        Case(conv("GATv2Conv", WIDTH, OUT, heads=2)),
+        Case(conv("GATv2Conv", WIDTH, OUT, share_weights=True)),
+        Case(conv("GATv2Conv", WIDTH, OUT, edge_dim=EDGE_DIM), with_attr),
+    ],
+    "TransformerConv": [
+        Case(conv("TransformerConv", WIDTH, OUT, heads=2)),
+        Case(conv("TransformerConv", WIDTH, OUT, beta=True, edge_dim=EDGE_DIM), with_attr),
+    ],
     "AGNNConv": [Case(conv("AGNNConv")), Case(conv("AGNNConv", add_self_loops=False))],
-    "TAGConv": [Case(conv("TAGConv", WIDTH, OUT)), Case(conv("TAGConv", WIDTH, OUT, normalize=False), weighted)],
-    "GINConv": [Case(lambda: pyg.GINConv(mlp(), train_eps=True)), Case(lambda: pyg.GINConv(mlp(), aggr="max"))],
+    "TAGConv": [
+        Case(conv("TAGConv", WIDTH, OUT)),
+        Case(conv("TAGConv", WIDTH, OUT, normalize=False), weighted),
+    ],
+    "GINConv": [
+        Case(lambda: pyg.GINConv(mlp(), train_eps=True)),
+        Case(lambda: pyg.GINConv(mlp(), aggr="max")),
+    ],
     "GINEConv": [Case(lambda: pyg.GINEConv(mlp(), edge_dim=EDGE_DIM), with_attr)],
     "ARMAConv": [Case(conv("ARMAConv", WIDTH, OUT, 2, 2))],
     "SGConv": [Case(conv("SGConv", WIDTH, OUT, 2)), Case(conv("SGConv", WIDTH, OUT, cached=True), weighted)],
     "SSGConv": [Case(conv("SSGConv", WIDTH, OUT, 0.1, 2))],
     "APPNP": [Case(conv("APPNP", 3, 0.1)), Case(conv("APPNP", 2, 0.1), weighted)],
     "MFConv": [Case(conv("MFConv", WIDTH, OUT))],
-    "RGCNConv": [Case(conv("RGCNConv", WIDTH, OUT, 2), with_kinds),
-                 Case(conv("RGCNConv", WIDTH, OUT, 2, num_bases=2), with_kinds),
-                 Case(conv("RGCNConv", WIDTH, OUT, 2, num_blocks=2), with_kinds)],
+    "RGCNConv": [
+        Case(conv("RGCNConv", WIDTH, OUT, 2), with_kinds),
+        Case(conv("RGCNConv", WIDTH, OUT, 2, num_bases=2), with_kinds),
+        Case(conv("RGCNConv", WIDTH, OUT, 2, num_blocks=2), with_kinds),
+    ],
     "FastRGCNConv": [Case(conv("FastRGCNConv", WIDTH, OUT, 2), with_kinds)],
     "RGATConv": [Case(conv("RGATConv", WIDTH, OUT, 2), with_kinds)],
-    "SignedConv": [Case(conv("SignedConv", WIDTH, OUT, True), lambda layer, x, g: layer(x, g.edges, g.edges))],
+    "SignedConv": [
+        Case(conv("SignedConv", WIDTH, OUT, True), lambda layer, x, g: layer(x, g.edges, g.edges))
+    ],
     "DNAConv": [Case(conv("DNAConv", WIDTH), lambda layer, x, g: layer(torch.stack([x, g.x0], 1), g.edges))],
-    "PointNetConv": [Case(lambda: pyg.PointNetConv(mlp(WIDTH + 3)), lambda layer, x, g: layer(x, g.pos, g.edges))],
+    "PointNetConv": [
+        Case(lambda: pyg.PointNetConv(mlp(WIDTH + 3)), lambda layer, x, g: layer(x, g.pos, g.edges))
+    ],
     "GMMConv": [Case(conv("GMMConv", WIDTH, OUT, EDGE_DIM, 2), with_attr)],
     "NNConv": [Case(lambda: pyg.NNConv(WIDTH, OUT, Linear(EDGE_DIM, WIDTH * OUT)), with_attr)],
     "CGConv": [Case(conv("CGConv", WIDTH, EDGE_DIM), with_attr)],
     "EdgeConv": [Case(lambda: pyg.EdgeConv(mlp(2 * WIDTH)))],
-    "PPFConv": [Case(lambda: pyg.PPFConv(mlp(WIDTH + 4)),
-                     lambda layer, x, g: layer(x, g.pos, torch.nn.functional.normalize(g.pos), g.edges))],
+    "PPFConv": [
+        Case(
+            lambda: pyg.PPFConv(mlp(WIDTH + 4)),
+            lambda layer, x, g: layer(x, g.pos, torch.nn.functional.normalize(g.pos), g.edges),
+        )
+    ],
     "FeaStConv": [Case(conv("FeaStConv", WIDTH, OUT, 2))],
-    "PointTransformerConv": [Case(conv("PointTransformerConv", WIDTH, OUT), lambda layer, x, g: layer(x, g.pos, g.edges))],
+    "PointTransformerConv": [
+        Case(conv("PointTransformerConv", WIDTH, OUT), lambda layer, x, g: layer(x, g.pos, g.edges))
+    ],
     "HypergraphConv": [Case(conv("HypergraphConv", WIDTH, OUT))],
     "LEConv": [Case(conv("LEConv", WIDTH, OUT), weighted)],
-    "PNAConv": [Case(lambda: pyg.PNAConv(WIDTH, OUT, ["mean", "max"], ["identity", "amplification"], degrees()))],
+    "PNAConv": [
+        Case(lambda: pyg.PNAConv(WIDTH, OUT, ["mean", "max"], ["identity", "amplification"], degrees()))
+    ],
     "ClusterGCNConv": [Case(conv("ClusterGCNConv", WIDTH, OUT, diag_lambda=0.5))],
     "GENConv": [Case(conv("GENConv", WIDTH, OUT)), Case(conv("GENConv", WIDTH, OUT, aggr="add"))],
-    "GCN2Conv": [Case(conv("GCN2Conv", WIDTH, 0.2, 0.5, 1), with_first),
-                 Case(conv("GCN2Conv", WIDTH, 0.2, shared_weights=False), with_first)],
+    "GCN2Conv": [
+        Case(conv("GCN2Conv", WIDTH, 0.2, 0.5, 1), with_first),
+        Case(conv("GCN2Conv", WIDTH, 0.2, shared_weights=False), with_first),
+    ],
     "WLConvContinuous": [Case(conv("WLConvContinuous")), Case(conv("WLConvContinuous"), weighted)],
     "FiLMConv": [Case(conv("FiLMConv", WIDTH, OUT))],
     "SuperGATConv": [Case(conv("SuperGATConv", WIDTH, OUT, heads=2))],
     "FAConv": [Case(conv("FAConv", WIDTH), with_first)],
     "EGConv": [Case(conv("EGConv", WIDTH, OUT, ["mean", "symnorm"], num_heads=2))],
     "PDNConv": [Case(conv("PDNConv", WIDTH, OUT, EDGE_DIM, 4), with_attr)],
-    "GeneralConv": [Case(conv("GeneralConv", WIDTH, OUT)), Case(conv("GeneralConv", WIDTH, OUT, attention=True))],
+    "GeneralConv": [
+        Case(conv("GeneralConv", WIDTH, OUT)),
+        Case(conv("GeneralConv", WIDTH, OUT, attention=True)),
+    ],
     "HGTConv": [Case(conv("HGTConv", WIDTH, OUT, (KINDS, RELATIONS), heads=2), several)],
     "HEATConv": [Case(conv("HEATConv", WIDTH, OUT, 2, 2, 4, EDGE_DIM, 4, heads=2), heat)],
-    "HeteroConv": [Case(lambda: pyg.HeteroConv({
-        RELATIONS[0]: pyg.SAGEConv((WIDTH, WIDTH), OUT), RELATIONS[1]: pyg.GraphConv((WIDTH, WIDTH), OUT),
-        RELATIONS[2]: pyg.GATConv(WIDTH, OUT)}), several)],
+    "HeteroConv": [
+        Case(
+            lambda: pyg.HeteroConv(
+                {
+                    RELATIONS[0]: pyg.SAGEConv((WIDTH, WIDTH), OUT),
+                    RELATIONS[1]: pyg.GraphConv((WIDTH, WIDTH), OUT),
+                    RELATIONS[2]: pyg.GATConv(WIDTH, OUT),
+                }
+            ),
+            several,
+        )
+    ],
     "HANConv": [Case(conv("HANConv", WIDTH, OUT, (KINDS, RELATIONS), heads=2), several)],
     "LGConv": [Case(conv("LGConv")), Case(conv("LGConv", normalize=False), weighted)],
-    "PointGNNConv": [Case(lambda: pyg.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp(OUT, WIDTH)),
-                          lambda layer, x, g: layer(x, g.pos, g.edges))],
+    "PointGNNConv": [
+        Case(
+            lambda: pyg.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp(OUT, WIDTH)),
+            lambda layer, x, g: layer(x, g.pos, g.edges),
+        )
+    ],
     "GPSConv": [Case(lambda: pyg.GPSConv(WIDTH, pyg.GCNConv(WIDTH, WIDTH), heads=2, norm=None))],
     "AntiSymmetricConv": [Case(conv("AntiSymmetricConv", WIDTH))],
     "DirGNNConv": [Case(lambda: pyg.DirGNNConv(pyg.SAGEConv(WIDTH, OUT)))],
-    "MixHopConv": [Case(conv("MixHopConv", WIDTH, OUT, [0, 1, 2])), Case(conv("MixHopConv", WIDTH, OUT), weighted)],
-}  # fmt: skip
+    "MixHopConv": [
+        Case(conv("MixHopConv", WIDTH, OUT, [0, 1, 2])),
+        Case(conv("MixHopConv", WIDTH, OUT), weighted),
+    ],
+}
 
 #: Classes that are not called here, and why.
 NOT_CALLED = {
@@ -220,11 +286,20 @@ MODELS: dict[str, list[Case]] = {
     "GCN": [Case(lambda: pyg.GCN(WIDTH, 8, 2, OUT))],
     "GraphSAGE": [Case(lambda: pyg.GraphSAGE(WIDTH, 8, 2, OUT))],
     "GIN": [Case(lambda: pyg.GIN(WIDTH, 8, 2, OUT))],
-    "GAT": [Case(lambda: pyg.GAT(WIDTH, 8, 2, OUT, heads=2)), Case(lambda: pyg.GAT(WIDTH, 8, 2, OUT, v2=True))],
-    "PNA": [Case(lambda: pyg.PNA(WIDTH, 8, 2, OUT, aggregators=["mean"], scalers=["identity"], deg=degrees()))],
+    "GAT": [
+        Case(lambda: pyg.GAT(WIDTH, 8, 2, OUT, heads=2)),
+        Case(lambda: pyg.GAT(WIDTH, 8, 2, OUT, v2=True)),
+    ],
+    "PNA": [
+        Case(lambda: pyg.PNA(WIDTH, 8, 2, OUT, aggregators=["mean"], scalers=["identity"], deg=degrees()))
+    ],
     "EdgeCNN": [Case(lambda: pyg.EdgeCNN(WIDTH, 8, 2, OUT))],
-    "LightGCN": [Case(lambda: pyg.LightGCN(40, OUT, 2), lambda model, x, g: model.get_embedding(g.edges % 40) * x.sum())],
-}  # fmt: skip
+    "LightGCN": [
+        Case(
+            lambda: pyg.LightGCN(40, OUT, 2), lambda model, x, g: model.get_embedding(g.edges % 40) * x.sum()
+        )
+    ],
+}
 
 
 def made(case: Case, device: str = "cpu") -> Any:

@@ -47,7 +47,7 @@ def results(layer: Any, case: Case, x: torch.Tensor, graph: Graph) -> list[torch
 
 
 def compare(case: Case, graph: Graph) -> tuple[Any, Any]:
-    """Compares a layer with its accelerated copy in three calls, float64 judging. Returns the copy, its report."""
+    """Compares a layer with its accelerated copy, float64 judging. Returns the copy and its report."""
     torch.manual_seed(0)
     device = str(graph.edges.device)
     theirs = made(case, device)

@@ -1,4 +1,4 @@
-"""Graphs are known again by the identity of their edge_index, are forgotten with it, and convert when it pays."""
+"""Graphs are known again by their edge_index, are forgotten with it, and are converted when it pays."""
 
 from __future__ import annotations
 

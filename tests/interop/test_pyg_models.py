@@ -135,7 +135,7 @@ def test_restore(name: str) -> None:
 def test_backend(name: str) -> None:
     plain, _, x, edges = pair(name)
     kind, want = type(plain.first), plain(x, edges)
-    with pytest.raises(RuntimeError, match="stop"), interop.backend(convert="always"):
+    with pytest.raises(RuntimeError, match="stop"), interop.backend(convert="always"):  # noqa: PT012
         with interop.backend("fp16", convert="always"):
             assert (plain(x, edges) - want).abs().max() < 0.1
             assert any("fp16" in what for what in used(plain))
@@ -389,8 +389,10 @@ def test_lazy_layers() -> None:
 def test_bad_arguments() -> None:
     model = pyg.GCNConv(4, 4)
     for arguments, message in [
-        ({"precision": "fp8"}, "precision"), ({"reorder": "best"}, "reorder"), ({"convert": "never"}, "convert")
-    ]:  # fmt: skip
+        ({"precision": "fp8"}, "precision"),
+        ({"reorder": "best"}, "reorder"),
+        ({"convert": "never"}, "convert"),
+    ]:
         with pytest.raises(ValueError, match=message):
             interop.accelerate(model, **arguments)
     with pytest.raises(TypeError, match="model"):
@@ -398,5 +400,5 @@ def test_bad_arguments() -> None:
     with pytest.raises(TypeError, match="cache"):
         interop.accelerate(model, cache="yes")
     interop.accelerate(model, convert="always")
-    with pytest.raises(IndexError, match="larger|out of bounds"):  # as PyG
+    with pytest.raises(IndexError, match=r"larger|out of bounds"):  # as PyG
         model(torch.randn(3, 4), torch.tensor([[0, 5], [1, 1]]))

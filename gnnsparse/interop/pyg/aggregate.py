@@ -9,7 +9,7 @@ import torch
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.pyg import compiled
-from gnnsparse.interop.pyg.graphs import Graph, Left, memo, raw
+from gnnsparse.interop.pyg.graphs import Graph, LeftError, memo, raw
 from gnnsparse.interop.pyg.message import Argument, Message, arguments_of, read_message
 from gnnsparse.interop.pyg.normalize import is_gcn_weight
 from gnnsparse.interop.pyg.policy import Settings
@@ -19,7 +19,7 @@ from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import is_direct
 
-__all__ = ["LayerState", "NOTHING", "precision_of", "propagate", "unsuitable", "watched"]
+__all__ = ["NOTHING", "LayerState", "precision_of", "propagate", "unsuitable", "watched"]
 
 #: Aggregations that a product computes.
 REDUCTIONS = {
@@ -78,7 +78,7 @@ class LayerState:
 
 
 def watched(layer: Any) -> str | None:
-    """Returns why a call of a layer has to be PyG's own, though its message is recognised; None: it has not."""
+    """Returns why a call has to be PyG's own, though the message is recognised; None: it has not."""
     own = layer.__dict__
     for name in _HOOKS:
         if own[name]:
@@ -133,39 +133,39 @@ def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str
         value = given.get(argument.source)
         pair = value if isinstance(value, (tuple, list)) else None
         if pair is not None and len(pair) != 2:
-            raise Left("features of sizes that PyG refuses")
+            raise LeftError("features of sizes that PyG refuses")
         side = 0 if argument.role == "source" else 1
         for which, x in enumerate(pair) if pair is not None else ((side, value),):
             if not isinstance(x, torch.Tensor):
                 continue
             if x.dim() < abs(layer.node_dim):
-                raise Left("features of sizes that PyG refuses")
+                raise LeftError("features of sizes that PyG refuses")
             count = x.shape[layer.node_dim]
             if found[which] not in (None, count):
-                raise Left("features of sizes that PyG refuses")
+                raise LeftError("features of sizes that PyG refuses")
             found[which] = count
     sources, targets = found
     if sources is None:
-        raise Left("sizes that are not known")
+        raise LeftError("sizes that are not known")
     return sources, sources if targets is None else targets
 
 
 def check_features(layer: Any, x: Any) -> None:
-    """Raises Left unless x has rows of features that a product can take."""
+    """Raises LeftError unless x has rows of features that a product can take."""
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
-        raise Left(f"features of dtype {getattr(x, 'dtype', None)}")
+        raise LeftError(f"features of dtype {getattr(x, 'dtype', None)}")
     if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
-        raise Left(f"features of shape {tuple(x.shape)}")
+        raise LeftError(f"features of shape {tuple(x.shape)}")
 
 
 def check_edges(edges: Any) -> torch.Tensor:
-    """Returns the tensor [2, edges] of a call, or raises Left if its edges have another form."""
+    """Returns the tensor [2, edges] of a call, or raises LeftError if its edges have another form."""
     plain = raw(edges)
     usual = isinstance(plain, torch.Tensor) and plain.layout == torch.strided
     if not usual or plain.dtype not in (torch.int64, torch.int32) or plain.dim() != 2:
-        raise Left(f"the adjacency is a {_form(edges)}")
+        raise LeftError(f"the adjacency is a {_form(edges)}")
     if plain.shape[0] != 2 or plain.shape[1] == 0:
-        raise Left("there are no edges")
+        raise LeftError("there are no edges")
     return plain
 
 
@@ -180,7 +180,7 @@ def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tenso
         return None
     weight = given[found.weight]
     if weight.dtype not in PRECISIONS:
-        raise Left(f"weights of dtype {weight.dtype}")
+        raise LeftError(f"weights of dtype {weight.dtype}")
     if not found.by_head:
         return weight if weight.dim() == 1 else weight.reshape(edges)
     return weight if weight.dim() == 2 else weight.reshape(edges, -1)
@@ -200,7 +200,7 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
         if found is None:
             return state.leave("its message is none that is recognised")
         return _product(layer, state, edges, size, given, found)
-    except Left as reason:
+    except LeftError as reason:
         return state.leave(str(reason))
 
 
@@ -216,11 +216,11 @@ def _product(
         x = x.transpose(0, 1)
     plain = raw(edges)
     if x.device != plain.device:
-        raise Left("features and edges are on two devices")
+        raise LeftError("features and edges are on two devices")
     weight = _weight_of(found, given, plain.shape[1])
     counts = _sizes(layer, state, edges, size, given)
     if x.shape[0] != counts[0]:
-        raise Left("features of sizes that PyG refuses")
+        raise LeftError("features of sizes that PyG refuses")
     reduce = REDUCTIONS[type(layer.aggr_module)]
     precision, cast = precision_of(state.settings, x)
     if cast is None and weight is not None and weight.dtype != x.dtype and not _under_autocast(x):
@@ -228,16 +228,16 @@ def _product(
     elif cast is not None:
         x = x.to(cast)
     recipe: Any = Aggregation(reduce, precision)
-    if weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]:
-        if is_gcn_weight(edges, given[found.weight]):
-            recipe, weight = GcnRecipe(True, 1.0, precision), None
+    usual = weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]
+    if usual and is_gcn_weight(edges, given[str(found.weight)]):
+        recipe, weight = GcnRecipe(True, 1.0, precision), None
     graph: Graph = memo.graph(edges)
     width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
     kept = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
     try:
         values = kept.values(weight)
     except ValueError as problem:  # weights of repeated edges under a maximum
-        raise Left(str(problem)) from None
+        raise LeftError(str(problem)) from None
     state.note(f"spmm, {reduce}, {precision.value}")
     how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
     out = spmm(kept.adjacency.operand, x, values, reduce=how)
@@ -249,7 +249,7 @@ def _under_autocast(x: torch.Tensor) -> bool:
 
 
 def form_of(arguments: tuple[Argument, ...], given: dict[str, Any], training: bool) -> Any:
-    """Returns what a message's meaning depends on that is no number: which arguments there are, of what form."""
+    """Returns what a message depends on that is no number: which arguments there are, of what form."""
     dims = []
     for argument in arguments:
         value = given.get(argument.source)

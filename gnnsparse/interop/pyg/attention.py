@@ -1,8 +1,8 @@
 """`forward` of PyG's attention layers by those of gnnsparse.nn, which share parameters and names with them.
 
-A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what is
-changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its kept operand,
-its precision, its checked sizes) are properties of the stand-in.
+A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what
+is changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its kept
+operand, its precision, its checked sizes) are properties of the stand-in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gnnsparse.interop.pyg.aggregate import (
     watched,
 )
 from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
-from gnnsparse.interop.pyg.graphs import Left, memo
+from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.precision import Precision
@@ -57,6 +57,7 @@ class _StandIn:
     """What layers of gnnsparse.nn have besides the attributes of PyG's layers."""
 
     __slots__ = ("_call",)
+    _call: tuple[LayerState, Precision, int]
     #: Names of the linear maps whose inputs are sources and targets.
     _maps: tuple[str, str] | None = None
 
@@ -130,12 +131,19 @@ def unsuitable_attention(layer: Any) -> str | None:
 def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
     why = watched(layer) or unsuitable_attention(layer)
     if why is not None:
-        raise Left(why)
+        raise LeftError(why)
     if torch._C._get_tracing_state() is not None or not is_direct():
-        raise Left("a transform of torch.func is active, or torch.jit traces")
+        raise LeftError("a transform of torch.func is active, or torch.jit traces")
     check_edges(edges)
     if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
-        raise Left("weights are returned with an EdgeIndex")
+        raise LeftError("weights are returned with an EdgeIndex")
+
+
+def _linear_maps(layer: Any) -> list[Any]:
+    """Returns the linear layers of an attention layer, some of which get their sizes in the first call."""
+    return [
+        module for name, module in layer._modules.items() if name.startswith("lin") and module is not None
+    ]
 
 
 def attend(
@@ -159,17 +167,17 @@ def attend(
         if of == "lin_key":
             parameter = parameter.weight
         features = x[0] if isinstance(x, (tuple, list)) else x
-        if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
-            raise Left("its parameters have no sizes yet")
+        if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer)):
+            raise LeftError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
-            raise Left(f"features of dtype {getattr(features, 'dtype', None)}")
+            raise LeftError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings, features)
         width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
         standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
         standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
         out = stand_in.forward(standing, x, edges, *arguments, **options)
-    except (Left, TypeError, ValueError) as reason:
+    except (LeftError, TypeError, ValueError) as reason:
         return state.leave(str(reason))
     state.note(f"graph_attention, {precision.value}")
     return out
@@ -178,7 +186,7 @@ def attend(
 def attend_compiled(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
-    """`attend` while torch.compile traces; features of edges, dropout and returned weights are left to PyG."""
+    """`attend` while torch.compile traces; edge features, dropout and returned weights are left to PyG."""
     if arguments or any(value is not None for value in options.values()) or type(edges) is not torch.Tensor:
         return NOTHING
     if layer._explain or layer._decomposed_layers != 1 or unsuitable_attention(layer) is not None:

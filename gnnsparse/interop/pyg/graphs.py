@@ -18,14 +18,14 @@ from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, decide
 from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
 from gnnsparse.transforms import outside
 
-__all__ = ["Graph", "Left", "graph_of", "kept_graphs", "memo"]
+__all__ = ["Graph", "LeftError", "graph_of", "kept_graphs", "memo"]
 
 _Made = TypeVar("_Made", bound=Adjacency)
 #: The most graphs, adjacencies of a graph, and results of functions of a graph that are kept.
 _MOST_GRAPHS, _MOST_ADJACENCIES, _MOST_RESULTS = 4096, 8, 8
 
 
-class Left(Exception):
+class LeftError(Exception):
     """A call is left to PyG; the message says why."""
 
 
@@ -117,7 +117,7 @@ class Graph:
             overhead: see `decide`.
 
         Raises:
-            Left: the call is left to PyG.
+            LeftError: the call is left to PyG.
         """
         key = recipe, size, weighted, by.reorder
         kept = self._kept.get(key)
@@ -125,18 +125,18 @@ class Graph:
         if kept is not None and kept.is_full:
             return kept
         if key in self._problems:
-            raise Left(self._problems[key])
+            raise LeftError(self._problems[key])
         plain = raw(edges)
         device = "cuda" if path().takes(plain.device) else plain.device.type
         if device not in ("cpu", "cuda"):
-            raise Left(f"edges on {plain.device}")
+            raise LeftError(f"edges on {plain.device}")
         decision = decide(by, device, plain.shape[1], width, self.products - 1, memo.lifetimes, overhead)
         if kept is not None and (decision.preparation is None or decision.preparation.format == "csr"):
             return kept
         if device == "cuda" and path().is_capturing():
             if kept is not None:
                 return kept
-            raise Left("a CUDA graph is captured, and this graph is not known: run the model before")
+            raise LeftError("a CUDA graph is captured, and this graph is not known: run the model before")
         return self._made(key, plain, decision)
 
     def find(self, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
@@ -149,7 +149,7 @@ class Graph:
     def _made(self, key: Any, edges: torch.Tensor, decision: Decision) -> _Kept:
         if decision.preparation is None:
             self.left_until, self.why = decision.until, decision.why
-            raise Left(decision.why)
+            raise LeftError(decision.why)
         recipe, size, weighted, _ = key
         full = decision.preparation != Preparation(format="csr")
         with memo.lock:
@@ -162,7 +162,7 @@ class Graph:
                     adjacency = how.make(edges.detach(), size, weighted)
             except (TypeError, ValueError, ImportError) as problem:
                 self._problems[key] = str(problem)
-                raise Left(str(problem)) from None
+                raise LeftError(str(problem)) from None
             while len(self._kept) >= _MOST_ADJACENCIES:
                 self._kept.pop(next(iter(self._kept)))
             kept = self._kept[key] = _Kept(adjacency, full)
@@ -198,7 +198,7 @@ class Memo:
         return known if known is not None and known.is_of(edges) else None
 
     def leaves(self, edges: Any) -> str | None:
-        """Returns why calls with an edge_index are left to PyG for now, and counts one; None: they are not."""
+        """Returns why a call with an edge_index is left to PyG, and counts it; None: it is not."""
         known = self._graphs.get(id(edges))
         if known is None or known.products >= known.left_until or not known.is_of(edges):
             return None

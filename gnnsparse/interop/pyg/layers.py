@@ -68,7 +68,7 @@ def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
-    """Pickles a layer as its PyG class and its state: the class that stands for it is made when it is read."""
+    """Pickles a layer as its PyG class and its state; the class that stands for it is made by reading it."""
     return _unpickled, (type(self)._gnnsparse_base,), self.__getstate__()
 
 
@@ -127,7 +127,7 @@ def class_for(base: Any) -> Any:
 
 
 def _scriptable(self: Any) -> Any:
-    """Returns what torch.jit.script compiles in place of a layer: the layer of PyG with the same parameters."""
+    """Returns what torch.jit.script compiles in place of a layer: PyG's layer with the same parameters."""
     base = type(self)._gnnsparse_base
     plain = base.__new__(base)
     plain.__dict__.update(self.__dict__)

@@ -168,7 +168,7 @@ def backend(
     *,
     convert: str = "auto",
 ) -> Iterator[None]:
-    """Accelerates every PyG layer that is called inside a `with` block, in all threads, and restores it after.
+    """Accelerates every PyG layer that is called inside a `with` block, in all threads, until it ends.
 
     Blocks may be nested; the innermost one counts. The arguments and errors are those of `accelerate`. What
     torch.compile traces inside a block is accelerated if it was called in the block before.

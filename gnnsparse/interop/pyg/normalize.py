@@ -1,4 +1,4 @@
-"""PyG's functions that normalise edges, with results that are kept, and methods that call these in their place.
+"""PyG's functions that normalise edges, with results that are kept, and methods that call these instead.
 
 Layers that are not `cached` normalise their edges in each call, and make a new edge_index by it. With kept
 results all layers of a model share one edge_index, whose operand is then known.
@@ -159,11 +159,11 @@ _KEEPING = {
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
     """Returns the methods of a class that normalise edges, made to call the functions that keep results.
 
-    They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay as
-    they are. While torch.jit traces, the methods themselves are called, and while torch.compile does, unless
-    the layer is one that sums weighted features: then gcn_norm is one whose results have fixed sizes.
+    They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay
+    as they are. While torch.jit traces, the methods themselves are called, and while torch.compile does,
+    unless the layer is one that sums weighted features: then gcn_norm is one whose results have fixed sizes.
     """
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, types.FunctionType] = {}
     for owner in base.__mro__:
         if owner.__module__.startswith("torch.") or owner is object:
             continue

@@ -40,8 +40,8 @@ class _Costs:
     saved_feature: float
 
 
-#: Measured on a core with graphs of 400 to a million edges, the first calls of kernels included; on a GPU from
-#: the times of arxiv-like's layers.
+#: Measured on a core with graphs of 400 to a million edges, the first calls of kernels included; on a GPU
+#: estimated from times of layers on arxiv-like.
 _COSTS = {
     "cpu": _Costs(fixed=700, edge=0.03, saved=20, saved_edge=0.005, saved_feature=0.0009),
     "cuda": _Costs(fixed=1500, edge=0.001, saved=40, saved_edge=0.0003, saved_feature=2e-5),
