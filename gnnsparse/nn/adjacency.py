@@ -97,13 +97,13 @@ class GcnRecipe:
         normalize: whether the matrix is scaled by D^-1/2 on both sides, where D holds the sums of the rows.
         loop_weight: weight of the self-loops that nodes without one get; None: none are added.
         precision: precision of the operand.
-        preparation: how much work goes into the operand.
+        preparation: how much work goes into the operand; None: that of `DEFAULT`.
     """
 
     normalize: bool
     loop_weight: float | None
     precision: Precision
-    preparation: Preparation = DEFAULT
+    preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> GcnAdjacency:
         """Makes the matrix of a square graph."""
@@ -162,7 +162,7 @@ class GcnAdjacency:
             num_nodes=num_nodes,
             values="gcn" if self._has_scales else None,
             precision=recipe.precision,
-            **recipe.preparation.options(),
+            **(recipe.preparation or DEFAULT).options(),
         )
         self._indices: torch.Tensor | None = None
 

@@ -40,12 +40,12 @@ class Aggregation:
     Attributes:
         reduce: "sum", "mean", "max" or "min".
         precision: precision of the operand.
-        preparation: how much work goes into the operand.
+        preparation: how much work goes into the operand; None: that of `DEFAULT`.
     """
 
     reduce: str
     precision: Precision
-    preparation: Preparation = DEFAULT
+    preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Neighbours:
         """Makes the operand of an edge_index."""
@@ -75,7 +75,7 @@ class Neighbours:
             num_nodes=size,
             values="mean" if mean and not weighted else None,
             precision=recipe.precision,
-            **recipe.preparation.options(),
+            **(recipe.preparation or DEFAULT).options(),
         )
         self._share: torch.Tensor | None = None
         if mean and weighted:

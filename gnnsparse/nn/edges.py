@@ -45,12 +45,12 @@ class EdgeRecipe:
     Attributes:
         add_self_loops: whether self-loops are replaced by one for each node that is a source and a target.
         precision: precision of the operand.
-        preparation: how much work goes into the operand.
+        preparation: how much work goes into the operand; None: that of `DEFAULT`.
     """
 
     add_self_loops: bool
     precision: Precision
-    preparation: Preparation = DEFAULT
+    preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Edges:
         """Makes the pattern of an edge_index."""
@@ -63,7 +63,7 @@ class EdgeRecipe:
             _with_loops(edge_index, others, loops),
             num_nodes=size,
             precision=self.precision,
-            **self.preparation.options(),
+            **(self.preparation or DEFAULT).options(),
         )
         return Edges(operand, edge_index.shape[1], others, loops)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,6 +16,8 @@ import torch
 
 import gnnsparse
 from gnnsparse.nn.adjacency import Preparation
+from gnnsparse.nn.aggregation import Aggregation
+from gnnsparse.precision import Precision
 from tests.interop.pyg_cases import pyg
 
 interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
@@ -227,3 +231,29 @@ def test_reordering_and_weights() -> None:
     x, edges, weight = torch.randn(NODES, 8), edges_of(), torch.rand(200)
     for _ in range(8):
         torch.testing.assert_close(ours(x, edges, weight), layer(x, edges, weight))
+
+
+def test_the_library_does_not_import_pyg() -> None:
+    code = (
+        "import sys, gnnsparse, gnnsparse.interop, gnnsparse.nn; sys.exit('torch_geometric' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("heads", [None, 3])
+def test_gradient_of_weights_by_head(reduce: str, heads: int | None) -> None:
+    """Repeated edges get the gradient of the nonzero that they were merged into, a mean's share of it."""
+    edges = torch.cat([edges_of(80), edges_of(80)[:, :20]], dim=1)
+    made = Aggregation(reduce, Precision.FP32).make(edges, (NODES, NODES), True)
+    weight = torch.rand((100,) if heads is None else (100, heads)).requires_grad_()
+    values = made.values(weight)
+    probe = torch.randn_like(values)
+    torch.testing.assert_close(made.values_grad(probe), torch.autograd.grad(values, weight, probe)[0])
+    x = torch.randn((NODES, 8) if heads is None else (NODES, heads, 8))
+    w = weight.detach()[:, None] if heads is None else weight.detach()[..., None]
+    want = torch.zeros_like(x).index_add(0, edges[1], w * x[edges[0]])
+    if reduce == "mean":
+        counts = torch.bincount(edges[1], minlength=NODES).clamp(min=1)
+        want = want / counts.view(-1, *[1] * (x.dim() - 1))
+    torch.testing.assert_close(gnnsparse.spmm(made.operand, x, values.detach()), want)

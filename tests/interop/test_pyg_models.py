@@ -402,3 +402,31 @@ def test_bad_arguments() -> None:
     interop.accelerate(model, convert="always")
     with pytest.raises(IndexError, match=r"larger|out of bounds"):  # as PyG
         model(torch.randn(3, 4), torch.tensor([[0, 5], [1, 1]]))
+
+
+class Bound(torch.nn.Module):
+    """A model with its graph."""
+
+    def __init__(self, model: Any, edges: torch.Tensor) -> None:
+        super().__init__()
+        self.model, self.edges = model, edges
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x, self.edges)
+
+
+@pytest.mark.gpu
+@EVERY
+def test_cuda_graphs(name: str) -> None:
+    plain, ours, x, edges = pair(name, "cuda")
+    x.requires_grad_()
+    for _ in range(6):  # the graph is prepared in full
+        ours(x, edges).sum().backward()
+    replayed = torch.cuda.make_graphed_callables(Bound(ours, edges), (x.detach().clone().requires_grad_(),))
+    for scale in (1.0, 2.0):
+        inputs = [(x.detach() * scale).requires_grad_() for _ in range(2)]
+        for model, leaf in zip((replayed, Bound(plain, edges)), inputs, strict=True):
+            out = model(leaf)
+            out.square().sum().backward()
+        close(replayed(inputs[0]), plain(inputs[1], edges))
+        close(inputs[0].grad, inputs[1].grad)
