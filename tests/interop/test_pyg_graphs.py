@@ -111,7 +111,10 @@ def test_results_that_somebody_changes_are_made_again() -> None:
     assert kept(edges, None, NODES)[1] is weight
     weight.mul_(3)
     assert torch.equal(kept(edges, None, NODES)[1], normalize.gcn_norm(edges, None, NODES)[1])
-    assert not normalize.is_gcn_weight(index, weight)
+    assert not normalize.is_gcn_weight(index, weight, NODES)
+    index, weight = kept(edges, None, NODES)
+    assert normalize.is_gcn_weight(index, weight, NODES)
+    assert not normalize.is_gcn_weight(index, weight, NODES + 1)  # which would have more self-loops
 
 
 def test_tensors_of_inference_mode() -> None:

@@ -229,7 +229,7 @@ def _product(
         x = x.to(cast)
     recipe: Any = Aggregation(reduce, precision)
     usual = weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]
-    if usual and is_gcn_weight(edges, given[str(found.weight)]):
+    if usual and is_gcn_weight(edges, given[str(found.weight)], counts[0]):
         recipe, weight = GcnRecipe(True, 1.0, precision), None
     graph: Graph = memo.graph(edges)
     width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]

@@ -29,7 +29,8 @@ from gnnsparse.transforms import is_direct, outside
 
 __all__ = ["is_gcn_weight", "rebound"]
 
-#: weight -> what gcn_norm made of edges without weights: its stamp, and the edge_index that it goes with.
+#: id of a weight that gcn_norm made of edges without weights -> the weight, its stamp, that of its edges and
+#: the number of nodes, and the edges.
 _gcn_weights: dict[int, tuple[Any, Any, Any]] = {}
 
 
@@ -135,19 +136,16 @@ def _note_gcn(arguments: tuple[Any, ...], options: dict[str, Any], found: tuple[
         if key in _gcn_weights and _gcn_weights[key][0] is ref:
             _gcn_weights.pop(key, None)
 
-    _gcn_weights[key] = (
-        weakref.ref(weight, forget),
-        (stamp_of(weight), stamp_of(raw(edges))),
-        weakref.ref(edges),
-    )
+    stamps = stamp_of(weight), stamp_of(raw(edges)), given.get("num_nodes")
+    _gcn_weights[key] = weakref.ref(weight, forget), stamps, weakref.ref(edges)
 
 
-def is_gcn_weight(edges: Any, weight: torch.Tensor) -> bool:
-    """Returns whether a weight is what gcn_norm made with these edges, of edges without weights."""
+def is_gcn_weight(edges: Any, weight: torch.Tensor, nodes: int) -> bool:
+    """Returns whether a weight is what gcn_norm made with these edges of `nodes` nodes without weights."""
     known = _gcn_weights.get(id(weight))
     if known is None or known[0]() is not weight or known[2]() is not edges:
         return False
-    return known[1] == (stamp_of(weight), stamp_of(raw(edges)))
+    return known[1] == (stamp_of(weight), stamp_of(raw(edges)), nodes)
 
 
 _KEEPING = {
