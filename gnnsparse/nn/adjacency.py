@@ -16,8 +16,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
 
 __all__ = [
-    "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Recipe", "check_edge_weight",
-    "check_precision", "check_self_loops",
+    "DEFAULT", "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Preparation", "Recipe",
+    "check_edge_weight", "check_precision", "check_self_loops",
 ]  # fmt: skip
 
 
@@ -73,6 +73,23 @@ def check_self_loops(operand: SparseOperand, instead: str) -> None:
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """How much work goes into an operand that a layer makes; the arguments of `prepare` of these names."""
+
+    reorder: str = "none"
+    format: str = "auto"
+    cache: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Returns the arguments by name."""
+        return {"reorder": self.reorder, "format": self.format, "cache": self.cache}
+
+
+#: What layers of this package do: a sort, and on a GPU the formats that its kernels need.
+DEFAULT = Preparation()
+
+
+@dataclass(frozen=True)
 class GcnRecipe:
     """How a layer makes a matrix of edges.
 
@@ -80,11 +97,13 @@ class GcnRecipe:
         normalize: whether the matrix is scaled by D^-1/2 on both sides, where D holds the sums of the rows.
         loop_weight: weight of the self-loops that nodes without one get; None: none are added.
         precision: precision of the operand.
+        preparation: how much work goes into the operand; None: that of `DEFAULT`.
     """
 
     normalize: bool
     loop_weight: float | None
     precision: Precision
+    preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> GcnAdjacency:
         """Makes the matrix of a square graph."""
@@ -143,7 +162,7 @@ class GcnAdjacency:
             num_nodes=num_nodes,
             values="gcn" if self._has_scales else None,
             precision=recipe.precision,
-            cache=False,
+            **(recipe.preparation or DEFAULT).options(),
         )
         self._indices: torch.Tensor | None = None
 
@@ -188,8 +207,16 @@ class GcnAdjacency:
         return scale[row] * weights * scale[col]
 
 
-def check_edge_weight(edge_weight: Any, edges: int, device: torch.device) -> torch.Tensor:
+def check_edge_weight(
+    edge_weight: Any, edges: int, device: torch.device, by_head: bool = False
+) -> torch.Tensor:
     """Returns `edge_weight` if it is a floating-point tensor [edges] on `device`, else raises.
+
+    Args:
+        edge_weight: the argument.
+        edges: number of edges.
+        device: where it must be.
+        by_head: whether [edges, heads] is accepted too.
 
     Raises:
         TypeError: it is not a floating-point tensor.
@@ -197,7 +224,9 @@ def check_edge_weight(edge_weight: Any, edges: int, device: torch.device) -> tor
     """
     if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
         bad_type("edge_weight", edge_weight, f"a floating-point tensor [{edges}]")
-    if edge_weight.shape != (edges,):
+    if edge_weight.shape != (edges,) and not (
+        by_head and edge_weight.dim() == 2 and len(edge_weight) == edges
+    ):
         bad_value("edge_weight", f"has shape {tuple(edge_weight.shape)}; accepted: ({edges},)")
     if edge_weight.device != device:
         bad_value("edge_weight", f"is on {edge_weight.device}; accepted: {device}")

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.nn.adjacency import AdjacencyMemo, check_edge_weight, check_precision
+from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -40,10 +40,12 @@ class Aggregation:
     Attributes:
         reduce: "sum", "mean", "max" or "min".
         precision: precision of the operand.
+        preparation: how much work goes into the operand; None: that of `DEFAULT`.
     """
 
     reduce: str
     precision: Precision
+    preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Neighbours:
         """Makes the operand of an edge_index."""
@@ -73,7 +75,7 @@ class Neighbours:
             num_nodes=size,
             values="mean" if mean and not weighted else None,
             precision=recipe.precision,
-            cache=False,
+            **(recipe.preparation or DEFAULT).options(),
         )
         self._share: torch.Tensor | None = None
         if mean and weighted:
@@ -89,10 +91,10 @@ class Neighbours:
         """Computes the edge values for a product with the operand. Differentiable.
 
         Args:
-            edge_weight: floating-point [edges]; None: 1 each.
+            edge_weight: floating-point [edges], or [edges, heads]; None: 1 each.
 
         Returns:
-            float32 [nnz]; None if the operand's own weights are right.
+            float32 [nnz], or [nnz, heads]; None if the operand's own weights are right.
 
         Raises:
             TypeError: `edge_weight` is not a floating-point tensor.
@@ -104,14 +106,33 @@ class Neighbours:
             if extremum and self._has_repeats:  # the operand has their numbers as weights
                 return torch.ones(operand.nnz, dtype=torch.float32, device=operand.device)
             return None
-        weights = check_edge_weight(edge_weight, operand.num_edges, operand.device).float()
+        weights = check_edge_weight(edge_weight, operand.num_edges, operand.device, by_head=True).float()
         if extremum and self._has_repeats:
             bad_value(
                 "edge_weight",
                 f"repeated edges are merged, and aggr={self._reduce!r} needs the weight of each; accepted: "
                 "edges without repeats",
             )
-        return operand.from_coo_order(weights if self._share is None else weights * self._share)
+        if self._share is not None:
+            weights = weights * _by_edge(self._share, weights)
+        return operand.from_coo_order(weights)
+
+    def values_grad(self, grad: torch.Tensor) -> torch.Tensor:
+        """Returns the gradient of the edge weights for that of what `values` made of them.
+
+        Args:
+            grad: floating-point [nnz], or [nnz, heads].
+
+        Returns:
+            [edges], or [edges, heads].
+        """
+        grad = self.operand.to_coo_order(grad)
+        return grad if self._share is None else grad * _by_edge(self._share, grad)
+
+
+def _by_edge(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Returns numbers [edges] in a shape that multiplies `like`, [edges] or [edges, heads]."""
+    return numbers if like.dim() == 1 else numbers[:, None]
 
 
 def check_operand_for(aggregation: Aggregation, adj: SparseOperand, weighted: bool) -> None:

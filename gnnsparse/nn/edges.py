@@ -10,7 +10,7 @@ import torch
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.kept import Key
-from gnnsparse.nn.adjacency import AdjacencyMemo, check_precision, check_self_loops
+from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import graph_attention
@@ -45,10 +45,12 @@ class EdgeRecipe:
     Attributes:
         add_self_loops: whether self-loops are replaced by one for each node that is a source and a target.
         precision: precision of the operand.
+        preparation: how much work goes into the operand; None: that of `DEFAULT`.
     """
 
     add_self_loops: bool
     precision: Precision
+    preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Edges:
         """Makes the pattern of an edge_index."""
@@ -58,7 +60,10 @@ class EdgeRecipe:
             if not bool(apart.all()):
                 others = apart.nonzero().flatten()
         operand = prepare(
-            _with_loops(edge_index, others, loops), num_nodes=size, precision=self.precision, cache=False
+            _with_loops(edge_index, others, loops),
+            num_nodes=size,
+            precision=self.precision,
+            **(self.preparation or DEFAULT).options(),
         )
         return Edges(operand, edge_index.shape[1], others, loops)
 

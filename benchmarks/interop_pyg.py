@@ -1,0 +1,148 @@
+"""Times training steps of PyG models as they are, compiled, and accelerated by gnnsparse.interop.pyg.
+
+    python -m benchmarks.interop_pyg --out benchmarks/results/interop_pyg.json
+
+"layers" are forward and backward of one layer on a random graph of 50,000 nodes and a million edges with 64
+features, on the CPU. "steps" are training steps (forward, cross entropy, backward, Adam) of three layers of
+128 channels on a GPU, on a graph like ogbn-arxiv and on one of Cora's size: PyG's, PyG's compiled,
+accelerated in fp32 and under autocast with fp16, each eager and in a CUDA graph, with peak memory. Models
+that are compared run in one process. All times are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+import torch_geometric.nn as pyg
+
+import gnnsparse.interop.pyg as interop
+from benchmarks.train_step import captured, make_step
+from gnnsparse.data import graph_like
+from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.timing import measure
+
+NODES, EDGES, WIDTH = 50_000, 1_000_000, 64
+CHANNELS, CLASSES, HEADS = 128, 40, 8
+LAYERS: dict[str, Callable[[], Any]] = {
+    "GCN": lambda: pyg.GCNConv(WIDTH, WIDTH),
+    "SAGE": lambda: pyg.SAGEConv(WIDTH, WIDTH),
+    "APPNP": lambda: pyg.APPNP(10, 0.1),
+    "GAT": lambda: pyg.GATConv(WIDTH, WIDTH // 4, heads=4),
+}
+CONVS: dict[str, Callable[[], Any]] = {
+    "GCN": lambda: pyg.GCNConv(CHANNELS, CHANNELS),
+    "SAGE": lambda: pyg.SAGEConv(CHANNELS, CHANNELS),
+    "GIN": lambda: pyg.GINConv(torch.nn.Linear(CHANNELS, CHANNELS)),
+    "GAT": lambda: pyg.GATConv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
+    "GATv2": lambda: pyg.GATv2Conv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
+    "TransformerConv": lambda: pyg.TransformerConv(CHANNELS, CHANNELS // HEADS, heads=HEADS),
+}
+KINDS = (
+    "pyg", "pyg compiled", "pyg captured", "fp32", "fp32 captured", "fp16", "fp16 captured",
+)  # fmt: skip
+#: Nodes and edges of Cora, whose edges are stored in both directions.
+CORA = (2708, 10556)
+
+
+def layers(repeats: int) -> Iterator[dict[str, Any]]:
+    """Forward and backward of one layer on the CPU, PyG's and accelerated."""
+    cpu = torch.device("cpu")
+    generator = torch.Generator(device=cpu).manual_seed(0)
+    edge_index = torch.randint(0, NODES, (2, EDGES), generator=generator, device=cpu)
+    x = torch.randn(NODES, WIDTH, generator=generator, device=cpu).requires_grad_()
+    for name, make in LAYERS.items():
+        plain = make()
+        models = {"pyg": plain, "accelerated": interop.accelerate(copy.deepcopy(plain))}
+        found = {"layer": name, "nodes": NODES, "edges": EDGES, "width": WIDTH}
+        for kind, model in models.items():
+
+            def step(model: Any = model) -> None:
+                model.zero_grad(set_to_none=True)
+                model(x, edge_index).sum().backward()
+
+            found[f"{kind}_ms"] = measure(step, cpu, repeats=repeats).median
+        yield {**found, "ratio": found["pyg_ms"] / found["accelerated_ms"]}
+
+
+class Model(torch.nn.Module):
+    """Three layers of one kind with ReLU between them, and a linear classifier."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.convs = torch.nn.ModuleList(CONVS[name]() for _ in range(3))
+        self.lin = torch.nn.Linear(CHANNELS, CLASSES)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        for conv in self.convs:
+            x = F.relu(conv(x, edge_index))
+        return self.lin(x)
+
+
+def step_of(kind: str, name: str, edge_index: torch.Tensor, nodes: int) -> dict[str, Any]:
+    """Times one training step, of a kind in `KINDS`."""
+    device = edge_index.device
+    torch.manual_seed(0)
+    model: Any = Model(name).to(device)
+    if not kind.startswith("pyg"):
+        interop.accelerate(model)
+    if kind == "pyg compiled":
+        torch._dynamo.reset()
+        model = torch.compile(model)
+    x = torch.randn(nodes, CHANNELS, dtype=torch.float32, device=device)
+    y = torch.randint(CLASSES, (nodes,), device=device)
+    train = torch.rand(nodes, dtype=torch.float32, device=device) < 0.5
+    step = make_step(model, edge_index, x, y, train, "fp16" if kind.startswith("fp16") else None)
+    for _ in range(5):
+        loss = float(step())
+    torch.cuda.reset_peak_memory_stats(device)
+    if kind.endswith("captured"):
+        step = captured(step)
+    ms = measure(step, device, repeats=20).median
+    peak = torch.cuda.max_memory_allocated(device) / 1e9
+    return {"layer": name, "name": kind, "nodes": nodes, "ms": ms, "loss": loss, "peak_gb": peak}
+
+
+def steps(device: torch.device) -> Iterator[dict[str, Any]]:
+    """Training steps on a GPU."""
+    graph = graph_like("arxiv_like", device=device)
+    arxiv = torch.stack([graph.csr.indices.long(), graph.csr.row_index()])
+    cora = torch.randint(0, CORA[0], (2, CORA[1]), device=device)
+    for graph_name, edges, nodes in (("arxiv_like", arxiv, graph.num_rows), ("cora_like", cora, CORA[0])):
+        for name in CONVS:
+            for kind in KINDS:
+                torch.cuda.empty_cache()
+                try:
+                    yield {"graph": graph_name, **step_of(kind, name, edges, nodes)}
+                except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as problem:
+                    # Out of memory; edges that PyG selects by a mask can't be captured, nor always compiled.
+                    why = str(problem).splitlines()[0]
+                    yield {"graph": graph_name, "layer": name, "name": kind, "ms": None, "error": why}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--parts", nargs="+", default=None, choices=["layers", "steps"])
+    arguments = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    parts = arguments.parts or (["layers", "steps"] if on_gpu else ["layers"])
+    results: dict[str, Any] = {**describe_environment(device)}
+    for part in parts:
+        results[part] = []
+        for row in layers(arguments.repeats) if part == "layers" else steps(device):
+            print(row, flush=True)
+            results[part].append(row)
+    if arguments.out is not None:
+        write_json(arguments.out, results)
+
+
+if __name__ == "__main__":
+    main()

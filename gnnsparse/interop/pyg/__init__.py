@@ -1,0 +1,16 @@
+"""PyTorch Geometric (PyG) models on the kernels of this library.
+
+import gnnsparse.interop.pyg
+
+model = gnnsparse.interop.pyg.accelerate(model)
+print(gnnsparse.interop.pyg.report(model))
+"""
+
+from gnnsparse.data.optional import import_optional
+
+import_optional("torch_geometric.nn", "gnnsparse.interop.pyg")
+
+from gnnsparse.interop.pyg.model import accelerate, backend, report, restore  # noqa: E402
+from gnnsparse.interop.pyg.reports import Report, Row  # noqa: E402
+
+__all__ = ["Report", "Row", "accelerate", "backend", "report", "restore"]

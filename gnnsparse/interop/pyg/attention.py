@@ -1,0 +1,274 @@
+"""`forward` of PyG's attention layers by those of gnnsparse.nn, which share parameters and names with them.
+
+A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what
+is changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its kept
+operand, its precision, its checked sizes) are properties of the stand-in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn import conv
+from torch_geometric.nn.aggr import SumAggregation
+
+from gnnsparse.interop.pyg.aggregate import (
+    NOTHING,
+    PRECISIONS,
+    LayerState,
+    check_edges,
+    precision_of,
+    watched,
+)
+from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
+from gnnsparse.interop.pyg.graphs import LeftError, memo
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
+from gnnsparse.nn.adjacency import Recipe
+from gnnsparse.precision import Precision
+from gnnsparse.transforms import is_direct
+
+__all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention"]
+
+#: How many times an attention gathers and stores what a product does, about.
+_GATHERS = 3
+#: Microseconds that a call takes more than PyG's on a tiny graph, with its gradient.
+_OVERHEAD = 200.0
+
+
+class _Memo:
+    """Finds the operands of a layer's call where all layers' operands are kept; like an AdjacencyMemo."""
+
+    def __init__(self, state: LayerState, width: int) -> None:
+        self._state, self._width = state, width
+
+    def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe[Any]) -> Any:
+        graph = memo.graph(edges)
+        by = self._state.settings
+        return graph.adjacency(edges, recipe, size, False, self._width, by, _OVERHEAD).adjacency
+
+    def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe[Any]) -> tuple[Any, Any]:
+        made = self.adjacency(size, edges, recipe)
+        return made.operand, made.values(weight)
+
+
+class _StandIn:
+    """What layers of gnnsparse.nn have besides the attributes of PyG's layers."""
+
+    __slots__ = ("_call",)
+    _call: tuple[LayerState, Precision, int]
+    #: Names of the linear maps whose inputs are sources and targets.
+    _maps: tuple[str, str] | None = None
+
+    @property
+    def _memo(self) -> _Memo:
+        state, _, width = self._call
+        return _Memo(state, width)
+
+    @property
+    def precision(self) -> Precision:
+        return self._call[1]
+
+    @property
+    def _channels(self) -> tuple[int, int]:
+        assert self._maps is not None
+        sources, targets = (getattr(self, name).weight.shape[1] for name in self._maps)
+        return sources, targets
+
+
+class _Gat(_StandIn, GATConv):  # type: ignore[misc]
+    @property
+    def _channels(self) -> tuple[int, int]:  # type: ignore[override]
+        both = self.lin or self.lin_src, self.lin or self.lin_dst
+        return both[0].weight.shape[1], both[1].weight.shape[1]  # type: ignore[union-attr]
+
+
+class _Gatv2(_StandIn, GATv2Conv):  # type: ignore[misc, override]
+    _maps = "lin_l", "lin_r"
+
+
+class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
+    _maps = "lin_key", "lin_query"
+
+
+class _Agnn(_StandIn, AGNNConv):  # type: ignore[misc]
+    pass
+
+
+#: PyG's layer -> the stand-in, and a parameter or buffer of it, whose dtype and device are the layer's.
+FUSED: dict[type, tuple[Any, str]] = {
+    conv.GATConv: (_Gat, "att_src"),
+    conv.GATv2Conv: (_Gatv2, "att"),
+    conv.TransformerConv: (_Transformer, "lin_key"),
+    conv.AGNNConv: (_Agnn, "beta"),
+}
+#: The methods that say what a layer computes.
+_METHODS = ("forward", "message", "edge_update", "aggregate", "update", "message_and_aggregate")
+
+
+def is_own(base: type) -> type | None:
+    """Returns the attention layer of PyG whose computation a class has, all methods unchanged, or None."""
+    for kind in FUSED:
+        if issubclass(base, kind):
+            same = all(getattr(base, name) is getattr(kind, name) for name in _METHODS)
+            return kind if same else None
+    return None
+
+
+def unsuitable_attention(layer: Any) -> str | None:
+    """Returns why no call of an attention layer can be fused; None: calls can be."""
+    own = layer.__dict__
+    if any(name in own for name in _METHODS[1:]):
+        return "a method was replaced in this layer"
+    if layer.flow != "source_to_target":
+        return f"flow={layer.flow!r}"
+    if type(layer.aggr_module) is not SumAggregation or layer.aggr_module._forward_hooks:
+        return f"its aggregation is {layer.aggr_module}"
+    return None
+
+
+def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
+    why = watched(layer) or unsuitable_attention(layer)
+    if why is not None:
+        raise LeftError(why)
+    if torch._C._get_tracing_state() is not None or not is_direct():
+        raise LeftError("a transform of torch.func is active, or torch.jit traces")
+    check_edges(edges)
+    if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
+        raise LeftError("weights are returned with an EdgeIndex")
+
+
+def _linear_maps(layer: Any) -> list[Any]:
+    """Returns the linear layers of an attention layer, some of which get their sizes in the first call."""
+    return [
+        module for name, module in layer._modules.items() if name.startswith("lin") and module is not None
+    ]
+
+
+def attend(
+    layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
+) -> Any:
+    """Computes `forward` of an attention layer, or returns NOTHING to leave it to PyG.
+
+    Args:
+        layer: the layer.
+        kind: the class of PyG whose computation it has.
+        state: what it remembers.
+        x, edges: its first two arguments.
+        arguments, options: the others.
+    """
+    try:
+        if state.settings.convert == "auto" and (why := memo.leaves(edges)) is not None:
+            return state.leave(why)
+        _check(layer, edges, options)
+        stand_in, of = FUSED[kind]
+        parameter = getattr(layer, of)
+        if of == "lin_key":
+            parameter = parameter.weight
+        features = x[0] if isinstance(x, (tuple, list)) else x
+        if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer)):
+            raise LeftError("its parameters have no sizes yet")
+        if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
+            raise LeftError(f"features of dtype {getattr(features, 'dtype', None)}")
+        precision, _ = precision_of(state.settings, features)
+        width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
+        standing: Any = object.__new__(stand_in)
+        object.__setattr__(standing, "__dict__", layer.__dict__)
+        standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
+        out = stand_in.forward(standing, x, edges, *arguments, **options)
+    except (LeftError, TypeError, ValueError) as reason:
+        return state.leave(str(reason))
+    state.note(f"graph_attention, {precision.value}")
+    return out
+
+
+def attend_compiled(
+    layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
+) -> Any:
+    """`attend` while torch.compile traces; edge features, dropout and returned weights are left to PyG."""
+    if arguments or any(value is not None for value in options.values()) or type(edges) is not torch.Tensor:
+        return NOTHING
+    if layer._explain or layer._decomposed_layers != 1 or unsuitable_attention(layer) is not None:
+        return NOTHING
+    if (layer.training and getattr(layer, "dropout", 0.0) > 0) or edges.layout != torch.strided:
+        return NOTHING
+    pair = tuple(x) if isinstance(x, (tuple, list)) else (x, x)
+    if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
+        return NOTHING
+    precision, _ = precision_of(state.settings, pair[0])
+    return _COMPILED[kind](layer, pair, edges, precision.value)
+
+
+def _joined(layer: Any, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Returns the output of GAT and GATv2, made of that of its heads."""
+    y = out.flatten(1) if layer.concat else out.mean(dim=1)
+    if layer.res is not None:
+        y = y + layer.res(target)
+    return y if layer.bias is None else y + layer.bias
+
+
+def _compiled_gat(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
+    heads = (layer.heads, layer.out_channels)
+    maps = (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
+    v = maps[0](pair[0]).unflatten(1, heads)
+    to = v if pair[0] is pair[1] and maps[0] is maps[1] else maps[1](pair[1]).unflatten(1, heads)
+    q, k = (to * layer.att_dst).sum(-1), (v * layer.att_src).sum(-1)
+    out = compiled_attend(
+        q, k, v, None, edges, (v.shape[0], to.shape[0]), add_self_loops=layer.add_self_loops,
+        score="additive", negative_slope=layer.negative_slope, precision=precision,
+    )  # fmt: skip
+    return _joined(layer, out, pair[1])
+
+
+def _compiled_gatv2(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
+    heads = (layer.heads, layer.out_channels)
+    k = layer.lin_l(pair[0]).unflatten(1, heads)
+    q = k if layer.share_weights and pair[0] is pair[1] else layer.lin_r(pair[1]).unflatten(1, heads)
+    out = compiled_attend(
+        q, k, k, layer.att[0], edges, (k.shape[0], q.shape[0]), add_self_loops=layer.add_self_loops,
+        score="gatv2", negative_slope=layer.negative_slope, precision=precision,
+    )  # fmt: skip
+    return _joined(layer, out, pair[1])
+
+
+def _compiled_transformer(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
+    if layer.lin_edge is not None:
+        return NOTHING
+    heads = (layer.heads, layer.out_channels)
+    maps = (layer.lin_query, pair[1]), (layer.lin_key, pair[0]), (layer.lin_value, pair[0])
+    q, k, v = (linear(x).unflatten(1, heads) for linear, x in maps)
+    out = compiled_attend(
+        q, k, v, None, edges, (v.shape[0], q.shape[0]), add_self_loops=False, score="dot", negative_slope=0.0,
+        precision=precision,
+    )  # fmt: skip
+    y = out.flatten(1) if layer.concat else out.mean(dim=1)
+    if not layer.root_weight:
+        return y
+    root = layer.lin_skip(pair[1])
+    if layer.lin_beta is None:
+        return y + root
+    gate = layer.lin_beta(torch.cat([y, root, y - root], dim=-1)).sigmoid()
+    return gate * root + (1 - gate) * y
+
+
+def _compiled_agnn(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
+    x = pair[0]
+    if pair[1] is not x or x.dim() != 2:
+        return NOTHING
+    unit = torch.nn.functional.normalize(x, p=2.0, dim=-1)[:, None]
+    # "dot" divides by the root of the width, which the factor undoes.
+    scaled = (unit * (layer.beta * x.shape[1] ** 0.5)).to(x.dtype)
+    out = compiled_attend(
+        scaled, unit.to(x.dtype), x[:, None], None, edges, (x.shape[0], x.shape[0]),
+        add_self_loops=layer.add_self_loops, score="dot", negative_slope=0.0, precision=precision,
+    )  # fmt: skip
+    return out[:, 0]
+
+
+_COMPILED: dict[type, Any] = {
+    conv.GATConv: _compiled_gat,
+    conv.GATv2Conv: _compiled_gatv2,
+    conv.TransformerConv: _compiled_transformer,
+    conv.AGNNConv: _compiled_agnn,
+}

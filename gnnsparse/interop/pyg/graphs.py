@@ -1,0 +1,248 @@
+"""What is kept of graphs: operands and normalised edges, for as long as the tensor with the edges lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from gnnsparse.cuda_path import path
+from gnnsparse.hashing import digest
+from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, decide
+from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
+from gnnsparse.transforms import outside
+
+__all__ = ["Graph", "LeftError", "graph_of", "kept_graphs", "memo"]
+
+_Made = TypeVar("_Made", bound=Adjacency)
+#: The most graphs, adjacencies of a graph, and results of functions of a graph that are kept.
+_MOST_GRAPHS, _MOST_ADJACENCIES, _MOST_RESULTS = 4096, 8, 8
+
+
+class LeftError(Exception):
+    """A call is left to PyG; the message says why."""
+
+
+def raw(edges: Any) -> torch.Tensor:
+    """Returns the tensor that has the memory of an edge_index; PyG's EdgeIndex wraps one."""
+    inner = getattr(edges, "_data", None) if type(edges) is not torch.Tensor else None
+    return inner if isinstance(inner, torch.Tensor) else edges
+
+
+def stamp_of(tensor: torch.Tensor) -> Any:
+    """Returns what changes when a tensor does, while it is the same object.
+
+    It is the version, which torch counts up in changes in place, and what `set_` and `.data = ` change.
+    Tensors that were made in inference mode have no version: there it is a hash of the content.
+    """
+    if tensor.is_inference():
+        return digest(tensor)
+    return tensor._version, tensor.data_ptr(), tensor.shape
+
+
+class _Value:
+    """What was computed of a tensor of edge weights, which is not kept alive."""
+
+    __slots__ = ("ref", "result", "stamp")
+
+    def __init__(self, weight: torch.Tensor, result: Any) -> None:
+        self.ref, self.stamp, self.result = weakref.ref(weight), stamp_of(weight), result
+
+    def is_of(self, weight: torch.Tensor) -> bool:
+        return self.ref() is weight and self.stamp == stamp_of(weight)
+
+
+class _Kept:
+    """An adjacency of a graph, and the edge values that were computed last."""
+
+    __slots__ = ("adjacency", "is_full", "value")
+
+    def __init__(self, adjacency: Any, is_full: bool) -> None:
+        self.adjacency, self.is_full = adjacency, is_full
+        self.value: _Value | None = None
+
+    def values(self, weight: torch.Tensor | None) -> torch.Tensor | None:
+        """Returns the edge values that an adjacency makes of weights, kept where they need no gradient."""
+        if weight is None or (weight.requires_grad and torch.is_grad_enabled()):
+            return self.adjacency.values(weight)
+        known = self.value
+        if known is not None and known.is_of(weight):
+            return known.result
+        with outside():
+            found = self.adjacency.values(weight.detach())
+        self.value = _Value(weight, found)
+        return found
+
+
+class Graph:
+    """What is kept of one edge_index.
+
+    Attributes:
+        products: how many products it was used for.
+        left_until: as long as there are fewer, calls are left to PyG; `why` says why.
+    """
+
+    def __init__(self, edges: Any, forget: Callable[[Any], None]) -> None:
+        self.ref = weakref.ref(edges, forget)
+        self.stamp = stamp_of(raw(edges))
+        self.products = self.left_until = 0
+        self.why = ""
+        self._kept: dict[Any, _Kept] = {}
+        self._problems: dict[Any, str] = {}
+        self.results: OrderedDict[Any, Any] = OrderedDict()
+
+    def is_of(self, edges: Any) -> bool:
+        """Returns whether it is that of `edges` as they are now."""
+        return self.ref() is edges and self.stamp == stamp_of(raw(edges))
+
+    def adjacency(
+        self, edges: Any, recipe: Recipe[Any], size: tuple[int, int], weighted: bool, width: int,
+        by: Settings, overhead: float = 0.0,
+    ) -> _Kept:  # fmt: skip
+        """Returns what a recipe makes of the edges, made or kept.
+
+        Args:
+            edges: the edge_index.
+            recipe: the recipe.
+            size: (sources, targets).
+            weighted: whether there are weights of edges.
+            width: features that a product gathers for an edge.
+            by: what the layer was accelerated with.
+            overhead: see `decide`.
+
+        Raises:
+            LeftError: the call is left to PyG.
+        """
+        key = recipe, size, weighted, by.reorder
+        kept = self._kept.get(key)
+        self.products += 1
+        if kept is not None and kept.is_full:
+            return kept
+        if key in self._problems:
+            raise LeftError(self._problems[key])
+        plain = raw(edges)
+        device = "cuda" if path().takes(plain.device) else plain.device.type
+        if device not in ("cpu", "cuda"):
+            raise LeftError(f"edges on {plain.device}")
+        decision = decide(by, device, plain.shape[1], width, self.products - 1, memo.lifetimes, overhead)
+        if kept is not None and (decision.preparation is None or decision.preparation.format == "csr"):
+            return kept
+        if device == "cuda" and path().is_capturing():
+            if kept is not None:
+                return kept
+            raise LeftError("a CUDA graph is captured, and this graph is not known: run the model before")
+        return self._made(key, plain, decision)
+
+    def find(self, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
+        """Returns the adjacency that was made by a recipe, whatever the preparation; None: there is none."""
+        for (known, *form, _), kept in list(self._kept.items()):
+            if known == recipe and form == [size, weighted]:
+                return kept.adjacency
+        return None
+
+    def _made(self, key: Any, edges: torch.Tensor, decision: Decision) -> _Kept:
+        if decision.preparation is None:
+            self.left_until, self.why = decision.until, decision.why
+            raise LeftError(decision.why)
+        recipe, size, weighted, _ = key
+        full = decision.preparation != Preparation(format="csr")
+        with memo.lock:
+            kept = self._kept.get(key)
+            if kept is not None and kept.is_full >= full:
+                return kept  # another thread has made it
+            try:
+                with outside():
+                    how = replace(recipe, preparation=decision.preparation)
+                    adjacency = how.make(edges.detach(), size, weighted)
+            except (TypeError, ValueError, ImportError) as problem:
+                self._problems[key] = str(problem)
+                raise LeftError(str(problem)) from None
+            while len(self._kept) >= _MOST_ADJACENCIES:
+                self._kept.pop(next(iter(self._kept)))
+            kept = self._kept[key] = _Kept(adjacency, full)
+            return kept
+
+
+class Memo:
+    """The graphs that the process has seen, by the identity of their edge_index.
+
+    Attributes:
+        lock: held while something is made.
+        lifetimes: how long graphs were used that are gone.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.lifetimes = Lifetimes()
+        self._graphs: dict[int, Graph] = {}
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def graph(self, edges: Any) -> Graph:
+        """Returns what is kept of an edge_index; a new object if it was never seen, or has changed."""
+        known = self._graphs.get(id(edges))
+        if known is not None and known.is_of(edges):
+            return known
+        return self._add(edges)
+
+    def known(self, edges: Any) -> Graph | None:
+        """Returns what is kept of an edge_index, or None."""
+        known = self._graphs.get(id(edges))
+        return known if known is not None and known.is_of(edges) else None
+
+    def leaves(self, edges: Any) -> str | None:
+        """Returns why a call with an edge_index is left to PyG, and counts it; None: it is not."""
+        known = self._graphs.get(id(edges))
+        if known is None or known.products >= known.left_until or not known.is_of(edges):
+            return None
+        known.products += 1
+        return known.why
+
+    def _add(self, edges: Any) -> Graph:
+        key = id(edges)
+
+        def forget(ref: Any) -> None:
+            graph = self._graphs.get(key)
+            if graph is not None and graph.ref is ref:
+                self._graphs.pop(key, None)
+                if graph.products:
+                    self.lifetimes.add(graph.products)
+
+        with self.lock:
+            while len(self._graphs) >= _MOST_GRAPHS:
+                self._graphs.pop(next(iter(self._graphs)), None)
+            graph = self._graphs[key] = Graph(edges, forget)
+            return graph
+
+    def clear(self) -> None:
+        """Forgets all graphs and their lifetimes."""
+        with self.lock:
+            self._graphs.clear()
+            self.lifetimes = Lifetimes()
+
+    def renew_lock(self) -> None:
+        """Makes a new lock in a process that was forked while another thread held the old one."""
+        self.lock = threading.RLock()
+
+
+#: The process's only one.
+memo = Memo()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=memo.renew_lock)
+
+
+def graph_of(edges: Any) -> Graph:
+    """Returns what is kept of an edge_index."""
+    return memo.graph(edges)
+
+
+def kept_graphs() -> int:
+    """Returns the number of graphs that are kept."""
+    return len(memo)

@@ -1,0 +1,240 @@
+"""PyG's functions that normalise edges, with results that are kept, and methods that call these instead.
+
+Layers that are not `cached` normalise their edges in each call, and make a new edge_index by it. With kept
+results all layers of a model share one edge_index, whose operand is then known.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch_geometric.nn.aggr import SumAggregation
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import (
+    add_remaining_self_loops,
+    add_self_loops,
+    get_laplacian,
+    remove_self_loops,
+)
+
+from gnnsparse.cuda_path import path
+from gnnsparse.interop.pyg.graphs import memo, raw, stamp_of
+from gnnsparse.transforms import is_direct, outside
+
+__all__ = ["is_gcn_weight", "rebound"]
+
+#: id of a weight that gcn_norm made of edges without weights -> the weight, its stamp, that of its edges and
+#: the number of nodes, and the edges.
+_gcn_weights: dict[int, tuple[Any, Any, Any]] = {}
+
+
+class _Input:
+    """Stands for the edge_index itself in a kept result."""
+
+
+_INPUT = _Input()
+
+
+def _is_kept_safely(result: Any, edge_index: torch.Tensor) -> bool:
+    """Returns whether a result is not the edge_index seen in another way, which it would keep alive."""
+    if not isinstance(result, torch.Tensor):
+        return result is None
+    plain = raw(result)
+    return plain.untyped_storage().data_ptr() != raw(edge_index).untyped_storage().data_ptr() or (
+        plain.numel() == 0
+    )
+
+
+class _Result:
+    """A kept result of a function of edges.
+
+    Args:
+        tensors: the tensor arguments besides the edge_index.
+        results: what the function returned, `_INPUT` for the edge_index itself.
+    """
+
+    __slots__ = ("given", "results", "stamps")
+
+    def __init__(self, tensors: list[torch.Tensor], results: tuple[Any, ...]) -> None:
+        self.given = [(weakref.ref(t), stamp_of(raw(t))) for t in tensors]
+        self.results = results
+        self.stamps = [stamp_of(raw(r)) if isinstance(r, torch.Tensor) else None for r in results]
+
+    def found(self, edge_index: torch.Tensor, tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
+        """Returns the results if the arguments are the same, and nobody has changed the results."""
+        for (ref, stamp), tensor in zip(self.given, tensors, strict=True):
+            if ref() is not tensor or stamp != stamp_of(raw(tensor)):
+                return None
+        for result, stamp in zip(self.results, self.stamps, strict=True):
+            if stamp is not None and stamp != stamp_of(raw(result)):
+                return None
+        return tuple(edge_index if r is _INPUT else r for r in self.results)
+
+
+def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function of an edge_index keep its results, as long as no gradient passes through it."""
+
+    @functools.wraps(function)
+    def call(edge_index: Any, *arguments: Any, **options: Any) -> Any:
+        if type(edge_index) is not torch.Tensor and not hasattr(edge_index, "_data"):
+            return function(edge_index, *arguments, **options)
+        tensors: list[torch.Tensor] = []
+        key: list[Any] = [function]
+        for value in (*arguments, *options, *options.values()):
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+                value = id(value)
+            key.append(value)
+        grad = torch.is_grad_enabled()
+        usual = (
+            edge_index.layout == torch.strided
+            and is_direct()
+            and not torch._C._get_tracing_state() is not None
+        )
+        if not usual or (grad and any(t.requires_grad for t in tensors)):
+            return function(edge_index, *arguments, **options)
+        graph, name = memo.graph(edge_index), tuple(key)
+        kept = graph.results.get(name)
+        if kept is not None and (found := kept.found(edge_index, tensors)) is not None:
+            return found
+        if edge_index.is_cuda and path().is_capturing():
+            return function(edge_index, *arguments, **options)
+        with outside(), torch.no_grad():
+            found = function(edge_index, *arguments, **options)
+        if not isinstance(found, tuple):
+            return found
+        if function is gcn_norm:
+            _note_gcn(arguments, options, found)
+        stored = tuple(_INPUT if r is edge_index else r for r in found)
+        if all(r is _INPUT or _is_kept_safely(r, edge_index) for r in stored):
+            while len(graph.results) >= 8:
+                graph.results.popitem(last=False)
+            graph.results[name] = _Result(tensors, stored)
+        return found
+
+    return call
+
+
+def _note_gcn(arguments: tuple[Any, ...], options: dict[str, Any], found: tuple[Any, ...]) -> None:
+    """Notes that a weight is D^-1/2 (A + I) D^-1/2 of edges without weights, which an operand can compute."""
+    names = ("edge_weight", "num_nodes", "improved", "add_self_loops", "flow", "dtype")
+    given = {"add_self_loops": True, "flow": "source_to_target", **dict(zip(names, arguments, strict=False))}
+    given.update(options)
+    edges, weight = found
+    is_plain = given.get("edge_weight") is None and given["add_self_loops"] is True
+    if not is_plain or given["flow"] != "source_to_target" or not isinstance(weight, torch.Tensor):
+        return
+    key = id(weight)
+
+    def forget(ref: Any) -> None:
+        if key in _gcn_weights and _gcn_weights[key][0] is ref:
+            _gcn_weights.pop(key, None)
+
+    stamps = stamp_of(weight), stamp_of(raw(edges)), given.get("num_nodes")
+    _gcn_weights[key] = weakref.ref(weight, forget), stamps, weakref.ref(edges)
+
+
+def is_gcn_weight(edges: Any, weight: torch.Tensor, nodes: int) -> bool:
+    """Returns whether a weight is what gcn_norm made with these edges of `nodes` nodes without weights."""
+    known = _gcn_weights.get(id(weight))
+    if known is None or known[0]() is not weight or known[2]() is not edges:
+        return False
+    return known[1] == (stamp_of(weight), stamp_of(raw(edges)), nodes)
+
+
+_KEEPING = {
+    function: _keeping(function)
+    for function in (gcn_norm, add_self_loops, add_remaining_self_loops, remove_self_loops, get_laplacian)
+}
+
+
+def rebound(base: type) -> dict[str, Callable[..., Any]]:
+    """Returns the methods of a class that normalise edges, made to call the functions that keep results.
+
+    They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay
+    as they are. While torch.jit traces, the methods themselves are called, and while torch.compile does,
+    unless the layer is one that sums weighted features: then gcn_norm is one whose results have fixed sizes.
+    """
+    found: dict[str, types.FunctionType] = {}
+    for owner in base.__mro__:
+        if owner.__module__.startswith("torch.") or owner is object:
+            continue
+        for name, method in vars(owner).items():
+            if isinstance(method, types.FunctionType) and name != "__init__":
+                found.setdefault(name, method)
+    copies = {name: _copy(method) for name, method in found.items()}
+    return {name: copy for name, copy in copies.items() if copy is not None}
+
+
+def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
+    """Returns a method that calls the functions that keep results; None if it calls none of them."""
+    used = {name: method.__globals__.get(name) for name in method.__code__.co_names}
+    used = {name: f for name, f in used.items() if isinstance(f, types.FunctionType) and f in _KEEPING}
+    if not used:
+        return None
+    keeping = _with_globals(method, "kept", {name: _KEEPING[f] for name, f in used.items()})
+    fixed = method
+    if gcn_norm in used.values():
+        fixed = _with_globals(method, "fixed", {n: _fixed_gcn_norm for n, f in used.items() if f is gcn_norm})
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            sums = type(self.aggr_module) is SumAggregation and self._gnnsparse.is_weighted_only
+            return (fixed if sums else method)(self, *arguments, **options)
+        if torch._C._get_tracing_state() is not None:
+            return method(self, *arguments, **options)
+        return keeping(self, *arguments, **options)
+
+    return call
+
+
+def _with_globals(method: Any, kind: str, other: dict[str, Any]) -> Any:
+    """Returns a copy of a method in a module of its own, a copy of its module with other values of names.
+
+    torch.compile finds a function's globals by the name of its module, which therefore can be imported.
+    """
+    name = f"{__name__}.{kind}.{method.__module__}.{method.__qualname__}"
+    module = types.ModuleType(name)
+    vars(module).update({**method.__globals__, **other, "__name__": name})
+    sys.modules[name] = module
+    copy = types.FunctionType(
+        method.__code__, vars(module), method.__name__, method.__defaults__, method.__closure__
+    )
+    copy.__kwdefaults__ = method.__kwdefaults__
+    return copy
+
+
+def _fixed_gcn_norm(
+    edge_index: Any, edge_weight: Any = None, num_nodes: int | None = None, improved: bool = False,
+    add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,
+) -> Any:  # fmt: skip
+    """PyG's gcn_norm with results whose sizes do not depend on the edges, for sums of weighted features.
+
+    Self-loops of the edges stay where they are with the weight 0, and one for each node follows.
+    """
+    if type(edge_index) is not torch.Tensor or num_nodes is None or flow != "source_to_target":
+        return gcn_norm(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
+    device, count = edge_index.device, edge_index.shape[1]
+    has_weights = edge_weight is not None
+    weight = edge_weight if has_weights else torch.ones(count, dtype=dtype or torch.float32, device=device)
+    if add_self_loops:
+        is_loop = edge_index[0] == edge_index[1]
+        fill = 2.0 if improved and has_weights else 1.0
+        of_loops = torch.full((num_nodes + 1,), fill, dtype=weight.dtype, device=device)
+        if has_weights:  # the last element takes the weights of all other edges
+            of_loops = of_loops.index_put((torch.where(is_loop, edge_index[0], num_nodes),), weight)
+        nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=device)
+        edge_index = torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
+        weight = torch.cat([torch.where(is_loop, 0.0, weight), of_loops[:num_nodes]])
+    source, target = edge_index[0], edge_index[1]
+    degree = torch.zeros(num_nodes, dtype=weight.dtype, device=device).index_add(0, target, weight)
+    scale = degree.pow(-0.5)
+    scale = scale.masked_fill(scale == float("inf"), 0.0)
+    return edge_index, scale[source] * weight * scale[target]

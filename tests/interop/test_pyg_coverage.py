@@ -1,0 +1,104 @@
+"""Every convolution of PyG and its basic models give the same numbers before and after `accelerate`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnsparse.testing import assert_all_accurate, in_float64
+from tests.data_folder import data_file, requires_data
+from tests.helpers import ROUNDING
+from tests.interop import pyg_table
+from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, made, pyg
+
+interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
+
+#: A layer rounds about 16 times from its input to a gradient, and a model of two layers twice as often.
+FLOOR = 32 * ROUNDING["fp32"]
+#: In these calls a graph is new, and known; what a layer caches is made, and used.
+CALLS = 3
+EVERY = [(name, case) for name, cases in {**CASES, **MODELS}.items() for case in cases]
+
+
+def random_graph(seed: int, device: str = "cpu", nodes: int = 60, count: int = 300) -> Graph:
+    """Random edges without repeats, with self-loops, in random order; the last nodes have none."""
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.randint(0, nodes - 5, (2, count), generator=generator)
+    edges = torch.cat([edges, torch.arange(4).expand(2, -1)], dim=1).unique(dim=1)
+    edges = edges[:, torch.randperm(edges.shape[1], generator=generator)]
+    return Graph(edges.to(device), nodes)
+
+
+def results(layer: Any, case: Case, x: torch.Tensor, graph: Graph) -> list[torch.Tensor]:
+    """The output, the gradient of x, and that of all parameters as one vector."""
+    x = x.detach().clone().requires_grad_()
+    out = case.call(layer, x, graph)
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out)
+    of = [x, *(p for p in layer.parameters() if p.requires_grad)]
+    grads = torch.autograd.grad(out, of, probe, allow_unused=True)
+    found = [torch.zeros_like(t) if g is None else g for t, g in zip(of, grads, strict=True)]
+    rest = [torch.cat([g.flatten() for g in found[1:]])] if len(found) > 1 else []
+    return [out.detach(), found[0], *rest]
+
+
+def compare(case: Case, graph: Graph) -> tuple[Any, Any]:
+    """Compares a layer with its accelerated copy, float64 judging. Returns the copy and its report."""
+    torch.manual_seed(0)
+    device = str(graph.edges.device)
+    theirs = made(case, device)
+    exactly = copy.deepcopy(theirs)
+    ours = interop.accelerate(copy.deepcopy(theirs), convert="always")
+    assert repr(ours) == repr(theirs)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    x = torch.randn(graph.nodes, WIDTH, device=device)
+    with in_float64(exactly):
+        inputs = x.double(), graph.double()
+        exact = [results(exactly, case, *inputs) for _ in range(CALLS)]
+    for call in range(CALLS):
+        expected, got = results(theirs, case, x, graph), results(ours, case, x, graph)
+        assert [t.dtype for t in got] == [t.dtype for t in expected]
+        assert_all_accurate(got, expected, exact[call], floor=FLOOR)
+    return ours, interop.report(ours)
+
+
+def test_every_class_has_a_case() -> None:
+    classes = {name for name in pyg.conv.__all__ if inspect.isclass(getattr(pyg.conv, name))}
+    assert classes == set(CASES) | set(NOT_CALLED)
+    assert not set(CASES) & set(NOT_CALLED)
+
+
+@pytest.mark.parametrize(("name", "case"), EVERY, ids=[f"{n}-{i}" for i, (n, _) in enumerate(EVERY)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_same_numbers(name: str, case: Case, seed: int, device: str) -> None:
+    compare(case, random_graph(seed, device))
+
+
+def enzymes() -> Graph:
+    """The first 12 graphs of ENZYMES, as one batch."""
+    with np.load(data_file("tu", "ENZYMES.npz")) as arrays:
+        nodes = int(arrays["graph_ptr"][12])
+        indptr = arrays["indptr"][: nodes + 1]
+        target = torch.from_numpy(arrays["indices"][: indptr[-1]]).long()
+    source = torch.arange(nodes).repeat_interleave(torch.from_numpy(np.diff(indptr)).long())
+    return Graph(torch.stack([source, target]), nodes)
+
+
+@requires_data
+@pytest.mark.parametrize(("name", "case"), EVERY, ids=[f"{n}-{i}" for i, (n, _) in enumerate(EVERY)])
+def test_same_numbers_on_a_real_graph(name: str, case: Case) -> None:
+    compare(case, enzymes())
+
+
+def test_table_is_what_the_code_says() -> None:
+    """At least 25 convolutions are accelerated, the four attention layers fused; the docs page says so."""
+    rows = pyg_table.rows()
+    convs = [row for row in rows if row.name in CASES]
+    fused = {row.name for row in convs if row.runs_on == "graph_attention"}
+    assert {"GATConv", "GATv2Conv", "TransformerConv", "AGNNConv"} <= fused
+    assert sum(row.runs_on != "PyG" for row in convs) >= 25
+    assert pyg_table.markdown(rows) in pyg_table.PAGE.read_text(), "run python -m tests.interop.pyg_table"

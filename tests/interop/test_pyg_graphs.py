@@ -1,0 +1,262 @@
+"""Graphs are known again by their edge_index, are forgotten with it, and are converted when it pays."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.nn.adjacency import Preparation
+from gnnsparse.nn.aggregation import Aggregation
+from gnnsparse.precision import Precision
+from tests.interop.pyg_cases import pyg
+
+interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
+from gnnsparse.interop.pyg import graphs, normalize  # noqa: E402
+from gnnsparse.interop.pyg.policy import Lifetimes, Settings, decide  # noqa: E402
+
+NODES = 50
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Each test starts with nothing kept, and leaves nothing."""
+    graphs.memo.clear()
+    yield
+    graphs.memo.clear()
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The operands that layers make, as arguments of `prepare`."""
+    from gnnsparse.nn import adjacency, aggregation, edges
+
+    calls: list[Any] = []
+
+    def prepare(*arguments: Any, **options: Any) -> Any:
+        calls.append(options)
+        return gnnsparse.prepare(*arguments, **options)
+
+    for module in (adjacency, aggregation, edges):
+        monkeypatch.setattr(module, "prepare", prepare)
+    return calls
+
+
+def edges_of(count: int = 200, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, NODES, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def model(name: str = "GCNConv", **options: Any) -> Any:
+    layers = [getattr(pyg, name)(8, 8) for _ in range(3)]
+    return interop.accelerate(
+        pyg.Sequential("x, e", [(layer, "x, e -> x") for layer in layers]), **{"convert": "always", **options}
+    )
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GATConv", "ClusterGCNConv", "SGConv", "LEConv"])
+def test_layers_and_steps_share_one_operand(name: str, prepared: list[Any]) -> None:
+    net, x, edges = model(name), torch.randn(NODES, 8), edges_of()
+    for _ in range(3):
+        net(x, edges).sum().backward()
+    assert len(prepared) == (0 if name == "LEConv" else 1)
+
+
+def test_weights_of_gcn_are_the_operands_own(prepared: list[Any]) -> None:
+    """Without edge weights no value is stored for an edge."""
+    net, edges = model(), edges_of()
+    net(torch.randn(NODES, 8), edges)
+    assert prepared[0]["values"] == "gcn"
+    graph = pyg.GCNConv(8, 8)
+    weighted = interop.accelerate(graph, convert="always")
+    weighted(torch.randn(NODES, 8), edges, torch.rand(200))
+    assert prepared[1]["values"] is None
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GATConv"])
+def test_changes_in_place_are_noticed(name: str) -> None:
+    net, x, edges = model(name), torch.randn(NODES, 8), edges_of()
+    plain = interop.restore(copy.deepcopy(net))
+    torch.testing.assert_close(net(x, edges), plain(x, edges))
+    edges[:, 3] = torch.tensor([7, 9])
+    torch.testing.assert_close(net(x, edges), plain(x, edges))
+    view = edges[1]
+    view[:20] = 4
+    torch.testing.assert_close(net(x, edges), plain(x, edges))
+    edges.set_(edges_of(seed=4))
+    torch.testing.assert_close(net(x, edges), plain(x, edges))
+
+
+def test_changes_of_weights_are_noticed() -> None:
+    layer = pyg.GraphConv(8, 8)
+    ours = interop.accelerate(copy.deepcopy(layer), convert="always")
+    x, edges, weight = torch.randn(NODES, 8), edges_of(), torch.rand(200)
+    for _ in range(3):
+        torch.testing.assert_close(ours(x, edges, weight), layer(x, edges, weight))
+        weight.mul_(2)
+
+
+def test_results_that_somebody_changes_are_made_again() -> None:
+    edges = edges_of()
+    kept = normalize._KEEPING[normalize.gcn_norm]
+    index, weight = kept(edges, None, NODES)
+    assert kept(edges, None, NODES)[1] is weight
+    weight.mul_(3)
+    assert torch.equal(kept(edges, None, NODES)[1], normalize.gcn_norm(edges, None, NODES)[1])
+    assert not normalize.is_gcn_weight(index, weight, NODES)
+    index, weight = kept(edges, None, NODES)
+    assert normalize.is_gcn_weight(index, weight, NODES)
+    assert not normalize.is_gcn_weight(index, weight, NODES + 1)  # which would have more self-loops
+
+
+def test_tensors_of_inference_mode() -> None:
+    """They have no version: their content is compared."""
+    net, x = model("SAGEConv"), torch.randn(NODES, 8)
+    plain = interop.restore(copy.deepcopy(net))
+    with torch.inference_mode():
+        edges = edges_of()
+        torch.testing.assert_close(net(x, edges), plain(x, edges))
+        edges[0, :50] = 3
+        torch.testing.assert_close(net(x, edges), plain(x, edges))
+    other = edges_of(seed=2)
+    with torch.inference_mode():
+        net(x, other)
+    net(x, other).sum().backward()  # what was made in inference mode trains
+
+
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GATConv", "ChebConv", "TransformerConv"])
+def test_a_thousand_graphs_leave_nothing(name: str) -> None:
+    layer = pyg.ChebConv(8, 8, 2) if name == "ChebConv" else getattr(pyg, name)(8, 8)
+    interop.accelerate(layer, convert="always")
+    x = torch.randn(NODES, 8)
+    layer(x, edges_of())
+    operands: list[Any] = []
+    gc.collect()
+    for seed in range(1000):
+        edges = edges_of(60, seed)
+        layer(x, edges).sum().backward()
+        if seed % 100 == 0:
+            known = graphs.memo.known(edges)
+            assert known is not None
+            operands.append(weakref.ref(known))
+    assert len(graphs.memo._graphs) < 8
+    del edges, known
+    gc.collect()
+    assert len(graphs.memo._graphs) == 0
+    assert not normalize._gcn_weights
+    assert all(ref() is None for ref in operands)
+
+
+def test_threads() -> None:
+    net, x = model("GATConv"), torch.randn(NODES, 8)
+    shared = [edges_of(seed=i) for i in range(4)]
+    plain = interop.restore(copy.deepcopy(net))
+    want = [plain(x, edges) for edges in shared]
+    problems: list[Any] = []
+
+    def work(start: int) -> None:
+        try:
+            for step in range(12):
+                place = (start + step) % 4
+                torch.testing.assert_close(net(x, shared[place]), want[place], rtol=1e-4, atol=1e-5)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork, from Python 3.12
+def test_batches_of_a_loader(workers: int) -> None:
+    from torch_geometric.data import Data
+    from torch_geometric.loader import DataLoader
+
+    data = [Data(torch.randn(NODES, 8), edges_of(40 + i, i)) for i in range(12)]
+    net = model("SAGEConv")
+    plain = interop.restore(copy.deepcopy(net))
+    for batch in DataLoader(data, batch_size=4, num_workers=workers):
+        torch.testing.assert_close(net(batch.x, batch.edge_index), plain(batch.x, batch.edge_index))
+
+
+def test_policy() -> None:
+    quick, auto = Preparation(format="csr"), Settings()
+    none, short, long = Lifetimes(), Lifetimes(), Lifetimes()
+    short.add(2)
+    long.add(1000)
+    big = decide(auto, "cpu", 1_000_000, 64, 0, none)
+    assert big.preparation == quick
+    small = [decide(auto, "cpu", 1000, 16, products, none).preparation for products in range(20)]
+    assert small[0] is None
+    assert small[-1] == quick  # paid by now
+    assert decide(auto, "cpu", 1000, 16, 0, short).preparation is None
+    assert decide(auto, "cpu", 1000, 16, 0, long).preparation == quick
+    assert decide(auto, "cpu", 1000, 16, 500, short).preparation == quick  # outlives the others
+    assert decide(Settings(convert="always"), "cpu", 10, 1, 0, none).preparation == quick
+    full = Preparation("degree", "auto", True)
+    assert decide(Settings(reorder="degree"), "cpu", 10, 1, 50, none).preparation == full
+    assert decide(auto, "cuda", 10, 1, 50, none).preparation == Preparation("none", "auto", True)
+    assert "pays after" in decide(auto, "cpu", 1000, 16, 0, short).why
+
+
+def test_report_says_what_the_policy_decides() -> None:
+    layer = interop.accelerate(pyg.SAGEConv(8, 8))
+    layer(torch.randn(NODES, 8), edges_of(20))
+    text = str(interop.report(layer))
+    assert "1 of 1 layers accelerated" in text
+    assert "pays after" in text
+
+
+def test_long_used_graphs_are_reordered_and_stored(own_cache: Any) -> None:
+    net, x, edges = model("SAGEConv", reorder="degree"), torch.randn(NODES, 8), edges_of()
+    want = net(x, edges)
+    assert not own_cache.exists()
+    for _ in range(6):
+        torch.testing.assert_close(net(x, edges), want)
+    assert any(own_cache.rglob("*.safetensors"))
+
+
+def test_reordering_and_weights() -> None:
+    layer = pyg.GraphConv(8, 8)
+    ours = interop.accelerate(copy.deepcopy(layer), reorder="degree", cache=False, convert="always")
+    x, edges, weight = torch.randn(NODES, 8), edges_of(), torch.rand(200)
+    for _ in range(8):
+        torch.testing.assert_close(ours(x, edges, weight), layer(x, edges, weight))
+
+
+def test_the_library_does_not_import_pyg() -> None:
+    code = (
+        "import sys, gnnsparse, gnnsparse.interop, gnnsparse.nn; sys.exit('torch_geometric' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("heads", [None, 3])
+def test_gradient_of_weights_by_head(reduce: str, heads: int | None) -> None:
+    """Repeated edges get the gradient of the nonzero that they were merged into, a mean's share of it."""
+    edges = torch.cat([edges_of(80), edges_of(80)[:, :20]], dim=1)
+    made = Aggregation(reduce, Precision.FP32).make(edges, (NODES, NODES), True)
+    weight = torch.rand((100,) if heads is None else (100, heads)).requires_grad_()
+    values = made.values(weight)
+    probe = torch.randn_like(values)
+    torch.testing.assert_close(made.values_grad(probe), torch.autograd.grad(values, weight, probe)[0])
+    x = torch.randn((NODES, 8) if heads is None else (NODES, heads, 8))
+    w = weight.detach()[:, None] if heads is None else weight.detach()[..., None]
+    want = torch.zeros_like(x).index_add(0, edges[1], w * x[edges[0]])
+    if reduce == "mean":
+        counts = torch.bincount(edges[1], minlength=NODES).clamp(min=1)
+        want = want / counts.view(-1, *[1] * (x.dim() - 1))
+    torch.testing.assert_close(gnnsparse.spmm(made.operand, x, values.detach()), want)

@@ -1,0 +1,432 @@
+"""What else is done with PyG models works with accelerated ones: hooks, copies, explanations, compilation."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse.testing import assert_all_accurate, in_float64
+from tests.helpers import ROUNDING
+from tests.interop.pyg_cases import pyg
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor and torch.jit
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning"),
+]
+
+interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
+
+FLOOR = 32 * ROUNDING["fp32"]
+NODES, WIDTH = 40, 8
+LAYERS: dict[str, Callable[[], Any]] = {
+    "gcn": lambda: pyg.GCNConv(WIDTH, WIDTH),
+    "sage": lambda: pyg.SAGEConv(WIDTH, WIDTH),
+    "gin": lambda: pyg.GINConv(torch.nn.Linear(WIDTH, WIDTH)),
+    "max": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="max"),
+    "gat": lambda: pyg.GATConv(WIDTH, 4, heads=2),
+    "gatv2": lambda: pyg.GATv2Conv(WIDTH, 4, heads=2),
+    "transformer": lambda: pyg.TransformerConv(WIDTH, 4, heads=2),
+    "agnn": lambda: pyg.AGNNConv(),
+}
+EVERY = pytest.mark.parametrize("name", LAYERS)
+
+
+class Net(torch.nn.Module):
+    """Two layers."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.first, self.last = LAYERS[name](), LAYERS[name]()
+
+    def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
+        return self.last(self.first(x, edge_index).relu(), edge_index)
+
+
+def edges_of(seed: int = 0, count: int = 160, device: str = "cpu") -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, NODES - 3, (2, count), generator=generator).to(device)
+
+
+def pair(name: str, device: str = "cpu") -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
+    """A model, its accelerated copy, features and edges."""
+    plain = Net(name).to(device)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    return plain, ours, torch.randn(NODES, WIDTH, device=device), edges_of(device=device)
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def used(model: Any) -> dict[str, int]:
+    return {what: n for row in interop.report(model).rows for what, n in row.calls.items()}
+
+
+def left(model: Any) -> str:
+    return " ".join(why for row in interop.report(model).rows for why in row.left)
+
+
+@EVERY
+@given(seed=st.integers(0, 99), count=st.sampled_from([0, 1, 7, 200]))
+def test_random_graphs(name: str, seed: int, count: int) -> None:
+    """Repeated edges, self-loops, nodes without edges, no edges."""
+    torch.manual_seed(seed)
+    plain = LAYERS[name]()
+    ours, exactly = interop.accelerate(copy.deepcopy(plain), convert="always"), copy.deepcopy(plain)
+    edges = edges_of(seed, count)
+    x = torch.randn(NODES, WIDTH)
+
+    def run(layer: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        x = x.clone().requires_grad_()
+        out = layer(x, edges)
+        probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
+        of = [x, *layer.parameters()]
+        grads = torch.autograd.grad(out, of, probe, allow_unused=True)
+        found = [torch.zeros_like(t) if g is None else g for t, g in zip(of, grads, strict=True)]
+        return [out.detach(), found[0], torch.cat([g.flatten() for g in found])]
+
+    with in_float64(exactly):
+        exact = run(exactly, x.double())
+    assert_all_accurate(run(ours, x), run(plain, x), exact, floor=FLOOR)
+
+
+@EVERY
+def test_copies_and_files(name: str) -> None:
+    plain, ours, x, edges = pair(name)
+    want = plain(x, edges)
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    copies = [
+        copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), torch.load(file, weights_only=False)
+    ]  # fmt: skip
+    for other in copies:
+        close(other(x, edges), want)
+        assert len(interop.report(other).accelerated) == 2
+        assert type(other.first).__name__ == type(plain.first).__name__
+        assert isinstance(other.first, type(plain.first))
+    plain.load_state_dict(ours.state_dict())
+    ours.load_state_dict(plain.state_dict())
+    assert str(ours) == str(plain)
+
+
+@EVERY
+def test_restore(name: str) -> None:
+    plain, ours, x, edges = pair(name)
+    assert type(ours.first) is not type(plain.first)
+    assert interop.restore(ours) is ours
+    assert type(ours.first) is type(plain.first)
+    assert set(vars(ours.first)) == set(vars(plain.first))
+    assert torch.equal(ours(x, edges), plain(x, edges))
+
+
+@EVERY
+def test_backend(name: str) -> None:
+    plain, _, x, edges = pair(name)
+    kind, want = type(plain.first), plain(x, edges)
+    with pytest.raises(RuntimeError, match="stop"), interop.backend(convert="always"):  # noqa: PT012
+        with interop.backend("fp16", convert="always"):
+            assert (plain(x, edges) - want).abs().max() < 0.1
+            assert any("fp16" in what for what in used(plain))
+        close(plain(x, edges), want)
+        assert type(plain.first) is not kind
+        raise RuntimeError("stop")
+    assert type(plain.first) is kind
+    assert "__call__" not in vars(pyg.MessagePassing)
+    assert torch.equal(plain(x, edges), want)
+
+
+@EVERY
+def test_torch_compile(name: str) -> None:
+    plain, ours, x, edges = pair(name)
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    for model in (plain, compiled):
+        model(x, edges).square().sum().backward()
+    close(compiled(x, edges), plain(x, edges))
+    others = dict(ours.named_parameters())
+    for key, parameter in plain.named_parameters():
+        assert (parameter.grad is None) == (others[key].grad is None)
+        if parameter.grad is not None:
+            close(others[key].grad, parameter.grad)
+    other = edges_of(5)
+    close(compiled(x, other), plain(x, other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+def test_torch_compile_by_inductor(name: str, device: str) -> None:
+    plain, ours, x, edges = pair(name, device)
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, fullgraph=True)
+    for model in (plain, compiled):
+        model(x, edges).square().sum().backward()
+    close(compiled(x, edges), plain(x, edges))
+    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
+        close(mine.grad, theirs.grad)
+
+
+@EVERY
+def test_traced_and_scripted(name: str) -> None:
+    """What TensorBoard draws is a trace; both are PyG's own computation."""
+    plain, ours, x, edges = pair(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(ours, (x, edges), check_trace=False)
+    other = edges_of(3)
+    close(traced(x, other), plain(x, other))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast(name: str, dtype: torch.dtype, device: str) -> None:
+    plain, ours, x, edges = pair(name, device)
+    with torch.autocast(device, dtype):
+        got, want = ours(x, edges), plain(x, edges)
+    assert (got.float() - want.float()).norm() < 0.03 * want.float().norm()
+    short = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    assert used(ours)
+    assert all(short in what for what in used(ours))
+    got.float().sum().backward()
+
+
+@EVERY
+def test_half_features(name: str) -> None:
+    plain, ours, x, edges = pair(name)
+    ours = ours.bfloat16()
+    out = ours(x.bfloat16(), edges)
+    assert out.dtype == torch.bfloat16
+    assert all("bf16" in what for what in used(ours))
+    assert (out.float() - plain(x, edges)).norm() < 0.05 * plain(x, edges).norm()
+    ours = ours.double()  # of the rounded parameters
+    want = interop.restore(copy.deepcopy(ours))(x.double(), edges)
+    close(ours(x.double(), edges), want)
+    assert "float64" in left(ours)
+
+
+@pytest.mark.parametrize("part", ["propagate", "message", "aggregate"])
+@EVERY
+def test_hooks(name: str, part: str) -> None:
+    """Hooks that are registered later see what PyG computes, and go on doing what they did."""
+    plain, ours, x, edges = pair(name)
+    ours(x, edges)
+    seen: list[Any] = []
+
+    def hook(layer: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
+        seen.append(out.shape)
+        return out * 2
+
+    handles = [getattr(m.first, f"register_{part}_forward_hook")(hook) for m in (plain, ours)]
+    close(ours(x, edges), plain(x, edges))
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert "hooks are registered" in left(ours)
+    for handle in handles:
+        handle.remove()
+    close(ours(x, edges), plain(x, edges))
+
+
+@EVERY
+def test_explainer(name: str) -> None:
+    from torch_geometric.explain import Explainer, GNNExplainer
+
+    plain, ours, x, edges = pair(name)
+    masks = []
+    for model in (plain, ours):
+        torch.manual_seed(0)
+        explainer = Explainer(
+            model, GNNExplainer(epochs=3), "model", edge_mask_type="object",
+            model_config={"mode": "regression", "task_level": "node", "return_type": "raw"},
+        )  # fmt: skip
+        masks.append(explainer(x, edges).edge_mask)
+    close(masks[0], masks[1])
+    close(ours(x, edges), plain(x, edges))
+    interop.restore(ours)
+    assert torch.equal(ours(x, edges), plain(x, edges))
+
+
+def test_other_forms_of_edges() -> None:
+    from torch_geometric import EdgeIndex
+
+    for name in ("gcn", "sage", "gat", "transformer"):
+        plain, ours, x, edges = pair(name)
+        edges = edges.unique(dim=1).contiguous()
+        want = plain(x, edges)
+        close(ours(x, EdgeIndex(edges, sparse_size=(NODES, NODES))), want)
+        if name == "sage":
+            for layout in ("to_sparse_coo", "to_sparse_csr", "to_sparse_csc"):
+                dense = torch.zeros(NODES, NODES).index_put((edges[1], edges[0]), torch.ones(edges.shape[1]))
+                close(ours(x, getattr(dense, layout)()), plain(x, getattr(dense, layout)()))
+            assert "layout" in left(ours)
+    layer = interop.accelerate(pyg.GraphConv((WIDTH, WIDTH), 4), convert="always")
+    sources, targets = torch.randn(30, WIDTH), torch.randn(20, WIDTH)
+    apart = torch.stack([torch.randint(0, 30, (90,)), torch.randint(0, 20, (90,))])
+    close(layer((sources, targets), apart), interop.restore(copy.deepcopy(layer))((sources, targets), apart))
+    close(
+        layer((sources, None), apart, size=(30, 20)),
+        interop.restore(copy.deepcopy(layer))((sources, None), apart, size=(30, 20)),
+    )
+
+
+def test_weights_with_gradients() -> None:
+    plain = pyg.GraphConv(WIDTH, 4)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    x, edges = torch.randn(NODES, WIDTH), edges_of()
+    found = []
+    for layer in (plain, ours):
+        weight = torch.linspace(0.1, 1, edges.shape[1]).requires_grad_()
+        found.append(torch.autograd.grad(layer(x, edges, weight).square().sum(), weight)[0])
+    close(*found)
+
+
+def test_attention_weights() -> None:
+    for name in ("gat", "gatv2", "transformer"):
+        plain, ours, x, edges = pair(name)
+        want, (pairs, weights) = plain.first(x, edges, return_attention_weights=True)
+        got, (our_pairs, our_weights) = ours.first(x, edges, return_attention_weights=True)
+        close(got, want)
+        close(our_weights, weights)
+        assert torch.equal(our_pairs, pairs)
+
+
+class Own(pyg.MessagePassing):
+    """A layer of a user."""
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.kind, self.scale = kind, 1.0
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return self.propagate(edge_index, x=x, w=w)
+
+    def message(self, x_j: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if self.kind == "product":
+            return torch.mul(w[:, None], x_j)
+        if self.kind == "kept":
+            self.seen = x_j
+            return w.view(-1, 1) * x_j
+        if self.kind == "sum":
+            return w.view(-1, 1) + x_j
+        if self.kind == "broadcast":
+            return w * x_j
+        return x_j
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "fused"),
+    [("plain", {}, True), ("product", {"aggr": "mean"}, True), ("sum", {}, False), ("broadcast", {}, False),
+     ("kept", {}, False), ("plain", {"aggr": "mul"}, False), ("plain", {"flow": "target_to_source"}, False),
+     ("product", {"aggr": "max"}, True)],
+)  # fmt: skip
+def test_layers_of_users(kind: str, options: dict[str, Any], fused: bool) -> None:
+    """A weight [edges] that broadcasts along the features is not one of the edges, though the sizes agree."""
+    layer = Own(kind, **options)
+    edges = edges_of(count=WIDTH).unique(dim=1)[:, :WIDTH]
+    w, x = torch.rand(edges.shape[1]), torch.randn(NODES, edges.shape[1])
+    want = layer(x, edges, w)
+    interop.accelerate(layer, convert="always")
+    close(layer(x, edges, w), want)
+    assert bool(used(layer)) == fused
+    if kind == "kept":
+        assert isinstance(layer.seen, torch.Tensor)
+
+
+def test_a_message_that_changes_its_mind() -> None:
+    layer = Own("plain")
+    x, edges, w = torch.randn(NODES, 4), edges_of(), torch.rand(160)
+    interop.accelerate(layer, convert="always")
+    for kind in ("plain", "sum", "product", "plain"):
+        layer.kind = kind
+        other = Own(kind)
+        close(layer(x, edges, w), other(x, edges, w))
+
+
+class Inner(torch.nn.Module):
+    """What to_hetero makes copies of for each relation."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self.first, self.last = make(), make()
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x, edge_index).relu(), edge_index)
+
+
+def test_hetero_models() -> None:
+    metadata = (["a", "b"], [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a")])
+    x = {"a": torch.randn(NODES, WIDTH), "b": torch.randn(NODES, WIDTH)}
+    index = {relation: edges_of(i) for i, relation in enumerate(metadata[1])}
+    for make in (lambda: pyg.SAGEConv((-1, -1), 4), lambda: pyg.GATConv((-1, -1), 4, add_self_loops=False)):
+        model = pyg.to_hetero(Inner(make), metadata)
+        want = model(x, index)
+        interop.accelerate(model, convert="always")
+        got = model(x, index)
+        for kind in want:
+            close(got[kind], want[kind])
+        assert used(model)
+
+
+def test_lazy_layers() -> None:
+    for make in (lambda: pyg.GATConv(-1, 4), lambda: pyg.SAGEConv(-1, 4), lambda: pyg.TransformerConv(-1, 4)):
+        model = interop.accelerate(make(), convert="always")
+        x, edges = torch.randn(NODES, WIDTH), edges_of()
+        out = model(x, edges)
+        close(model(x, edges), out)
+        close(interop.restore(model)(x, edges), out)
+
+
+def test_bad_arguments() -> None:
+    model = pyg.GCNConv(4, 4)
+    for arguments, message in [
+        ({"precision": "fp8"}, "precision"),
+        ({"reorder": "best"}, "reorder"),
+        ({"convert": "never"}, "convert"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            interop.accelerate(model, **arguments)
+    with pytest.raises(TypeError, match="model"):
+        interop.accelerate([model])
+    with pytest.raises(TypeError, match="cache"):
+        interop.accelerate(model, cache="yes")
+    interop.accelerate(model, convert="always")
+    with pytest.raises(IndexError, match=r"larger|out of bounds"):  # as PyG
+        model(torch.randn(3, 4), torch.tensor([[0, 5], [1, 1]]))
+
+
+class Bound(torch.nn.Module):
+    """A model with its graph."""
+
+    def __init__(self, model: Any, edges: torch.Tensor) -> None:
+        super().__init__()
+        self.model, self.edges = model, edges
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x, self.edges)
+
+
+@pytest.mark.gpu
+@EVERY
+def test_cuda_graphs(name: str) -> None:
+    plain, ours, x, edges = pair(name, "cuda")
+    x.requires_grad_()
+    for _ in range(6):  # the graph is prepared in full
+        ours(x, edges).sum().backward()
+    replayed = torch.cuda.make_graphed_callables(Bound(ours, edges), (x.detach().clone().requires_grad_(),))
+    for scale in (1.0, 2.0):
+        inputs = [(x.detach() * scale).requires_grad_() for _ in range(2)]
+        for model, leaf in zip((replayed, Bound(plain, edges)), inputs, strict=True):
+            out = model(leaf)
+            out.square().sum().backward()
+        close(replayed(inputs[0]), plain(inputs[1], edges))
+        close(inputs[0].grad, inputs[1].grad)
