@@ -207,7 +207,11 @@ def layers_accuracy_table() -> str:
         first = next(iter(mine.values()))
         peer = f"{first['baseline']:.2f} ± {first['baseline_standard_deviation']:.2f}"
         rows.append([*key, *cells, *[""] * (len(precisions) - len(cells)), peer])
-    return table(["model", "data set", *precisions, "PyG fp32"], rows) + "\n\n" + "\n\n".join(map(origin, measured))
+    return (
+        table(["model", "data set", *precisions, "PyG fp32"], rows)
+        + "\n\n"
+        + "\n\n".join(map(origin, measured))
+    )
 
 
 def agnn_layer_table() -> str:
