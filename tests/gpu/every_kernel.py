@@ -165,6 +165,16 @@ def graph_attention(a: gnnsparse.SparseOperand, heads: int, d: int, **options: o
             (out.square().sum() + weights.square().sum()).backward()
 
 
+def graph_attention_tiles(a: gnnsparse.SparseOperand, heads: int, d: int) -> None:
+    """Attention without further terms, whose passes run over tiles in 16 bits, and its gradients."""
+    rows, cols = a.shape
+    for inner, score in ((d,), "dot"), ((), "additive"):
+        q = torch.randn(rows, heads, *inner, device="cuda", requires_grad=True)
+        k = torch.randn(cols, heads, *inner, device="cuda", requires_grad=True)
+        v = torch.randn(cols, heads, d, device="cuda", requires_grad=True)
+        gnnsparse.graph_attention(a, q, k, v, score=score).square().sum().backward()
+
+
 def all_graph_attention() -> None:
     """The kernels of graph attention over rows: short, long and empty ones."""
     graph = random_graph(60, 75, 0.1, hubs=1, empty_rows=0.2).to("cuda")
@@ -175,6 +185,8 @@ def all_graph_attention() -> None:
         ):
             graph_attention(a, 3, 5)
             graph_attention(a, 8, 16, dropout_p=0.2, is_causal=True)
+            for heads, d in ((8, 8), (5, 16), (4, 32), (2, 64)):
+                graph_attention_tiles(a, heads, d)
             q = torch.randn(2, 3, a.shape[0], 12, device="cuda", requires_grad=True)
             k = torch.randn(2, 3, a.shape[1], 12, device="cuda", requires_grad=True)
             gnnsparse.attention(a, q, k, k, plan=CsrAttentionPlan()).square().sum().backward()
