@@ -25,7 +25,7 @@ import gnnsparse.interop.pyg as interop
 from benchmarks.train_step import captured, make_step
 from gnnsparse.data import graph_like
 from gnnsparse.environment import describe_environment, write_json
-from gnnsparse.timing import measure
+from gnnsparse.timing import CaptureError, measure
 
 NODES, EDGES, WIDTH = 50_000, 1_000_000, 64
 CHANNELS, CLASSES, HEADS = 128, 40, 8
@@ -119,7 +119,7 @@ def steps(device: torch.device) -> Iterator[dict[str, Any]]:
                 torch.cuda.empty_cache()
                 try:
                     yield {"graph": graph_name, **step_of(kind, name, edges, nodes)}
-                except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as problem:
+                except (CaptureError, RuntimeError, torch._dynamo.exc.TorchDynamoException) as problem:
                     # Out of memory; edges that PyG selects by a mask can't be captured, nor always compiled.
                     why = str(problem).splitlines()[0]
                     yield {"graph": graph_name, "layer": name, "name": kind, "ms": None, "error": why}

@@ -16,6 +16,8 @@ from tests.helpers import ROUNDING
 from tests.interop import pyg_table
 from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, made, pyg
 
+pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on a GPU
+
 interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
 
 #: A layer rounds about 16 times from its input to a gradient, and a model of two layers twice as often.

@@ -29,16 +29,32 @@ def operand(device: str) -> gnnsparse.SparseOperand:
     return make(graph, device, precision="fp16", reorder="degree")
 
 
-def arguments(a: gnnsparse.SparseOperand, interleaved: bool) -> list[torch.Tensor]:
+def arguments(a: gnnsparse.SparseOperand, interleaved: bool, width: int = 8) -> list[torch.Tensor]:
     if interleaved:
-        return [torch.randn(2, 40, 3, 8, device=a.device).transpose(1, 2) for _ in range(3)]
-    return [torch.randn(2, 3, 40, 8, device=a.device) for _ in range(3)]
+        return [torch.randn(2, 40, 3, width, device=a.device).transpose(1, 2) for _ in range(3)]
+    return [torch.randn(2, 3, 40, width, device=a.device) for _ in range(3)]
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 3)])
 def test_opcheck(operand: gnnsparse.SparseOperand, interleaved: bool, bias: tuple[int, ...] | None) -> None:
-    q, k, v = (x.requires_grad_() for x in arguments(operand, interleaved))
+    check_operators(operand, arguments(operand, interleaved), bias)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 3)])
+def test_opcheck_of_what_a_gpu_computes_over_rows(
+    device: str, interleaved: bool, bias: tuple[int, ...] | None
+) -> None:
+    """In fp32 with more than 32 features: the strides of results too are those that torch.compile expects."""
+    a = make(random_graph(40, 40, 0.15, hubs=1, empty_rows=0.1), device, precision="fp32")
+    check_operators(a, arguments(a, interleaved, width=40), bias)
+
+
+def check_operators(
+    operand: gnnsparse.SparseOperand, tensors: list[torch.Tensor], bias: tuple[int, ...] | None
+) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors)
     values = seed = None
     if bias is not None:
         values = torch.randn(*bias, operand.nnz, device=operand.device, requires_grad=True)

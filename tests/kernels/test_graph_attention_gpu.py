@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import masks
+from gnnsparse.ops.attention import rows as over_rows
+from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.graph_attention import cuda
 from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
@@ -255,3 +257,20 @@ def test_attention_over_rows(where: str, options: dict[str, Any], precision: str
     assert_all_accurate(
         results, attention_oracle.plain(a, case), attention_oracle.exact(a, case), floor=floor
     )
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_attention_over_rows_has_the_strides_that_compiled_programs_expect(
+    where: str, interleaved: bool
+) -> None:
+    a = make(random_graph(31, 43, 0.2), where, precision="fp32")
+
+    def draw(n: int) -> torch.Tensor:
+        if interleaved:
+            return torch.randn(2, n, 3, 8, device=a.device).transpose(1, 2)
+        return torch.randn(2, 3, n, 8, device=a.device)
+
+    q = draw(31)
+    out, lse = over_rows.forward(AttentionCall(a, q, draw(43), draw(43), None, None, 1.0, 0.0, False))
+    assert out.stride() == q.stride()
+    assert lse.is_contiguous()

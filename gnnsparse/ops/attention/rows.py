@@ -45,7 +45,9 @@ def _graph_call(call: AttentionCall) -> GraphCall:
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes attention and the log-sum-exp of each row; see `gnnsparse.ops.attention.cuda.forward`."""
     result = cuda.forward(_graph_call(call))
-    return _ordered(_from_nodes(result.out, call.q), call.q), _from_nodes(result.lse, call.q)
+    # Contiguous, as compiled programs expect it.
+    lse = _from_nodes(result.lse, call.q).contiguous()
+    return _ordered(_from_nodes(result.out, call.q), call.q), lse
 
 
 def backward(

@@ -21,7 +21,8 @@ from tests.interop.pyg_cases import pyg
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor and torch.jit
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*(TF32|TensorFloat32).*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning"),  # PyG's, on a GPU
     pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning"),
 ]
 
@@ -416,6 +417,9 @@ class Bound(torch.nn.Module):
 
 
 @pytest.mark.gpu
+# torch's: a thread's first backward pass has no context yet, and streams differ where graphs are captured.
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")
 @EVERY
 def test_cuda_graphs(name: str) -> None:
     plain, ours, x, edges = pair(name, "cuda")
@@ -425,8 +429,10 @@ def test_cuda_graphs(name: str) -> None:
     replayed = torch.cuda.make_graphed_callables(Bound(ours, edges), (x.detach().clone().requires_grad_(),))
     for scale in (1.0, 2.0):
         inputs = [(x.detach() * scale).requires_grad_() for _ in range(2)]
+        found = []
         for model, leaf in zip((replayed, Bound(plain, edges)), inputs, strict=True):
             out = model(leaf)
             out.square().sum().backward()
-        close(replayed(inputs[0]), plain(inputs[1], edges))
-        close(inputs[0].grad, inputs[1].grad)
+            found.append((out.detach().clone(), leaf.grad.clone()))  # the next replay writes where these lie
+        for ours_found, theirs_found in zip(*found, strict=True):
+            close(ours_found, theirs_found)
