@@ -16,7 +16,11 @@ from tests.helpers import ROUNDING
 from tests.interop import pyg_table
 from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, made, pyg
 
-pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")  # PyG's, on a GPU
+# On a GPU: PyG's, and torch's in a thread's first backward pass.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
+]
 
 interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
 

@@ -67,4 +67,4 @@ def backward(
     # A bias that batch entries or heads share gets the sum of their gradients.
     dbias = _from_nodes(found.bias, call.q)
     shared = [i for i in (0, 1) if sizes[i] == 1 and dbias.shape[i] != 1]
-    return dq, dk, dv, dbias.sum(shared, keepdim=True) if shared else dbias
+    return dq, dk, dv, (dbias.sum(shared, keepdim=True) if shared else dbias).contiguous()
