@@ -19,8 +19,8 @@ __all__ = ["backward", "forward", "weights"]
 
 #: Rows with more nonzeros are cut into parts of at most so many.
 _ROW_LIMIT = 128
-#: The most rows that a warp takes one after another.
-_ROWS_PER_WARP = 16
+#: The most rows that a warp takes one after another: edge by edge, and over tiles.
+_ROWS_PER_WARP = (8, 16)
 #: Warps that a multiprocessor runs at a time, about, times the rounds of work that balance its load.
 _WARPS = 32 * 4
 
@@ -142,7 +142,7 @@ class _Rows:
         assert a.v is not None
         work = kernels.row_work(_ROW_LIMIT)
         warps = _WARPS * describe_device(device).multiprocessors
-        per_warp = max(1, min(_ROWS_PER_WARP, rows // warps)) if kernels.csr.nnz < 2**31 else 1
+        per_warp = max(1, min(_ROWS_PER_WARP[tiles], rows // warps)) if kernels.csr.nnz < 2**31 else 1
         widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
         floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
         partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
