@@ -163,6 +163,11 @@ def is_watched(module: torch.nn.Module) -> bool:
     )
 
 
-def is_plain_linear(module: torch.nn.Module) -> bool:
-    """Returns whether a module is torch's linear layer, which nothing watches: a product may stand for it."""
-    return type(module) is torch.nn.Linear and not is_watched(module)
+def is_plain_linear(module: torch.nn.Module, kind: type[torch.nn.Module] = torch.nn.Linear) -> bool:
+    """Returns whether a module is a linear layer that nothing watches: a product may stand for it.
+
+    Args:
+        module: the module.
+        kind: the class whose `forward` is known to be that product.
+    """
+    return type(module) is kind and not is_watched(module)

@@ -57,6 +57,8 @@ class TransformerConv(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
+    #: The class of the linear layers.
+    _linear: type[torch.nn.Module] = torch.nn.Linear
     lin_edge: torch.nn.Linear | None
     lin_beta: torch.nn.Linear | None
 
@@ -181,10 +183,10 @@ class TransformerConv(torch.nn.Module):
             self.lin_value,
             *([self.lin_skip] if self.root_weight else []),
         ]
-        if targets is sources and all(map(is_plain_linear, layers)):
+        if targets is sources and all(is_plain_linear(layer, self._linear) for layer in layers):
             weight = torch.cat([layer.weight for layer in layers])
             bias = None if self.lin_query.bias is None else torch.cat([layer.bias for layer in layers])
-            parts = F.linear(sources, weight, bias).split([layer.out_features for layer in layers], dim=1)
+            parts = F.linear(sources, weight, bias).split([len(layer.weight) for layer in layers], dim=1)
         else:
             inputs = targets, sources, sources, targets
             parts = tuple(layer(x) for layer, x in zip(layers, inputs, strict=False))

@@ -436,3 +436,30 @@ def test_cuda_graphs(name: str) -> None:
             found.append((out.detach().clone(), leaf.grad.clone()))  # the next replay writes where these lie
         for ours_found, theirs_found in zip(*found, strict=True):
             close(ours_found, theirs_found)
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": True}, {"bias": False}, {"root_weight": False}], ids=str)
+def test_the_maps_of_a_transformer_layer_are_one_product(
+    device: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Unless something watches one of them."""
+    plain = pyg.TransformerConv(12, 8, heads=2, **options).to(device)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    x, edges = torch.randn(30, 12, device=device), torch.randint(0, 30, (2, 90), device=device)
+    widths = []
+    linear = torch.nn.functional.linear
+
+    def spy(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        widths.append(len(weight))
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", spy)
+    found = ours(x, edges)
+    parts = 3 if options.get("root_weight") is False else 4
+    assert widths[0] == parts * 16
+    assert len(widths) == 1 + bool(options.get("beta"))
+    close(found, plain(x, edges))
+    seen = []
+    ours.lin_value.register_forward_hook(lambda *_: seen.append(True))
+    close(ours(x, edges), plain(x, edges))
+    assert seen

@@ -13,6 +13,7 @@ import torch
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
+from torch_geometric.nn.dense import Linear
 
 from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
@@ -89,6 +90,7 @@ class _Gatv2(_StandIn, GATv2Conv):  # type: ignore[misc, override]
 
 
 class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
+    _linear = Linear
     _maps = "lin_key", "lin_query"
 
 
