@@ -48,7 +48,7 @@ KINDS = (
     "pyg", "pyg compiled", "pyg captured", "fp32", "fp32 captured", "fp16", "fp16 captured",
 )  # fmt: skip
 #: Layers of PyG that a CUDA graph can have: GCN that keeps what it normalises. The others select edges by masks
-#: in each call, whose number the host has to know; and a capture that fails ends all others in the process.
+#: in each call, whose number the host has to know; and a capture that fails ends the others of the process.
 CAPTURABLE = ("GCN", "SAGE", "GIN", "TransformerConv")
 #: Nodes and edges of Cora, whose edges are stored in both directions.
 CORA = (2708, 10556)
