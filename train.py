@@ -242,19 +242,25 @@ def task_name(cfg: DictConfig) -> str:
 
 def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
     """Builds the model that the options describe."""
-    from gnnsparse.errors import naming
+    from gnnsparse.errors import bad_value, naming
     from models import MODELS
 
+    model, options = MODELS[cfg.model.name], options_of(cfg.model)
+    for name in options:
+        if name not in model.options:
+            bad_value(
+                f"model.{name}", f"{cfg.model.name} has no such option; accepted: {', '.join(model.options)}"
+            )
     with naming("model"):
-        return MODELS[cfg.model.name].build(in_channels, out_channels=out_channels, **options_of(cfg.model))
+        return model.build(in_channels, out_channels=out_channels, **options)
 
 
 def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
     """Refuses wrong options of the model, and a model that does not fit into memory, without making it.
 
     Raises:
-        TypeError: an option is of another type, or there is no such option.
-        ValueError: an option is out of range.
+        TypeError: an option is of another type.
+        ValueError: an option is out of range, or there is no such option.
         MemoryError: weights, gradients and the optimiser's moments need more memory than there is.
     """
     import torch

@@ -47,8 +47,8 @@ CONVS: dict[str, Callable[[], Any]] = {
 KINDS = (
     "pyg", "pyg compiled", "pyg captured", "fp32", "fp32 captured", "fp16", "fp16 captured",
 )  # fmt: skip
-#: Layers of PyG that a CUDA graph can have: GCN that keeps what it normalises. The others select edges by masks
-#: in each call, whose number the host has to know; and a capture that fails ends the others of the process.
+#: Layers of PyG that a CUDA graph can have: GCN that keeps what it normalises. The others select edges by a
+#: mask in each call, whose number the host has to know; a capture that fails ends all others of a process.
 CAPTURABLE = ("GCN", "SAGE", "GIN", "TransformerConv")
 #: Nodes and edges of Cora, whose edges are stored in both directions.
 CORA = (2708, 10556)

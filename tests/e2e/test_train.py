@@ -167,7 +167,7 @@ def test_bad_options_are_refused_before_slow_imports(train: Callable[..., Run], 
     [
         ("optimizer.lr=fast", "optimizer.lr: got str; accepted: a number above 0"),
         ("model.dropout=2", "model.dropout: got 2; accepted: a number in [0, 1)"),
-        ("+model.depth=3", "model: GCN.__init__() got an unexpected keyword argument 'depth'"),
+        ("+model.depth=3", "model.depth: gcn has no such option; accepted: hidden_channels, num_layers"),
         ("preprocess.cache=3", "preprocess.cache: got int; accepted: true, false or a folder"),
         ("dataset.scale=0.5", "dataset.scale: got 0.5 for digits; accepted: 1, as only generated"),
     ],
