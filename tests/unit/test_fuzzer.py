@@ -48,7 +48,7 @@ def _eat(trial: Trial) -> None:
     def eat() -> None:
         while True:
             parts.append(bytearray(os.urandom(1 << 10) * (16 << 10)))
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     trial.call("eat", eat)
 
