@@ -11,6 +11,7 @@ import torch
 from gnnsparse.errors import bad_type
 from gnnsparse.interop.dgl import accelerated
 from gnnsparse.interop.dgl.layers import LAYERS, OPTIONS, Held, problem_of
+from gnnsparse.interop.table import aligned
 from gnnsparse.precision import Precision
 
 __all__ = ["Report", "ReportRow", "accelerate", "report", "restore"]
@@ -61,8 +62,7 @@ class Report:
             if row.reason:
                 where += f", DGL in the last call: {row.reason}" if row.runs_on else f": {row.reason}"
             lines.append((row.name or "(the model)", row.kind, where))
-        widths = [max(len(line[i]) for line in lines) for i in range(2)]
-        return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in lines)
+        return aligned(lines)
 
 
 def accelerate(model: _Model, *, precision: Precision | str | None = None) -> _Model:

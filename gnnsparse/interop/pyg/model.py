@@ -22,7 +22,7 @@ from gnnsparse.preprocess.reorder import REORDERINGS
 __all__ = ["accelerate", "backend", "report", "restore"]
 
 _Module = TypeVar("_Module", bound=torch.nn.Module)
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("gnnsparse.interop")
 
 
 def _read_settings(precision: Any, reorder: Any, cache: Any, convert: Any) -> Settings:
@@ -55,7 +55,8 @@ def accelerate(
     that passes messages gets a class derived from its own, whose `propagate`, and `forward` of attention
     layers, run on kernels of this library where the layer computes what they compute, and else are PyG's.
     What a layer computes is found out from its `message`, so that classes of your own are accelerated too.
-    The report is logged at level INFO, see `report`. A model can be accelerated again with other arguments.
+    The report is logged, as "gnnsparse.interop" at level INFO, see `report`. A model can be accelerated again
+    with other arguments.
 
     Args:
         model: a module; layers are looked for in all of it.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.interop.table import aligned
 from gnnsparse.interop.transformers import huggingface, multihead
 from gnnsparse.interop.transformers.patterns import Patterns, read_pattern
 from gnnsparse.operand import SparseOperand
@@ -60,8 +61,7 @@ class Report:
         for row in self.rows:
             by = row.pattern or f"all keys: {row.reason}"
             cells.append((row.name or "(the model)", row.kind, by))
-        widths = [max(len(line[i]) for line in cells) for i in range(2)]
-        return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in cells)
+        return aligned(cells)
 
 
 @dataclass(frozen=True, eq=False)
