@@ -215,9 +215,9 @@ def accuracy_table(file: str) -> str:
     return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
 
 
-def layers_accuracy_table() -> str:
+def layers_accuracy_table(*files: str) -> str:
     """Makes the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
-    measured = [load("accuracy_layers.json"), load("accuracy_tolokers.json")]
+    measured = [load(file) for file in files]
     all_rows = [row for data in measured for row in data["rows"]]
     precisions = list(dict.fromkeys(r["precision"] for r in all_rows))
     rows = []
@@ -253,7 +253,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "training": training_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
-    "accuracy-layers": layers_accuracy_table,
+    "accuracy-layers": lambda: layers_accuracy_table("accuracy_layers.json", "accuracy_tolokers.json"),
+    "accuracy-accelerated": lambda: layers_accuracy_table("accuracy_accelerated_cpu.json"),
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,
