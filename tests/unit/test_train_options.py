@@ -71,7 +71,7 @@ HUGE = 10**400
         ({"model.num_layers": 10**9}, "model.num_layers: got 1000000000; accepted: at most 10000"),
         ({"model.hidden_channels": [8]}, "model.hidden_channels: got list; accepted: a positive integer"),
         ({"model.dropout": {"p": 1}}, "model.dropout: got dict; accepted: a number in [0, 1)"),
-        ({"model.out_channels": 3}, "model: "),
+        ({"model.out_channels": 3}, "model.out_channels: gcn has no such option; accepted: hidden_channels"),
         ({"trainer.max_epochs": 2**31}, "trainer.max_epochs: got 2147483648; accepted: at most 2147483647"),
         ({"trainer.max_epochs": 10.0}, "trainer.max_epochs: got 10.0; accepted: an integer, at least 1"),
         ({"trainer.log_every": True}, "trainer.log_every: got True; accepted: an integer, at least 1"),
