@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, is_dgl_graph, structure_of
+from gnnsparse.interop.models import PRECISIONS
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.ops import spmm
@@ -18,10 +19,6 @@ __all__ = ["LAYERS", "OPTIONS", "Held", "Layer", "LeftToDgl", "problem_of"]
 
 #: Where a layer on our kernels keeps its options, an attribute of the module that is no part of its state.
 OPTIONS = "gnnsparse_options"
-
-_PRECISIONS = {
-    torch.float32: Precision.FP32, torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16,
-}  # fmt: skip
 
 
 class LeftToDgl(Exception):  # noqa: N818  (it reports no error)
@@ -51,7 +48,7 @@ class Held:
             return self.precision
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        return _PRECISIONS[dtype]
+        return PRECISIONS[dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +95,7 @@ class _Call:
 
     def _weights(self, edge_weight: Any) -> torch.Tensor:
         edges = self.structure.edges
-        known = isinstance(edge_weight, torch.Tensor) and edge_weight.dtype in _PRECISIONS
+        known = isinstance(edge_weight, torch.Tensor) and edge_weight.dtype in PRECISIONS
         if not known or edge_weight.device != self.sources.device:
             raise LeftToDgl("weights of edges that are no float tensor on the device of the features")
         if edge_weight.shape not in ((edges,), (edges, 1)):
@@ -140,7 +137,7 @@ def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = T
     if is_pair and len(given) != 2:
         raise LeftToDgl("a tuple that is no pair of features")
     for x in given:
-        if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in _PRECISIONS:
+        if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
             raise LeftToDgl("features that are no float32, float16 or bfloat16 tensors")
         if x.dim() != 2 or x.device != graph.device:
             raise LeftToDgl("features that are not [nodes, features] on the device of the graph")

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from gnnsparse.errors import bad_type
 from gnnsparse.interop.dgl import accelerated
 from gnnsparse.interop.dgl.layers import LAYERS, OPTIONS, Held, problem_of
+from gnnsparse.interop.models import check_model
 from gnnsparse.interop.table import aligned
 from gnnsparse.precision import Precision
 
@@ -95,8 +95,7 @@ def accelerate(model: _Model, *, precision: Precision | str | None = None) -> _M
         TypeError: `model` is no module, or `precision` is of another type.
         ValueError: the precision is unknown.
     """
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
+    check_model(model)
     chosen = None if precision is None else Precision.parse(precision)
     for module in model.modules():
         if OPTIONS in module.__dict__:
@@ -120,8 +119,7 @@ def restore(model: _Model) -> _Model:
     Raises:
         TypeError: it is no module.
     """
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
+    check_model(model)
     for module in model.modules():
         if module.__dict__.pop(OPTIONS, None) is not None:
             module.__class__ = type(module).__bases__[0]
@@ -137,8 +135,7 @@ def report(model: torch.nn.Module) -> Report:
     Raises:
         TypeError: it is no module.
     """
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
+    check_model(model)
     rows = (_row(name, module) for name, module in model.named_modules())
     return Report(tuple(row for row in rows if row is not None))
 

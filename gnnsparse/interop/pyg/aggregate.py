@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch_geometric.nn import MessagePassing, aggr
 
+from gnnsparse.interop.models import PRECISIONS
 from gnnsparse.interop.pyg import compiled
 from gnnsparse.interop.pyg.graphs import Graph, LeftError, memo, raw
 from gnnsparse.interop.pyg.message import Argument, Message, arguments_of, read_message
@@ -27,11 +28,6 @@ REDUCTIONS = {
     aggr.MeanAggregation: "mean",
     aggr.MaxAggregation: "max",
     aggr.MinAggregation: "min",
-}
-PRECISIONS = {
-    torch.float32: Precision.FP32,
-    torch.float16: Precision.FP16,
-    torch.bfloat16: Precision.BF16,
 }
 #: What a function returns that leaves a call to PyG.
 NOTHING = object()

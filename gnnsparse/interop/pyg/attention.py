@@ -15,9 +15,9 @@ from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.dense import Linear
 
+from gnnsparse.interop.models import PRECISIONS
 from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
-    PRECISIONS,
     LayerState,
     check_edges,
     precision_of,
@@ -27,6 +27,7 @@ from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
 from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
+from gnnsparse.nn.heads import joined
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import is_direct
 
@@ -204,7 +205,7 @@ def attend_compiled(
 
 def _joined(layer: Any, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Returns the output of GAT and GATv2, made of that of its heads."""
-    y = out.flatten(1) if layer.concat else out.mean(dim=1)
+    y = joined(out, layer.concat)
     if layer.res is not None:
         y = y + layer.res(target)
     return y if layer.bias is None else y + layer.bias
@@ -244,14 +245,10 @@ def _compiled_transformer(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor
         q, k, v, None, edges, (v.shape[0], q.shape[0]), add_self_loops=False, score="dot", negative_slope=0.0,
         precision=precision,
     )  # fmt: skip
-    y = out.flatten(1) if layer.concat else out.mean(dim=1)
+    y = joined(out, layer.concat)
     if not layer.root_weight:
         return y
-    root = layer.lin_skip(pair[1])
-    if layer.lin_beta is None:
-        return y + root
-    gate = layer.lin_beta(torch.cat([y, root, y - root], dim=-1)).sigmoid()
-    return gate * root + (1 - gate) * y
+    return TransformerConv._with_root(layer, y, layer.lin_skip(pair[1]))
 
 
 def _compiled_agnn(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:

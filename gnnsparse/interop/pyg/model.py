@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch_geometric.nn import MessagePassing
 
-from gnnsparse.errors import bad_type, check_choice, check_flag
+from gnnsparse.errors import check_choice, check_flag
+from gnnsparse.interop.models import check_model
 from gnnsparse.interop.pyg.layers import is_accelerated, outlook, state_of, swap, swap_back, why_not
 from gnnsparse.interop.pyg.policy import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.reports import Report, Row
@@ -34,11 +35,6 @@ def _read_settings(precision: Any, reorder: Any, cache: Any, convert: Any) -> Se
         check_flag("cache", cache),
         check_choice("convert", convert, CONVERSIONS),
     )
-
-
-def _check_model(model: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
 
 
 def accelerate(
@@ -74,7 +70,7 @@ def accelerate(
         TypeError: an argument is of another type.
         ValueError: an argument is none of those accepted.
     """
-    _check_model(model)
+    check_model(model)
     settings = _read_settings(precision, reorder, cache, convert)
     for module in model.modules():
         swap(module, settings)
@@ -91,7 +87,7 @@ def restore(model: _Module) -> _Module:
     Raises:
         TypeError: `model` is no module.
     """
-    _check_model(model)
+    check_model(model)
     for module in model.modules():
         swap_back(module)
     return model
@@ -103,7 +99,7 @@ def report(model: torch.nn.Module) -> Report:
     Raises:
         TypeError: `model` is no module.
     """
-    _check_model(model)
+    check_model(model)
     rows = []
     for name, module in model.named_modules():
         if is_accelerated(module):

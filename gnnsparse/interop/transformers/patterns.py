@@ -20,6 +20,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.graph import SparseGraph
+from gnnsparse.interop.models import PRECISIONS
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import outside
@@ -33,7 +34,6 @@ _ACCEPTED = (
     "a function of the length, a SparseGraph, a SparseOperand, the name and options of a pattern such as "
     "{'name': 'window', 'radius': 64}, or a list of these, which are united"
 )
-_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,9 @@ class Patterns:
             ValueError: the pattern has another shape; or what the pattern's function raises.
             RuntimeError: an operand would have to be made while a CUDA graph is captured.
         """
-        if like.dtype not in _PRECISIONS:
+        if like.dtype not in PRECISIONS:
             bad_type("query", like, "queries of dtype float32, float16 or bfloat16 in a sparse layer")
-        precision = _PRECISIONS[like.dtype] if self._precision is None else self._precision.value
+        precision = (self._precision or PRECISIONS[like.dtype]).value
         # torch.compile may have made symbols of the lengths; `index` makes them numbers again.
         key = (operator.index(queries), operator.index(keys), operator.index(before), is_causal, like.device,
                precision)  # fmt: skip

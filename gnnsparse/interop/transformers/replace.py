@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.interop.models import check_model
 from gnnsparse.interop.table import aligned
 from gnnsparse.interop.transformers import huggingface, multihead
 from gnnsparse.interop.transformers.patterns import Patterns, read_pattern
@@ -141,8 +142,7 @@ def sparsify(model: _Model, pattern: Any, precision: Precision | str | None = No
         TypeError: an argument is of another type.
         ValueError: a pattern has no such option, a name fits no layer, or no layer can be given a pattern.
     """
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
+    check_model(model)
     if precision is not None:
         precision = Precision.parse(precision)
     layers = _layers(model)
@@ -257,8 +257,7 @@ def restore(model: _Model) -> _Model:
     Raises:
         TypeError: it is no module.
     """
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
+    check_model(model)
     for module in model.modules():
         if module.__dict__.pop("gnnsparse_was_nested", False):
             module.use_nested_tensor = True  # type: ignore[assignment]
@@ -281,6 +280,5 @@ def report(model: torch.nn.Module) -> Report:
     Raises:
         TypeError: it is no module.
     """
-    if not isinstance(model, torch.nn.Module):
-        bad_type("model", model, "a torch.nn.Module")
+    check_model(model)
     return Report(tuple(layer.row() for layer in _layers(model)))
