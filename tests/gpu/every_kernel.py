@@ -1,6 +1,8 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
-compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention]
+compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
+
+Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
 
 from __future__ import annotations
@@ -175,6 +177,18 @@ def graph_attention_tiles(a: gnnsparse.SparseOperand, heads: int, d: int) -> Non
         gnnsparse.graph_attention(a, q, k, v, score=score).square().sum().backward()
 
 
+def all_tiles() -> None:
+    """The kernels of graph attention over tiles, on rows of every length up to one that is cut."""
+    graph = random_graph(40, 75, 0.2, hubs=1, empty_rows=0.2).to("cuda")
+    for precision in ("fp16", "bf16"):
+        for a in (
+            gnnsparse.prepare(graph, precision=precision, reorder="degree", cache=False),
+            gnnsparse.prepare(long_rows(), precision=precision, cache=False),
+        ):
+            for heads, d in ((8, 8), (5, 16), (4, 32), (2, 64)):
+                graph_attention_tiles(a, heads, d)
+
+
 def all_graph_attention() -> None:
     """The kernels of graph attention over rows: short, long and empty ones."""
     graph = random_graph(60, 75, 0.1, hubs=1, empty_rows=0.2).to("cuda")
@@ -185,11 +199,10 @@ def all_graph_attention() -> None:
         ):
             graph_attention(a, 3, 5)
             graph_attention(a, 8, 16, dropout_p=0.2, is_causal=True)
-            for heads, d in ((8, 8), (5, 16), (4, 32), (2, 64)):
-                graph_attention_tiles(a, heads, d)
             q = torch.randn(2, 3, a.shape[0], 12, device="cuda", requires_grad=True)
             k = torch.randn(2, 3, a.shape[1], 12, device="cuda", requires_grad=True)
             gnnsparse.attention(a, q, k, k, plan=CsrAttentionPlan()).square().sum().backward()
+    all_tiles()
 
 
 def main() -> None:
@@ -202,6 +215,8 @@ def main() -> None:
         all_attention()
     if "graph_attention" in parts:
         all_graph_attention()
+    elif "tiles" in parts:
+        all_tiles()
     torch.cuda.synchronize()
     print("every kernel ran")
 
