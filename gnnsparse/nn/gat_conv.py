@@ -215,8 +215,9 @@ class GATConv(torch.nn.Module):
         A product reads W x once, where multiplying and summing would write arrays of its size.
         """
         if targets is sources:
-            both = sources.flatten(1) @ torch.cat([_by_heads(self.att_dst), _by_heads(self.att_src)], dim=1)
-            return both[:, : self.heads], both[:, self.heads :]
+            both = sources.flatten(1) @ _by_heads(torch.cat([self.att_dst, self.att_src]))
+            of_targets, of_sources = both.unflatten(1, (2, self.heads)).unbind(1)
+            return of_targets, of_sources
         of_targets = None if targets is None else targets.flatten(1) @ _by_heads(self.att_dst)
         return of_targets, sources.flatten(1) @ _by_heads(self.att_src)
 
@@ -231,6 +232,6 @@ class GATConv(torch.nn.Module):
 
 
 def _by_heads(att: torch.Tensor) -> torch.Tensor:
-    """Returns vectors [1, heads, width] as a matrix [heads * width, heads] with each in its head's column."""
-    eye = torch.eye(att.shape[1], dtype=att.dtype, device=att.device)
-    return (att[0, :, :, None] * eye[:, None]).flatten(0, 1)
+    """Returns vectors [n, heads, width] as a matrix [heads * width, n * heads], each in its head's column."""
+    by_width = att.permute(2, 0, 1)
+    return by_width.diag_embed(dim1=0, dim2=3).flatten(2).flatten(0, 1)

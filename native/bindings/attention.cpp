@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 
 #include "attention_args.h"
@@ -12,8 +13,7 @@
 namespace gnnsparse::bindings {
 namespace {
 
-HeadsHandle make_heads(const py::object& tensor) {
-  HeadsHandle heads{strided_of<4>(tensor, "heads"), HeadsView(), tensor};
+HeadsHandle viewed(HeadsHandle heads) {
   if (!heads.given) return heads;
   HeadsView& view = heads.view;
   view.dtype = storage_dtype(heads, "heads");
@@ -25,6 +25,37 @@ HeadsHandle make_heads(const py::object& tensor) {
   view.head = heads.stride[1];
   view.row = heads.stride[2];
   return heads;
+}
+
+HeadsHandle make_heads(const py::object& tensor) {
+  return viewed(HeadsHandle{strided_of<4>(tensor, "heads"), HeadsView(), tensor});
+}
+
+// Of [rows, heads or 1, width], or numbers [rows, heads or 1], as [1, heads, rows, width]. Views of
+// the tensor in that shape would take longer to make than a small kernel to run.
+HeadsHandle make_heads_of_rows(const py::object& tensor, int64_t heads) {
+  Strided<3> rows;
+  if (!read_strided(tensor, &rows)) {
+    const Strided<2> numbers = strided_of<2>(tensor, "heads");
+    rows = Strided<3>{
+        numbers, {numbers.size[0], numbers.size[1], 1}, {numbers.stride[0], numbers.stride[1], 1}};
+  }
+  HeadsHandle made;
+  if (!rows.given) return made;
+  require_at_least_one(heads, "heads");
+  if (rows.size[1] != heads && rows.size[1] != 1) {
+    reject("heads", "has " + std::to_string(rows.size[1]) + " heads; accepted: 1 or " +
+                        std::to_string(heads));
+  }
+  static_cast<Memory&>(made) = rows;
+  made.count = product("heads", rows.size[0], heads, rows.size[2]);
+  const int64_t shared = rows.size[1] == heads ? rows.stride[1] : 0;
+  const int64_t size[4] = {1, heads, rows.size[0], rows.size[2]};
+  const int64_t stride[4] = {0, shared, rows.stride[0], rows.stride[2]};
+  std::copy(size, size + 4, made.size);
+  std::copy(stride, stride + 4, made.stride);
+  made.owner = tensor;
+  return viewed(made);
 }
 
 EdgeValuesHandle of_edges(const py::object& tensor) {
@@ -158,7 +189,9 @@ py::tuple philox(const std::array<uint32_t, 4>& c, int64_t seed) {
 
 void bind_handles(py::module_& m) {
   const py::object none = py::none();
-  py::class_<HeadsHandle>(m, "Heads").def(py::init(&make_heads), py::arg("tensor") = none);
+  py::class_<HeadsHandle>(m, "Heads")
+      .def(py::init(&make_heads), py::arg("tensor") = none)
+      .def_static("of_rows", &make_heads_of_rows, py::arg("tensor"), py::arg("heads"));
   py::class_<EdgeValuesHandle>(m, "EdgeValues")
       .def(py::init(&make_edge_values), py::arg("tensor") = none);
   py::class_<AttentionHandle>(m, "Attention")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
+from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_choice, check_flag, check_number, check_share
+from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.api import attention
 from gnnsparse.ops.attention.philox import draw_seed
-from gnnsparse.ops.common import FLOATS, check_operand, is_plain, resolve_impl
+from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, resolve_impl
 from gnnsparse.ops.graph_attention import chain, checks, schema
 from gnnsparse.ops.graph_attention.by_head import by_head
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall
 from gnnsparse.ops.graph_attention.edges import to_coo
 from gnnsparse.ops.rows import inverse_lengths
+from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.transforms import is_direct, settled
 
 __all__ = ["graph_attention"]
@@ -43,11 +45,26 @@ def _scaled(
     return q.to(dtype), k, default if scale is None else scale
 
 
-def _is_plain_attention(call: GraphCall) -> bool:
-    """Returns whether a call is scaled dot-product attention, which `gnnsparse.attention` computes too."""
+def _suits_attention(call: GraphCall) -> bool:
+    """Returns whether `gnnsparse.attention`, which has more kernels, is to compute a call.
+
+    It can if the call is scaled dot-product attention. Where its plans are the kernels over rows, these run
+    here, without conversions of its layouts.
+    """
     a = call.arrays
     has_terms = any(x is not None for x in (a.features, a.gate, a.mapped))
-    return call.score == "dot" and not has_terms and call.normalize and call.clamp == 0.0
+    if call.score != "dot" or has_terms or not call.normalize or call.clamp != 0.0:
+        return False
+    if not is_plain(*a) or not is_direct() or not path().takes(call.operand.device):
+        return True
+    assert a.q is not None
+    assert a.v is not None
+    extras = a.bias is not None or call.dropout_p > 0 or call.is_causal
+    sizes, kernels = (a.q.shape[2], False, a.v.shape[2], call.heads, extras), call.operand.kernels
+    plans = [kernels.plan_of(Product("attention", *sizes))]
+    if needs_grad(*a):
+        plans.append(kernels.plan_of(Product("attention_grad", *sizes), call.operand.T.kernels))
+    return not all(isinstance(plan, CsrAttentionPlan) for plan in plans)
 
 
 def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
@@ -177,10 +194,10 @@ def graph_attention(
         "dot" if score == "cosine" else score, factor, slope, edge_target != "values" or score == "additive",
         edge_target != "keys" and score != "additive", limit, normalize, is_causal, p,
     )  # fmt: skip
-    if kind != "reference" and not return_weights and _is_plain_attention(call):
+    if kind != "reference" and not return_weights and _suits_attention(call):
         return _as_attention(call, impl)
     if p > 0:
-        call = replace(call, seed=draw_seed(A.device))
+        call = call._replace(seed=draw_seed(A.device))
     out, mapped, _, weights = _output(call, kind, return_weights)
     if terms.weight is not None and edge_target != "keys":
         out = out + by_head(mapped, terms.weight.mT.to(mapped.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -67,8 +67,7 @@ class Result(NamedTuple):
         return total
 
 
-@dataclass(frozen=True, eq=False)
-class GraphCall:
+class GraphCall(NamedTuple):
     """Attention over the nonzeros of an operand [L, S] for H heads, edge tensors in the operand's order.
 
     Attributes:
@@ -108,15 +107,22 @@ class GraphCall:
     @property
     def options(self) -> tuple[Any, ...]:
         """The attributes that OPTIONS names."""
-        return tuple(getattr(self, name) for name in OPTIONS)
+        return self[2:-1]
+
+    @classmethod
+    def of(
+        cls, operand: SparseOperand, arrays: Arrays, options: Iterable[Any], seed: torch.Tensor | None
+    ) -> GraphCall:
+        """Makes a call with the attributes that OPTIONS names, in their order."""
+        return cls(operand, arrays, *options, seed)  # type: ignore[call-arg]
 
     def with_arrays(self, arrays: Arrays) -> GraphCall:
         """Returns the call with other tensors."""
-        return replace(self, arrays=arrays)
+        return self._replace(arrays=arrays)
 
 
 #: The attributes of a GraphCall that are neither tensors nor the operand, in their order.
-OPTIONS = tuple(f.name for f in fields(GraphCall) if f.name not in ("operand", "arrays", "seed"))
+OPTIONS = GraphCall._fields[2:-1]
 
 
 def as_given(grads: Arrays, given: Arrays) -> Arrays:

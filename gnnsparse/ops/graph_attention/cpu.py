@@ -8,7 +8,6 @@ from gnnsparse import _native
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import (
     heads_view,
-    numbers_view,
     problem_of,
     readable,
     result_view,
@@ -170,14 +169,14 @@ def backward(
     grad_mapped = None if grad_mapped is None else rounded(grad_mapped, operand.precision)
     inner = _inner(call, result, grad_out, grad_mapped, grad_weights)
     ready = readable(call)
-    problem, scored = problem_of(ready), numbers_view if call.score == "additive" else heads_view
+    problem = problem_of(ready)
     grads = _native.GraphAttentionGrads()
     grads.out, grads.mapped = heads_view(grad_out, heads), heads_view(grad_mapped, heads)
-    grads.weights = numbers_view(None if grad_weights is None else grad_weights.float(), heads)
-    grads.inner, grads.edges = numbers_view(inner, heads), heads_view(edges, heads)
-    grads.q, grads.k, grads.v = scored(new.q, heads), scored(new.k, heads), heads_view(new.v, heads)
-    grads.att, grads.bias = heads_view(new.att, heads), numbers_view(new.bias, heads)
-    grads.features, grads.gate = scored(new.features, heads), heads_view(new.gate, heads)
+    grads.weights = heads_view(None if grad_weights is None else grad_weights.float(), heads)
+    grads.inner, grads.edges = heads_view(inner, heads), heads_view(edges, heads)
+    grads.q, grads.k, grads.v = heads_view(new.q, heads), heads_view(new.k, heads), heads_view(new.v, heads)
+    grads.att, grads.bias = heads_view(new.att, heads), heads_view(new.bias, heads)
+    grads.features, grads.gate = heads_view(new.features, heads), heads_view(new.gate, heads)
     grads.mapped_q = heads_view(new.mapped_q, heads)
     kernels = operand.kernels
     _native.cpu_graph_attention_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.graph_attention import chain
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
-from gnnsparse.ops.graph_attention.views import heads_view, numbers_view, problem_of, result_view
+from gnnsparse.ops.graph_attention.views import heads_view, problem_of, result_view
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.tiles import VECTOR_BYTES
 
@@ -145,7 +146,9 @@ class _Rows:
         per_warp = max(1, min(_ROWS_PER_WARP[tiles], rows // warps)) if kernels.csr.nnz < 2**31 else 1
         widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
         floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
-        partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
+        partial = None
+        if work.partials > 0:
+            partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
         handle = _native.GraphRows(
             kernels.csr.view, kernels.row_ids, work.view, _ROW_LIMIT, per_warp, partial, tiles
         )
@@ -217,6 +220,11 @@ class _Backward:
     needs: tuple[bool, ...]
     tiles: bool
 
+    @functools.cached_property
+    def problem(self) -> _native.GraphAttention:
+        """The native handle of the call."""
+        return problem_of(self.call)
+
     def _numbers(self, rows: int, width: int) -> torch.Tensor:
         device = self.call.operand.device
         return torch.empty(rows, self.call.heads, width, dtype=torch.float32, device=device)
@@ -252,17 +260,16 @@ class _Backward:
             self._like(a.gate, bool(needs.gate)), None, self._like(a.mapped_q, bool(needs.mapped_q)),
         )  # fmt: skip
         grads = self._grads(edges)
-        grads.weights = numbers_view(self.grad_weights, heads)
-        grads.inner = numbers_view(self.inner, heads)
+        grads.weights = heads_view(self.grad_weights, heads)
+        grads.inner = heads_view(self.inner, heads)
         grads.mapped = heads_view(self.grad_mapped, heads)
-        grads.q = (numbers_view if additive else heads_view)(found.q, heads)
-        grads.att, grads.bias = heads_view(found.att, heads), numbers_view(found.bias, heads)
+        grads.q = heads_view(found.q, heads)
+        grads.att, grads.bias = heads_view(found.att, heads), heads_view(found.bias, heads)
         grads.features, grads.gate = heads_view(found.features, heads), heads_view(found.gate, heads)
         grads.mapped_q = heads_view(found.mapped_q, heads)
         path().native.cuda_graph_attention_rows(
-            problem_of(call), of.handle, result_view(self.result), grads,
-            call.operand.kernels.streams.current(),
-        )  # fmt: skip
+            self.problem, of.handle, result_view(self.result), grads, call.operand.kernels.streams.current()
+        )
         if additive and needs.features:
             found = found._replace(features=edges[..., 1])
         return edges, found
@@ -274,11 +281,11 @@ class _Backward:
         if dk is None and dv is None:
             return None, None
         grads = self._grads(edges)
-        grads.k = (numbers_view if call.score == "additive" else heads_view)(dk, heads)
+        grads.k = heads_view(dk, heads)
         grads.v = heads_view(dv, heads)
         operand = call.operand
         path().native.cuda_graph_attention_columns(
-            problem_of(call), _Rows.of(operand.T.kernels, call, self.tiles).handle, grads,
+            self.problem, _Rows.of(operand.T.kernels, call, self.tiles).handle, grads,
             operand.transpose_map, operand.kernels.streams.current(),
         )  # fmt: skip
         return dk, dv
@@ -300,7 +307,7 @@ class _Backward:
         grads.edges = heads_view(edges, call.heads)
         grads.of_mapped = heads_view(found[:, None], 1)
         path().native.cuda_graph_attention_mapped(
-            problem_of(call), _Rows.of(call.operand.kernels, call, tiles=False).handle, grads,
+            self.problem, _Rows.of(call.operand.kernels, call, tiles=False).handle, grads,
             call.operand.kernels.streams.current(),
         )  # fmt: skip
         return found

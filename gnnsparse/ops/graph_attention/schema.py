@@ -65,7 +65,7 @@ def _named(options: Any) -> dict[str, Any]:
 
 
 def _call(handle: int, arrays: tuple[Any, ...], seed: torch.Tensor | None, options: Any) -> GraphCall:
-    return GraphCall(operand_of(handle), Arrays(*arrays), **_named(options), seed=seed)
+    return GraphCall.of(operand_of(handle), Arrays(*arrays), options, seed)
 
 
 # The registered operators. An operator can't return None, so what is not wanted is an empty tensor.

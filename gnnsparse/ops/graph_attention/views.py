@@ -8,26 +8,17 @@ from gnnsparse import _native
 from gnnsparse.ops.graph_attention.call import SCORE_CODES, Arrays, GraphCall, Result
 from gnnsparse.precision import Precision, round_operand
 
-__all__ = ["heads_view", "numbers_view", "problem_of", "readable", "result_view", "rounded"]
+__all__ = ["heads_view", "problem_of", "readable", "result_view", "rounded"]
 
 _NO_HEADS = _native.Heads()
 
 
 def heads_view(x: torch.Tensor | None, heads: int) -> _native.Heads:
-    """Returns the native handle of [rows, H or 1, width] with contiguous rows as [1, heads, rows, width].
+    """Returns the native handle of [rows, H or 1, width] with contiguous rows, or of numbers [rows, H or 1].
 
     What has one head is shared by all of them. None gives the handle of nothing.
     """
-    if x is None:
-        return _NO_HEADS
-    if x.shape[1] != heads:
-        x = x.expand(-1, heads, -1)
-    return _native.Heads(x.transpose(0, 1)[None])
-
-
-def numbers_view(x: torch.Tensor | None, heads: int) -> _native.Heads:
-    """Returns the native handle of a number for each row and head, [rows, H or 1], as [1, heads, rows, 1]."""
-    return _NO_HEADS if x is None else heads_view(x[:, :, None], heads)
+    return _NO_HEADS if x is None else _native.Heads.of_rows(x, heads)
 
 
 def rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
@@ -61,12 +52,12 @@ def readable(call: GraphCall) -> GraphCall:
 def problem_of(call: GraphCall) -> _native.GraphAttention:
     """Returns the native handle of a call that `readable` has returned."""
     arrays, heads, additive = call.arrays, call.heads, call.score == "additive"
-    scored = numbers_view if additive else heads_view
     att = None if arrays.att is None else arrays.att[None]
     mapped = None if arrays.mapped is None else arrays.mapped[:, None]
     return _native.GraphAttention(
-        scored(arrays.q, heads), scored(arrays.k, heads), heads_view(arrays.v, heads), heads_view(att, heads),
-        numbers_view(arrays.bias, heads), scored(arrays.features, heads), call.to_keys or additive,
+        heads_view(arrays.q, heads), heads_view(arrays.k, heads), heads_view(arrays.v, heads),
+        heads_view(att, heads), heads_view(arrays.bias, heads), heads_view(arrays.features, heads),
+        call.to_keys or additive,
         call.to_values and not additive, heads_view(arrays.gate, heads), heads_view(mapped, heads),
         heads_view(arrays.mapped_q, heads), SCORE_CODES[call.score], call.scale, call.negative_slope,
         call.clamp, call.normalize, call.is_causal, call.dropout_p, call.seed, call.operand.precision.code,
@@ -77,5 +68,5 @@ def result_view(result: Result) -> _native.GraphAttentionResult:
     """Returns the native handle of the results of the forward pass, whose rows are contiguous."""
     heads = result.out.shape[1]
     return _native.GraphAttentionResult(
-        heads_view(result.out, heads), heads_view(result.mapped, heads), numbers_view(result.lse, heads)
+        heads_view(result.out, heads), heads_view(result.mapped, heads), heads_view(result.lse, heads)
     )
