@@ -50,6 +50,8 @@ KINDS = (
 #: Layers of PyG that a CUDA graph can have: GCN that keeps what it normalises. The others select edges by a
 #: mask in each call, whose number the host has to know; a capture that fails ends all others of a process.
 CAPTURABLE = ("GCN", "SAGE", "GIN", "TransformerConv")
+#: Steps before the timed ones. A small graph is converted when its products so far would have paid for it.
+_WARMUP = 15
 #: Nodes and edges of Cora, whose edges are stored in both directions.
 CORA = (2708, 10556)
 
@@ -108,7 +110,7 @@ def step_of(kind: str, name: str, edge_index: torch.Tensor, nodes: int) -> dict[
     y = torch.randint(CLASSES, (nodes,), device=device)
     train = torch.rand(nodes, dtype=torch.float32, device=device) < 0.5
     step = make_step(model, edge_index, x, y, train, "fp16" if kind.startswith("fp16") else None)
-    for _ in range(5):
+    for _ in range(_WARMUP):
         loss = float(step())
     torch.cuda.reset_peak_memory_stats(device)
     if kind.endswith("captured"):

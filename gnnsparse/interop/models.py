@@ -9,7 +9,7 @@ import torch
 from gnnsparse.errors import bad_type
 from gnnsparse.precision import Precision
 
-__all__ = ["PRECISIONS", "check_model"]
+__all__ = ["PRECISIONS", "check_model", "precision_of"]
 
 #: The precision of products with features of a dtype, for the dtypes that kernels have.
 PRECISIONS = {
@@ -17,6 +17,21 @@ PRECISIONS = {
     torch.float16: Precision.FP16,
     torch.bfloat16: Precision.BF16,
 }
+
+
+def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
+    """Returns the precision of a product with features x, and the dtype that x is cast to, or None.
+
+    Args:
+        given: the precision that was asked for; None: autocast says it, or without it the dtype of x.
+        x: the features.
+    """
+    cast = None
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        cast = dtype if x.dtype == torch.float32 and dtype in PRECISIONS else None
+    return PRECISIONS[cast or x.dtype] if given is None else Precision.parse(given), cast
 
 
 def check_model(model: Any) -> None:

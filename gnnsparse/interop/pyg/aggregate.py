@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch_geometric.nn import MessagePassing, aggr
 
-from gnnsparse.interop.models import PRECISIONS
+from gnnsparse.interop.models import PRECISIONS, precision_of
 from gnnsparse.interop.pyg import compiled
 from gnnsparse.interop.pyg.graphs import Graph, LeftError, memo, raw
 from gnnsparse.interop.pyg.message import Argument, Message, arguments_of, read_message
@@ -17,10 +17,9 @@ from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.nn.adjacency import GcnRecipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
-from gnnsparse.precision import Precision
 from gnnsparse.transforms import is_direct
 
-__all__ = ["NOTHING", "LayerState", "precision_of", "propagate", "unsuitable", "watched"]
+__all__ = ["NOTHING", "LayerState", "propagate", "unsuitable", "watched"]
 
 #: Aggregations that a product computes.
 REDUCTIONS = {
@@ -101,21 +100,6 @@ def unsuitable(layer: Any) -> str | None:
     if reduction._forward_hooks or reduction._forward_pre_hooks:
         return "its aggregation has hooks"
     return None
-
-
-def precision_of(settings: Settings, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
-    """Returns the precision of a product with features x, and the dtype that x is cast to, or None.
-
-    Autocast says both; without it the dtype of x says the precision.
-    """
-    cast = None
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        cast = dtype if x.dtype == torch.float32 and dtype in PRECISIONS else None
-    if settings.precision is not None:
-        return Precision.parse(settings.precision), cast
-    return PRECISIONS[cast or x.dtype], cast
 
 
 def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
@@ -218,7 +202,7 @@ def _product(
     if x.shape[0] != counts[0]:
         raise LeftError("features of sizes that PyG refuses")
     reduce = REDUCTIONS[type(layer.aggr_module)]
-    precision, cast = precision_of(state.settings, x)
+    precision, cast = precision_of(state.settings.precision, x)
     if cast is None and weight is not None and weight.dtype != x.dtype and not _under_autocast(x):
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # what their product has in PyG
     elif cast is not None:
@@ -299,7 +283,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
     if x.dtype not in PRECISIONS or x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim()):
         return NOTHING
     sizes = _sizes(layer, state, edges, size, given)
-    precision, cast = precision_of(state.settings, x)
+    precision, cast = precision_of(state.settings.precision, x)
     weight = None if found.weight is None else given[found.weight]
     if weight is not None:
         if weight.dtype not in PRECISIONS:

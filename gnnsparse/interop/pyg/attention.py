@@ -15,12 +15,11 @@ from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.dense import Linear
 
-from gnnsparse.interop.models import PRECISIONS
+from gnnsparse.interop.models import PRECISIONS, precision_of
 from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
     LayerState,
     check_edges,
-    precision_of,
     watched,
 )
 from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
@@ -174,7 +173,7 @@ def attend(
             raise LeftError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
             raise LeftError(f"features of dtype {getattr(features, 'dtype', None)}")
-        precision, _ = precision_of(state.settings, features)
+        precision, _ = precision_of(state.settings.precision, features)
         width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
         standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
@@ -199,7 +198,7 @@ def attend_compiled(
     pair = tuple(x) if isinstance(x, (tuple, list)) else (x, x)
     if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
         return NOTHING
-    precision, _ = precision_of(state.settings, pair[0])
+    precision, _ = precision_of(state.settings.precision, pair[0])
     return _COMPILED[kind](layer, pair, edges, precision.value)
 
 

@@ -35,6 +35,17 @@ def raw(edges: Any) -> torch.Tensor:
     return inner if isinstance(inner, torch.Tensor) else edges
 
 
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns the tensors with memory that a tensor is made of: itself, or those of a sparse one."""
+    if tensor.layout == torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout == torch.sparse_csc:
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    return (tensor,)
+
+
 def stamp_of(tensor: torch.Tensor) -> Any:
     """Returns what changes when a tensor does, while it is the same object.
 
@@ -42,7 +53,9 @@ def stamp_of(tensor: torch.Tensor) -> Any:
     Tensors that were made in inference mode have no version: there it is a hash of the content.
     """
     if tensor.is_inference():
-        return digest(tensor)
+        return tuple(digest(part) for part in parts_of(tensor))
+    if tensor.layout != torch.strided:
+        return tensor._version, tensor.shape, *(part.data_ptr() for part in parts_of(tensor))
     return tensor._version, tensor.data_ptr(), tensor.shape
 
 
@@ -130,7 +143,8 @@ class Graph:
         device = "cuda" if path().takes(plain.device) else plain.device.type
         if device not in ("cpu", "cuda"):
             raise LeftError(f"edges on {plain.device}")
-        decision = decide(by, device, plain.shape[1], width, self.products - 1, memo.lifetimes, overhead)
+        edge_count = plain.shape[1] if plain.layout == torch.strided else plain._nnz()
+        decision = decide(by, device, edge_count, width, self.products - 1, memo.lifetimes, overhead)
         if kept is not None and (decision.preparation is None or decision.preparation.format == "csr"):
             return kept
         if device == "cuda" and path().is_capturing():

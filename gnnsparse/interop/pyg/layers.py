@@ -21,6 +21,7 @@ from gnnsparse.interop.pyg.attention import attend, attend_compiled, is_own, uns
 from gnnsparse.interop.pyg.message import arguments_of
 from gnnsparse.interop.pyg.normalize import rebound
 from gnnsparse.interop.pyg.policy import Settings
+from gnnsparse.interop.pyg.sparse import is_sparse, multiplying
 
 __all__ = ["is_accelerated", "outlook", "state_of", "swap", "swap_back", "why_not"]
 
@@ -41,6 +42,9 @@ def state_of(layer: Any) -> LayerState:
 def _make_propagate(base: type) -> Callable[..., Any]:
     def propagate_(self: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
         state = self._gnnsparse
+        if is_sparse(edge_index) and not torch.compiler.is_compiling():
+            with multiplying(state, edge_index):
+                return base.propagate(self, edge_index, size=size, **given)  # type: ignore[attr-defined]
         run = propagate_compiled if torch.compiler.is_compiling() else propagate
         out = run(self, state, edge_index, size, given)
         if out is not NOTHING:

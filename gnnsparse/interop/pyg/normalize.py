@@ -21,10 +21,12 @@ from torch_geometric.utils import (
     add_self_loops,
     get_laplacian,
     remove_self_loops,
+    spmm,
 )
 
 from gnnsparse.cuda_path import path
-from gnnsparse.interop.pyg.graphs import memo, raw, stamp_of
+from gnnsparse.interop.pyg.graphs import memo, parts_of, raw, stamp_of
+from gnnsparse.interop.pyg.sparse import is_sparse, product
 from gnnsparse.transforms import is_direct, outside
 
 __all__ = ["is_gcn_weight", "rebound"]
@@ -45,10 +47,9 @@ def _is_kept_safely(result: Any, edge_index: torch.Tensor) -> bool:
     """Returns whether a result is not the edge_index seen in another way, which it would keep alive."""
     if not isinstance(result, torch.Tensor):
         return result is None
-    plain = raw(result)
-    return plain.untyped_storage().data_ptr() != raw(edge_index).untyped_storage().data_ptr() or (
-        plain.numel() == 0
-    )
+    given = {part.untyped_storage().data_ptr() for part in parts_of(raw(edge_index))}
+    parts = [part for part in parts_of(raw(result)) if part.numel() > 0]
+    return all(part.untyped_storage().data_ptr() not in given for part in parts)
 
 
 class _Result:
@@ -93,11 +94,11 @@ def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
             key.append(value)
         grad = torch.is_grad_enabled()
         usual = (
-            edge_index.layout == torch.strided
+            (edge_index.layout == torch.strided or is_sparse(edge_index))
             and is_direct()
-            and not torch._C._get_tracing_state() is not None
+            and torch._C._get_tracing_state() is None
         )
-        if not usual or (grad and any(t.requires_grad for t in tensors)):
+        if not usual or (grad and any(t.requires_grad for t in (edge_index, *tensors))):
             return function(edge_index, *arguments, **options)
         graph, name = memo.graph(edge_index), tuple(key)
         kept = graph.results.get(name)
@@ -152,10 +153,12 @@ _KEEPING = {
     function: _keeping(function)
     for function in (gcn_norm, add_self_loops, add_remaining_self_loops, remove_self_loops, get_laplacian)
 }
+#: Functions of PyG, and what accelerated layers call in their place.
+_INSTEAD = {**_KEEPING, spmm: product}
 
 
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
-    """Returns the methods of a class that normalise edges, made to call the functions that keep results.
+    """Returns the methods of a class that normalise or multiply edges, made to call the functions here.
 
     They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay
     as they are. While torch.jit traces, the methods themselves are called, and while torch.compile does,
@@ -173,12 +176,12 @@ def rebound(base: type) -> dict[str, Callable[..., Any]]:
 
 
 def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
-    """Returns a method that calls the functions that keep results; None if it calls none of them."""
+    """Returns a method that calls the functions in `_INSTEAD`; None if it would call none of them."""
     used = {name: method.__globals__.get(name) for name in method.__code__.co_names}
-    used = {name: f for name, f in used.items() if isinstance(f, types.FunctionType) and f in _KEEPING}
+    used = {name: f for name, f in used.items() if isinstance(f, types.FunctionType) and f in _INSTEAD}
     if not used:
         return None
-    keeping = _with_globals(method, "kept", {name: _KEEPING[f] for name, f in used.items()})
+    keeping = _with_globals(method, "kept", {name: _INSTEAD[f] for name, f in used.items()})
     fixed = method
     if gcn_norm in used.values():
         fixed = _with_globals(method, "fixed", {n: _fixed_gcn_norm for n, f in used.items() if f is gcn_norm})

@@ -1,0 +1,161 @@
+"""Accelerated PyG layers that are given a sparse adjacency matrix of torch in place of an edge_index."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.testing import assert_all_accurate, in_float64
+from tests.helpers import ROUNDING
+from tests.interop.pyg_cases import pyg
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning"),
+]
+
+interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
+
+FLOOR = 32 * ROUNDING["fp32"]
+NODES, WIDTH = 40, 8
+LAYERS: dict[str, Callable[[], Any]] = {
+    "APPNP": lambda: pyg.APPNP(3, 0.1),
+    "ARMAConv": lambda: pyg.ARMAConv(WIDTH, 4),
+    "ClusterGCNConv": lambda: pyg.ClusterGCNConv(WIDTH, 4),
+    "GCNConv": lambda: pyg.GCNConv(WIDTH, 4),
+    "GCN2Conv": lambda: _With(pyg.GCN2Conv(WIDTH, 0.1)),
+    "GINConv": lambda: pyg.GINConv(torch.nn.Linear(WIDTH, 4)),
+    "GatedGraphConv": lambda: pyg.GatedGraphConv(WIDTH, 2),
+    "GraphConv": lambda: pyg.GraphConv(WIDTH, 4),
+    "LGConv": lambda: pyg.LGConv(),
+    "SAGEConv": lambda: pyg.SAGEConv(WIDTH, 4),
+    "SGConv": lambda: pyg.SGConv(WIDTH, 4, K=2),
+    "SSGConv": lambda: pyg.SSGConv(WIDTH, 4, alpha=0.1, K=2),
+    "TAGConv": lambda: pyg.TAGConv(WIDTH, 4),
+}
+
+
+class _With(torch.nn.Module):
+    """A layer that also takes the features of the first layer."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor, adj: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, x, adj)
+
+
+def matrix(layout: str = "csr", *, ones: bool = False, device: str = "cpu", **options: Any) -> torch.Tensor:
+    """A sparse matrix [targets, sources], some rows of which are empty."""
+    generator = torch.Generator().manual_seed(3)
+    dense = torch.rand(NODES, NODES, generator=generator)
+    dense = dense * (torch.rand(NODES, NODES, generator=generator) < 0.1)
+    dense[:4] = 0
+    dense = (dense > 0).float() if ones else dense
+    return getattr(dense.to(device), f"to_sparse_{layout}")(**options)
+
+
+def left(model: Any) -> str:
+    return " ".join(why for row in interop.report(model).rows for why in row.left)
+
+
+def calls(model: Any) -> str:
+    return " ".join(what for row in interop.report(model).rows for what in row.calls)
+
+
+@pytest.mark.parametrize("ones", [False, True])
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_same_numbers(name: str, layout: str, ones: bool, device: str) -> None:
+    plain = LAYERS[name]().to(device)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    adj = matrix(layout, ones=ones, device=device)
+    x = torch.randn(NODES, WIDTH, device=device)
+
+    def run(model: Any, x: torch.Tensor, adj: torch.Tensor) -> list[torch.Tensor]:
+        leaf = x.detach().requires_grad_()
+        out = model(leaf, adj)
+        of = [leaf, *model.parameters()]
+        grads = torch.autograd.grad(out.square().sum(), of, allow_unused=True)
+        found = [torch.zeros_like(t) if g is None else g for t, g in zip(of, grads, strict=True)]
+        return [out.detach(), found[0], torch.cat([g.flatten() for g in found])]
+
+    with in_float64(copy.deepcopy(plain)) as exactly:
+        exact = run(exactly, x.double(), adj.double())
+    assert_all_accurate(run(ours, x, adj), run(plain, x, adj), exact, floor=FLOOR)
+    assert "spmm" in calls(ours)
+    assert "layout" not in left(ours)
+
+
+def test_the_operand_is_kept_and_follows_changes() -> None:
+    layer = interop.accelerate(pyg.SAGEConv(WIDTH, 4), convert="always")
+    plain = interop.restore(copy.deepcopy(layer))
+    adj, x = matrix(), torch.randn(NODES, WIDTH)
+    for _ in range(3):
+        torch.testing.assert_close(layer(x, adj), plain(x, adj), rtol=1e-4, atol=1e-5)
+    graphs = interop.kept_graphs() if hasattr(interop, "kept_graphs") else None
+    adj.values().mul_(-2.0)
+    torch.testing.assert_close(layer(x, adj), plain(x, adj), rtol=1e-4, atol=1e-5)
+    assert interop.report(layer).rows[0].calls == {"spmm, mean, fp32": 4}
+    del adj
+    gc.collect()
+    assert graphs is None or interop.kept_graphs() < graphs
+
+
+def test_normalised_matrices_are_kept() -> None:
+    """GCN normalises its matrix in each call, and still has one operand of it."""
+    layer = interop.accelerate(pyg.GCNConv(WIDTH, 4))
+    adj, x = matrix(), torch.randn(NODES, WIDTH)
+    plain = interop.restore(copy.deepcopy(layer))
+    for _ in range(60):
+        out = layer(x, adj)
+    torch.testing.assert_close(out, plain(x, adj), rtol=1e-4, atol=1e-5)
+    assert "spmm, sum, fp32" in calls(layer)
+
+
+@pytest.mark.parametrize("aggr", ["max", "min"])
+def test_extrema_are_left(aggr: str) -> None:
+    plain = pyg.SAGEConv(WIDTH, 4, aggr=aggr)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    adj, x = matrix(), torch.randn(NODES, WIDTH)
+    torch.testing.assert_close(ours(x, adj), plain(x, adj))
+    assert "reduction" in left(ours)
+
+
+def test_matrices_that_are_not_multiplied_are_left() -> None:
+    plain = pyg.GATConv(WIDTH, 4, add_self_loops=False)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    adj, x = matrix(ones=True), torch.randn(NODES, WIDTH)
+    torch.testing.assert_close(ours(x, adj), plain(x, adj))
+    assert "layout" in left(ours)
+
+
+def test_gradients_of_the_matrix_are_torchs() -> None:
+    layer = interop.accelerate(pyg.GraphConv(WIDTH, 4), convert="always")
+    adj = matrix().requires_grad_()
+    layer(torch.randn(NODES, WIDTH), adj).square().sum().backward()
+    assert adj.grad is not None
+    assert "gradient" in left(layer)
+
+
+def test_wrong_sizes_raise_as_before() -> None:
+    plain = pyg.GraphConv(WIDTH, 4)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    for model in (plain, ours):
+        with pytest.raises((RuntimeError, ValueError)):
+            model(torch.randn(NODES - 1, WIDTH), matrix())
+
+
+def test_tensors_of_torch_sparse() -> None:
+    torch_sparse = pytest.importorskip("torch_sparse", reason="SparseTensor is of the package torch-sparse")
+    plain = pyg.GCNConv(WIDTH, 4)
+    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    adj = torch_sparse.SparseTensor.from_dense(matrix().to_dense())
+    x = torch.randn(NODES, WIDTH)
+    torch.testing.assert_close(ours(x, adj), plain(x, adj))
