@@ -20,13 +20,12 @@ pytestmark = [
 ]
 
 interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
+memo: Any = pytest.importorskip("gnnsparse.interop.pyg.graphs").memo
 
 FLOOR = 32 * ROUNDING["fp32"]
 NODES, WIDTH = 40, 8
 LAYERS: dict[str, Callable[[], Any]] = {
     "APPNP": lambda: pyg.APPNP(3, 0.1),
-    "ARMAConv": lambda: pyg.ARMAConv(WIDTH, 4),
-    "ClusterGCNConv": lambda: pyg.ClusterGCNConv(WIDTH, 4),
     "GCNConv": lambda: pyg.GCNConv(WIDTH, 4),
     "GCN2Conv": lambda: _With(pyg.GCN2Conv(WIDTH, 0.1)),
     "GINConv": lambda: pyg.GINConv(torch.nn.Linear(WIDTH, 4)),
@@ -69,9 +68,14 @@ def calls(model: Any) -> str:
     return " ".join(what for row in interop.report(model).rows for what in row.calls)
 
 
+#: Layers that do not normalise their matrix, which PyG does not do in CSC.
+AS_GIVEN = ("GINConv", "GatedGraphConv", "GraphConv", "SAGEConv")
+CASES = [(name, layout) for name in LAYERS for layout in ("csr", "csc", "coo")]
+CASES = [case for case in CASES if case[0] in AS_GIVEN or case[1] != "csc"]
+
+
 @pytest.mark.parametrize("ones", [False, True])
-@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(("name", "layout"), CASES)
 def test_same_numbers(name: str, layout: str, ones: bool, device: str) -> None:
     plain = LAYERS[name]().to(device)
     ours = interop.accelerate(copy.deepcopy(plain), convert="always")
@@ -99,17 +103,18 @@ def test_the_operand_is_kept_and_follows_changes() -> None:
     adj, x = matrix(), torch.randn(NODES, WIDTH)
     for _ in range(3):
         torch.testing.assert_close(layer(x, adj), plain(x, adj), rtol=1e-4, atol=1e-5)
-    graphs = interop.kept_graphs() if hasattr(interop, "kept_graphs") else None
+    graphs = len(memo)
     adj.values().mul_(-2.0)
     torch.testing.assert_close(layer(x, adj), plain(x, adj), rtol=1e-4, atol=1e-5)
     assert interop.report(layer).rows[0].calls == {"spmm, mean, fp32": 4}
     del adj
     gc.collect()
-    assert graphs is None or interop.kept_graphs() < graphs
+    assert len(memo) < graphs
 
 
 def test_normalised_matrices_are_kept() -> None:
     """GCN normalises its matrix in each call, and still has one operand of it."""
+    memo.clear()  # how long other tests' graphs were used decides whether this one is converted
     layer = interop.accelerate(pyg.GCNConv(WIDTH, 4))
     adj, x = matrix(), torch.randn(NODES, WIDTH)
     plain = interop.restore(copy.deepcopy(layer))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import PRECISIONS, precision_of
@@ -105,7 +106,7 @@ def unsuitable(layer: Any) -> str | None:
 def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
     """Returns the numbers of sources and of targets, by PyG's rules."""
     found: list[int | None] = [None, None] if size is None else list(size)
-    if type(edges) is not torch.Tensor:
+    if isinstance(edges, EdgeIndex):
         found = list(edges.sparse_size())
     for argument in state.arguments:
         if not argument.name.endswith(("_i", "_j")) or argument.name == argument.source:
@@ -275,7 +276,9 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
     if layer._explain or layer._decomposed_layers != 1 or reduce not in ("sum", "mean"):
         return NOTHING
     found = state.read.get(form_of(state.arguments, given, layer.training))
-    if found is None or type(edges) is not torch.Tensor or edges.layout != torch.strided:
+    if found is None or isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
+        return NOTHING
+    if edges.layout != torch.strided:
         return NOTHING
     x = given[found.features]
     if isinstance(x, (tuple, list)):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedParameter
+from torch_geometric import EdgeIndex
 from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.dense import Linear
@@ -189,7 +190,9 @@ def attend_compiled(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
     """`attend` while torch.compile traces; edge features, dropout and returned weights are left to PyG."""
-    if arguments or any(value is not None for value in options.values()) or type(edges) is not torch.Tensor:
+    if arguments or any(value is not None for value in options.values()):
+        return NOTHING
+    if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
         return NOTHING
     if layer._explain or layer._decomposed_layers != 1 or unsuitable_attention(layer) is not None:
         return NOTHING
