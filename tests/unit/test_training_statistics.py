@@ -1,4 +1,4 @@
-"""Statistics over seeds: against scipy, against numbers worked out by hand, and by the laws that they obey."""
+"""Statistics over seeds: against scipy, against numbers worked out by hand, and by their laws."""
 
 from __future__ import annotations
 
@@ -46,17 +46,29 @@ def test_a_known_case() -> None:
     """Differences 1, 2, 3: mean 2, error 1 / sqrt(3), t = 3.4641 with 2 degrees of freedom."""
     found = compare_paired([11.0, 22.0, 33.0], [10.0, 20.0, 30.0])
     assert found.p_value == pytest.approx(0.0741799, abs=1e-6)
-    assert found.interval == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5)
+    assert found.interval == pytest.approx(
+        (2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)), abs=1e-5
+    )
     assert found.within_deviation
 
 
 def test_pairs_without_spread() -> None:
     same = compare_paired([80.0, 80.0, 80.0], [80.0, 80.0, 80.0])
-    assert (same.difference, same.p_value, same.interval, same.within_deviation) == (0.0, 1.0, (0.0, 0.0), True)
+    assert (same.difference, same.p_value, same.interval, same.within_deviation) == (
+        0.0,
+        1.0,
+        (0.0, 0.0),
+        True,
+    )
     shifted = compare_paired([81.0, 82.0], [80.0, 81.0])
     assert (shifted.difference, shifted.p_value) == (1.0, 0.0)
     single = compare_paired([81.0], [80.0])
-    assert (single.difference, single.p_value, single.interval, single.within_deviation) == (1.0, None, None, None)
+    assert (single.difference, single.p_value, single.interval, single.within_deviation) == (
+        1.0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_scores_that_can_not_be_compared_are_refused() -> None:

@@ -53,7 +53,7 @@ def half_sums(terms: torch.Tensor, block: int = 1) -> torch.Tensor:
     """
     total = torch.zeros(terms.shape[1], dtype=torch.float64, device=terms.device)
     for part in terms.double().split(block):
-        # One rounding of an exact sum; what does not fit becomes infinite.
+        # An exact sum is rounded (by way of float32, as torch does); what does not fit becomes infinite.
         total = (total + part.sum(0)).half().double()
     return total.half()
 

@@ -41,7 +41,9 @@ def _operations(axes: Any, rows: list[dict[str, Any]]) -> None:
     cases = list(dict.fromkeys((row["op"], row["range"]) for row in rows))
     for number, form in enumerate(dict.fromkeys(map(form_of, rows))):
         shift = 0.1 * (number - 2.5)  # beside each other, because some precisions have equal errors
-        points = [(cases.index((r["op"], r["range"])) + shift, r["error"]) for r in rows if form_of(r) == form]
+        points = [
+            (cases.index((r["op"], r["range"])) + shift, r["error"]) for r in rows if form_of(r) == form
+        ]
         points = [point for point in points if point[1]]
         if points:
             axes.plot(*zip(*points, strict=True), "o" if "result" not in form else "x", label=form)
