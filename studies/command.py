@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -146,6 +147,9 @@ class _Study:
             self.results[run] = self.store.keep(run, self._trainer.options(run), result)
         except DataError as error:
             self.failed[run] = self._no_data[run.dataset] = _line(error)
+        except SystemExit as error:  # what Lightning makes of an interruption; it ignores the next ones, too
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            raise KeyboardInterrupt from error
         except Exception as error:  # whatever a run fails with, the others are trained
             self.failed[run] = f"{type(error).__name__}: {_line(error)}"
 
