@@ -62,6 +62,15 @@ def _where(row: Row) -> str:
     return f"{row['model']} on {row['dataset']}, {_title(row)}"
 
 
+def _failures(failed: Sequence[dict[str, str]]) -> list[str]:
+    """Returns a line for each reason: a data set that is missing has one for all of its runs."""
+    runs: dict[str, list[str]] = {}
+    for entry in failed:
+        runs.setdefault(entry["reason"], []).append(entry["run"])
+    counts = {reason: f" and {len(of) - 1} more" if len(of) > 1 else "" for reason, of in runs.items()}
+    return [f"FAILED: {of[0]}{counts[reason]}: {reason}" for reason, of in runs.items()]
+
+
 def conclusions(content: dict[str, Any]) -> list[str]:
     """Returns what the results of a study say, one line each, for people."""
     rows: list[Row] = content["rows"]
@@ -89,7 +98,7 @@ def conclusions(content: dict[str, Any]) -> list[str]:
     lines += [f"Skipped: {skipped}." for skipped in content["skipped"]]
     if content["unfinished"]:
         lines.append(f"Unfinished: {content['unfinished']} runs.")
-    return lines + [f"FAILED: {failed['run']}: {failed['reason']}" for failed in content["failed"]]
+    return lines + _failures(content["failed"])
 
 
 def print_report(content: dict[str, Any], console: Console) -> None:

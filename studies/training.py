@@ -135,7 +135,9 @@ class Trainer:
             self._dataset, self._data = (None, None), (None, None)
             try:
                 self._dataset = (key, self._read(*key, task))
-            except (ValueError, TypeError, ImportError, OSError, DatasetUnavailableError) as error:
+            except DatasetUnavailableError as error:
+                raise DataError(f"{error} (in a study: data=DIR)") from error
+            except (ValueError, TypeError, ImportError, OSError) as error:
                 raise DataError(str(error)) from error
         return self._dataset[1]
 

@@ -38,7 +38,7 @@ def test_every_result_is_as_exact_as_its_precision(op: str, device: str) -> None
     for row in rows:
         if row["range"] == "normal" and row["output"] == "float32":  # sums of random roundings
             rounding = max(ROUNDING[row["precision"]], 2.0**-24)
-            assert 0.1 * rounding < row["error"] < 4 * rounding, row
+            assert 0.1 * rounding < row["error"] < 10 * rounding, row
 
 
 def test_errors_by_range() -> None:

@@ -1,4 +1,4 @@
-"""Studies: their options, folder, results and peers; tests/e2e/test_study.py has whole ones."""
+"""Studies: their options, folder, results and peers; tests/e2e/test_studies.py has whole ones."""
 
 from __future__ import annotations
 

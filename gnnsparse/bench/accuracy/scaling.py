@@ -75,14 +75,15 @@ def _row(
     finite, counted = found.isfinite(), exact != 0
     both = finite & plain.isfinite()
     errors = measure_errors(found[both], plain[both], exact[both], floor=torch.finfo(dtype).eps)
-    # Near the largest number, the order of a sum decides which side of it an element is on.
-    largest = torch.finfo(dtype).max
-    near = (exact.abs() * scale / largest - 1).abs() < 0.01
+    # Near the largest number, the order of a sum decides which side of it an element is on. An infinite
+    # operand may spread to the row window (docs/numerics.md), so that more elements than in a plain run are.
+    near = (exact.abs() * scale / torch.finfo(dtype).max - 1).abs() < 0.01
+    spread = ~finite & bool((~plain.isfinite()).any())
     return {
         "error": errors.actual[0] if bool(finite.all()) else None,
         "lost": float((counted & (found == 0)).double().sum() / counted.double().sum()),
         "infinite": float((~finite).double().mean()),
-        "ok": errors.ok and bool(((finite == plain.isfinite()) | near).all()),
+        "ok": errors.ok and bool(((finite == plain.isfinite()) | near | spread).all()),
     }
 
 

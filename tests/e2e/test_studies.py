@@ -95,6 +95,20 @@ def test_a_changed_option_is_refused(small: Run, train: Callable[..., Run]) -> N
     assert (small.folder / "study.json").read_bytes() == before
 
 
+@pytest.mark.gpu
+def test_a_study_on_a_gpu(train: Callable[..., Run]) -> None:
+    """Every precision learns, its memory is the GPU's, and PyG trains beside it."""
+    options = [option for option in SMALL if not option.startswith(("device=", "trainer."))]
+    run = train(*options, "device=cuda", "peers=pyg", "trainer.max_epochs=60")
+    assert run.status == 0, run.errors
+    rows = study_of(run)["rows"]
+    assert [row["variant"] for row in rows] == ["fp32", "tf32", "fp16", "bf16", "pyg"]
+    for row in rows:
+        assert row["device"] == "cuda"
+        assert row["mean"] > 90
+        assert 2**16 < row["peak_memory_bytes"] < 2**30
+
+
 @pytest.fixture(scope="module")
 def failing(train: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One data set is missing, and the other diverges in the first epochs."""
@@ -112,7 +126,8 @@ def test_failing_runs_are_reported_and_do_not_end_the_study(failing: Run) -> Non
     assert "data: no folder in" in reasons["gcn on cora, fp16, seed 1"]
     assert "FloatingPointError: training diverged" in reasons["gcn on digits, fp32, seed 0"]
     assert found["rows"] == []
-    assert failing.output.count("FAILED: ") == 8
+    assert "FAILED: gcn on cora, fp32, seed 0 and 3 more: data: no folder in" in failing.output
+    assert failing.errors.count("FAILED: ") == 8
 
 
 def test_a_failed_run_is_tried_again(failing: Run, train: Callable[..., Run]) -> None:
@@ -131,9 +146,10 @@ DIGITS = ("experiment=precision", "dataset=digits")
         ([*DIGITS, "model=transformer"], "model: got transformer for digits"),
         (["experiment=precision", "dataset=nowhere"], "gcn on nowhere: "),
         ([*DIGITS, "trainer.max_epochs=0"], "trainer.max_epochs: got 0"),
-        ([*DIGITS, "modle.num_layers=3"], "modle"),
+        ([*DIGITS, "model.depth=3"], "gcn on digits: Could not override 'model.depth'"),
         ([*DIGITS, "peers=dgl", "model=gin"], "peers: got 'dgl' for the model"),
         ([*DIGITS, "precision=fp16"], "precision: got fp16; accepted: a list"),
+        (["-m", *DIGITS], "-m: a study takes no flags; accepted: options as dataset=cora,pubmed, without -m"),
         (["experiment=nothing"], "experiment: got 'nothing'; accepted: flashsparse_table8, precision"),
     ],
 )  # fmt: skip
