@@ -159,11 +159,15 @@ class _Study:
 
         rows = rows_of({run: self.results[run] for run in self.runs if run in self.results})
         commits = dict.fromkeys(result["commit"] for result in self.results.values())
+        # Runs that were kept may be older than this report: it is of the time and commit of the last run.
+        latest = max(self.results.values(), key=lambda result: result["date"], default=self._environment)
         settings = dataclasses.asdict(self.options)
         for name in ("data", "folder", "peers_asked", "paper"):
             del settings[name]  # places of this machine, and what stands elsewhere
         return {
             **self._environment,
+            "commit": latest["commit"],
+            "date": latest["date"],
             "commits": list(commits),
             "experiment": self.options.experiment,
             "settings": settings,

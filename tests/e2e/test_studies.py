@@ -81,7 +81,8 @@ def test_a_study_goes_on(small: Run, train: Callable[..., Run]) -> None:
     rows = study_of(more)["rows"]
     assert [row["variant"] for row in rows] == ["fp32", "fp16", "bf16", "pyg"]
     assert rows[0]["scores"] == rows[3]["scores"]  # PyG's layers, from the same seeds and weights
-    again = train(*SMALL, "precision=fp32,fp16", folder=small.folder)
+    again = train(*SMALL, "precision=fp32,fp16", folder=small.folder, GNNSPARSE_COMMIT="later")
+    assert "later" not in [study_of(again)["commit"], *study_of(again)["commits"]]  # nothing was trained then
     assert "4 of 4 runs are finished" in again.errors
     assert again.status == 0
 
