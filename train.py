@@ -1,7 +1,8 @@
 """Trains a model on a data set: python train.py model=gcn dataset=cora precision=fp16 device=auto seed=0.
 
 configs/ has the options and their defaults, and `python train.py --help` shows them. With `-m` and lists of
-values all combinations run. A run writes result.json, logs and checkpoints to its own folder below outputs/,
+values all combinations run, and with `experiment=NAME` a study of configs/experiment
+(docs/precision-study.md). A run writes result.json, logs and checkpoints to its own folder below outputs/,
 or to the folder of hydra.run.dir=DIR, which no other run may have. The exit status is 0, or 1 for options
 that hydra refuses, or 2 for errors that this program reports.
 """
@@ -429,4 +430,10 @@ def main(cfg: DictConfig) -> float:
 if __name__ == "__main__":
     sys.modules["train"] = sys.modules["__main__"]  # where hydra looks for RunFolders
     offer_registered()
+    from studies.options import names_experiment
+
+    if names_experiment(sys.argv[1:]):
+        from studies.command import run_study
+
+        sys.exit(run_study(sys.argv[1:]))
     main()

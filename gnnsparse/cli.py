@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from gnnsparse.bench.accuracy.command import run_accuracy
+from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 
 __all__ = ["main"]
@@ -38,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     fit = subjects.add_parser("fit", help="a record of this GPU, which plans are chosen by")
     add_fit_arguments(fit)
     fit.set_defaults(fail=fit.error)
+    accuracy = subjects.add_parser("accuracy", help="errors of each precision, against float64")
+    add_accuracy_arguments(accuracy)
+    accuracy.set_defaults(fail=accuracy.error)
     return parser
 
 
@@ -97,6 +102,8 @@ def _clear_cache(folder: str | None) -> int:
 def _bench(options: argparse.Namespace) -> int:
     if options.subject == "fit":
         return _fit(options)
+    if options.subject == "accuracy":
+        return run_accuracy(accuracy_settings(options), options.out, options.plot)
     settings = settings_of(options, options.fail)
     from gnnsparse.bench.command import run_kernels
 
@@ -121,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
     `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
+    `gnnsparse bench accuracy [options]`: exits with 1 if a result is less exact than its precision promises.
     Options that are not accepted exit with 2.
     """
     options = _parser().parse_args(arguments)

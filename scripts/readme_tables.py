@@ -1,15 +1,17 @@
-"""Writes the tables of the README and of docs/results.md from the JSON files in benchmarks/results.
+"""Writes the tables of the README and of docs/ from the JSON files in benchmarks/results.
 
     python scripts/readme_tables.py            rewrite the tables
     python scripts/readme_tables.py --check    exit with 1 if they are not up to date
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`, in the README and in docs/results.md, or
+on the one page that PAGE_OF names.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -19,6 +21,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md"]
+_NUMERICS = ROOT / "docs" / "numerics.md"
+#: The page of each table that is on one page alone.
+PAGE_OF = {
+    "precision-table8": ROOT / "docs" / "results.md",
+    "precision-operations": _NUMERICS,
+    "precision-sums": _NUMERICS,
+    "precision-scaling": _NUMERICS,
+}
 
 
 def load(name: str) -> dict[str, Any]:
@@ -234,6 +244,106 @@ def layers_accuracy_table(*files: str) -> str:
     )
 
 
+#: The file of the tables of docs/numerics.md.
+_OPERATIONS = "accuracy_operations_cpu.json"
+
+
+def precision_operations_table() -> str:
+    """Makes the table of errors of SpMM and attention against float64, by the range of the operands."""
+    data = load(_OPERATIONS)
+    of = {(r["op"], r["range"], r["precision"], r["output"]): r for r in data["operations"]}
+    rows = []
+    for precision, output in dict.fromkeys((r["precision"], r["output"]) for r in data["operations"]):
+        name = precision if output == "float32" else f"{precision}, {output} result"
+        spmm = {kind: of["spmm", kind, precision, output] for kind in data["settings"]["ranges"]}
+        wide, attention = spmm["wide"], of["attention", "normal", precision, output]
+        errors = [spmm["normal"]["error"], wide["elements"], spmm["degree"]["error"]]
+        errors += [spmm["cancellation"]["error"], attention["error"]]
+        rounding = f"2^{math.log2(data['rounding'][precision]):g}"
+        rows.append([name, rounding, *(f"{error:.1e}" for error in errors)])
+    header = [
+        "precision",
+        "one rounding",
+        "SpMM, normal",
+        "wide",
+        "degree",
+        "cancellation",
+        "attention, normal",
+    ]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def precision_sums_table() -> str:
+    """Makes the table of sums of float16 products, by the accumulator."""
+    data = load(_OPERATIONS)
+    rows = [
+        [r["series"], str(r["terms"]), *(f"{r[name]:.1e}" for name in ("kernel", "half_blocks", "half"))]
+        for r in data["accumulation"]
+    ]
+    header = ["terms", "count", "float32, our kernels", "float16, blocks of 16", "float16, term by term"]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def precision_scaling_table() -> str:
+    """Makes the table of gradients by their size and the scaling of the loss."""
+    data = load(_OPERATIONS)
+    of = {(r["precision"], r["way"], r["magnitude"]): r for r in data["scaling"]}
+    ways = list(dict.fromkeys((r["precision"], r["way"]) for r in data["scaling"]))
+
+    def cell(row: dict[str, Any]) -> str:
+        error = "overflow" if row["error"] is None else f"{row['error']:.1e}"
+        lost = (
+            f", {100 * row['lost']:.2g} % lost"
+            if 0 < row["lost"] < 1
+            else ", all lost"
+            if row["lost"]
+            else ""
+        )
+        return error + lost + (f", 2^{math.log2(row['scale']):g}" if row["way"] == "dynamic" else "")
+
+    rows = [
+        [f"2^{magnitude}", *(cell(of[precision, way, magnitude]) for precision, way in ways)]
+        for magnitude in dict.fromkeys(r["magnitude"] for r in data["scaling"])
+    ]
+    names = {"unscaled": "no scaling", "scaled": "times 2^16", "dynamic": "the scaler's factor"}
+    header = ["size of the gradient", *(f"{precision}, {names[way]}" for precision, way in ways)]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def precision_table8(*files: str) -> str:
+    """Makes the table of a study: scores by precision beside PyG's and DGL's, and those of the paper."""
+    parts = []
+    for data in map(load, files):
+        paper = {(r["dataset"], r["variant"]): f"{r['paper']:g}" for r in data["paper_rows"]}
+        rows = []
+        for r in data["rows"]:
+            name = {"pyg": "PyG fp32", "dgl": "DGL fp32"}.get(r["variant"], r["variant"])
+            spread = "" if r["standard_deviation"] is None else f" ± {r['standard_deviation']:.2f}"
+            ends = "" if r["interval"] is None else " [{:+.2f}, {:+.2f}]".format(*r["interval"])
+            difference = "" if r["difference"] is None else f"{r['difference']:+.2f}{ends}"
+            p_value = "" if r["p_corrected"] is None else f"{r['p_corrected']:.2f}"
+            cells = [
+                r["dataset"],
+                name,
+                str(len(r["seeds"])),
+                f"{r['mean']:.2f}{spread}",
+                difference,
+                p_value,
+            ]
+            rows.append([*cells, paper.get((r["dataset"], r["variant"]), "")])
+        header = [
+            "data set",
+            "precision",
+            "seeds",
+            "accuracy",
+            "minus fp32 [95 %]",
+            "p (Holm)",
+            "in the paper",
+        ]
+        parts.append(table(header, rows) + "\n\n" + origin(data))
+    return "\n\n".join(parts)
+
+
 def agnn_layer_table() -> str:
     """Makes the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
     data = load("agnn_layer_cpu.json")
@@ -255,6 +365,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
     "accuracy-layers": lambda: layers_accuracy_table("accuracy_layers.json", "accuracy_tolokers.json"),
     "accuracy-accelerated": lambda: layers_accuracy_table("accuracy_accelerated_cpu.json"),
+    "precision-table8": lambda: precision_table8("precision_table8_h200.json", "precision_table8_cpu.json"),
+    "precision-operations": precision_operations_table,
+    "precision-sums": precision_sums_table,
+    "precision-scaling": precision_scaling_table,
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,
@@ -271,11 +385,12 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    texts = {page: page.read_text() for page in PAGES}
+    texts = {page: page.read_text() for page in [*PAGES, *PAGE_OF.values()]}
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         made = make()
-        for page, text in texts.items():
+        for page in [PAGE_OF[name]] if name in PAGE_OF else PAGES:
+            text = texts[page]
             found = pattern.search(text)
             if found is None:
                 print(f"{page.relative_to(ROOT)} has no table {name!r}", file=sys.stderr)

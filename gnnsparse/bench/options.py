@@ -21,7 +21,17 @@ from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
-__all__ = ["DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "check_fit", "settings_of"]
+__all__ = [
+    "DESCRIPTION",
+    "FIT_DESCRIPTION",
+    "add_arguments",
+    "add_fit_arguments",
+    "check_fit",
+    "device_option",
+    "file_option",
+    "plot_option",
+    "settings_of",
+]
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
@@ -49,7 +59,8 @@ def _at_least_one(text: str) -> int:
     return int(text)
 
 
-def _device(text: str) -> str:
+def device_option(text: str) -> str:
+    """Reads the option --device: returns "cpu" or "cuda", which "auto" stands for."""
     if text not in DEVICES:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
     usable = torch.cuda.is_available() and _native.has_cuda
@@ -67,19 +78,21 @@ def _reorder(text: str) -> str:
     return text
 
 
-def _file(text: str) -> Path:
+def file_option(text: str) -> Path:
+    """Reads an option that names a file to write."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
     return path
 
 
-def _plot(text: str) -> Path:
+def plot_option(text: str) -> Path:
+    """Reads an option that names a figure to write, which needs matplotlib."""
     if not text.endswith(PLOT_ENDINGS):
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(PLOT_ENDINGS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("needs matplotlib: pip install 'gnnsparse[bench]'")
-    return _file(text)
+    return file_option(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +116,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
     parser.add_argument(
-        "--device", type=_device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
+        "--device",
+        type=device_option,
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(DEVICES)}; default: auto",
     )
     several(
         "--kernels", tuple(KERNELS), tuple(KERNELS),
@@ -130,8 +147,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reorder", type=_reorder, default="none", metavar="NAME",
         help=f"row order of our operands: {', '.join(REORDERINGS)}; peers get the matrix as it is",
     )  # fmt: skip
-    parser.add_argument("--out", type=_file, metavar="FILE.json", help="write all measurements")
-    parser.add_argument("--plot", type=_plot, metavar="FILE.png", help="draw the ratios (needs matplotlib)")
+    parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
+    parser.add_argument(
+        "--plot", type=plot_option, metavar="FILE.png", help="draw the ratios (needs matplotlib)"
+    )
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,11 +161,11 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=_file, metavar="FILE.json",
+        "--out", type=file_option, metavar="FILE.json",
         help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
         "on this GPU are chosen by from then on",
     )  # fmt: skip
-    parser.add_argument("--keep", type=_file, metavar="FILE.json", help="write what was measured, too")
+    parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
     parser.add_argument(
         "--measured", type=Path, metavar="FILE.json",
         help="fit to what --keep wrote, in place of measuring; needs no GPU",
@@ -157,7 +176,7 @@ def check_fit(options: argparse.Namespace) -> None:
     """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
     if options.measured is None:
         try:
-            _device("cuda")
+            device_option("cuda")
         except argparse.ArgumentTypeError as error:
             options.fail(f"{error}; accepted without one: --measured FILE.json")
     elif options.matrix or options.keep:

@@ -22,6 +22,7 @@ from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.registry import discover
 from gnnsparse.tasks import TASKS
 from models import MODELS
+from studies.options import experiments
 from tests.configs import composed
 
 pytestmark = pytest.mark.usefixtures("registrations")
@@ -260,7 +261,9 @@ def test_help_shows_every_registry(files: Path) -> None:
     packages = [*(f"gnnsparse.{name}" for name in PACKAGES), "models"]
     shown = offered("-c", DRIVER.format(packages=packages), str(files), str(ROOT / "train.py"), "--help")
     data, models = sorted({*CATALOG, "circle"}), sorted({*MODELS, "follower"})
-    assert f"dataset: {', '.join(data)} model: {', '.join(models)} optimizer:" in shown
+    studies = ", ".join(experiments())
+    groups = f"dataset: {', '.join(data)} experiment: {studies} model: {', '.join(models)} optimizer:"
+    assert groups in shown
     assert f"preprocess.reorder: {', '.join(REORDERINGS)}, backwards preprocess.format:" in shown
     assert f"preprocess.format: {', '.join(FORMAT_NAMES)}, tall Any value" in shown
     for option, names in train.choices().items():

@@ -1,0 +1,1 @@
+"""`gnnsparse bench accuracy`: what each precision does to results, measured against float64."""

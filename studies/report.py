@@ -1,0 +1,195 @@
+"""The report of a study: on the terminal, and as Markdown, CSV and a plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from studies.peers import PEERS
+from studies.results import LEVEL, Row, exceptions
+
+__all__ = ["as_csv", "as_markdown", "conclusions", "draw", "print_report", "write_text"]
+
+_HEADER = (
+    "data set", "model", "variant", "score", "seeds", "mean ± deviation", "minus fp32 [95 %]", "p",
+    "p (Holm)", "ms an epoch", "peak MiB",
+)  # fmt: skip
+#: The columns before this are texts.
+_TEXTS = 4
+
+
+def _title(row: Row) -> str:
+    """The precision, or a peer's name and precision."""
+    variant = row["variant"]
+    return f"{PEERS[variant].title} fp32" if variant in PEERS else variant
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _spread(row: Row) -> str:
+    deviation = row["standard_deviation"]
+    return f"{row['mean']:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+
+
+def _difference(row: Row) -> str:
+    if row["difference"] is None:
+        return ""
+    interval = row["interval"]
+    ends = "" if interval is None else f" [{interval[0]:+.2f}, {interval[1]:+.2f}]"
+    return f"{row['difference']:+.2f}{ends}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row["dataset"], row["model"], _title(row), row["metric"], str(len(row["seeds"])), _spread(row),
+        _difference(row), _number(row["p_value"], ".3f"), _number(row["p_corrected"], ".3f"),
+        _number(row["epoch_milliseconds"], ".2f"), f"{row['peak_memory_bytes'] / 2**20:.0f}",
+    )  # fmt: skip
+
+
+def _where(row: Row) -> str:
+    return f"{row['model']} on {row['dataset']}, {_title(row)}"
+
+
+def _failures(failed: Sequence[dict[str, str]]) -> list[str]:
+    """Returns a line for each reason: a data set that is missing has one for all of its runs."""
+    runs: dict[str, list[str]] = {}
+    for entry in failed:
+        runs.setdefault(entry["reason"], []).append(entry["run"])
+    counts = {reason: f" and {len(of) - 1} more" if len(of) > 1 else "" for reason, of in runs.items()}
+    return [f"FAILED: {of[0]}{counts[reason]}: {reason}" for reason, of in runs.items()]
+
+
+def conclusions(content: dict[str, Any]) -> list[str]:
+    """Returns what the results of a study say, one line each, for people."""
+    rows: list[Row] = content["rows"]
+    compared = [row for row in rows if row["within_deviation"] is not None and row["variant"] not in PEERS]
+    lines = []
+    if compared:
+        apart = exceptions(rows)
+        within = f"{len(compared) - len(apart)} of {len(compared)} scores of other precisions"
+        lines.append(f"{within} are within one standard deviation of fp32.")
+        for row in apart:
+            lines.append(
+                f"Not within one standard deviation of fp32: {_where(row)}: {_difference(row)} points."
+            )
+    for row in rows:
+        if row["p_corrected"] is not None and row["p_corrected"] < LEVEL:
+            lines.append(f"Differs from fp32 (p = {row['p_corrected']:.2g}, corrected): {_where(row)}.")
+    title = (content["paper"] or {}).get("title", "")
+    for found in content["paper_rows"]:
+        name = f"{title}, {found['dataset']}, {_title(found)}: {found['paper']:g} in the paper"
+        if found["mean"] is None:
+            lines.append(f"{name}, not measured here.")
+        elif found["differs"]:
+            lines.append(f"{name}, {_spread(found)} here: {found['difference']:+.2f}.")
+    lines += [f"{title}: {note}" for note in (content["paper"] or {}).get("notes", [])]
+    lines += [f"Skipped: {skipped}." for skipped in content["skipped"]]
+    if content["unfinished"]:
+        lines.append(f"Unfinished: {content['unfinished']} runs.")
+    return lines + _failures(content["failed"])
+
+
+def print_report(content: dict[str, Any], console: Console) -> None:
+    """Prints the table and the conclusions."""
+    table = Table(title=f"Test scores in per cent, {content['device_name']}", title_justify="left")
+    for number, name in enumerate(_HEADER):
+        table.add_column(name, justify="left" if number < _TEXTS else "right")
+    before = None
+    for row in content["rows"]:
+        group = row["dataset"], row["model"]
+        if before not in (None, group):
+            table.add_section()
+        before = group
+        table.add_row(*(Text(cell) for cell in _cells(row)))
+    if content["rows"]:
+        console.print(table)
+    for line in conclusions(content):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def as_markdown(content: dict[str, Any]) -> str:
+    """Returns the table and the conclusions as Markdown."""
+    lines = [_HEADER, ["---"] * len(_HEADER), *map(_cells, content["rows"])]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)
+    commits = ", ".join(str(commit)[:7] for commit in content["commits"] if commit)
+    commit = f", commit {commits}" if commits else ""
+    origin = f"{content['device_name']}, {versions}, {content['date'][:10]}{commit}."
+    notes = "\n".join(f"- {line}" for line in conclusions(content))
+    return f"# Study {content['experiment']}\n\n{table}\n\n{notes}\n\n{origin}\n"
+
+
+_CSV = (
+    "dataset", "model", "variant", "device", "metric", "epochs", "mean", "standard_deviation", "difference",
+    "p_value", "p_corrected", "within_deviation", "epoch_milliseconds", "fit_seconds", "peak_memory_bytes",
+    "parameters",
+)  # fmt: skip
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Returns the rows as CSV, the scores of all seeds in one column, with spaces between them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_CSV, "interval_low", "interval_high", "seeds", "scores"])
+    for row in rows:
+        lists = (" ".join(map(str, row[name])) for name in ("seeds", "scores"))
+        writer.writerow([*(row[name] for name in _CSV), *(row["interval"] or ("", "")), *lists])
+    return text.getvalue()
+
+
+def draw(content: dict[str, Any], file: Path) -> None:
+    """Draws all scores, with mean and standard deviation of each variant, in a diagram for each data set.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file can't be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows: list[Row] = content["rows"]
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    widths = (max(3.0, 0.5 * len(models) * len(variants)) + 1.5) * len(datasets)
+    figure = Figure(figsize=(widths, 4.0), layout="constrained")
+    FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
+    for number, dataset in enumerate(datasets):
+        axes = figure.add_subplot(1, len(datasets), number + 1)
+        for row in (row for row in rows if row["dataset"] == dataset):
+            place = models.index(row["model"]) * (len(variants) + 1) + variants.index(row["variant"])
+            color = f"C{variants.index(row['variant'])}"
+            axes.plot([place] * len(row["scores"]), row["scores"], ".", color=color, alpha=0.4)
+            axes.errorbar(
+                place, row["mean"], row["standard_deviation"] or 0.0, fmt="o", color=color, capsize=4,
+                label=_title(row) if row["model"] == models[0] else None,
+            )  # fmt: skip
+        middles = [index * (len(variants) + 1) + (len(variants) - 1) / 2 for index in range(len(models))]
+        axes.set_xticks(middles, models)
+        metric = next(row["metric"] for row in rows if row["dataset"] == dataset)
+        axes.set(title=dataset, ylabel=f"test {metric}, per cent")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:  # the file appears whole
+        made = Path(folder) / file.name
+        figure.savefig(made, dpi=150)
+        os.replace(made, file)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Writes a text file, which appears whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        made = Path(folder) / file.name
+        made.write_text(text)
+        os.replace(made, file)

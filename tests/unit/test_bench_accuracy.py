@@ -1,0 +1,253 @@
+"""`gnnsparse bench accuracy`: its rows against known truths, and kernels planted that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse import cli, spmm
+from gnnsparse.bench.accuracy import command
+from gnnsparse.bench.accuracy.accumulation import accumulation_rows, half_sums
+from gnnsparse.bench.accuracy.data import RANGES, make_operands
+from gnnsparse.bench.accuracy.operations import OPERATIONS, ROUNDING, judge, operation_rows
+from gnnsparse.bench.accuracy.overflow import overflow_rows
+from gnnsparse.bench.accuracy.plain import PlainOperations
+from gnnsparse.bench.accuracy.report import problems
+from gnnsparse.bench.accuracy.scaling import scaling_rows
+from gnnsparse.precision import Precision
+from tests.helpers import dense_matrix
+
+PRECISIONS = Precision.names()
+
+
+def rows_of(
+    device: str, *ops: str, ranges: tuple[str, ...] = ("normal",), **more: Any
+) -> list[dict[str, Any]]:
+    return list(operation_rows(ops, ranges, PRECISIONS, 0, device, **more))
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_every_result_is_as_exact_as_its_precision(op: str, device: str) -> None:
+    rows = rows_of(device, op, ranges=tuple(RANGES))
+    assert len(rows) == 6 * len(RANGES)
+    assert [row["problem"] for row in rows] == [""] * len(rows)
+    for row in rows:
+        if row["range"] == "normal" and row["output"] == "float32":  # sums of random roundings
+            rounding = max(ROUNDING[row["precision"]], 2.0**-24)
+            assert 0.1 * rounding < row["error"] < 10 * rounding, row
+
+
+def test_errors_by_range() -> None:
+    of = {
+        (row["range"], row["precision"], row["output"]): row
+        for row in rows_of("cpu", "spmm", ranges=tuple(RANGES))
+    }
+    half, wide = of["wide", "fp16", "float16"], of["wide", "bf16", "bfloat16"]
+    assert half["lost"] > 0 == wide["lost"]  # features of 2^-24 are 0 in float16
+    assert half["elements"] > wide["elements"]
+    for precision in ("tf32", "fp16", "bf16"):
+        row = of["cancellation", precision, "float32"]
+        assert row["error"] > 50 * of["normal", precision, "float32"]["error"]
+        assert row["of_terms"] < 2 * ROUNDING[precision]  # relative to the terms it is one rounding
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize(("promised", "planted"), [("fp32", "tf32"), ("tf32", "bf16"), ("fp16", "bf16")])
+def test_a_planted_wrong_precision_is_seen(op: str, promised: str, planted: str) -> None:
+    from gnnsparse import prepare
+
+    def wrong(a: Any, x: Any) -> torch.Tensor:
+        other = prepare(x.graph, precision=planted, cache=False)
+        return OPERATIONS[op](other if a.precision.value == promised else a, x)
+
+    for row in rows_of("cpu", op, ranges=tuple(RANGES), operations={op: wrong}):
+        hidden = row["output"] != "float32" and row["range"] == "degree"  # rounding the result hides it
+        assert row["ok"] == (row["precision"] != promised or hidden), row
+
+
+def test_planted_faults_are_seen() -> None:
+    def lossy(a: Any, x: Any) -> torch.Tensor:
+        out = OPERATIONS["spmm"](a, x)
+        out[3, 5] = float("nan")
+        return out
+
+    def raising(a: Any, x: Any) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    rows = rows_of("cpu", "spmm", operations={"spmm": lossy})
+    assert {row["problem"] for row in rows} == {"1 elements are finite in it or in a plain run only"}
+    rows = rows_of("cpu", "spmm", operations={"spmm": raising})
+    assert {row["problem"] for row in rows} == {"RuntimeError: no such kernel"}
+    assert {row["error"] for row in rows} == {None}
+    lines = problems({"operations": rows})
+    assert lines[0] == "WRONG: operations: spmm, normal, fp32, float32: RuntimeError: no such kernel"
+    rows = rows_of("cpu", "spmm", operations={"spmm": lambda a, x: OPERATIONS["spmm"](a, x).T})
+    assert all("the result is" in row["problem"] for row in rows)
+
+
+def test_the_exact_product_is_that_of_dense_matrices() -> None:
+    operands = make_operands("spmm", "normal", 1, "cpu")
+    graph = operands.graph
+    assert graph.values is not None
+    index = torch.stack([graph.csr.row_index(), graph.csr.indices.long()])
+    plain, dense = PlainOperations(operands, index, graph.values, None), dense_matrix(graph, None).double()
+    mask = dense != 0
+    v = operands.v.double()
+    torch.testing.assert_close(plain.run("spmm"), dense @ v)
+    torch.testing.assert_close(plain.sizes("spmm"), (dense.square() @ v.square()).sqrt())
+    scores = operands.q.double() @ operands.k.double().T
+    torch.testing.assert_close(plain.run("sddmm"), scores[index[0], index[1]])
+    masked = (scores / operands.q.shape[1] ** 0.5).masked_fill(~mask, float("-inf"))
+    torch.testing.assert_close(plain.run("attention"), masked.softmax(1) @ v)
+
+
+def test_errors_of_known_results() -> None:
+    exact = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
+    actual = torch.tensor([3.0, 4.5, 0.0])
+    found = judge(actual, exact.float(), exact, exact.abs())
+    assert (found["error"], found["largest"], found["elements"]) == (0.1, 0.125, 0.125)
+    assert (found["lost"], found["infinite"], found["ok"]) == (0.0, 0, False)
+    lost = judge(torch.tensor([0.0, 4.0, 0.0]), exact.float(), exact, exact.abs())
+    assert lost["lost"] == pytest.approx(1 / 3)
+    infinite = judge(torch.tensor([3.0, float("inf"), 0.0]), exact.float(), exact, exact.abs())
+    assert (infinite["infinite"], infinite["ok"]) == (1, False)
+
+
+def test_float16_stops_counting_at_2048() -> None:
+    ones = torch.ones(5000, 2, dtype=torch.float16)
+    assert half_sums(ones).tolist() == [2048.0, 2048.0]
+    assert half_sums(ones, 16).tolist() == [5000.0, 5000.0]  # in blocks at 32,768
+    assert half_sums(torch.ones(40000, 1, dtype=torch.float16), 16).item() == 32768.0
+    assert half_sums(torch.full((3, 1), 30000.0, dtype=torch.float16)).isinf().all()
+
+
+def test_the_emulation_is_that_of_torchs_half_addition() -> None:
+    terms = torch.randn(300, 8).half()
+    total = torch.zeros(8, dtype=torch.float16)
+    for row in terms:
+        total = total + row
+    assert torch.equal(half_sums(terms), total)
+
+
+def test_sums_are_float32(device: str) -> None:
+    for row in accumulation_rows(device, 0, terms=(256, 4096)):
+        assert row["ok"]
+        assert row["kernel"] < 1e-5
+        if row["series"] != "ones":
+            assert row["kernel"] < row["half_blocks"] < row["half"]
+    counted = list(accumulation_rows(device, 0, terms=(4096,), series=("ones",)))
+    assert [(row["kernel"], row["half_blocks"], row["half"]) for row in counted] == [(0.0, 0.0, 0.5)]
+
+
+def test_scaling_saves_what_float16_loses(device: str) -> None:
+    of = {(row["magnitude"], row["way"]): row for row in scaling_rows(device, 0, ("fp16",))}
+    assert all(row["ok"] for row in of.values())
+    assert of[-28, "unscaled"]["lost"] == 1.0  # all gradients are below 2^-25
+    assert of[-28, "unscaled"]["error"] == 1.0
+    assert of[-28, "scaled"]["lost"] == 0.0
+    assert of[-28, "scaled"]["error"] == pytest.approx(of[0, "unscaled"]["error"], rel=1e-2)
+    assert of[4, "scaled"]["error"] is None
+    assert of[4, "scaled"]["infinite"] > 0.5
+    for magnitude in (4, 0):  # the factor is halved until nothing overflows
+        row = of[magnitude, "dynamic"]
+        assert row["scale"] == 2.0 ** (16 - row["skipped"])
+        assert (row["infinite"], row["lost"]) == (0.0, 0.0)
+    assert of[-32, "dynamic"]["scale"] > 2.0**16
+    bf16 = list(scaling_rows(device, 0, ("fp32", "bf16")))
+    assert {(row["precision"], row["way"], row["lost"]) for row in bf16} == {("bf16", "unscaled", 0.0)}
+
+
+def test_the_factor_is_that_of_gradscaler() -> None:
+    """Steps of torch's own GradScaler on a gradient that overflows by its first factor."""
+    leaf = torch.nn.Parameter(torch.zeros(4))
+    optimizer, skipped = torch.optim.SGD([leaf], lr=1.0), 0
+    scaler = torch.amp.GradScaler("cpu")
+    while True:
+        optimizer.zero_grad()
+        scaler.scale((leaf.half().float() * 16.0).sum()).backward()
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if scaler.get_scale() == before:
+            break
+        skipped += 1
+    assert before == 2.0 ** (16 - skipped)
+    assert 16.0 * before < 65504 <= 2 * 16.0 * before
+
+
+def test_overflow(device: str) -> None:
+    rows = list(overflow_rows(device, PRECISIONS, degrees=(8187, 8192)))
+    assert all(row["ok"] for row in rows)
+    infinite = [row for row in rows if row["infinite"]]
+    assert [(r["precision"], r["output"], r["reduce"], r["degree"]) for r in infinite] == [
+        ("fp16", "float16", "sum", 8192)
+    ]
+    assert infinite[0]["infinite"] == infinite[0]["elements"]
+    assert infinite[0]["result"] is None
+
+
+def test_the_command_prints_and_writes_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a.json"
+    options = ["--device", "cpu", "--precision", "fp32", "fp16", "--op", "spmm", "--range", "normal", "wide"]
+    assert cli.main(["bench", "accuracy", *options, "--seed", "3", "--out", str(out)]) == 0
+    printed, result = capsys.readouterr().out, json.loads(out.read_text())
+    for title in ("spmm: error", "Sums of products", "Gradients of a product", "Overflow of results"):
+        assert title in printed
+    assert set(result["settings"]) == {"parts", "ops", "ranges", "precisions", "device", "seed"}
+    assert result["settings"]["seed"] == 3
+    assert {row["op"] for row in result["operations"]} == {"spmm"}
+    assert {row["precision"] for row in result["overflow"]} == {"fp32", "fp16"}
+    assert {"device_name", "versions", "commit", "date", *command.PARTS} <= set(result)
+
+
+def test_one_seed_gives_equal_rows() -> None:
+    first, again = (list(operation_rows(["spmm"], RANGES, ["fp16"], 5, "cpu")) for _ in range(2))
+    assert first == again
+    other = list(operation_rows(["spmm"], ["normal"], ["fp16"], 6, "cpu"))
+    assert other[0]["error"] != first[0]["error"]
+
+
+def test_a_wrong_result_ends_the_command_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(OPERATIONS, "spmm", lambda a, x: spmm(a, x.v.bfloat16()).to(x.v.dtype))
+    arguments = ["bench", "accuracy", "--device", "cpu", "--part", "operations", "--op", "spmm"]
+    assert cli.main(arguments) == 1
+    printed = capsys.readouterr().out
+    assert "WRONG: operations: spmm, normal, fp32, float32: error" in printed
+    assert "normal, bf16, bfloat16" not in printed.partition("WRONG: ")[2]
+
+
+def test_a_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "new" / "a.png"
+    assert cli.main(["bench", "accuracy", "--device", "cpu", "--op", "spmm", "--plot", str(file)]) == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--op", "gemm"], "argument --op: invalid choice: 'gemm'"),
+        (["--range", "huge"], "argument --range: invalid choice: 'huge'"),
+        (["--precision", "fp8"], "argument --precision: invalid choice: 'fp8'"),
+        (["--part", "speed"], "argument --part: invalid choice: 'speed'"),
+        (["--seed", "-1"], "argument --seed: got '-1'"),
+        (["--seed", "x"], "argument --seed: got 'x'; accepted: an integer from 0 to 2^63 - 1"),
+        (["--device", "tpu"], "argument --device: got 'tpu'"),
+        (["--plot", "a.txt"], "argument --plot: got 'a.txt'"),
+        (["--part", "overflow", "--op", "spmm"], "argument --op: goes with --part operations"),
+        (["--part", "scaling", "--precision", "fp32"], "argument --precision: scaling is of fp16 and bf16"),
+    ],
+)
+def test_bad_options(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["bench", "accuracy", *options])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert says in said
