@@ -86,6 +86,17 @@ def watched(layer: Any) -> str | None:
     return None
 
 
+def _reduction_of(aggregation: Any) -> str | None:
+    """Returns which of `REDUCTIONS` an aggregation is; None: none of them.
+
+    torch.export puts objects of subclasses, which it makes, in the place of modules.
+    """
+    for kind, name in REDUCTIONS.items():
+        if isinstance(aggregation, kind):
+            return name if type(aggregation).forward is kind.forward else None
+    return None
+
+
 def unsuitable(layer: Any) -> str | None:
     """Returns why no call of a layer can be a product, whatever its message; None: calls can be."""
     kind = type(layer)
@@ -96,7 +107,7 @@ def unsuitable(layer: Any) -> str | None:
     if kind.update is not MessagePassing.update or "update" in layer.__dict__:
         return "it has an `update` of its own"
     reduction = layer.aggr_module
-    if type(reduction) not in REDUCTIONS:
+    if _reduction_of(reduction) is None:
         return f"its aggregation is {reduction}"
     if reduction._forward_hooks or reduction._forward_pre_hooks:
         return "its aggregation has hooks"
@@ -202,7 +213,7 @@ def _product(
     counts = _sizes(layer, state, edges, size, given)
     if x.shape[0] != counts[0]:
         raise LeftError("features of sizes that PyG refuses")
-    reduce = REDUCTIONS[type(layer.aggr_module)]
+    reduce = str(_reduction_of(layer.aggr_module))
     precision, cast = precision_of(state.settings.precision, x)
     if cast is None and weight is not None and weight.dtype != x.dtype and not _under_autocast(x):
         x = x.to(torch.promote_types(x.dtype, weight.dtype))  # what their product has in PyG
@@ -272,7 +283,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
 
     The message is what it was found to be when the layer was accelerated.
     """
-    reduce = REDUCTIONS.get(type(layer.aggr_module))
+    reduce = _reduction_of(layer.aggr_module)
     if layer._explain or layer._decomposed_layers != 1 or reduce not in ("sum", "mean"):
         return NOTHING
     found = state.read.get(form_of(state.arguments, given, layer.training))
