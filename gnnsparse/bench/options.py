@@ -43,6 +43,15 @@ def _matrix(text: str) -> list[MatrixSpec]:
         raise argparse.ArgumentTypeError(message.removeprefix("matrix: ")) from None
 
 
+#: Widths that users have, which are no powers of two: classes of reddit and of products, features of products
+#: and of reddit.
+USERS_WIDTHS = (41, 47, 100, 602)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    return USERS_WIDTHS if text == "users" else (_at_least_one(text),)
+
+
 def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
@@ -98,10 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = Precision.names()
     several("--precision", names, ("fp16", "fp32"), f"{', '.join(names)}; default: fp16 fp32")
     parser.add_argument(
-        "--width", nargs="+", type=_at_least_one, default=(64, 128, 256), metavar="N",
-        help="columns of X, or features of Q and K; default: 64 128 256",
+        "--width", nargs="+", type=_widths, default=((64,), (128,), (256,)), metavar="N",
+        help="columns of X, or features of Q and K; 'users' stands for 41 47 100 602, the classes and "
+        "features of two published graphs; default: 64 128 256",
     )  # fmt: skip
-    several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
+    several(
+        "--values", VALUES, ("gcn", "random"),
+        f"weights of spmm: {', '.join(VALUES)}; default: gcn random, which are of rank 1 and stored",
+    )  # fmt: skip
     parser.add_argument(
         "--device", type=_device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
     )
@@ -201,7 +214,7 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         device=options.device,
         ops=ops,
         precisions=tuple(dict.fromkeys(options.precision)),
-        widths=tuple(dict.fromkeys(options.width)),
+        widths=tuple(dict.fromkeys(width for group in options.width for width in group)),
         values=tuple(dict.fromkeys(options.values)),
         kernels=tuple(dict.fromkeys(options.kernels)),
         peers=_peers(options.peers, ops, options.device, fail),
