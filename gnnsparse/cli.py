@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 
 __all__ = ["main"]
@@ -35,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
     add_arguments(kernels)
     kernels.set_defaults(fail=kernels.error)
+    latency = subjects.add_parser("latency", help="models beside their peers, from a call to its result")
+    add_latency_arguments(latency)
+    latency.set_defaults(fail=latency.error)
     fit = subjects.add_parser("fit", help="a record of this GPU, which plans are chosen by")
     add_fit_arguments(fit)
     fit.set_defaults(fail=fit.error)
@@ -97,10 +101,19 @@ def _clear_cache(folder: str | None) -> int:
 def _bench(options: argparse.Namespace) -> int:
     if options.subject == "fit":
         return _fit(options)
+    if options.subject == "latency":
+        return _latency(options)
     settings = settings_of(options, options.fail)
     from gnnsparse.bench.command import run_kernels
 
     return run_kernels(settings, options.out, options.plot)
+
+
+def _latency(options: argparse.Namespace) -> int:
+    settings = latency_settings(options, options.fail)
+    from gnnsparse.bench.latency.command import run_latency
+
+    return run_latency(settings, options.out, options.plot)
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -120,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
     `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
+    `gnnsparse bench latency [options]`: exits with 1 if a result of ours is wrong, or a data set is missing.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
     Options that are not accepted exit with 2.
     """

@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md"]
 
 
-#: What cuSPARSE at its best is called where it was measured. Ratios are then to it, and to torch's call second.
+#: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
 CUSPARSE_BEST = "cuSPARSE at its best,"
 
 

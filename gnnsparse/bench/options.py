@@ -21,7 +21,10 @@ from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
-__all__ = ["DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "check_fit", "settings_of"]
+__all__ = [
+    "DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "at_least_one", "check_fit",
+    "device_option", "file_option", "plot_option", "settings_of",
+]  # fmt: skip
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
@@ -49,16 +52,18 @@ USERS_WIDTHS = (41, 47, 100, 602)
 
 
 def _widths(text: str) -> tuple[int, ...]:
-    return USERS_WIDTHS if text == "users" else (_at_least_one(text),)
+    return USERS_WIDTHS if text == "users" else (at_least_one(text),)
 
 
-def _at_least_one(text: str) -> int:
+def at_least_one(text: str) -> int:
+    """Parses an integer from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
     return int(text)
 
 
-def _device(text: str) -> str:
+def device_option(text: str) -> str:
+    """Parses a device, and resolves "auto"."""
     if text not in DEVICES:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
     usable = torch.cuda.is_available() and _native.has_cuda
@@ -76,19 +81,21 @@ def _reorder(text: str) -> str:
     return text
 
 
-def _file(text: str) -> Path:
+def file_option(text: str) -> Path:
+    """Parses the name of a file to write."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
     return path
 
 
-def _plot(text: str) -> Path:
+def plot_option(text: str) -> Path:
+    """Parses the name of a figure to write; matplotlib has to be installed."""
     if not text.endswith(PLOT_ENDINGS):
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(PLOT_ENDINGS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("needs matplotlib: pip install 'gnnsparse[bench]'")
-    return _file(text)
+    return file_option(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +123,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"weights of spmm: {', '.join(VALUES)}; default: gcn random, which are of rank 1 and stored",
     )  # fmt: skip
     parser.add_argument(
-        "--device", type=_device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
+        "--device",
+        type=device_option,
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(DEVICES)}; default: auto",
     )
     several(
         "--kernels", tuple(KERNELS), tuple(KERNELS),
@@ -127,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"all (default: those for the device), none, or {', '.join(PEERS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--repeats", type=_at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
+        "--repeats", type=at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
     )
     parser.add_argument(
         "--cache", choices=("warm", "cold"), default="warm",
@@ -143,8 +154,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reorder", type=_reorder, default="none", metavar="NAME",
         help=f"row order of our operands: {', '.join(REORDERINGS)}; peers get the matrix as it is",
     )  # fmt: skip
-    parser.add_argument("--out", type=_file, metavar="FILE.json", help="write all measurements")
-    parser.add_argument("--plot", type=_plot, metavar="FILE.png", help="draw the ratios (needs matplotlib)")
+    parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
+    parser.add_argument(
+        "--plot", type=plot_option, metavar="FILE.png", help="draw the ratios (needs matplotlib)"
+    )
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,11 +168,11 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=_file, metavar="FILE.json",
+        "--out", type=file_option, metavar="FILE.json",
         help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
         "on this GPU are chosen by from then on",
     )  # fmt: skip
-    parser.add_argument("--keep", type=_file, metavar="FILE.json", help="write what was measured, too")
+    parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
     parser.add_argument(
         "--measured", type=Path, metavar="FILE.json",
         help="fit to what --keep wrote, in place of measuring; needs no GPU",
@@ -170,7 +183,7 @@ def check_fit(options: argparse.Namespace) -> None:
     """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
     if options.measured is None:
         try:
-            _device("cuda")
+            device_option("cuda")
         except argparse.ArgumentTypeError as error:
             options.fail(f"{error}; accepted without one: --measured FILE.json")
     elif options.matrix or options.keep:

@@ -17,7 +17,9 @@ from gnnsparse.bench.cusparse import sddmm_variants, spmm_variants
 from gnnsparse.bench.workload import Workload
 from gnnsparse.precision import Precision
 
-__all__ = ["BASELINES", "PEERS", "Peer", "peer_candidates", "peer_precision"]
+__all__ = [
+    "BASELINES", "PEERS", "Peer", "check_memory_of", "free_bytes", "peer_candidates", "peer_precision",
+]  # fmt: skip
 
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may need; less than 1, because allocators round up.
@@ -74,14 +76,30 @@ def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
 
 def _check_memory(work: Workload, copies: int) -> None:
     """Raises UnavailableError if `copies` rows for each nonzero would need more memory than is free."""
-    nnz = work.subject.csr.nnz
-    needed = nnz * (copies * work.row_bytes + 16) + 2 * work.subject.csr.rows * work.row_bytes
-    free = _free_bytes(work.device)
+    csr = work.subject.csr
+    check_memory_of(csr.nnz, copies * work.row_bytes, csr.rows, work.device, 2 * work.row_bytes)
+
+
+def check_memory_of(
+    nnz: int, edge_bytes: int, rows: int, device: torch.device, row_bytes: int | None = None
+) -> None:
+    """Raises UnavailableError if something for each nonzero would need more memory than is free.
+
+    Args:
+        nnz: number of nonzeros.
+        edge_bytes: bytes for each of them, besides 16 of indices.
+        rows: number of rows.
+        device: where the memory is.
+        row_bytes: bytes for each row; None: twice those for each nonzero.
+    """
+    needed = nnz * (edge_bytes + 16) + rows * (2 * edge_bytes if row_bytes is None else row_bytes)
+    free = free_bytes(device)
     if needed > _MEMORY_SHARE * free:
         raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Returns the bytes that can still be allocated on a device, torch's cached memory included."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached

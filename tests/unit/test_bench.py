@@ -333,7 +333,7 @@ def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_peer_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(peers, "free_bytes", lambda device: 1000)
     with pytest.raises(candidates.UnavailableError, match="would need"):
         peer_candidates("pyg", workload())
 
