@@ -233,15 +233,18 @@ def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | 
     The dense products cost equally much in both. The cost of a sparse product is proportional to its width,
     the columns or the rows of the weight. There is one in the forward pass, and one in the backward pass for
     each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer of a
-    model does not need; in A (x W) for the gradient of x or of W.
+    model does not need; in A (x W) for the gradient of x or of W. Without gradients equal widths are for (A x) W,
+    whose dense product adds the bias on its way.
 
     Args:
         x: the input.
         weight: [out, in], weight of the linear layer.
         values: edge values, or None.
     """
+    if not torch.is_grad_enabled():
+        return weight.shape[1] <= weight.shape[0]
     of_x, of_w, of_values = (
-        torch.is_grad_enabled() and t is not None and t.requires_grad for t in (x, weight, values)
+        t is not None and t.requires_grad for t in (x, weight, values)
     )
     first = weight.shape[1] * (1 + of_x + of_values)
     last = weight.shape[0] * (1 + (of_x or of_w) + of_values)

@@ -26,8 +26,8 @@ __all__ = ["FACTOR", "Answers", "answers_of", "judge"]
 #: The error that a result may have, in units of a plain run's. More than for one kernel, because the backends
 #: multiply in different orders, (A x) W or A (x W), and round between the products.
 FACTOR = 4.0
-#: The relative error that is allowed in any case: compilers have other functions for exp in fp32, and a product
-#: in tf32 that passes for fp32 has 50 times that error.
+#: The relative error that is allowed in any case: compilers have their own exp in fp32. A product in
+#: tf32 that passes for fp32 has 50 times that error.
 _FLOOR = 1e-5
 #: Most elements that are gathered at a time.
 _CHUNK = 2**25
