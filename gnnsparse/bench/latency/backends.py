@@ -15,8 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.latency.models import FEED_FORWARD, GraphStack
+from gnnsparse.bench.latency.settings import BACKENDS
 from gnnsparse.bench.latency.tasks import Task
 from gnnsparse.bench.peers import free_bytes
+from gnnsparse.errors import check_choice
 
 __all__ = ["Backend", "backend", "variants_of"]
 
@@ -58,7 +60,9 @@ def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
 
     Raises:
         UnavailableError: the backend does not have the model, or its package is not installed.
+        ValueError: there is no such backend.
     """
+    check_choice("backend", name, BACKENDS)
     if name == "gnnsparse":
         return [lambda: _ours(task)]
     if name == "dense":
