@@ -233,8 +233,8 @@ def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | 
     The dense products cost equally much in both. The cost of a sparse product is proportional to its width,
     the columns or the rows of the weight. There is one in the forward pass, and one in the backward pass for
     each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer of a
-    model does not need; in A (x W) for the gradient of x or of W. Without gradients equal widths are for (A x) W,
-    whose dense product adds the bias on its way.
+    model does not need; in A (x W) for the gradient of x or of W. Without gradients equal widths are for
+    (A x) W, whose dense product adds the bias on its way.
 
     Args:
         x: the input.
