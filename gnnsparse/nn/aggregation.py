@@ -243,9 +243,7 @@ def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | 
     """
     if not torch.is_grad_enabled():
         return weight.shape[1] <= weight.shape[0]
-    of_x, of_w, of_values = (
-        t is not None and t.requires_grad for t in (x, weight, values)
-    )
+    of_x, of_w, of_values = (t is not None and t.requires_grad for t in (x, weight, values))
     first = weight.shape[1] * (1 + of_x + of_values)
     last = weight.shape[0] * (1 + (of_x or of_w) + of_values)
     return first < last
