@@ -263,7 +263,41 @@ def agnn_layer_table() -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
+def latency_table() -> str:
+    """Makes the table of latencies: p50 with a warm cache, ours eager and captured, and the fastest peer's."""
+    measured = [load(file.name) for file in LATENCY_FILES]
+    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for data in measured:
+        for r in data["rows"]:
+            if r["cache"] == "warm" and r["ok"]:
+                batch = f", batch {r['batch']}" if r["model"] == "transformer" else ""
+                key = f"{r['model']} {r['layers']} x {r['hidden']}", r["dataset"] + batch, r["precision"]
+                cases.setdefault(key, []).append(r)
+    rows = []
+    for key, found in cases.items():
+        ours = {r["mode"]: r for r in found if r["ours"]}
+        if not ours:
+            continue
+        cells = []
+        for mode in ("eager", "captured"):
+            r = ours.get(mode)
+            speed = f" ({r['over_baseline']:.2f}x)" if r and r["over_baseline"] else ""
+            cells.append(f"{r['p50_ms']:.3f}{speed}" if r else "")
+        best = ours.get("captured", ours.get("eager", {}))
+        peer = best["baseline"] or ""
+        plain = f"{best['over_pyg'] * best['p50_ms']:.3f}" if best["over_pyg"] else ""
+        theirs = f"{best['over_baseline'] * best['p50_ms']:.3f} ({peer})" if peer else ""
+        rows.append([*key, *cells, theirs, plain])
+    head = ["model", "input", "precision", "eager, ms", "captured, ms", "fastest peer, ms", "PyG eager, ms"]
+    origins = dict.fromkeys(map(origin, measured))
+    return table(head, rows) + "\n\n" + "\n\n".join(origins)
+
+
+#: Results of `gnnsparse bench latency`; there is a table of them where there are some.
+LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
+
 TABLES: dict[str, Callable[[], str]] = {
+    **({"latency": latency_table} if LATENCY_FILES else {}),
     "spmm": spmm_table,
     "real": real_table,
     "training": training_table,
