@@ -264,7 +264,7 @@ def agnn_layer_table() -> str:
 
 
 def latency_table() -> str:
-    """Makes the table of latencies: p50 with a warm cache, ours eager and captured, and the fastest peer's."""
+    """Makes the table of latencies: p50 with a warm cache, ours eager and captured, and a peer's."""
     measured = [load(file.name) for file in LATENCY_FILES]
     cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for data in measured:

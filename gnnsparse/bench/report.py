@@ -18,7 +18,16 @@ from gnnsparse.bench.peers import BASELINES, peer_precision
 from gnnsparse.environment import describe_environment
 from gnnsparse.precision import Precision
 
-__all__ = ["LOSS", "add_ratios", "as_json", "geometric_mean", "lost_cases", "means_of_auto", "print_report"]
+__all__ = [
+    "LOSS",
+    "add_ratios",
+    "as_json",
+    "geometric_mean",
+    "lost_cases",
+    "means_of_auto",
+    "print_report",
+    "weight_pairs",
+]
 
 #: `auto` loses a case if its speed is below this fraction of the best one's.
 LOSS = 0.97
@@ -182,6 +191,38 @@ def _table(op: str, rows: list[Row]) -> Table:
     return table
 
 
+def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Returns the right rows of `auto` with weights of rank 1 ("gcn"), each with that of stored ones."""
+    right = {_in_precision(r): r for r in rows if r["kernel"] == "auto" and r["ok"] and r["op"] == "spmm"}
+    pairs = ((r, right.get((*_case({**r, "values": "random"}), r["precision"]))) for r in right.values())
+    return [(r, stored) for r, stored in pairs if r["values"] == "gcn" and stored is not None]
+
+
+def _weights_table(pairs: list[tuple[Row, Row]]) -> Table:
+    table = Table(title="auto: weights of rank 1 beside stored ones")
+    for name in ("matrix", "N", "precision"):
+        table.add_column(name, overflow="fold")
+    for name in (
+        "rank 1, ms",
+        "of floor",
+        "x baseline",
+        "stored, ms",
+        "of floor",
+        "x baseline",
+        "stored / rank 1",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for rank1, stored in pairs:
+        cells = [
+            cell
+            for r in (rank1, stored)
+            for cell in (f"{r['ms']:.3f}", _number(r["of_floor"]), _number(r["over_baseline"]))
+        ]
+        about = escape(rank1["graph"]), str(rank1["width"]), rank1["precision"]
+        table.add_row(*about, *cells, f"{stored['ms'] / rank1['ms']:.2f}")
+    return table
+
+
 def _kernel_name(row: Row) -> str:
     if row["same_as"]:
         return f"{row['kernel']} = {row['same_as']}"
@@ -210,6 +251,8 @@ def print_report(bench: Bench, console: Console) -> None:
         if rows:
             console.print(_table(op, rows))
             say(f"baseline of {op}: {_baseline_names(rows)}")
+    if pairs := weight_pairs(bench.rows):
+        console.print(_weights_table(pairs))
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")

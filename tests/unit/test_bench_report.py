@@ -11,7 +11,7 @@ from gnnsparse.bench import floors
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.noise import NoiseMeter, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
-from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto
+from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto, weight_pairs
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
@@ -96,6 +96,15 @@ def test_lost_cases() -> None:
     ]
     assert [c["speed"] for c in lost] == pytest.approx([0.1, 0.5, 0.75, 0.8])
     assert [c["noisy"] for c in lost] == [True, False, False, False]
+
+
+def test_stored_weights_stand_beside_those_of_rank_1() -> None:
+    rows = [
+        row("auto", 1.0), row("auto", 2.0, values="random"), row("csr", 0.5, values="random"),
+        row("auto", 3.0, width=8), row("auto", 4.0, width=8, values="random", ok=False),
+        row("auto", 5.0, values="none"), row("auto", 6.0, values="random", precision="fp32"),
+    ]  # fmt: skip
+    assert [(rank1["ms"], stored["ms"]) for rank1, stored in weight_pairs(rows)] == [(1.0, 2.0)]
 
 
 def test_a_noisy_machine_is_noticed() -> None:
