@@ -194,6 +194,16 @@ def test_ours_is_right_and_a_wrong_result_is_seen(model: str, precision: str, de
     assert reference.judge(missing, task, answers).problem == "1 elements are NaN"
 
 
+def test_what_overflows_in_a_plain_run_is_not_judged_right() -> None:
+    task = task_of("gcn", "fp16")
+    task = replace(task, x=torch.full_like(task.x, 6e4))
+    answers = reference.answers_of(task)
+    assert not answers.plain.isfinite().all()
+    verdict = reference.judge(answers.plain, task, answers)
+    assert (verdict.ok, verdict.problem) == (False, "a plain run in fp16 overflows")
+    json.dumps(verdict.allowed, allow_nan=False)
+
+
 def on(task: tasks.Task, device: str) -> tasks.Task:
     csr = task.csr.to(torch.device(device))
     return replace(task, csr=csr, x=task.x.to(device), module=task.module.to(device))

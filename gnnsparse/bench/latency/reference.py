@@ -7,6 +7,7 @@ formula is written down from its paper.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -124,9 +125,11 @@ def judge(result: torch.Tensor, task: Task, answers: Answers) -> Verdict:
         return Verdict(False, None, 0.0, problem)
     errors = measure_errors(shown, answers.plain, answers.exact, FACTOR, _FLOOR)
     error, allowed = errors.actual[0], errors.allowed[0]
+    if not all(map(math.isfinite, errors.allowed)):
+        return Verdict(False, None, 0.0, f"a plain run in {task.precision.value} overflows")
     if missing := int(result.isnan().sum()):
         return Verdict(False, None, allowed, f"{missing} elements are NaN")
-    finite = error if error == error and error != float("inf") else None
+    finite = error if math.isfinite(error) else None
     if errors.ok:
         return Verdict(True, finite, allowed)
     worst, limit = (max(pair) for pair in (errors.actual, errors.allowed))
