@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
+from gnnsparse.nn.quick import linear_in_vectors
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -223,7 +223,7 @@ def linear_of_neighbours(
         return linear(spmm(operand, x, values, reduce=aggregation.reduce))
     if product_first(x, linear.weight, values):
         return linear(spmm(operand, x, values))
-    out = spmm(operand, F.linear(x, linear.weight), values)
+    out = spmm(operand, linear_in_vectors(x, linear.weight), values)
     return out if linear.bias is None else out + linear.bias.to(out.dtype)
 
 

@@ -9,6 +9,7 @@ from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision
 from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
+from gnnsparse.nn.quick import linear_in_vectors
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -119,7 +120,7 @@ class GCNConv(torch.nn.Module):
         operand, values = self._resolve(x.shape[0], adj, edge_weight)
         if self._product_first(x, weight, values):
             return F.linear(spmm(operand, x, values), weight, bias)
-        product = F.linear(x, weight) if is_plain_linear(lin) else lin(x)
+        product = linear_in_vectors(x, weight) if is_plain_linear(lin) else lin(x)
         out = spmm(operand, product, values)
         return out if bias is None else out + bias.to(out.dtype)
 
