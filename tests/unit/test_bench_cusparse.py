@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +131,91 @@ def test_without_cusparse_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnavailableError, match="no cusparseSpMM_preprocess"):
         cusparse.load_library()
     cusparse.load_library.cache_clear()
+
+
+class FakeLibrary:
+    """A stand-in for cuSPARSE that records its calls; functions return the status that is set for them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.status: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> int:
+            self.calls.append((name, arguments))
+            if name.endswith("_bufferSize"):
+                arguments[-1]._obj.value = 640
+            return self.status.get(name, 0)
+
+        if name == "cusparseGetErrorName":
+            return lambda status: f"CUSPARSE_STATUS_{status}".encode()
+        return call
+
+    @property
+    def names(self) -> list[str]:
+        return [name.removeprefix("cusparse") for name, _ in self.calls]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    fake = FakeLibrary()
+    monkeypatch.setattr(cusparse, "load_library", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=7))
+    return fake
+
+
+def small_work(op: str) -> Workload:
+    graph = random_graph(20, 30, 0.2)
+    return Workload(make_subject("random", graph, "random"), op, Precision.FP32, 8)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: FakeLibrary) -> None:
+    work, product = small_work(op), "SpMM" if op == "spmm" else "SDDMM"
+    variants = cusparse.spmm_variants(work) if op == "spmm" else cusparse.sddmm_variants(work)
+    call, _ = next(iter(variants)).make()
+    assert library.names == [
+        "Create", "CreateCsr", "CreateDnMat", "CreateDnMat", "SetStream", f"{product}_bufferSize",
+        f"{product}_preprocess",
+    ]  # fmt: skip
+    shapes = [tuple(a.value for a in arguments[1:4]) for name, arguments in library.calls if "Create" in name]
+    dense = [(30, 8, 8), (20, 8, 8)] if op == "spmm" else [(20, 8, 8), (30, 8, 8)]
+    assert shapes[1:] == [(20, 30, work.subject.csr.nnz), *dense]
+    prepared = library.calls[-1][1]
+    del library.calls[:]
+    out = call()
+    assert out.shape == work.output_shape
+    assert not (out.isfinite() & (out < 1e4)).any()  # nothing has written it
+    assert library.names == ["SetStream", product]
+    given = library.calls[-1][1]
+    assert given[-1].value == prepared[-1].value  # the buffer of the preprocessing
+    assert given[:-1] == prepared[:-1]
+    del library.calls[:], call, out, prepared, given
+    gc.collect()
+    assert sorted(library.names) == ["Destroy", "DestroyDnMat", "DestroyDnMat", "DestroySpMat"]
+    assert library.names[-1] == "Destroy"
+
+
+def test_what_cusparse_refuses_and_how_it_fails(library: FakeLibrary) -> None:
+    first = next(iter(cusparse.spmm_variants(small_work("spmm"))))
+    call, _ = first.make()
+    library.status = {"cusparseSpMM": 6}
+    with pytest.raises(RuntimeError, match="cusparseSpMM: CUSPARSE_STATUS_6"):
+        call()
+    library.status = {"cusparseSpMM_bufferSize": 10}
+    with pytest.raises(UnsupportedError, match="cusparseSpMM_bufferSize: CUSPARSE_STATUS_10"):
+        first.make()
+
+
+def test_offsets_beyond_32_bits_are_refused(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = small_work("spmm")
+    monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)
+    with pytest.raises(UnavailableError, match="int32"):
+        next(iter(cusparse.spmm_variants(work))).make()
 
 
 def test_widths_that_users_have(tmp_path: Any) -> None:

@@ -377,6 +377,20 @@ def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.Cap
     assert "rows" in printed
 
 
+def test_graphs_that_need_no_files() -> None:
+    cora = tasks.load_graph("cora_like", QUICK)
+    assert cora.x.shape == (2708, 1433)
+    assert cora.classes == 7
+    assert 10_000 < cora.csr.nnz <= 10_556
+    row, col = cora.csr.row_index().tolist(), cora.csr.indices.tolist()
+    assert all(a != b for a, b in zip(row, col, strict=True))
+    assert set(zip(row, col, strict=True)) == set(zip(col, row, strict=True))
+    assert tasks.load_graph("cora_like", replace(QUICK, features=8)).x.shape == (2708, 8)
+    few = replace(QUICK, scale=0.0018)
+    assert tasks.load_graph("dd_like", few).x.shape == (603, 128)
+    assert tasks.load_graph("dd_like", replace(few, features=8)).x.shape == (603, 8)
+
+
 def test_files_that_are_missing_are_told_without_their_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -418,6 +432,8 @@ def test_plot(tmp_path: Path) -> None:
         (["--sparsity", "nan"], "--sparsity", "below 1"),
         (["--scale", "2"], "--scale", "at most 1"),
         (["--dataset", "cora", "--scale", "0.5"], "--scale", "generated graphs"),
+        (["--dataset", "cora", "--features", "8"], "--features", "cora_like"),
+        (["--features", "0"], "--features", "from 1"),
         (["--calls", "0"], "--calls", "from 1"),
         (["--seconds", "0"], "--seconds", "above 0"),
         (["--timeout", "-1"], "--timeout", "above 0"),

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.bench.latency.settings import BACKENDS, CACHES, GRAPH_MODELS, MODELS, MODES, LatencySettings
+from gnnsparse.bench.latency.settings import (
+    BACKENDS,
+    CACHES,
+    CORA_LIKE,
+    GRAPH_MODELS,
+    MODELS,
+    MODES,
+    LatencySettings,
+)
 from gnnsparse.bench.options import at_least_one, device_option, file_option, plot_option
 from gnnsparse.data import DATASETS, GENERATED_GRAPHS
 from gnnsparse.environment import DEVICES
@@ -74,7 +82,7 @@ def _number(text: str, accepted: str, fits: Callable[[float], bool]) -> float:
 def add_latency_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `gnnsparse bench latency`."""
     parser.description = LATENCY_DESCRIPTION
-    datasets = ("cora_like", *dict.fromkeys((*DATASETS, *GENERATED_GRAPHS)))
+    datasets = (CORA_LIKE, *dict.fromkeys((*DATASETS, *GENERATED_GRAPHS)))
 
     def several(name: str, choices: tuple[str, ...], default: tuple[str, ...] | None, text: str) -> None:
         parser.add_argument(
@@ -87,7 +95,7 @@ def add_latency_arguments(parser: argparse.ArgumentParser) -> None:
 
     several("--model", MODELS, ("gcn",), f"{', '.join(MODELS)}; default: gcn")
     several(
-        "--dataset", datasets, ("cora_like",),
+        "--dataset", datasets, (CORA_LIKE,),
         "cora_like (default), a random graph of Cora's size, or a data set of train.py: cora, pubmed, "
         "reddit_like, arxiv_like, ...; the transformer has none",
     )  # fmt: skip
@@ -126,6 +134,7 @@ def add_latency_arguments(parser: argparse.ArgumentParser) -> None:
         "a folder with the files of the data set, or with one for each data set",
     )
     number("--scale", _scale, 1.0, "S", "size of generated data sets, at most 1 (default)")
+    number("--features", at_least_one, None, "N", "features of a node of cora_like and of generated graphs")
     number("--calls", at_least_one, 200, "N", "calls of each row; default: 200, fewer of slow ones")
     number("--seconds", _seconds, 5.0, "S", "time that the calls of a row may take; default: 5")
     number("--timeout", _seconds, 300.0, "S", "time that a compiled peer may take in all; default: 300")
@@ -152,11 +161,27 @@ def latency_settings(options: argparse.Namespace, fail: Callable[[str], object])
     models = _flat(options.model)
     tokens = options.seq_len or (8192 if cuda else _CPU_TOKENS)
     settings = LatencySettings(
-        models, _flat(options.dataset), _flat(options.precision), backends, options.device, modes,
-        _flat(options.cache, CACHES), options.layers, options.hidden, options.heads, _flat(options.batch),
-        tokens, options.sparsity, options.vector, options.root, options.scale, options.calls, options.seconds,
-        options.timeout,
-    )  # fmt: skip
+        models=models,
+        datasets=_flat(options.dataset),
+        precisions=_flat(options.precision),
+        backends=backends,
+        device=options.device,
+        modes=modes,
+        caches=_flat(options.cache, CACHES),
+        layers=options.layers,
+        hidden=options.hidden,
+        heads=options.heads,
+        batches=_flat(options.batch),
+        seq_len=tokens,
+        sparsity=options.sparsity,
+        vector=options.vector,
+        root=options.root,
+        scale=options.scale,
+        features=options.features,
+        calls=options.calls,
+        seconds=options.seconds,
+        timeout=options.timeout,
+    )
     _check_widths(settings, fail)
     return settings
 
@@ -171,6 +196,11 @@ def _check_widths(settings: LatencySettings, fail: Callable[[str], object]) -> N
         fail(
             f"argument --seq-len: got {settings.seq_len}; accepted: a multiple of --vector {settings.vector}"
         )
-    needs_graph = set(settings.models) & set(GRAPH_MODELS)
-    if needs_graph and settings.scale != 1 and not set(settings.datasets) & set(GENERATED_GRAPHS):
+    made = set(settings.datasets) & set(GENERATED_GRAPHS)
+    on_graphs = bool(set(settings.models) & set(GRAPH_MODELS))
+    if on_graphs and settings.scale != 1 and not made:
         fail(f"argument --scale: goes with generated graphs: {', '.join(GENERATED_GRAPHS)}")
+    if on_graphs and settings.features and not made and CORA_LIKE not in settings.datasets:
+        fail(
+            f"argument --features: goes with {CORA_LIKE} and generated graphs; published data sets have theirs"
+        )

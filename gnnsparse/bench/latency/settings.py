@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BACKENDS", "CACHES", "GRAPH_MODELS", "MODELS", "MODES", "LatencySettings"]
+__all__ = ["BACKENDS", "CACHES", "CORA_LIKE", "GRAPH_MODELS", "MODELS", "MODES", "LatencySettings"]
 
 GRAPH_MODELS = ("gcn", "agnn", "gat")
 #: The models that are measured.
@@ -15,6 +15,8 @@ BACKENDS = ("gnnsparse", "pyg", "pyg-csr", "pyg-compile", "dense")
 #: Whether each call is launched from Python, or replayed from a CUDA graph.
 MODES = ("eager", "captured")
 CACHES = ("warm", "cold")
+#: A random graph of Cora's size with random features, which needs no files.
+CORA_LIKE = "cora_like"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class LatencySettings:
         vector: rows of a vector of the pattern.
         root: a folder with the files of data sets, or with a folder for each; None: they are downloaded.
         scale: size of generated data sets, as a share of the full one.
+        features: features of a node of cora_like and of generated graphs; None: those of the graph that each
+            stands for.
         calls: number of timed calls.
         seconds: time that the calls of a row may take; slow ones are called fewer times.
         timeout: seconds that a compiled peer, which runs in a process of its own, may take altogether.
@@ -57,6 +61,7 @@ class LatencySettings:
     vector: int = 8
     root: Path | None = None
     scale: float = 1.0
+    features: int | None = None
     calls: int = 200
     seconds: float = 5.0
     timeout: float = 300.0

@@ -9,17 +9,16 @@ import torch
 
 from gnnsparse import masks
 from gnnsparse.bench.latency.models import make_encoder, make_stack
-from gnnsparse.bench.latency.settings import LatencySettings
+from gnnsparse.bench.latency.settings import CORA_LIKE, LatencySettings
 from gnnsparse.csr import Csr
 from gnnsparse.data import GENERATED_GRAPHS, graph_like, load_dataset
 from gnnsparse.data.synthetic import sizes_of
 from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
 
-__all__ = ["CORA_LIKE", "GraphInput", "Task", "graph_task", "load_graph", "sequence_task", "tiny_task"]
+__all__ = ["GraphInput", "Task", "graph_task", "load_graph", "sequence_task", "tiny_task"]
 
-#: A random graph of Cora's size with random features, which needs no files.
-CORA_LIKE = "cora_like"
+#: Nodes, edges in both directions, features and classes of Cora.
 _CORA_NODES, _CORA_EDGES, _CORA_FEATURES, _CORA_CLASSES = 2708, 10556, 1433, 7
 #: Nodes, edges, and tokens of the task by which libraries are initialised before anything is measured.
 _TINY_NODES, _TINY_EDGES, _TINY_TOKENS = 64, 256, 64
@@ -102,15 +101,14 @@ def load_graph(name: str, settings: LatencySettings) -> GraphInput:
         ValueError, OSError, ImportError, MemoryError: see gnnsparse.data.load_dataset.
     """
     if name == CORA_LIKE:
-        return _random_graph(name, _CORA_NODES, _CORA_EDGES, _CORA_FEATURES, _CORA_CLASSES).to(
-            settings.device
-        )
+        features = settings.features or _CORA_FEATURES
+        return _random_graph(name, _CORA_NODES, _CORA_EDGES, features, _CORA_CLASSES).to(settings.device)
     if name in GENERATED_GRAPHS:
         # Not by load_dataset, which plants labels that can be learned: a GPU makes the graph in a second.
         csr = graph_like(name, settings.scale, device=settings.device).csr
         features, classes = sizes_of(name)
         generator = torch.Generator(settings.device).manual_seed(0)
-        sizes = (csr.rows, features)
+        sizes = (csr.rows, settings.features or features)
         x = torch.randn(sizes, generator=generator, dtype=torch.float32, device=settings.device)
         return GraphInput(name, csr, x, classes)
     root = None if settings.root is None else _folder_of(name, settings.root)
