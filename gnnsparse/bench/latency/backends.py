@@ -54,6 +54,11 @@ class Backend:
     dense: bool = False
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
+    @property
+    def ours(self) -> bool:
+        """Whether it is this package."""
+        return self.name == "gnnsparse"
+
 
 def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
     """Returns functions that make a backend for a task: one for each of its variants.

@@ -201,6 +201,4 @@ def _check_widths(settings: LatencySettings, fail: Callable[[str], object]) -> N
     if on_graphs and settings.scale != 1 and not made:
         fail(f"argument --scale: goes with generated graphs: {', '.join(GENERATED_GRAPHS)}")
     if on_graphs and settings.features and not made and CORA_LIKE not in settings.datasets:
-        fail(
-            f"argument --features: goes with {CORA_LIKE} and generated graphs; published data sets have theirs"
-        )
+        fail(f"argument --features: goes with {CORA_LIKE} and generated graphs; published ones have theirs")

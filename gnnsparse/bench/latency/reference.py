@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.bench.check import Verdict
+from gnnsparse.bench.check import PEER_FACTOR, Verdict
 from gnnsparse.bench.latency.models import GraphStack
 from gnnsparse.bench.latency.tasks import Task
 from gnnsparse.csr import Csr
@@ -24,8 +24,9 @@ from gnnsparse.testing import measure_errors
 
 __all__ = ["FACTOR", "Answers", "answers_of", "judge"]
 
-#: The error that a result may have, in units of a plain run's. More than for one kernel, because the backends
-#: multiply in different orders, (A x) W or A (x W), and round between the products.
+#: The error that a result of ours may have, in units of a plain run's. More than for one kernel, because the
+#: backends multiply in different orders, (A x) W or A (x W), and round between the products. Peers get
+#: PEER_FACTOR, as single kernels of theirs do.
 FACTOR = 4.0
 #: The relative error that is allowed in any case: compilers have their own exp in fp32. A product in
 #: tf32 that passes for fp32 has 50 times that error.
@@ -111,19 +112,20 @@ def _rounded(task: Task) -> Task:
     return Task(task.model, task.dataset, task.precision, task.csr, task.x, module, task.heads, task.checked)
 
 
-def judge(result: torch.Tensor, task: Task, answers: Answers) -> Verdict:
+def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True) -> Verdict:
     """Compares a backend's result with the right one.
 
     Args:
         result: what the backend computed.
         task: the task.
         answers: of that task.
+        ours: whether it is a result of this package.
     """
     shown = task.shown(result)
     if shown.shape != answers.exact.shape:
         problem = f"has shape {tuple(shown.shape)}, not {tuple(answers.exact.shape)}"
         return Verdict(False, None, 0.0, problem)
-    errors = measure_errors(shown, answers.plain, answers.exact, FACTOR, _FLOOR)
+    errors = measure_errors(shown, answers.plain, answers.exact, FACTOR if ours else PEER_FACTOR, _FLOOR)
     error, allowed = errors.actual[0], errors.allowed[0]
     if not all(map(math.isfinite, errors.allowed)):
         return Verdict(False, None, 0.0, f"a plain run in {task.precision.value} overflows")
