@@ -69,13 +69,11 @@ def load_library() -> ctypes.CDLL:
 
 
 def _find_library() -> ctypes.CDLL:
-    tried = [
-        *_NAMES,
-        *(str(file) for folder in _folders() for file in sorted(folder.glob("libcusparse.so*"))),
-    ]
-    for name in tried:
+    loaded = [(name, os.RTLD_NOLOAD) for name in _NAMES]  # torch's own, if it has one
+    files = (str(file) for folder in _folders() for file in sorted(folder.glob("libcusparse.so*")))
+    for name, mode in [*loaded, *((name, ctypes.DEFAULT_MODE) for name in (*_NAMES, *files))]:
         try:
-            return ctypes.CDLL(name)  # by its name alone: the one that is loaded already
+            return ctypes.CDLL(name, mode=mode)
         except OSError:
             continue
     raise UnavailableError("found no libcusparse, neither in torch's CUDA packages nor in a CUDA toolkit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import time
 import types
 from collections.abc import Callable
@@ -120,14 +121,21 @@ def test_what_a_precision_lacks_is_measured_in_fp32(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_cusparse_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
+    tried: list[tuple[str, int]] = []
+
+    def missing(name: str, mode: int) -> Any:
+        tried.append((name, mode))
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     cusparse.load_library.cache_clear()
     with pytest.raises(UnavailableError, match="found no libcusparse"):
         cusparse.load_library()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    # The library that torch has loaded comes first.
+    first = [mode for name, mode in tried[: len(cusparse._NAMES)]]
+    assert first == [os.RTLD_NOLOAD] * len(cusparse._NAMES)
+    assert os.RTLD_NOLOAD not in [mode for _, mode in tried[len(first) :]]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, mode: object())
     with pytest.raises(UnavailableError, match="no cusparseSpMM_preprocess"):
         cusparse.load_library()
     cusparse.load_library.cache_clear()
