@@ -264,7 +264,8 @@ def test_a_planted_wrong_kernel_is_caught(
 ) -> None:
     spmm, out = gcn_conv.spmm, tmp_path / "latency.json"
     monkeypatch.setattr(gcn_conv, "spmm", lambda *a: 1.01 * spmm(*a))
-    options = ["--backend", "gnnsparse,dense", "--cache", "warm", "--out", str(out)]
+    monkeypatch.setattr(tasks, "_CORA_NODES", 200)
+    options = ["--features", "16", "--backend", "gnnsparse,dense", "--cache", "warm", "--out", str(out)]
     assert main([*SMALL, *options]) == 1
     assert "WRONG, and not compared: gcn, cora_like, fp32, eager, warm, gnnsparse" in capsys.readouterr().out
     result = json.loads(out.read_text())
@@ -280,8 +281,8 @@ def test_a_planted_slow_kernel_is_seen(
 ) -> None:
     spmm = gcn_conv.spmm
     monkeypatch.setattr(gcn_conv, "spmm", lambda *a: (time.sleep(0.05), spmm(*a))[1])
-    monkeypatch.setattr(tasks, "_CORA_NODES", 100)
-    assert main([*SMALL, "--backend", "gnnsparse", "dense", "--cache", "warm"]) == 0
+    monkeypatch.setattr(tasks, "_CORA_NODES", 200)
+    assert main([*SMALL, "--features", "16", "--backend", "gnnsparse", "dense", "--cache", "warm"]) == 0
     printed = capsys.readouterr().out
     lost = printed[printed.index("Where we lose:") :]
     assert "gcn, cora_like, fp32, eager, warm" in lost
