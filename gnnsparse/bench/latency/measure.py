@@ -57,9 +57,9 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
 
 
 def release() -> None:
-    """Frees what is not used any more, so that a peak of memory belongs to what is measured."""
-    gc.collect()
+    """Frees a GPU's memory that is not used any more, so that a peak belongs to what is measured."""
     if torch.cuda.is_initialized():
+        gc.collect()
         torch.cuda.empty_cache()
 
 
