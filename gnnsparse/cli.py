@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gnnsparse.bench.accuracy.command import run_accuracy
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
+from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 
 __all__ = ["main"]
@@ -37,6 +37,9 @@ def _parser() -> argparse.ArgumentParser:
     kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
     add_arguments(kernels)
     kernels.set_defaults(fail=kernels.error)
+    latency = subjects.add_parser("latency", help="models beside their peers, from a call to its result")
+    add_latency_arguments(latency)
+    latency.set_defaults(fail=latency.error)
     fit = subjects.add_parser("fit", help="a record of this GPU, which plans are chosen by")
     add_fit_arguments(fit)
     fit.set_defaults(fail=fit.error)
@@ -103,11 +106,26 @@ def _bench(options: argparse.Namespace) -> int:
     if options.subject == "fit":
         return _fit(options)
     if options.subject == "accuracy":
-        return run_accuracy(accuracy_settings(options), options.out, options.plot)
+        return _accuracy(options)
+    if options.subject == "latency":
+        return _latency(options)
     settings = settings_of(options, options.fail)
     from gnnsparse.bench.command import run_kernels
 
     return run_kernels(settings, options.out, options.plot)
+
+
+def _accuracy(options: argparse.Namespace) -> int:
+    from gnnsparse.bench.accuracy.command import run_accuracy
+
+    return run_accuracy(accuracy_settings(options), options.out, options.plot)
+
+
+def _latency(options: argparse.Namespace) -> int:
+    settings = latency_settings(options, options.fail)
+    from gnnsparse.bench.latency.command import run_latency
+
+    return run_latency(settings, options.out, options.plot)
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -127,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
     `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
+    `gnnsparse bench latency [options]`: exits with 1 if a result of ours is wrong, or a data set is missing.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
     `gnnsparse bench accuracy [options]`: exits with 1 if a result is less exact than its precision promises.
     Options that are not accepted exit with 2.

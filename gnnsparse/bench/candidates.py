@@ -15,11 +15,32 @@ from gnnsparse.plan import KERNELS as OPERATIONS
 from gnnsparse.plan import PanelPlan, Plan, Problem, WindowPlan, choose_plan, forced_plan
 from gnnsparse.tiles import PANEL_K_TILE
 
-__all__ = ["KERNELS", "Candidate", "UnavailableError", "our_kernel", "same_run", "swept"]
+__all__ = [
+    "KERNELS", "Candidate", "UnavailableError", "UnsupportedError", "Variant", "our_kernel", "same_run",
+    "swept",
+]  # fmt: skip
 
 
 class UnavailableError(Exception):
     """A candidate can't run a workload; the message says why, in one line."""
+
+
+class UnsupportedError(UnavailableError):
+    """A candidate can't run a workload in this precision; in fp32 it may."""
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One of the ways in which a candidate can compute a workload, such as one algorithm of a library.
+
+    Attributes:
+        name: name of the way.
+        make: prepares it, and returns the function to time and the milliseconds that the preparation took.
+            Raises UnavailableError if it can't run.
+    """
+
+    name: str
+    make: Callable[[], tuple[Callable[[], torch.Tensor], float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +56,9 @@ class Candidate:
         in_caller_order: converts what `call` returns to rows or nonzeros in the caller's order.
         columns: int32 [gathered], the indices of the rows that are read, in about the order of reading; None:
             unknown.
+        variant: name of the way in which it computes the workload, if it has several; else "".
+        preprocess_ms: milliseconds that the preparation of the matrix took, before the first call; None:
+            unknown.
     """
 
     name: str
@@ -44,6 +68,8 @@ class Candidate:
     plan: Plan | None = None
     in_caller_order: Callable[[torch.Tensor], torch.Tensor] = lambda result: result
     columns: torch.Tensor | None = None
+    variant: str = ""
+    preprocess_ms: float | None = None
 
 
 #: For each name a function that returns the plan which forces the kernel, or None if it can't run a problem.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -12,23 +13,34 @@ from typing import Any
 import torch
 
 import gnnsparse
-from gnnsparse.bench.candidates import KERNELS, Candidate, UnavailableError, our_kernel, same_run
-from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, poisoned_call
+from gnnsparse.bench.candidates import (
+    KERNELS,
+    Candidate,
+    UnavailableError,
+    UnsupportedError,
+    our_kernel,
+    same_run,
+)
+from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, Verdict, poisoned_call
 from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, peer_candidate, peer_precision
+from gnnsparse.bench.noise import NoiseMeter, spread_of
+from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
 from gnnsparse.bench.workload import Subject, Workload, make_subject
 from gnnsparse.environment import device_name
 from gnnsparse.graph import SparseGraph
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
+from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
-from gnnsparse.timing import cache_flusher, measure
+from gnnsparse.timing import Timing, cache_flusher, measure
 
 __all__ = ["Bench", "Settings", "Skipped"]
 
 #: Seconds that the repeats of a candidate may take; calls of a second or more are repeated 3 times.
 _SECONDS = 3.0
+#: Timed calls of each variant of a candidate, by which the fastest one is found that is then measured.
+_TRIALS = 5
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,7 @@ class Bench:
         tell: called with a line of text when a matrix begins.
         rows: the measurements, as they are written to the JSON file (docs/benchmarks.md lists the keys).
         skipped: what was not measured.
+        noise: what is known of the noise; it is read when the run begins and after each matrix.
     """
 
     settings: Settings
@@ -104,6 +117,8 @@ class Bench:
         self._rates = rates_of(device_name(self.settings.device))
         cold = self.settings.cache == "cold"
         self._before = cache_flusher(self.settings.device) if cold else lambda: None
+        self.noise = NoiseMeter(self.settings.device)
+        self.noise.read()
 
     def run(self) -> None:
         """Measures all matrices."""
@@ -126,6 +141,7 @@ class Bench:
                 self._run_subject(spec.name, graph, op, kind)
         del graph
         _release()
+        self.noise.read()
 
     def _run_subject(self, name: str, graph: SparseGraph, op: str, kind: str) -> None:
         try:
@@ -138,7 +154,7 @@ class Bench:
         measured: set[tuple[str, Precision, int]] = set()
         for precision in map(Precision, self.settings.precisions):
             try:
-                a = _prepare(subject, precision, self.settings.reorder)
+                a, prepare_ms = _prepare(subject, precision, self.settings.reorder)
             except (ValueError, RuntimeError, MemoryError) as error:
                 limit = isinstance(error, ValueError)  # for example, "rcm" needs a square matrix
                 case = Skipped(name, _line(error), op, kind, precision.value, ours=True, failed=not limit)
@@ -147,7 +163,7 @@ class Bench:
             for width in self.settings.widths:
                 work = Workload(subject, op, precision, width)
                 self._run_peers(work, sample, measured)
-                self._run_kernels(a, work, sample)
+                self._run_kernels(a, prepare_ms, work, sample)
             del a
             _release()
 
@@ -156,19 +172,25 @@ class Bench:
         for name in self.settings.peers:
             if work.op not in PEERS[name].ops:
                 continue
-            precision = peer_precision(name, work.precision)
-            key = (name, precision, work.width)
-            if key in measured:  # peers run fp32 for tf32 as well as for fp32
-                continue
-            measured.add(key)
-            if precision not in references:
-                theirs = work if precision is work.precision else replace(work, precision=precision)
-                references[precision] = Reference(theirs, sample)
-            reference = references[precision]
-            self._add(name, reference, False, partial(peer_candidate, name, reference.work))
-            _release()
+            # What a library does not have in this precision is measured in fp32.
+            for precision in dict.fromkeys((peer_precision(name, work.precision), Precision.FP32)):
+                key = (name, precision, work.width)
+                if key in measured:  # peers run fp32 for tf32 as well as for fp32
+                    break
+                measured.add(key)
+                if precision not in references:
+                    theirs = work if precision is work.precision else replace(work, precision=precision)
+                    references[precision] = Reference(theirs, sample)
+                reference = references[precision]
+                try:
+                    self._add(name, reference, False, partial(self._fastest, name, reference))
+                except UnsupportedError:
+                    continue
+                finally:
+                    _release()
+                break
 
-    def _run_kernels(self, a: SparseOperand, work: Workload, sample: Sample) -> None:
+    def _run_kernels(self, a: SparseOperand, prepare_ms: float, work: Workload, sample: Sample) -> None:
         reference, done = Reference(work, sample), dict[str, dict[str, Any]]()
         problem = a.kernels.problem(Product(work.op, work.width))
         plans = {name: KERNELS[name](problem) for name in self.settings.kernels}
@@ -177,14 +199,49 @@ class Bench:
             if same:
                 self.rows.append({**done[same[0]], "kernel": name, "plan": str(plan), "same_as": same[0]})
                 continue
-            row = self._add(name, reference, True, partial(our_kernel, name, plan, a, work))
+            make = partial(self._ours, name, plan, a, prepare_ms, reference)
+            row = self._add(name, reference, True, make)
             if row is not None:
                 done[name] = row
 
+    def _ours(
+        self, name: str, plan: Plan | None, a: SparseOperand, prepare_ms: float, reference: Reference
+    ) -> dict[str, Any]:
+        """Measures a kernel of this package; raises UnavailableError without a plan for it."""
+        who = replace(our_kernel(name, plan, a, reference.work), preprocess_ms=prepare_ms)
+        return self._measure(who, reference, _check(who, reference))
+
+    def _fastest(self, name: str, reference: Reference) -> dict[str, Any]:
+        """Measures the fastest variant of a peer that is right; raises UnavailableError if none can run."""
+        tried: list[dict[str, Any]] = []
+        best: tuple[float, Candidate, Verdict] | None = None
+        makes = peer_candidates(name, reference.work)
+        for number, make in enumerate(makes):
+            try:
+                who = make()
+            except UnavailableError:
+                if number == len(makes) - 1 and best is None:
+                    raise
+                continue
+            verdict = _check(who, reference)
+            ms = self._time(who, _TRIALS).median if len(makes) > 1 else 0.0
+            tried.append(
+                {"name": who.variant, "ms": ms, "ok": verdict.ok, "preprocess_ms": who.preprocess_ms}
+            )
+            if best is None or (not verdict.ok, ms) < (not best[2].ok, best[0]):
+                best = ms, who, verdict
+        assert best is not None
+        row = self._measure(best[1], reference, best[2])
+        return {**row, "variants": tried if len(makes) > 1 else []}
+
     def _add(
-        self, name: str, reference: Reference, ours: bool, make: Callable[[], Candidate]
+        self, name: str, reference: Reference, ours: bool, measured: Callable[[], dict[str, Any]]
     ) -> dict[str, Any] | None:
-        """Measures a candidate; adds its row and returns it, or adds why it was skipped and returns None."""
+        """Adds the row that `measured` returns and returns it, or adds why it was skipped and returns None.
+
+        Raises:
+            UnsupportedError: the candidate does not have the precision, which is told as well.
+        """
         work = reference.work
         subject = work.subject
         skipped = Skipped(
@@ -194,9 +251,11 @@ class Bench:
             # torch warns that its CSR support is in beta, and other libraries warn when they are imported.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                row = self._measure(make(), reference)
+                row = measured()
         except UnavailableError as error:
             self.skipped.append(replace(skipped, reason=_line(error)))
+            if isinstance(error, UnsupportedError):
+                raise
             return None
         # Other libraries raise errors of any type; the run goes on, and the report lists them.
         except Exception as error:
@@ -206,17 +265,22 @@ class Bench:
         self.rows.append(row)
         return row
 
-    def _measure(self, who: Candidate, reference: Reference) -> dict[str, Any]:
-        work = reference.work
-        result = who.in_caller_order(poisoned_call(who.call, work, fill_all=who.ours))
-        verdict = reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
-        del result
-        repeats, graph = self.settings.repeats, self.settings.timing == "graph"
-        time = measure(
-            who.call, work.device, repeats=repeats, before=self._before, seconds=_SECONDS, graph=graph
+    def _time(self, who: Candidate, repeats: int) -> Timing:
+        graph = self.settings.timing == "graph"
+        return measure(
+            who.call,
+            self.settings.device,
+            repeats=repeats,
+            before=self._before,
+            seconds=_SECONDS,
+            graph=graph,
         )
+
+    def _measure(self, who: Candidate, reference: Reference, verdict: Verdict) -> dict[str, Any]:
+        work, repeats = reference.work, self.settings.repeats
+        timing = self._time(who, repeats)
         model = None if self._rates is None else floor_model(work, who.gathered, self._rates)
-        measured = floor_measured(work, who, repeats, time.method == "graph")
+        measured = floor_measured(work, who, repeats, timing.method == "graph")
         floor = model if measured is None else measured
         subject = work.subject
         return {
@@ -224,20 +288,34 @@ class Bench:
             "nnz": subject.graph.nnz, "product_nnz": subject.csr.nnz,
             "op": work.op, "values": subject.kind, "precision": work.precision.value, "width": work.width,
             "kernel": who.name, "ours": who.ours, "plan": None if who.plan is None else str(who.plan),
-            "same_as": None, "repeats": time.repeats, "timing": time.method, "timing_problem": time.problem,
-            "ms": time.median, "fastest_ms": time.fastest, "slowest_ms": time.slowest,
-            "lower_quartile_ms": time.lower_quartile, "upper_quartile_ms": time.upper_quartile,
-            "gflops": 2 * subject.csr.nnz * work.width / time.median / 1e6,
-            "gathered_gbs": who.gathered * work.row_bytes / time.median / 1e6,
+            "variant": who.variant, "variants": [], "preprocess_ms": who.preprocess_ms,
+            "same_as": None, "repeats": timing.repeats,
+            "timing": timing.method, "timing_problem": timing.problem,
+            "ms": timing.median, "fastest_ms": timing.fastest, "slowest_ms": timing.slowest,
+            "lower_quartile_ms": timing.lower_quartile, "upper_quartile_ms": timing.upper_quartile,
+            "spread": spread_of(timing.lower_quartile, timing.median, timing.upper_quartile),
+            "gflops": 2 * subject.csr.nnz * work.width / timing.median / 1e6,
+            "gathered_gbs": who.gathered * work.row_bytes / timing.median / 1e6,
             "floor_model_ms": model, "floor_measured_ms": measured,
-            "of_floor": None if floor is None else floor / time.median,
+            "of_floor": None if floor is None else floor / timing.median,
             **asdict(verdict),
         }  # fmt: skip
 
 
-def _prepare(subject: Subject, precision: Precision, reorder: str) -> SparseOperand:
+def _check(who: Candidate, reference: Reference) -> Verdict:
+    result = who.in_caller_order(poisoned_call(who.call, reference.work, fill_all=who.ours))
+    return reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
+
+
+def _prepare(subject: Subject, precision: Precision, reorder: str) -> tuple[SparseOperand, float]:
+    """Returns the prepared matrix, and the milliseconds that its preparation took."""
+    wait = torch.cuda.synchronize if subject.csr.device.type == "cuda" else lambda: None
     values = "gcn" if subject.kind == "gcn" else None
-    return gnnsparse.prepare(subject.graph, values=values, precision=precision, reorder=reorder, cache=False)
+    wait()
+    begin = time.perf_counter()
+    a = gnnsparse.prepare(subject.graph, values=values, precision=precision, reorder=reorder, cache=False)
+    wait()
+    return a, 1e3 * (time.perf_counter() - begin)
 
 
 def _line(error: BaseException) -> str:

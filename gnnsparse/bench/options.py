@@ -22,16 +22,9 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
 __all__ = [
-    "DESCRIPTION",
-    "FIT_DESCRIPTION",
-    "add_arguments",
-    "add_fit_arguments",
-    "check_fit",
-    "device_option",
-    "file_option",
-    "plot_option",
-    "settings_of",
-]
+    "DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "at_least_one", "check_fit",
+    "device_option", "file_option", "plot_option", "settings_of",
+]  # fmt: skip
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
@@ -53,7 +46,17 @@ def _matrix(text: str) -> list[MatrixSpec]:
         raise argparse.ArgumentTypeError(message.removeprefix("matrix: ")) from None
 
 
-def _at_least_one(text: str) -> int:
+#: Widths that users have, which are no powers of two: classes of reddit and of products, features of products
+#: and of reddit.
+USERS_WIDTHS = (41, 47, 100, 602)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    return USERS_WIDTHS if text == "users" else (at_least_one(text),)
+
+
+def at_least_one(text: str) -> int:
+    """Parses an integer from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
     return int(text)
@@ -111,10 +114,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = Precision.names()
     several("--precision", names, ("fp16", "fp32"), f"{', '.join(names)}; default: fp16 fp32")
     parser.add_argument(
-        "--width", nargs="+", type=_at_least_one, default=(64, 128, 256), metavar="N",
-        help="columns of X, or features of Q and K; default: 64 128 256",
+        "--width", nargs="+", type=_widths, default=((64,), (128,), (256,)), metavar="N",
+        help="columns of X, or features of Q and K; 'users' stands for 41 47 100 602, the classes and "
+        "features of two published graphs; default: 64 128 256",
     )  # fmt: skip
-    several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
+    several(
+        "--values", VALUES, ("gcn", "random"),
+        f"weights of spmm: {', '.join(VALUES)}; default: gcn random, which are of rank 1 and stored",
+    )  # fmt: skip
     parser.add_argument(
         "--device",
         type=device_option,
@@ -131,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"all (default: those for the device), none, or {', '.join(PEERS)}",
     )  # fmt: skip
     parser.add_argument(
-        "--repeats", type=_at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
+        "--repeats", type=at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
     )
     parser.add_argument(
         "--cache", choices=("warm", "cold"), default="warm",
@@ -220,7 +227,7 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         device=options.device,
         ops=ops,
         precisions=tuple(dict.fromkeys(options.precision)),
-        widths=tuple(dict.fromkeys(options.width)),
+        widths=tuple(dict.fromkeys(width for group in options.width for width in group)),
         values=tuple(dict.fromkeys(options.values)),
         kernels=tuple(dict.fromkeys(options.kernels)),
         peers=_peers(options.peers, ops, options.device, fail),

@@ -6,16 +6,20 @@ Libraries other than torch are imported when a peer is bound.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from gnnsparse.bench.candidates import Candidate, UnavailableError
+from gnnsparse.bench.candidates import Candidate, UnavailableError, Variant
+from gnnsparse.bench.cusparse import sddmm_variants, spmm_variants
 from gnnsparse.bench.workload import Workload
 from gnnsparse.precision import Precision
 
-__all__ = ["BASELINES", "PEERS", "Peer", "peer_candidate", "peer_precision"]
+__all__ = [
+    "BASELINES", "PEERS", "Peer", "check_memory_of", "free_bytes", "peer_candidates", "peer_precision",
+]  # fmt: skip
 
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may need; less than 1, because allocators round up.
@@ -29,13 +33,14 @@ class Peer:
     Attributes:
         ops: the operations that it computes.
         devices: types of devices that it runs on.
-        bind: returns the call to time for a workload; raises UnavailableError or ImportError.
+        bind: returns the call to time for a workload, or the variants of which the fastest right one is the
+            peer; raises UnavailableError or ImportError.
         precisions: precisions whose dtypes it accepts; in place of others it is measured in fp32.
     """
 
     ops: tuple[str, ...]
     devices: tuple[str, ...]
-    bind: Callable[[Workload], Callable[[], torch.Tensor]]
+    bind: Callable[[Workload], Callable[[], torch.Tensor] | Iterable[Variant]]
     precisions: tuple[str, ...] = ("fp32", *_HALF)
 
 
@@ -71,14 +76,30 @@ def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
 
 def _check_memory(work: Workload, copies: int) -> None:
     """Raises UnavailableError if `copies` rows for each nonzero would need more memory than is free."""
-    nnz = work.subject.csr.nnz
-    needed = nnz * (copies * work.row_bytes + 16) + 2 * work.subject.csr.rows * work.row_bytes
-    free = _free_bytes(work.device)
+    csr = work.subject.csr
+    check_memory_of(csr.nnz, copies * work.row_bytes, csr.rows, work.device, 2 * work.row_bytes)
+
+
+def check_memory_of(
+    nnz: int, edge_bytes: int, rows: int, device: torch.device, row_bytes: int | None = None
+) -> None:
+    """Raises UnavailableError if something for each nonzero would need more memory than is free.
+
+    Args:
+        nnz: number of nonzeros.
+        edge_bytes: bytes for each of them, besides 16 of indices.
+        rows: number of rows.
+        device: where the memory is.
+        row_bytes: bytes for each row; None: twice those for each nonzero.
+    """
+    needed = nnz * (edge_bytes + 16) + rows * (2 * edge_bytes if row_bytes is None else row_bytes)
+    free = free_bytes(device)
     if needed > _MEMORY_SHARE * free:
         raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
+    """Returns the bytes that can still be allocated on a device, torch's cached memory included."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -132,8 +153,13 @@ def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
     return lambda: dgl.ops.u_mul_e_sum(block, x, edges)
 
 
+def _cusparse_best(work: Workload) -> Iterable[Variant]:
+    return list(spmm_variants(work) if work.op == "spmm" else sddmm_variants(work))
+
+
 #: The peers by name.
 PEERS = {
+    "cusparse-best": Peer(("spmm", "sddmm"), ("cuda",), _cusparse_best),
     "cusparse": Peer(("spmm",), ("cuda",), _torch_csr),
     "sparse_mm": Peer(("spmm",), ("cpu",), _sparse_mm, ("fp32",)),
     "sparse_mm_reduce": Peer(("spmm",), ("cpu",), _sparse_mm_reduce),
@@ -143,12 +169,13 @@ PEERS = {
     "gather_dot": Peer(("sddmm",), ("cpu", "cuda"), _gather_dot),
 }
 
-#: The peer whose time ratios are relative to, by (op, type of device). On a GPU both call cuSPARSE.
-BASELINES = {
-    ("spmm", "cuda"): "cusparse",
-    ("spmm", "cpu"): "sparse_mm",
-    ("sddmm", "cuda"): "sampled_addmm",
-    ("sddmm", "cpu"): "sampled_addmm",
+#: The peers whose times ratios are relative to, by (op, type of device): the first that was measured and is
+#: right. The last one is torch's own function, which on a GPU calls cuSPARSE too.
+BASELINES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("spmm", "cuda"): ("cusparse-best", "cusparse"),
+    ("spmm", "cpu"): ("sparse_mm",),
+    ("sddmm", "cuda"): ("cusparse-best", "sampled_addmm"),
+    ("sddmm", "cpu"): ("sampled_addmm",),
 }
 
 
@@ -161,8 +188,10 @@ def peer_precision(name: str, precision: Precision) -> Precision:
     return storage if storage.value in PEERS[name].precisions else Precision.FP32
 
 
-def peer_candidate(name: str, work: Workload) -> Candidate:
-    """Makes the candidate of a peer.
+def peer_candidates(name: str, work: Workload) -> list[Callable[[], Candidate]]:
+    """Returns functions that make the candidates of a peer: one for each of its variants, usually one.
+
+    The functions raise UnavailableError if that variant can't run.
 
     Args:
         name: a key of PEERS.
@@ -173,8 +202,18 @@ def peer_candidate(name: str, work: Workload) -> Candidate:
     """
     peer = PEERS[name]
     try:
-        call = peer.bind(work)
+        bound = peer.bind(work)
     except ImportError as error:
         raise UnavailableError(f"not installed: {error}") from error
     csr = work.subject.csr
-    return Candidate(name, False, call, csr.nnz, columns=csr.indices)
+
+    def make(variant: Variant) -> Candidate:
+        call, ms = variant.make()
+        return Candidate(
+            name, False, call, csr.nnz, columns=csr.indices, variant=variant.name, preprocess_ms=ms
+        )
+
+    if callable(bound):
+        call = bound
+        return [lambda: Candidate(name, False, call, csr.nnz, columns=csr.indices)]
+    return [partial(make, variant) for variant in bound]

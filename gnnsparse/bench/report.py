@@ -13,11 +13,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from gnnsparse.bench.kernels import Bench, Skipped
+from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
 from gnnsparse.bench.peers import BASELINES, peer_precision
 from gnnsparse.environment import describe_environment
 from gnnsparse.precision import Precision
 
-__all__ = ["LOSS", "add_ratios", "as_json", "geometric_mean", "lost_cases", "means_of_auto", "print_report"]
+__all__ = [
+    "LOSS",
+    "add_ratios",
+    "as_json",
+    "geometric_mean",
+    "lost_cases",
+    "means_of_auto",
+    "print_report",
+    "weight_pairs",
+]
 
 #: `auto` loses a case if its speed is below this fraction of the best one's.
 LOSS = 0.97
@@ -50,19 +60,30 @@ def _in_precision(row: Row) -> tuple[Any, ...]:
 def add_ratios(rows: list[Row], device: str) -> None:
     """Adds to each row its speed relative to the baseline's: above 1 is faster.
 
-    The keys are `baseline` (such as "cusparse fp16"), `over_baseline`, and `over_cusparse`, which is
-    `over_baseline` if the baseline calls cuSPARSE, else None. All are None if the baseline was not measured
-    or its result is wrong.
+    The keys are `baseline` (such as "cusparse-best fp16"), `baseline_variant` (the algorithm that it ran),
+    `over_baseline`, `over_cusparse`, which is `over_baseline` if the baseline calls cuSPARSE, else None, and
+    `over_torch`, the speed relative to torch's own call. The baseline is the first of BASELINES that was
+    measured and is right, in the row's precision or else in fp32. All are None if there is none.
     """
-    times = {(*_case(r), r["kernel"], r["precision"]): r["ms"] for r in rows if not r["ours"] and r["ok"]}
+    right = {(*_case(r), r["kernel"], r["precision"]): r for r in rows if not r["ours"] and r["ok"]}
     for row in rows:
-        peer = BASELINES[row["op"], device]
-        precision = peer_precision(peer, Precision(row["precision"])).value
-        base = times.get((*_case(row), peer, precision))
-        ratio = None if base is None else base / row["ms"]
-        row["baseline"] = None if base is None else f"{peer} {precision}"
+        peers = BASELINES[row["op"], device]
+        base, torchs = _baseline(row, peers, right), _baseline(row, peers[-1:], right)
+        ratio = None if base is None else base["ms"] / row["ms"]
+        row["baseline"] = None if base is None else f"{base['kernel']} {base['precision']}"
+        row["baseline_variant"] = None if base is None else base.get("variant", "")
         row["over_baseline"] = ratio
         row["over_cusparse"] = ratio if device == "cuda" else None
+        row["over_torch"] = None if torchs is None else torchs["ms"] / row["ms"]
+
+
+def _baseline(row: Row, peers: tuple[str, ...], right: dict[tuple[Any, ...], Row]) -> Row | None:
+    """Returns the right row of the first peer that has one for the case of `row`; None if none has."""
+    for peer in peers:
+        for precision in (peer_precision(peer, Precision(row["precision"])), Precision.FP32):
+            if found := right.get((*_case(row), peer, precision.value)):
+                return found
+    return None
 
 
 def means_of_auto(rows: list[Row]) -> list[Row]:
@@ -87,30 +108,51 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
 
 
 def lost_cases(rows: list[Row]) -> list[Row]:
-    """Finds cases where `auto` is slower than LOSS times the best of the baseline and the forced kernels.
+    """Finds cases where `auto` is slower than LOSS times the best of the peers and of our forced kernels.
 
-    Plans are judged by these cases. Wrong results are left out of the comparison.
+    Plans and kernels are judged by these cases. Wrong results are left out of the comparison.
 
     Returns:
-        A dict with keys "graph", "op", "values", "precision", "width", "ms", "best", "best_ms" and "speed"
-        for each case, worst first. "speed" is the speed of `auto` over the best one's.
+        A dict with keys "graph", "op", "values", "precision", "width", "ms", "best" (a name, with a peer's
+        precision and algorithm), "best_ms", "best_is_ours", "speed" and "noisy" for each case, worst first.
+        "speed" is the speed of `auto` over the best one's; "noisy" is whether the repeats of `auto` lie too
+        far apart for a small loss to mean something.
     """
-    rivals: dict[tuple[Any, ...], list[tuple[float, str]]] = defaultdict(list)
+    rivals: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row["ours"] and row["ok"] and row["kernel"] != "auto":
-            rivals[_in_precision(row)].append((row["ms"], row["kernel"]))
+        if row["ok"] and row["kernel"] != "auto":
+            rivals[_case(row)].append(row)
     lost = []
     for row in rows:
-        if row["kernel"] != "auto":
+        against = [r for r in rivals[_case(row)] if _competes(r, row)] if row["kernel"] == "auto" else []
+        best = min(against, key=lambda rival: rival["ms"], default=None)
+        if best is None or best["ms"] >= LOSS * row["ms"]:
             continue
-        against = list(rivals[_in_precision(row)])
-        if row["over_baseline"] is not None:
-            against.append((row["ms"] * row["over_baseline"], row["baseline"]))
-        if against and (best := min(against))[0] < LOSS * row["ms"]:
-            keys = ("graph", "op", "values", "precision", "width", "ms")
-            found = {key: row[key] for key in keys}
-            lost.append({**found, "best": best[1], "best_ms": best[0], "speed": best[0] / row["ms"]})
+        keys = ("graph", "op", "values", "precision", "width", "ms")
+        lost.append({
+            **{key: row[key] for key in keys}, "best": _full_name(best), "best_ms": best["ms"],
+            "best_is_ours": best["ours"], "speed": best["ms"] / row["ms"],
+            "noisy": row.get("spread", 0.0) > SPREAD_LIMIT,
+        })  # fmt: skip
     return sorted(lost, key=lambda case: case["speed"])
+
+
+def _competes(rival: Row, row: Row) -> bool:
+    """Returns whether a candidate's row is in the precision that rows like `row` are compared with."""
+    precision = Precision(row["precision"])
+    wanted = precision if rival["ours"] else peer_precision(rival["kernel"], precision)
+    return rival["precision"] == wanted.value or _is_baseline_of(rival, row)
+
+
+def _is_baseline_of(rival: Row, row: Row) -> bool:
+    return row.get("baseline") == f"{rival['kernel']} {rival['precision']}"
+
+
+def _full_name(row: Row) -> str:
+    if row["ours"]:
+        return row["kernel"]
+    variant = f" ({row['variant']})" if row.get("variant") else ""
+    return f"{row['kernel']} {row['precision']}{variant}"
 
 
 def as_json(bench: Bench) -> dict[str, Any]:
@@ -124,14 +166,15 @@ def as_json(bench: Bench) -> dict[str, Any]:
         "skipped": [asdict(skipped) for skipped in bench.skipped],
         "means": means_of_auto(bench.rows),
         "lost": lost_cases(bench.rows),
+        "noise": bench.noise.summary([row["spread"] for row in bench.rows]),
     }
 
 
-def _table(op: str, rows: list[Row], baseline: str) -> Table:
+def _table(op: str, rows: list[Row]) -> Table:
     table = Table(title=op)
     for name in ("matrix", "values", "N", "precision", "kernel"):
         table.add_column(name, overflow="fold")
-    for name in ("ms", "quartiles", "GFLOP/s", "GB/s", "of floor", f"x {baseline}", "error"):
+    for name in ("ms", "quartiles", "GFLOP/s", "floor, ms", "of floor", "x baseline", "x torch", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     # Sorted by case, since peers of one precision may be measured long before kernels of another.
     order = {case: number for number, case in enumerate(dict.fromkeys(map(_case, rows)))}
@@ -139,13 +182,58 @@ def _table(op: str, rows: list[Row], baseline: str) -> Table:
         error = "-" if r["error"] is None else f"{r['error']:.1e}"
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"],
-            r["kernel"] + (f" = {r['same_as']}" if r["same_as"] else ""),
-            f"{r['ms']:.3f}", f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}",
-            f"{r['gflops']:.0f}", f"{r['gathered_gbs']:.0f}", _number(r["of_floor"]),
-            _number(r["over_baseline"]), error if r["ok"] else f"[red]WRONG[/red] {error}",
+            _kernel_name(r), f"{r['ms']:.3f}" + ("~" if r["spread"] > SPREAD_LIMIT else ""),
+            f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}", f"{r['gflops']:.0f}", _floor(r),
+            _number(r["of_floor"]), _number(r["over_baseline"]), _number(r["over_torch"]),
+            error if r["ok"] else f"[red]WRONG[/red] {error}",
             style=None if r["ours"] else "dim",
         )  # fmt: skip
     return table
+
+
+def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Returns the right rows of `auto` with weights of rank 1 ("gcn"), each with that of stored ones."""
+    right = {_in_precision(r): r for r in rows if r["kernel"] == "auto" and r["ok"] and r["op"] == "spmm"}
+    pairs = ((r, right.get((*_case({**r, "values": "random"}), r["precision"]))) for r in right.values())
+    return [(r, stored) for r, stored in pairs if r["values"] == "gcn" and stored is not None]
+
+
+def _weights_table(pairs: list[tuple[Row, Row]]) -> Table:
+    table = Table(title="auto: weights of rank 1 beside stored ones")
+    for name in ("matrix", "N", "precision"):
+        table.add_column(name, overflow="fold")
+    for name in (
+        "rank 1, ms",
+        "of floor",
+        "x baseline",
+        "stored, ms",
+        "of floor",
+        "x baseline",
+        "stored / rank 1",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for rank1, stored in pairs:
+        cells = [
+            cell
+            for r in (rank1, stored)
+            for cell in (f"{r['ms']:.3f}", _number(r["of_floor"]), _number(r["over_baseline"]))
+        ]
+        about = escape(rank1["graph"]), str(rank1["width"]), rank1["precision"]
+        table.add_row(*about, *cells, f"{stored['ms'] / rank1['ms']:.2f}")
+    return table
+
+
+def _kernel_name(row: Row) -> str:
+    if row["same_as"]:
+        return f"{row['kernel']} = {row['same_as']}"
+    return f"{row['kernel']} ({row['variant']})" if row["variant"] else row["kernel"]
+
+
+def _floor(row: Row) -> str:
+    measured, model = row["floor_measured_ms"], row["floor_model_ms"]
+    if measured is None:
+        return "" if model is None else f"{model:.3f} (model)"
+    return f"{measured:.3f}"
 
 
 def _number(value: float | None) -> str:
@@ -153,7 +241,7 @@ def _number(value: float | None) -> str:
 
 
 def print_report(bench: Bench, console: Console) -> None:
-    """Prints the table, what is wrong or was skipped, and the means and lost cases of `auto`."""
+    """Prints the tables, what is wrong or was skipped, means of `auto`, the noise, and where we lose."""
 
     def say(text: str) -> None:
         console.print(escape(text), soft_wrap=True, highlight=False)
@@ -161,7 +249,10 @@ def print_report(bench: Bench, console: Console) -> None:
     for op in bench.settings.ops:
         rows = [row for row in bench.rows if row["op"] == op]
         if rows:
-            console.print(_table(op, rows, BASELINES[op, bench.settings.device]))
+            console.print(_table(op, rows))
+            say(f"baseline of {op}: {_baseline_names(rows)}")
+    if pairs := weight_pairs(bench.rows):
+        console.print(_weights_table(pairs))
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")
@@ -173,9 +264,26 @@ def print_report(bench: Bench, console: Console) -> None:
         if mean["matrices"] > 1:
             about = f"{mean['cases']} cases of {mean['matrices']} matrices"
             say(f"auto, {mean['op']} {mean['precision']}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
-    for case in lost_cases(bench.rows):
+    for line in noise_lines(bench.noise.summary([row["spread"] for row in bench.rows])):
+        say(line)
+    say("Where we lose:")
+    cases = lost_cases(bench.rows)
+    for case in cases:
         best = f"{case['best']} takes {case['best_ms']:.3f} ms"
-        say(f"auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x)")
+        noisy = ", but the measurement is noisy" if case["noisy"] else ""
+        say(f"  auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x){noisy}")
+    if not cases:
+        say("  nowhere among these cases")
+
+
+def _baseline_names(rows: list[Row]) -> str:
+    """Returns the baselines of some rows with the algorithms that they ran, or that there is none."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        if row["baseline"] is not None:
+            found[row["baseline"]][row["baseline_variant"]] = None
+    names = [name + (f" ({', '.join(v)})" if any(v) else "") for name, v in found.items()]
+    return "; ".join(names) or "none was measured and is right"
 
 
 def _uncaptured_lines(rows: list[Row]) -> list[str]:

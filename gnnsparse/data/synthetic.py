@@ -13,7 +13,7 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import random_split, split_generator
 from gnnsparse.errors import check_memory
 
-__all__ = ["make_dataset"]
+__all__ = ["make_dataset", "sizes_of"]
 
 #: Share of the nodes that get a random class instead of their community's, which bounds the score of a model.
 _STRAY = 0.15
@@ -38,6 +38,15 @@ _TASKS = {
     "products_like": _Task(47, 100, 196_615 / 2_449_029, 39_323 / 2_449_029),
     "arxiv_like": _Task(40, 128, 90_941 / 169_343, 29_799 / 169_343),
 }
+
+
+def sizes_of(name: str) -> tuple[int, int]:
+    """Returns the numbers of features and classes of the graph that a generated graph stands for.
+
+    Generated graphs without such a data set have 128 features and 16 classes.
+    """
+    task = _TASKS.get(name)
+    return (128, 16) if task is None else (task.features, task.classes)
 
 
 def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:

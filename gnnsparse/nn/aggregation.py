@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
+from gnnsparse.nn.quick import linear_in_vectors
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -223,7 +223,7 @@ def linear_of_neighbours(
         return linear(spmm(operand, x, values, reduce=aggregation.reduce))
     if product_first(x, linear.weight, values):
         return linear(spmm(operand, x, values))
-    out = spmm(operand, F.linear(x, linear.weight), values)
+    out = spmm(operand, linear_in_vectors(x, linear.weight), values)
     return out if linear.bias is None else out + linear.bias.to(out.dtype)
 
 
@@ -233,16 +233,17 @@ def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | 
     The dense products cost equally much in both. The cost of a sparse product is proportional to its width,
     the columns or the rows of the weight. There is one in the forward pass, and one in the backward pass for
     each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer of a
-    model does not need; in A (x W) for the gradient of x or of W.
+    model does not need; in A (x W) for the gradient of x or of W. Without gradients equal widths are for
+    (A x) W, whose dense product adds the bias on its way.
 
     Args:
         x: the input.
         weight: [out, in], weight of the linear layer.
         values: edge values, or None.
     """
-    of_x, of_w, of_values = (
-        torch.is_grad_enabled() and t is not None and t.requires_grad for t in (x, weight, values)
-    )
+    if not torch.is_grad_enabled():
+        return weight.shape[1] <= weight.shape[0]
+    of_x, of_w, of_values = (t is not None and t.requires_grad for t in (x, weight, values))
     first = weight.shape[1] * (1 + of_x + of_values)
     last = weight.shape[0] * (1 + (of_x or of_w) + of_values)
     return first < last

@@ -8,7 +8,8 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision
 from gnnsparse.nn.aggregation import product_first
-from gnnsparse.nn.inputs import MOST_FEATURES, check_features
+from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
+from gnnsparse.nn.quick import linear_in_vectors
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -113,15 +114,26 @@ class GCNConv(torch.nn.Module):
             ValueError: an argument has another shape or device, does not go with another one, or is an
                 operand to which an option of the layer could not be applied.
         """
-        check_features("x", x, self.in_channels, self.lin.weight)
+        lin, bias = self.lin, self.bias  # looked up once: a module's attributes take most of a microsecond
+        weight = lin.weight
+        check_features("x", x, self.in_channels, weight)
+        operand, values = self._resolve(x.shape[0], adj, edge_weight)
+        if self._product_first(x, weight, values):
+            return F.linear(spmm(operand, x, values), weight, bias)
+        product = linear_in_vectors(x, weight) if is_plain_linear(lin) else lin(x)
+        out = spmm(operand, product, values)
+        return out if bias is None else out + bias.to(out.dtype)
+
+    def _resolve(
+        self, nodes: int, adj: SparseOperand | torch.Tensor, edge_weight: torch.Tensor | None
+    ) -> tuple[SparseOperand, torch.Tensor | None]:
+        """Returns the operand of a call, and edge values to use in place of its own weights, or None."""
         if isinstance(adj, SparseOperand):
             self._check_operand(adj)
+            if edge_weight is None:
+                return adj, None
         recipe = GcnRecipe(self.normalize, self._loop_weight, self.precision or Precision.FP32)
-        operand, values = self._memo.resolve((x.shape[0], x.shape[0]), adj, edge_weight, recipe)
-        if self._product_first(x, values):
-            return F.linear(spmm(operand, x, values), self.lin.weight, self.bias)
-        out = spmm(operand, self.lin(x), values)
-        return out if self.bias is None else out + self.bias.to(out.dtype)
+        return self._memo.resolve((nodes, nodes), adj, edge_weight, recipe)
 
     @property
     def _loop_weight(self) -> float | None:
@@ -150,9 +162,9 @@ class GCNConv(torch.nn.Module):
             has = f"the operand was prepared with self_loop_weight={operand.added_loops}"
             bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {plain}")
 
-    def _product_first(self, x: torch.Tensor, values: torch.Tensor | None) -> bool:
+    def _product_first(self, x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | None) -> bool:
         """Returns whether (A x) W costs less than A (x W)."""
-        return product_first(x, self.lin.weight, values)
+        return product_first(x, weight, values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

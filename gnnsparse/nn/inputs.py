@@ -45,14 +45,12 @@ def check_features(
         TypeError: `x` is of another type, layout or dtype.
         ValueError: it has another shape or device.
     """
-    last = "features" if features is None else features
-    accepted = f"a floating-point tensor {'[nodes' if dim == 2 else '[...'}, {last}]"
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or not x.is_floating_point():
-        bad_type(name, x, accepted)
+        bad_type(name, x, _accepted(features, dim))
     # torch.compile compares sizes that it keeps symbolic by != and not by `in`.
     wrong_dim = x.dim() == 0 or (dim is not None and x.dim() != dim)
     if wrong_dim or (features is not None and x.shape[-1] != features):
-        bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted}")
+        bad_value(name, f"has shape {tuple(x.shape)}; accepted: {_accepted(features, dim)}")
     device = device if parameter is None else parameter.device
     if device not in (None, x.device):
         bad_value(name, f"is on {x.device}; accepted: {device}, as the layer")
@@ -60,6 +58,11 @@ def check_features(
         return x
     own = str(parameter.dtype).removeprefix("torch.")
     bad_type(name, x, f"a tensor of dtype {own}, as the layer's parameters, or any under autocast")
+
+
+def _accepted(features: int | None, dim: int | None) -> str:
+    last = "features" if features is None else features
+    return f"a floating-point tensor {'[nodes' if dim == 2 else '[...'}, {last}]"
 
 
 def check_channels(in_channels: Any) -> tuple[int, int]:

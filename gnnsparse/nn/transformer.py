@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_type, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn.dropout import dropout as drop
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
+from gnnsparse.nn.quick import activated_linear
 from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
 from gnnsparse.operand import SparseOperand
 
@@ -132,7 +133,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         return drop(out, self.dropout, self.training)
 
     def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = drop(self.activation(self.linear1(x)), self.dropout, self.training)
+        hidden = drop(activated_linear(x, self.linear1, self.activation), self.dropout, self.training)
         return drop(self.linear2(hidden), self.dropout, self.training)
 
 

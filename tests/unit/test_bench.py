@@ -20,7 +20,7 @@ from gnnsparse.bench.candidates import KERNELS, our_kernel, same_run
 from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample, poisoned_call
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, Peer, peer_candidate
+from gnnsparse.bench.peers import PEERS, Peer, peer_candidates
 from gnnsparse.bench.report import add_ratios, geometric_mean
 from gnnsparse.bench.workload import VALUES, Workload, make_subject
 from gnnsparse.cli import main
@@ -333,9 +333,9 @@ def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_peer_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_free_bytes", lambda device: 1000)
+    monkeypatch.setattr(peers, "free_bytes", lambda device: 1000)
     with pytest.raises(candidates.UnavailableError, match="would need"):
-        peer_candidate("pyg", workload())
+        peer_candidates("pyg", workload())
 
 
 @pytest.mark.parametrize("kind", VALUES)
@@ -352,7 +352,8 @@ def test_dgl_is_given_the_same_product(kind: str, monkeypatch: pytest.MonkeyPatc
     block = lambda ends, num_src_nodes, num_dst_nodes: (*ends, num_dst_nodes)  # noqa: E731
     monkeypatch.setitem(sys.modules, "dgl", types.SimpleNamespace(ops=ops, create_block=block))
     work = workload(kind=kind)
-    result = peer_candidate("dgl", work).call()
+    (make,) = peer_candidates("dgl", work)
+    result = make().call()
     assert Reference(work, Sample.of(work.subject)).judge(result, PEER_FACTOR).ok
 
 

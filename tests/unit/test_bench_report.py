@@ -9,8 +9,9 @@ import pytest
 
 from gnnsparse.bench import floors
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.noise import NoiseMeter, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
-from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto
+from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto, weight_pairs
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
@@ -25,11 +26,31 @@ def test_ratios_are_to_the_peer_of_the_same_case() -> None:
         row("auto", 1.0, precision="bf16"),
     ]  # fmt: skip
     add_ratios(rows, "cuda")
-    assert [r["over_cusparse"] for r in rows] == [1.0, 1.0, 1.0, 2.0, 0.5, 2.0, None]
+    # Where a peer was not measured in the precision, its result in fp32 is the baseline.
+    assert [r["over_cusparse"] for r in rows] == [1.0, 1.0, 1.0, 2.0, 0.5, 2.0, 6.0]
     assert rows[3]["baseline"] == "cusparse fp16"
     assert rows[5]["baseline"] == "cusparse fp32"
     add_ratios(wrong := [row("cusparse", 4.0, ok=False), row("auto", 2.0)], "cuda")
     assert wrong[1]["over_cusparse"] is None
+
+
+def test_ratios_are_to_cusparse_at_its_best_first_and_to_torchs_second() -> None:
+    rows = [row("cusparse", 8.0), row("cusparse-best", 6.0, variant="CSR_ALG3"), row("auto", 2.0)]
+    add_ratios(rows, "cuda")
+    ours = rows[2]
+    assert (ours["baseline"], ours["baseline_variant"]) == ("cusparse-best fp16", "CSR_ALG3")
+    assert (ours["over_baseline"], ours["over_cusparse"], ours["over_torch"]) == (3.0, 3.0, 4.0)
+    add_ratios(rows := [row("cusparse", 8.0), row("cusparse-best", 6.0, ok=False), row("auto", 2.0)], "cuda")
+    assert (rows[2]["baseline"], rows[2]["over_baseline"]) == ("cusparse fp16", 4.0)
+    fp32 = {"op": "sddmm", "precision": "fp32"}
+    rows = [
+        row("cusparse-best", 6.0, **fp32),
+        row("sampled_addmm", 9.0, **fp32),
+        row("auto", 3.0, op="sddmm"),
+    ]
+    add_ratios(rows, "cuda")
+    assert (rows[2]["baseline"], rows[2]["over_baseline"]) == ("cusparse-best fp32", 2.0)
+    assert rows[2]["over_torch"] == 3.0
 
 
 def test_precision_of_the_peers() -> None:
@@ -60,15 +81,51 @@ def test_lost_cases() -> None:
         row("cusparse", 4.0), row("auto", 1.0), row("csr", 0.98), row("window", 1.5),  # within 3 %
         row("cusparse", 4.0, width=8), row("auto", 2.0, width=8), row("csr", 1.0, width=8),
         row("cusparse", 1.5, graph="b"), row("auto", 2.0, graph="b"), row("csr", 0.1, graph="b", ok=False),
-        row("pyg", 0.1),
+        row("auto", 1.0, graph="c", spread=0.3), row("pyg", 0.1, graph="c"),
+        row("pyg", 0.01, graph="c", ok=False),
+        row("cusparse-best", 0.8, graph="d", variant="CSR_ALG2"), row("auto", 1.0, graph="d"),
+        row("cusparse", 0.1, graph="d", precision="fp32"),  # of fp32, where there is a peer in fp16
     ]  # fmt: skip
     add_ratios(rows, "cuda")
     lost = lost_cases(rows)
-    assert [(c["graph"], c["width"], c["best"]) for c in lost] == [
-        ("g", 8, "csr"),
-        ("b", 64, "cusparse fp16"),
+    assert [(c["graph"], c["width"], c["best"], c["best_is_ours"]) for c in lost] == [
+        ("c", 64, "pyg fp16", False),
+        ("g", 8, "csr", True),
+        ("b", 64, "cusparse fp16", False),
+        ("d", 64, "cusparse-best fp16 (CSR_ALG2)", False),
     ]
-    assert [c["speed"] for c in lost] == pytest.approx([0.5, 0.75])
+    assert [c["speed"] for c in lost] == pytest.approx([0.1, 0.5, 0.75, 0.8])
+    assert [c["noisy"] for c in lost] == [True, False, False, False]
+
+
+def test_stored_weights_stand_beside_those_of_rank_1() -> None:
+    rows = [
+        row("auto", 1.0), row("auto", 2.0, values="random"), row("csr", 0.5, values="random"),
+        row("auto", 3.0, width=8), row("auto", 4.0, width=8, values="random", ok=False),
+        row("auto", 5.0, values="none"), row("auto", 6.0, values="random", precision="fp32"),
+    ]  # fmt: skip
+    assert [(rank1["ms"], stored["ms"]) for rank1, stored in weight_pairs(rows)] == [(1.0, 2.0)]
+
+
+def test_a_noisy_machine_is_noticed() -> None:
+    assert spread_of(1.0, 2.0, 4.0) == 1.5
+    meter = NoiseMeter("cpu")
+    assert meter.summary([])["drift"] == 0.0
+    meter.readings = [Timing.of([1.0, 1.0, 1.0]), Timing.of([1.04, 1.04, 1.04])]
+    quiet = meter.summary([0.05, 0.1])
+    assert (quiet["noisy"], quiet["noisy_rows"]) == (False, 0)
+    assert noise_lines(quiet) == []
+    meter.readings.append(Timing.of([1.2, 1.2, 1.2]))
+    drifted = meter.summary([0.05, 0.2])
+    assert drifted["drift"] == pytest.approx(0.2)
+    assert (drifted["noisy"], drifted["noisy_rows"]) == (True, 1)
+    changed, rows = noise_lines(drifted)
+    assert "changed by 20%" in changed
+    assert "1 of 2 rows" in rows
+    meter.readings = [Timing.of([0.5, 1.0, 1.5])]
+    assert meter.summary([])["noisy"]
+    meter.read()
+    assert meter.readings[-1].repeats == 20
 
 
 def test_the_model_of_the_floor() -> None:

@@ -1,0 +1,215 @@
+"""Who runs a model: this package, and torch with a dense matrix. PyG's are in `pyg`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import gnnsparse
+from gnnsparse.bench.candidates import UnavailableError
+from gnnsparse.bench.latency.models import FEED_FORWARD, GraphStack
+from gnnsparse.bench.latency.settings import BACKENDS
+from gnnsparse.bench.latency.tasks import Task
+from gnnsparse.bench.peers import free_bytes
+from gnnsparse.errors import check_choice
+
+__all__ = ["Backend", "backend", "variants_of"]
+
+#: Share of the free memory that a dense matrix may take.
+_MEMORY_SHARE = 0.25
+#: torch's kernels of dense attention, by type of device.
+_SDPA = {
+    "cuda": {
+        "cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    },
+    "cpu": {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Backend:
+    """A way to run a task.
+
+    Attributes:
+        name: its name, one of BACKENDS.
+        variant: which of several ways it is, such as the kernel of dense attention; "" if there is one.
+        module: the model on the task's device, with the task's weights in the storage dtype.
+        prepare: makes the adjacency that the model is called with; this is the preprocessing.
+        dense: for the transformer: whether all pairs attend, so that it computes something else.
+        context: entered around each call.
+    """
+
+    name: str
+    module: torch.nn.Module
+    prepare: Callable[[], Any]
+    variant: str = ""
+    dense: bool = False
+    context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is this package."""
+        return self.name == "gnnsparse"
+
+
+def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
+    """Returns functions that make a backend for a task: one for each of its variants.
+
+    Raises:
+        UnavailableError: the backend does not have the model, or its package is not installed.
+        ValueError: there is no such backend.
+    """
+    check_choice("backend", name, BACKENDS)
+    if name == "gnnsparse":
+        return [lambda: _ours(task)]
+    if name == "dense":
+        return _dense(task)
+    try:
+        from gnnsparse.bench.latency.pyg import pyg_backend
+    except ImportError as error:
+        raise UnavailableError(f"not installed: {error}") from error
+    return [lambda: pyg_backend(name, task)]
+
+
+def backend(name: str, task: Task) -> Backend:
+    """Makes the only variant of a backend."""
+    (make,) = variants_of(name, task)
+    return make()
+
+
+def _stored(task: Task) -> torch.nn.Module:
+    """Returns the task's model with its weights in the storage dtype."""
+    return copy.deepcopy(task.module).to(task.precision.storage)
+
+
+def _ours(task: Task) -> Backend:
+    if task.model == "transformer":
+        graph = gnnsparse.SparseGraph(task.csr)
+        return Backend(
+            "gnnsparse", _stored(task),
+            lambda: gnnsparse.prepare(graph, precision=task.precision, cache=False),
+        )  # fmt: skip
+    edge_index, nodes = task.edge_index, task.csr.rows
+    return Backend(
+        "gnnsparse", _stored(task),
+        lambda: gnnsparse.prepare(
+            edge_index, num_nodes=nodes, values="gcn", precision=task.precision, cache=False
+        ),
+    )  # fmt: skip
+
+
+def _dense(task: Task) -> list[Callable[[], Backend]]:
+    if task.model == "transformer":
+        return list(_dense_encoders(task))
+    if task.model != "gcn":
+        raise UnavailableError(f"there is no dense {task.model.upper()} here; a GCN's matrix can be dense")
+    needed = 2 * task.csr.rows**2 * torch.float32.itemsize
+    if needed > _MEMORY_SHARE * (free := free_bytes(task.device)):
+        raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+    return [lambda: Backend("dense", _DenseGcn(_stored(task)), lambda: _dense_matrix(task))]
+
+
+def _dense_matrix(task: Task) -> torch.Tensor:
+    csr, _ = task.csr.add_self_loops()
+    scale = csr.degrees.float().rsqrt()
+    row, col = csr.row_index(), csr.indices.long()
+    matrix = torch.zeros(csr.rows, csr.cols, dtype=torch.float32, device=csr.device)
+    matrix[row, col] = scale[row] * scale[col]
+    return matrix.to(task.precision.storage)
+
+
+class _DenseGcn(torch.nn.Module):
+    """A GCN whose adjacency is a dense matrix."""
+
+    def __init__(self, stack: torch.nn.Module) -> None:
+        super().__init__()
+        assert isinstance(stack, GraphStack)
+        self.convs = stack.convs
+
+    def forward(self, x: torch.Tensor, adj: torch.Tensor) -> torch.Tensor:
+        layers: list[Any] = list(self.convs)
+        for number, conv in enumerate(layers):
+            x = x if number == 0 else F.relu(x)
+            x = torch.addmm(conv.bias, adj, F.linear(x, conv.lin.weight))
+        return x
+
+
+def _dense_encoders(task: Task) -> Iterator[Callable[[], Backend]]:
+    """Yields the dense encoder by each kernel of attention, as torch's layer and as plain code without it."""
+
+    def make(variant: str, module: torch.nn.Module, context: Any) -> Backend:
+        return Backend("dense", module, lambda: None, variant, dense=True, context=context)
+
+    yield lambda: make("torch's layer, fast path", _torch_encoder(task), contextlib.nullcontext)
+    for name, kernel in _SDPA[task.device.type].items():
+        context = _Context(kernel)
+        yield lambda n=name, c=context: make(f"torch's layer, {n}", _torch_encoder(task), c)  # type: ignore[misc]
+        yield lambda n=name, c=context: make(f"plain, {n}", _PlainEncoder(_stored(task)), c)  # type: ignore[misc]
+
+
+class _Context:
+    """Makes contexts in which one kernel of attention runs, and torch's layer not as one operation."""
+
+    def __init__(self, kernel: SDPBackend) -> None:
+        self._kernel = kernel
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel([self._kernel]):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _WithoutPattern(torch.nn.Module):
+    """A module that is called with a pattern, which it does not need."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor, pattern: None) -> torch.Tensor:
+        out: torch.Tensor = self.module(x)
+        return out
+
+
+def _torch_encoder(task: Task) -> torch.nn.Module:
+    module: Any = task.module
+    width = task.x.shape[2]
+    layer = torch.nn.TransformerEncoderLayer(
+        width, task.heads, FEED_FORWARD * width, 0.0, activation="gelu", batch_first=True,
+        device=task.device, dtype=task.precision.storage,
+    )  # fmt: skip
+    encoder = torch.nn.TransformerEncoder(layer, len(module.layers), enable_nested_tensor=False)
+    encoder.load_state_dict(module.state_dict())
+    return _WithoutPattern(encoder.eval())
+
+
+class _PlainEncoder(torch.nn.Module):
+    """The dense encoder with nothing around its products and torch's attention."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x: torch.Tensor, pattern: None) -> torch.Tensor:
+        layers: Any = self.encoder
+        for layer in layers.layers:
+            attention = layer.self_attn
+            projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+            q, k, v = projected.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+            out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            x = layer.norm1(x + attention.out_proj(out))
+            x = layer.norm2(x + layer.linear2(F.gelu(layer.linear1(x))))
+        return x

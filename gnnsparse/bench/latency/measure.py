@@ -1,0 +1,263 @@
+"""Measures one backend on one task: every mode, warm and cold, with a check of each result."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from gnnsparse.bench.candidates import UnavailableError
+from gnnsparse.bench.check import Verdict
+from gnnsparse.bench.latency.backends import Backend, backend, variants_of
+from gnnsparse.bench.latency.reference import Answers, answers_of, judge
+from gnnsparse.bench.latency.settings import LatencySettings
+from gnnsparse.bench.latency.statistics import collect, gpu_time, throughput, wait_for, warm_up
+from gnnsparse.bench.latency.tasks import Task, tiny_task
+from gnnsparse.precision import Precision
+from gnnsparse.timing import CaptureError, cache_flusher, capture
+
+__all__ = ["COMPILED", "Measured", "matmul_precision", "measure_backend", "release"]
+
+#: The backend that compiles, and makes CUDA graphs itself.
+COMPILED = "pyg-compile"
+#: Calls of each variant of a backend, by which the fastest right one is found.
+_TRIALS = 5
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Measured:
+    """What came of measuring a backend.
+
+    Attributes:
+        rows: one for each mode and state of the cache, as they are written to the JSON file.
+        problems: why a mode was not measured.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: Precision) -> Iterator[None]:
+    """Lets torch's float32 matrix products use tf32 where that is the precision, and only there."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision is Precision.TF32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def release() -> None:
+    """Frees a GPU's memory that is not used any more, so that a peak belongs to what is measured."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def measure_backend(
+    name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers] | None = None
+) -> Measured:
+    """Measures a backend.
+
+    Before anything is measured, it runs a small task, so that the time to the first result is that of this
+    graph or pattern and not that of loading libraries. A backend with several variants is measured with the
+    fastest one whose result is right.
+
+    Args:
+        name: one of BACKENDS.
+        task: the task.
+        settings: what to measure.
+        answers: right results by `Backend.dense`; those that are missing are computed and added.
+
+    Raises:
+        UnavailableError: the backend can't run the task.
+    """
+    known = {} if answers is None else answers
+    makes = variants_of(name, task)
+    with matmul_precision(task.precision):
+        if name != COMPILED:
+            with contextlib.suppress(UnavailableError):
+                _initialise(name, task)
+        tried: list[Row] = []
+        if len(makes) > 1:
+            makes, tried = _fastest(makes, task, known)
+        else:
+            _answers(known, False, task)  # before peaks of memory are measured
+        return _Run(task, settings, known, tried).measure(makes[0])
+
+
+def _initialise(name: str, task: Task) -> None:
+    small = tiny_task(task)
+    first = backend(name, small) if name != "dense" else variants_of(name, small)[0]()
+    adjacency = first.prepare()
+    with torch.inference_mode():
+        first.module(small.x, adjacency)
+        first.module(small.x, adjacency)
+    wait_for(task.device)()
+
+
+def _answers(known: dict[bool, Answers], dense: bool, task: Task) -> Answers:
+    if dense not in known:
+        known[dense] = answers_of(task, dense)
+    return known[dense]
+
+
+def _fastest(
+    makes: list[Callable[[], Backend]], task: Task, known: dict[bool, Answers]
+) -> tuple[list[Callable[[], Backend]], list[Row]]:
+    """Returns the function that makes the fastest right variant, and what was found of each variant."""
+    tried: list[Row] = []
+    best: tuple[tuple[bool, float], Callable[[], Backend]] | None = None
+    for make in makes:
+        who = make()
+        adjacency = who.prepare()
+        try:
+            with torch.inference_mode(), who.context():
+                result = who.module(task.x, adjacency)
+                verdict = judge(result, task, _answers(known, who.dense, task), who.ours)
+                del result
+                call = partial(who.module, task.x, adjacency)
+                time_of = collect(call, task.device, calls=_TRIALS, seconds=1.0)
+        except RuntimeError as error:  # a kernel of attention that does not take these inputs
+            tried.append({"name": who.variant, "p50_ms": None, "ok": None, "problem": _line(error)})
+            continue
+        finally:
+            release()
+        tried.append(
+            {"name": who.variant, "p50_ms": time_of.p50, "ok": verdict.ok, "problem": verdict.problem}
+        )
+        rank = (not verdict.ok, time_of.p50)
+        if best is None or rank < best[0]:
+            best = rank, make
+    if best is None:
+        raise UnavailableError("; ".join(dict.fromkeys(str(t["problem"]) for t in tried)))
+    return [best[1]], tried
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+class _Run:
+    """The measurement of a variant of a backend."""
+
+    def __init__(
+        self, task: Task, settings: LatencySettings, known: dict[bool, Answers], tried: list[Row]
+    ) -> None:
+        self.task, self.settings, self.known, self.tried = task, settings, known, tried
+        self.device, self.wait = task.device, wait_for(task.device)
+        self.cuda = task.device.type == "cuda"
+        self.found = Measured()
+
+    def measure(self, make: Callable[[], Backend]) -> Measured:
+        task = self.task
+        release()
+        before = self._allocated()
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        who = make()
+        # CUDA graphs of torch.compile keep their results, which inference tensors would forbid to change.
+        mode = torch.no_grad() if who.name == COMPILED else torch.inference_mode()
+        self.wait()
+        begin = time.perf_counter()
+        adjacency = who.prepare()
+        self.wait()
+        prepared = time.perf_counter()
+        with mode, who.context():
+
+            def call() -> torch.Tensor:
+                out: torch.Tensor = who.module(task.x, adjacency)
+                return out
+
+            start = time.perf_counter()
+            result = call()
+            self.wait()
+            first_ms = 1e3 * (time.perf_counter() - start)
+            answers = self.known[who.dense]
+            verdict = judge(result, task, answers, who.ours)
+            del result  # CUDA graphs of torch.compile could not use its memory again
+            costs = {"prepare_ms": 1e3 * (prepared - begin), "first_call_ms": first_ms, "capture_ms": 0.0}
+            compiled = who.name == COMPILED and self.cuda
+            if compiled or "eager" in self.settings.modes or not self.cuda:
+                self._mode("captured" if compiled else "eager", who, call, costs, before, verdict)
+            if self.cuda and "captured" in self.settings.modes and not compiled:
+                self._captured(who, call, costs, before, answers)
+        return self.found
+
+    def _captured(
+        self, who: Backend, call: Callable[[], torch.Tensor], costs: Row, before: int, answers: Answers
+    ) -> None:
+        kept: list[torch.Tensor] = []
+
+        def keep() -> None:
+            kept[:] = [call()]
+
+        self.wait()
+        begin = time.perf_counter()
+        try:
+            replay = capture(keep, 1)
+        except CaptureError as error:
+            self.found.problems.append(f"can't be captured in a CUDA graph: {error}")
+            return
+        self.wait()
+        costs = {**costs, "capture_ms": 1e3 * (time.perf_counter() - begin)}
+        kept[0].fill_(float("nan"))  # so that a replay that writes nothing shows
+        replay()
+        self.wait()
+        self._mode("captured", who, replay, costs, before, judge(kept[0], self.task, answers, who.ours))
+
+    def _allocated(self) -> int:
+        return torch.cuda.memory_allocated(self.device) if self.cuda else 0
+
+    def _mode(
+        self,
+        mode: str,
+        who: Backend,
+        call: Callable[[], object],
+        costs: Row,
+        before: int,
+        verdict: Verdict,
+    ) -> None:
+        """Measures calls in one mode and adds a row for each state of the cache."""
+        settings, extra = self.settings, costs["capture_ms"]
+        for cache in settings.caches:
+            flush = cache_flusher(self.device) if cache == "cold" else lambda: None
+            warmup, stable = warm_up(call, self.device, settings.seconds)
+            time_of = collect(call, self.device, calls=settings.calls, seconds=settings.seconds, before=flush)
+            warm = cache == "warm"
+            times = {
+                f"{key}_ms": value for key, value in asdict(time_of).items() if key not in ("calls", "spread")
+            }
+            rate = throughput(call, self.device, time_of.p50) * self.task.batch if warm else None
+            del flush
+            if cache == settings.caches[0]:
+                extra += max(costs["first_call_ms"] - time_of.p50, 0.0)
+            self.found.rows.append({
+                **self._about(who), "mode": mode, "cache": cache, **times, "calls": time_of.calls,
+                "spread": time_of.spread, "warmup_calls": warmup, "stable": stable,
+                "samples_per_s": rate, "gpu_ms": gpu_time(call, self.device, time_of.p50) if warm else None,
+                **costs, "first_result_ms": sum(costs.values()), "preprocess_ms": costs["prepare_ms"] + extra,
+                "peak_bytes": self._peak(before) if warm else None, **asdict(verdict),
+            })  # fmt: skip
+
+    def _peak(self, before: int) -> int | None:
+        return torch.cuda.max_memory_allocated(self.device) - before if self.cuda else None
+
+    def _about(self, who: Backend) -> Row:
+        task, settings = self.task, self.settings
+        return {
+            "model": task.model, "dataset": task.dataset, "nodes": task.csr.rows, "edges": task.csr.nnz,
+            "precision": task.precision.value, "batch": task.batch, "layers": settings.layers_of(task.model),
+            "hidden": settings.hidden_of(task.model), "backend": who.name, "ours": who.ours,
+            "variant": who.variant, "variants": self.tried,
+        }  # fmt: skip

@@ -1,0 +1,265 @@
+"""The models by plain torch operations, in float64 and in the precision of a task, for checks of results.
+
+Nothing here is code of the measured kernels and layers: weights and structure are taken from a task, and each
+formula is written down from its paper.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.bench.check import PEER_FACTOR, Verdict
+from gnnsparse.bench.latency.models import GraphStack
+from gnnsparse.bench.latency.tasks import Task
+from gnnsparse.csr import Csr
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.testing import measure_errors
+
+__all__ = ["FACTOR", "Answers", "answers_of", "judge"]
+
+#: The error that a result of ours may have, in units of a plain run's. More than for one kernel, because the
+#: backends multiply in different orders, (A x) W or A (x W), and round between the products. Peers get
+#: PEER_FACTOR, as single kernels of theirs do.
+FACTOR = 4.0
+#: The relative error that is allowed in any case: compilers have their own exp in fp32. A product in
+#: tf32 that passes for fp32 has 50 times that error.
+_FLOOR = 1e-5
+#: Most elements that are gathered at a time.
+_CHUNK = 2**25
+#: Queries whose scores are computed at a time.
+_QUERIES = 1024
+_SLOPE = 0.2
+
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """How numbers are kept: in float64, or as a plain run in a precision keeps them.
+
+    Attributes:
+        precision: the precision; None: everything is float64.
+    """
+
+    precision: Precision | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that is computed in."""
+        return torch.float64 if self.precision is None else torch.float32
+
+    def operand(self, x: torch.Tensor) -> torch.Tensor:
+        """Rounds an operand of a product."""
+        if self.precision is None:
+            return x.double()
+        return round_operand(x.float(), self.precision).float()
+
+    def stored(self, x: torch.Tensor) -> torch.Tensor:
+        """Rounds a result to the dtype that it is stored in."""
+        return x if self.precision is None else x.to(self.precision.storage).to(self.dtype)
+
+    def linear(self, x: torch.Tensor, linear: Any, bias: bool = True) -> torch.Tensor:
+        """Computes a linear layer."""
+        # Parameters are stored in the precision, too: they are rounded as backends round them.
+        own = None if not bias or linear.bias is None else self.parameter(linear.bias)
+        out = self.operand(x) @ self.operand(self.parameter(linear.weight)).T
+        return self.stored(out if own is None else out + own)
+
+    def parameter(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Returns a parameter as it is stored: rounded in float64 too, because backends have no other one."""
+        return parameter.detach()
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The results that a backend's result is compared with.
+
+    Attributes:
+        exact: in float64.
+        plain: of plain operations in the precision.
+    """
+
+    exact: torch.Tensor
+    plain: torch.Tensor
+
+
+@torch.no_grad()
+def answers_of(task: Task, dense: bool = False) -> Answers:
+    """Computes the right result of a task, and that of a plain run.
+
+    Args:
+        task: the task.
+        dense: for the transformer: attention of all pairs instead of the pattern's.
+    """
+    compute: Callable[[Task, _Arithmetic], torch.Tensor]
+    if task.model == "transformer":
+        compute = lambda task, how: _encoder(task, how, dense)  # noqa: E731
+    else:
+        compute = _GRAPH_MODELS[task.model]
+    rounded = _rounded(task)
+    exact, plain = (compute(rounded, _Arithmetic(p)) for p in (None, task.precision))
+    return Answers(exact, plain.to(task.precision.storage))
+
+
+def _rounded(task: Task) -> Task:
+    """Returns the task with parameters rounded to the dtype that every backend stores them in."""
+    module = copy.deepcopy(task.module).to(task.precision.storage).float()
+    return Task(task.model, task.dataset, task.precision, task.csr, task.x, module, task.heads, task.checked)
+
+
+def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True) -> Verdict:
+    """Compares a backend's result with the right one.
+
+    Args:
+        result: what the backend computed.
+        task: the task.
+        answers: of that task.
+        ours: whether it is a result of this package.
+    """
+    shown = task.shown(result)
+    if shown.shape != answers.exact.shape:
+        problem = f"has shape {tuple(shown.shape)}, not {tuple(answers.exact.shape)}"
+        return Verdict(False, None, 0.0, problem)
+    errors = measure_errors(shown, answers.plain, answers.exact, FACTOR if ours else PEER_FACTOR, _FLOOR)
+    error, allowed = errors.actual[0], errors.allowed[0]
+    if not all(map(math.isfinite, errors.allowed)):
+        return Verdict(False, None, 0.0, f"a plain run in {task.precision.value} overflows")
+    if missing := int(result.isnan().sum()):
+        return Verdict(False, None, allowed, f"{missing} elements are NaN")
+    finite = error if math.isfinite(error) else None
+    if errors.ok:
+        return Verdict(True, finite, allowed)
+    worst, limit = (max(pair) for pair in (errors.actual, errors.allowed))
+    return Verdict(False, finite, allowed, f"relative error {worst:.1e}, accepted {limit:.1e}")
+
+
+def _edges(csr: Csr, width: int) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """Yields (place, row, column) of a part of the nonzeros at a time."""
+    rows, size = csr.row_index(), max(1, _CHUNK // max(width, 1))
+    for begin in range(0, csr.nnz, size):
+        part = slice(begin, min(begin + size, csr.nnz))
+        yield part, rows[part], csr.indices[part].long()
+
+
+def _sum(csr: Csr, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Adds weighted rows over the neighbours: out[i] = sum_j weights[ij] x[j].
+
+    Args:
+        csr: the structure.
+        weights: [nnz] or [nnz, heads].
+        x: [nodes, features] or [nodes, heads, features].
+    """
+    out = x.new_zeros((csr.rows, *x.shape[1:]))
+    for part, row, col in _edges(csr, x[0].numel()):
+        out.index_add_(0, row, weights[part, ..., None] * x[col])
+    return out
+
+
+def _softmax(csr: Csr, scores: torch.Tensor) -> torch.Tensor:
+    """Computes the softmax of the scores of each row's nonzeros; scores are [nnz] or [nnz, heads]."""
+    row = csr.row_index()
+    index = row if scores.dim() == 1 else row[:, None].expand_as(scores)
+    shape = (csr.rows, *scores.shape[1:])
+    largest = scores.new_full(shape, float("-inf")).scatter_reduce_(0, index, scores, "amax")
+    weights = (scores - largest[row]).exp_()
+    total = scores.new_zeros(shape).index_add_(0, row, weights)
+    return weights / total[row]
+
+
+def _gcn(task: Task, how: _Arithmetic) -> torch.Tensor:
+    """Kipf and Welling 2017, equation 2, one time for each layer."""
+    csr, _ = task.csr.add_self_loops()
+    scale = csr.degrees.to(how.dtype).rsqrt()
+    row, col = csr.row_index(), csr.indices.long()
+    weights = how.operand(scale[row] * scale[col])
+    stack, x = _stack(task), task.x
+    for number, conv in enumerate(stack.convs):
+        x = x if number == 0 else F.relu(x)
+        product = how.linear(x, conv.lin)
+        x = how.stored(_sum(csr, weights, how.operand(product)) + conv.bias.to(how.dtype))
+    return x
+
+
+def _agnn(task: Task, how: _Arithmetic) -> torch.Tensor:
+    """Thekumparampil et al. 2018, equation 6, between two linear layers."""
+    csr, _ = task.csr.add_self_loops()
+    stack = _stack(task)
+    x = F.relu(how.linear(task.x, stack.before))
+    for conv in stack.convs:
+        unit = how.operand(how.stored(F.normalize(x.to(how.dtype), dim=1)))
+        scores = torch.cat([(unit[row] * unit[col]).sum(1) for _, row, col in _edges(csr, 2 * x.shape[1])])
+        weights = how.operand(_softmax(csr, conv.beta.to(how.dtype) * scores))
+        x = how.stored(_sum(csr, weights, how.operand(x)))
+    return how.linear(x, stack.after)
+
+
+def _gat(task: Task, how: _Arithmetic) -> torch.Tensor:
+    """Velickovic et al. 2018, equations 1 to 5."""
+    csr, _ = task.csr.add_self_loops()
+    stack, x = _stack(task), task.x
+    for number, conv in enumerate(stack.convs):
+        x = x if number == 0 else F.elu(x)
+        h = how.linear(x, conv.lin).unflatten(1, (conv.heads, -1))
+        of_source, of_target = (
+            how.stored((h * vector.to(how.dtype)).sum(-1)) for vector in (conv.att_src, conv.att_dst)
+        )
+        scores = torch.cat([of_target[row] + of_source[col] for _, row, col in _edges(csr, 2 * conv.heads)])
+        weights = how.operand(_softmax(csr, F.leaky_relu(scores, _SLOPE)))
+        out = _sum(csr, weights, how.operand(h)).flatten(1)
+        x = how.stored(out + conv.bias.to(how.dtype))
+    return x
+
+
+def _stack(task: Task) -> Any:
+    assert isinstance(task.module, GraphStack)
+    return task.module
+
+
+_GRAPH_MODELS: dict[str, Callable[[Task, _Arithmetic], torch.Tensor]] = {
+    "gcn": _gcn, "agnn": _agnn, "gat": _gat,
+}  # fmt: skip
+
+
+def _encoder(task: Task, how: _Arithmetic, dense: bool) -> torch.Tensor:
+    """Vaswani et al. 2017, section 3, layer norms after the sums, on the sequences that are checked."""
+    module: Any = task.module
+    x = task.shown(task.x).to(how.dtype)
+    for layer in module.layers:
+        norms = [
+            lambda t, n=norm: F.layer_norm(
+                t, n.normalized_shape, n.weight.to(how.dtype), n.bias.to(how.dtype), n.eps
+            )
+            for norm in (layer.norm1, layer.norm2)
+        ]
+        x = how.stored(norms[0](x + _attention(task, how, layer.self_attn, x, dense)))
+        hidden = how.stored(F.gelu(how.linear(x, layer.linear1)))
+        x = how.stored(norms[1](x + how.linear(hidden, layer.linear2)))
+    return x
+
+
+def _attention(task: Task, how: _Arithmetic, layer: Any, x: torch.Tensor, dense: bool) -> torch.Tensor:
+    projected = how.operand(x) @ how.operand(layer.in_proj_weight).T + layer.in_proj_bias.to(how.dtype)
+    q, k, v = (
+        part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)
+        for part in how.operand(how.stored(projected)).chunk(3, dim=-1)
+    )
+    out = torch.empty_like(q)
+    indptr = task.csr.indptr
+    for begin in range(0, x.shape[1], _QUERIES):
+        rows = slice(begin, min(begin + _QUERIES, x.shape[1]))
+        scores = q[:, :, rows] @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        if not dense:
+            nonzeros = slice(int(indptr[rows.start]), int(indptr[rows.stop]))
+            counts = indptr[rows.start : rows.stop + 1].diff()
+            row = torch.repeat_interleave(torch.arange(counts.numel(), device=x.device), counts)
+            mask = torch.ones(counts.numel(), x.shape[1], dtype=torch.bool, device=x.device)
+            mask[row, task.csr.indices[nonzeros].long()] = False
+            scores = scores.masked_fill(mask, float("-inf"))
+        # A row without an edge has no weights: its result is 0.
+        out[:, :, rows] = how.operand(torch.nan_to_num(scores.softmax(-1))) @ v
+    return how.linear(how.stored(out).transpose(1, 2).flatten(2), layer.out_proj)

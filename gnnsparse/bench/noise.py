@@ -1,0 +1,104 @@
+"""Whether the machine was quiet enough for times to be compared.
+
+A fixed piece of work, a matrix product and a sum of two arrays, is timed when a run begins and again as it
+goes on. If its time changes, the clocks or other programs changed the times of the candidates as well; and if
+the repeats of one measurement lie far apart, its median says little.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gnnsparse.timing import Timing, measure
+
+__all__ = ["DRIFT_LIMIT", "SPREAD_LIMIT", "NoiseMeter", "noise_lines", "spread_of"]
+
+#: The share by which the reference may change between begin and end, and by which quartiles may lie apart.
+DRIFT_LIMIT, SPREAD_LIMIT = 0.05, 0.10
+#: Rows of the reference's square matrices by type of device: about 0.1 ms on a GPU and 1 ms on a core.
+_SIZES = {"cuda": 4096, "cpu": 384}
+_REPEATS = 20
+
+
+def spread_of(lower_quartile: float, median: float, upper_quartile: float) -> float:
+    """Returns how far the quartiles lie apart, as a share of the median."""
+    return (upper_quartile - lower_quartile) / median if median > 0 else 0.0
+
+
+@dataclass
+class NoiseMeter:
+    """Times the reference work whenever `read` is called.
+
+    Attributes:
+        device: the device that is watched.
+        readings: the times of the reference so far.
+    """
+
+    device: torch.device | str
+    readings: list[Timing] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        size = _SIZES[torch.device(self.device).type]
+        factors = torch.ones(2, size, size, dtype=torch.float32, device=self.device)
+        self._factors, self._out = factors, torch.empty_like(factors[0])
+
+    def _reference(self) -> None:
+        torch.mm(*self._factors, out=self._out)
+        torch.add(*self._factors, out=self._out)
+
+    def read(self) -> None:
+        """Times the reference once more."""
+        self.readings.append(measure(self._reference, self.device, repeats=_REPEATS))
+
+    @property
+    def drift(self) -> float:
+        """The largest change of the reference's median, as a share of the smallest; 0 before two readings."""
+        medians = [reading.median for reading in self.readings]
+        return max(medians) / min(medians) - 1 if medians else 0.0
+
+    @property
+    def spread(self) -> float:
+        """How far the quartiles of the reference lay apart in its worst reading, as a share of the median."""
+        spreads = [spread_of(r.lower_quartile, r.median, r.upper_quartile) for r in self.readings]
+        return max(spreads, default=0.0)
+
+    def summary(self, spreads: list[float]) -> dict[str, Any]:
+        """Returns what the JSON file says of the noise.
+
+        Args:
+            spreads: for each row how far its quartiles lie apart.
+
+        Returns:
+            A dict with the keys "reference_ms" (the medians), "drift", "spread", "noisy_rows" and "rows"
+            (numbers), and "noisy": whether the machine was too noisy for small differences to mean anything.
+        """
+        noisy = sum(spread > SPREAD_LIMIT for spread in spreads)
+        return {
+            "reference_ms": [reading.median for reading in self.readings],
+            "drift": self.drift, "spread": self.spread, "noisy_rows": noisy, "rows": len(spreads),
+            "noisy": self.drift > DRIFT_LIMIT or self.spread > SPREAD_LIMIT,
+        }  # fmt: skip
+
+
+def noise_lines(noise: dict[str, Any]) -> list[str]:
+    """Returns the lines of a report about the noise: none if the machine was quiet.
+
+    Args:
+        noise: what `NoiseMeter.summary` returned.
+    """
+    lines = []
+    if noise["noisy"]:
+        lines.append(
+            f"too noisy: the reference changed by {noise['drift']:.0%} (accepted: {DRIFT_LIMIT:.0%}), its "
+            f"quartiles lay {noise['spread']:.0%} apart (accepted: {SPREAD_LIMIT:.0%}): run it again on a "
+            "quiet machine before you compare"
+        )
+    if noise["noisy_rows"]:
+        lines.append(
+            f"noisy: {noise['noisy_rows']} of {noise['rows']} rows have quartiles more than "
+            f"{SPREAD_LIMIT:.0%} of their median apart; they are marked with ~"
+        )
+    return lines

@@ -1,0 +1,280 @@
+"""cuSPARSE called directly, and peers with several variants: which one is measured, and what is told."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.bench import cusparse
+from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
+from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample
+from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.matrices import MatrixSpec
+from gnnsparse.bench.peers import PEERS, Peer
+from gnnsparse.bench.report import add_ratios, as_json, print_report
+from gnnsparse.bench.workload import Workload, make_subject
+from gnnsparse.cli import main
+from gnnsparse.precision import Precision
+from gnnsparse.testing import random_graph
+
+SPEC = MatrixSpec("dd_like:scale=0.003", "dd_like", scale=0.003)
+
+
+def exact(work: Workload) -> torch.Tensor:
+    csr = work.subject.csr
+    matrix = torch.sparse_csr_tensor(
+        csr.indptr, csr.indices, work.subject.explicit_values, (csr.rows, csr.cols)
+    )
+    return torch.sparse.mm(matrix, work.dense[0].float()).to(work.dense[0].dtype)
+
+
+def ready(call: Callable[[], torch.Tensor], ms: float = 1.0) -> Any:
+    return lambda: (call, ms)
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, bind: Any, *precisions: str) -> Bench:
+    monkeypatch.setitem(PEERS, "several", Peer(("spmm",), ("cpu",), bind))
+    bench = Bench(
+        Settings((SPEC,), precisions=precisions or ("fp32",), widths=(8,), peers=("several",), repeats=3)
+    )
+    bench.run()
+    add_ratios(bench.rows, "cpu")
+    return bench
+
+
+def test_the_fastest_right_variant_is_the_peer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    def bind(work: Workload) -> list[Variant]:
+        result = exact(work)
+
+        def late(seconds: float) -> Callable[[], torch.Tensor]:
+            return lambda: (time.sleep(seconds), result)[1]
+
+        def refused() -> Any:
+            raise UnsupportedError("not in this precision")
+
+        return [
+            Variant("refused", refused), Variant("slow", ready(late(0.02), 5.0)),
+            Variant("quick", ready(late(0.002), 7.0)), Variant("wrong", ready(lambda: result * 1.5)),
+        ]  # fmt: skip
+
+    bench = run_with(monkeypatch, bind)
+    (found,) = (r for r in bench.rows if r["kernel"] == "several")
+    assert (found["variant"], found["preprocess_ms"], found["ok"]) == ("quick", 7.0, True)
+    assert [(v["name"], v["ok"]) for v in found["variants"]] == [
+        ("slow", True),
+        ("quick", True),
+        ("wrong", False),
+    ]
+    assert found["variants"][0]["ms"] > found["variants"][1]["ms"] >= 2.0
+    assert not bench.skipped or all(s.name != "several" for s in bench.skipped)
+    print_report(bench, Console(width=250))
+    assert "several (quick)" in capsys.readouterr().out
+    assert as_json(bench)["noise"]["rows"] == len(bench.rows)
+
+
+def test_a_planted_slow_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(work: Workload) -> Callable[[], torch.Tensor]:
+        result = exact(work)
+        return lambda: (time.sleep(0.05), result)[1]
+
+    bench = run_with(monkeypatch, bind)
+    times = {r["kernel"]: r["ms"] for r in bench.rows}
+    assert times["several"] >= 50.0 > 5 * times["auto"]
+
+
+def test_where_every_variant_is_wrong_it_is_told_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = run_with(monkeypatch, lambda work: [
+        Variant(name, ready(lambda: torch.zeros(work.output_shape))) for name in ("a", "b")
+    ])  # fmt: skip
+    (found,) = (r for r in bench.rows if r["kernel"] == "several")
+    assert not found["ok"]
+    assert all(lost["best"] != "several fp32" for lost in as_json(bench)["lost"])
+
+
+def test_what_a_precision_lacks_is_measured_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bind(work: Workload) -> list[Variant]:
+        def make() -> Any:
+            if work.precision is not Precision.FP32:
+                raise UnsupportedError("fp32 only")
+            return (lambda: exact(work)), 1.0
+
+        return [Variant("only", make)]
+
+    bench = run_with(monkeypatch, bind, "fp16", "bf16", "fp32")
+    assert [r["precision"] for r in bench.rows if r["kernel"] == "several"] == ["fp32"]
+    assert [(s.precision, s.reason) for s in bench.skipped if s.name == "several"] == [
+        ("fp16", "fp32 only"),
+        ("bf16", "fp32 only"),
+    ]
+
+
+def test_without_cusparse_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[str, int]] = []
+
+    def missing(name: str, mode: int) -> Any:
+        tried.append((name, mode))
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    cusparse.load_library.cache_clear()
+    with pytest.raises(UnavailableError, match="found no libcusparse"):
+        cusparse.load_library()
+    # The library that torch has loaded comes first.
+    first = [mode for name, mode in tried[: len(cusparse._NAMES)]]
+    assert first == [os.RTLD_NOLOAD] * len(cusparse._NAMES)
+    assert os.RTLD_NOLOAD not in [mode for _, mode in tried[len(first) :]]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, mode: object())
+    with pytest.raises(UnavailableError, match="no cusparseSpMM_preprocess"):
+        cusparse.load_library()
+    cusparse.load_library.cache_clear()
+
+
+class FakeLibrary:
+    """A stand-in for cuSPARSE that records its calls; functions return the status that is set for them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.status: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> int:
+            self.calls.append((name, arguments))
+            if name.endswith("_bufferSize"):
+                arguments[-1]._obj.value = 640
+            return self.status.get(name, 0)
+
+        if name == "cusparseGetErrorName":
+            return lambda status: f"CUSPARSE_STATUS_{status}".encode()
+        return call
+
+    @property
+    def names(self) -> list[str]:
+        return [name.removeprefix("cusparse") for name, _ in self.calls]
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
+    fake = FakeLibrary()
+    monkeypatch.setattr(cusparse, "load_library", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=7))
+    return fake
+
+
+def small_work(op: str) -> Workload:
+    graph = random_graph(20, 30, 0.2)
+    return Workload(make_subject("random", graph, "random"), op, Precision.FP32, 8)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: FakeLibrary) -> None:
+    work, product = small_work(op), "SpMM" if op == "spmm" else "SDDMM"
+    variants = cusparse.spmm_variants(work) if op == "spmm" else cusparse.sddmm_variants(work)
+    call, _ = next(iter(variants)).make()
+    assert library.names == [
+        "Create", "CreateCsr", "CreateDnMat", "CreateDnMat", "SetStream", f"{product}_bufferSize",
+        f"{product}_preprocess",
+    ]  # fmt: skip
+    shapes = [tuple(a.value for a in arguments[1:4]) for name, arguments in library.calls if "Create" in name]
+    dense = [(30, 8, 8), (20, 8, 8)] if op == "spmm" else [(20, 8, 8), (30, 8, 8)]
+    assert shapes[1:] == [(20, 30, work.subject.csr.nnz), *dense]
+    prepared = library.calls[-1][1]
+    del library.calls[:]
+    out = call()
+    assert out.shape == work.output_shape
+    assert not (out.isfinite() & (out < 1e4)).any()  # nothing has written it
+    assert library.names == ["SetStream", product]
+    given = library.calls[-1][1]
+    assert given[-1].value == prepared[-1].value  # the buffer of the preprocessing
+    assert given[:-1] == prepared[:-1]
+    del library.calls[:], call, out, prepared, given
+    gc.collect()
+    assert sorted(library.names) == ["Destroy", "DestroyDnMat", "DestroyDnMat", "DestroySpMat"]
+    assert library.names[-1] == "Destroy"
+
+
+def test_what_cusparse_refuses_and_how_it_fails(library: FakeLibrary) -> None:
+    first = next(iter(cusparse.spmm_variants(small_work("spmm"))))
+    call, _ = first.make()
+    library.status = {"cusparseSpMM": 6}
+    with pytest.raises(RuntimeError, match="cusparseSpMM: CUSPARSE_STATUS_6"):
+        call()
+    library.status = {"cusparseSpMM_bufferSize": 10}
+    with pytest.raises(UnsupportedError, match="cusparseSpMM_bufferSize: CUSPARSE_STATUS_10"):
+        first.make()
+
+
+def test_offsets_beyond_32_bits_are_refused(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = small_work("spmm")
+    monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)
+    with pytest.raises(UnavailableError, match="int32"):
+        next(iter(cusparse.spmm_variants(work))).make()
+
+
+def test_widths_that_users_have(tmp_path: Any) -> None:
+    import json
+
+    out = tmp_path / "result.json"
+    options = [
+        "--device",
+        "cpu",
+        "--repeats",
+        "1",
+        "--width",
+        "users",
+        "8",
+        "--precision",
+        "fp32",
+        "--peers",
+        "none",
+    ]
+    assert main(["bench", "kernels", "--matrix", SPEC.name, *options, "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert {r["width"] for r in rows} == {41, 47, 100, 602, 8}
+    assert {r["values"] for r in rows} == {"gcn", "random"}  # rank-1 weights beside stored ones
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kind", ["gcn", "random"])
+def test_every_algorithm_is_right_or_refused(op: str, precision: str, kind: str) -> None:
+    graph = random_graph(700, 700, 0.02, hubs=2, empty_rows=0.1).to("cuda")
+    work = Workload(make_subject("random", graph, kind), op, Precision(precision), 41)
+    reference, right = Reference(work, Sample.of(work.subject)), []
+    for variant in (cusparse.spmm_variants if op == "spmm" else cusparse.sddmm_variants)(work):
+        try:
+            call, ms = variant.make()
+        except UnsupportedError:
+            assert precision != "fp32", variant.name
+            continue
+        assert ms > 0
+        for _ in range(2):
+            right.append(reference.judge(call(), PEER_FACTOR))
+    assert all(verdict.ok for verdict in right), right
+    assert right or (op, precision) != ("spmm", "fp16")
+
+
+@pytest.mark.gpu
+def test_an_algorithm_that_does_not_exist_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(70, 70, 0.2).to("cuda")
+    work = Workload(make_subject("random", graph, "none"), "spmm", Precision.FP32, 8)
+    monkeypatch.setattr(cusparse, "SPMM_ALGORITHMS", {"magic": 99})
+    (variant,) = cusparse.spmm_variants(work)
+    with pytest.raises((UnsupportedError, RuntimeError), match=r"cusparseSpMM\w*: CUSPARSE_STATUS"):
+        variant.make()
