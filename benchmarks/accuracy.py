@@ -1,15 +1,14 @@
 """Measures the test accuracy of models in each precision, and PyG's on equal data with an equal protocol.
 
 python -m benchmarks.accuracy --planetoid DIR [--model gcn] [--datasets cora citeseer pubmed]
-    [--precisions fp32 tf32 fp16] [--seeds 10] [--device auto] [--accelerate]
+    [--precisions fp32 tf32 fp16] [--seeds 10] [--device auto]
     [--out benchmarks/results/accuracy_cpu.json]
 
 Models and training are those of `python train.py model=MODEL dataset=NAME`, on the split 0 of a data set,
 the public one if there is one, and are scored at the first epoch with the best validation score: accuracy,
 or ROC AUC where the data set has it. PyG's scores are measured here, by training the model with PyG's layers
 in fp32 from equal seeds and equal initial weights; those of the GCN on Planetoid's data sets are a constant
-in this file. With --accelerate the models that are compared with PyG's have PyG's layers too, accelerated by
-gnnsparse.interop.pyg in each precision, and keep the edge_index.
+in this file.
 
 DIR has a folder for each of these, such as DIR/cora with the raw files of Cora; --root-of NAME=DIR names the
 folder of one data set. Without either the files are downloaded.
@@ -58,15 +57,7 @@ BASELINE = {"cora": (81.64, 0.93), "citeseer": (70.69, 1.07), "pubmed": (79.09, 
 
 
 class PygData(FullGraphData):
-    """FullGraphData with an edge_index in place of the operand, for PyG's layers.
-
-    Args:
-        accelerated: precision in which the layers are accelerated; None: they are not.
-    """
-
-    def __init__(self, dataset: NodeDataset, *, device: Any, accelerated: str | None = None) -> None:
-        super().__init__(dataset, device=device)
-        self.accelerated = accelerated
+    """FullGraphData with an edge_index in place of the operand, for PyG's layers."""
 
     def _on_device(self, adj: Any) -> GraphBatch:
         csr = self.dataset.graph.csr
@@ -90,10 +81,6 @@ def run(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seed: int) -
     model = train.build_model(cfg, dataset.num_features, dataset.num_classes)
     if isinstance(data, PygData):
         model = with_pyg_layers(model)
-        if data.accelerated is not None:
-            from gnnsparse.interop.pyg import accelerate
-
-            model = accelerate(model, precision=data.accelerated)
     epochs = settings.trainer.max_epochs
     module = NodeClassifier(model, dataset, settings.optimizer, epochs)
     quiet = TrainerConfig(max_epochs=epochs, val_every=settings.trainer.val_every, progress=False)
@@ -187,7 +174,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--planetoid", type=Path, metavar="DIR", help="has a folder for each data set")
     parser.add_argument("--root-of", action="append", default=[], metavar="NAME=DIR")
-    parser.add_argument("--accelerate", action="store_true", help="PyG's layers, accelerated")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     return parser.parse_args()
 
@@ -206,9 +192,7 @@ def main() -> None:
         console.print(f"{model} {name} PyG: {baseline['baseline']:.2f}")
         for precision in args.precisions:
             values = MODELS[model].values_with(train.options_of(cfg.model))
-            data: FullGraphData = PygData(dataset, device=device, accelerated=precision)
-            if not args.accelerate:
-                data = FullGraphData(dataset, values=values, precision=precision, device=device)
+            data = FullGraphData(dataset, values=values, precision=precision, device=device)
             scores = scores_of(cfg, dataset, data, args.seeds)
             about = {"model": model, "dataset": name, "precision": precision, "seeds": args.seeds}
             rows = with_row(rows, {**about, **scores, **baseline})

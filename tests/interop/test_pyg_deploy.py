@@ -40,16 +40,21 @@ def _train(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     try:
-        model, xs = torch.load(f"{folder}/given.pt", weights_only=False)
-        parallel = torch.nn.parallel.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
-        for step in range(3):
-            optimizer.zero_grad()
-            parallel(xs[rank], edges_of(10 * step + rank)).square().mean().backward()
-            optimizer.step()
-        torch.save(model.state_dict(), f"{folder}/found{rank}.pt")
+        # In a function, because torch hangs now and then if a DDP model outlives its process group.
+        _train_model(rank, folder)
     finally:
         dist.destroy_process_group()
+
+
+def _train_model(rank: int, folder: str) -> None:
+    model, xs = torch.load(f"{folder}/given.pt", weights_only=False)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        parallel(xs[rank], edges_of(10 * step + rank)).square().mean().backward()
+        optimizer.step()
+    torch.save(model.state_dict(), f"{folder}/found{rank}.pt")
 
 
 @pytest.mark.parametrize("name", ["sage", "gat"])

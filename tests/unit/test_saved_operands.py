@@ -161,13 +161,18 @@ def _train(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     try:
-        a, xs, model = torch.load(f"{folder}/given.pt", weights_only=False)
-        model = torch.nn.parallel.DistributedDataParallel(model)
-        losses = _losses(model, a, xs[rank])
-        state = {name: value.detach() for name, value in model.module.state_dict().items()}
-        torch.save((losses, state), f"{folder}/found{rank}.pt")
+        # In a function, because torch hangs now and then if a DDP model outlives its process group.
+        _train_model(rank, folder)
     finally:
         dist.destroy_process_group()
+
+
+def _train_model(rank: int, folder: str) -> None:
+    a, xs, model = torch.load(f"{folder}/given.pt", weights_only=False)
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    losses = _losses(model, a, xs[rank])
+    state = {name: value.detach() for name, value in model.module.state_dict().items()}
+    torch.save((losses, state), f"{folder}/found{rank}.pt")
 
 
 @pytest.mark.slow
