@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
+from gnnsparse.doctor import options as doctor
+from gnnsparse.profiling import options as profiling
 
 __all__ = ["main"]
 
 
+#: Further commands, with their help, each with a module of its options.
+_COMMANDS = (
+    ("doctor", "is this installation right?", doctor),
+    ("profile", "what a training step costs", profiling),
+)
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
 
@@ -38,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     fit = subjects.add_parser("fit", help="a record of this GPU, which plans are chosen by")
     add_fit_arguments(fit)
     fit.set_defaults(fail=fit.error)
+    for name, text, subject in _COMMANDS:
+        command = commands.add_parser(name, help=text, description=subject.DESCRIPTION)
+        subject.add_arguments(command)
+        command.set_defaults(fail=command.error)
     return parser
 
 
@@ -115,21 +126,41 @@ def _fit(options: argparse.Namespace) -> int:
         return 2
 
 
+def _doctor(options: argparse.Namespace) -> int:
+    from gnnsparse.doctor.command import run_doctor
+
+    return run_doctor(as_json=options.json, seconds=options.seconds)
+
+
+def _profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from gnnsparse.profiling.command import run_profile
+
+    return run_profile(options, arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
     `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
     `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
+    `gnnsparse doctor [options]`: exits with 1 if something is broken.
+    `gnnsparse profile [options]`: exits with the status of the process that is profiled.
     Options that are not accepted exit with 2.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
-    if options.command == "bench":
-        return _bench(options)
-    actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
     try:
+        match options.command:
+            case "bench":
+                return _bench(options)
+            case "doctor":
+                return _doctor(options)
+            case "profile":
+                return _profile(options, arguments)
+        actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
-    except ValueError as error:  # of --dir
+    except (ValueError, OSError) as error:  # of files and folders that were named
         options.fail(str(error))
         return 2
 
