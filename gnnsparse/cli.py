@@ -11,12 +11,14 @@ from typing import NoReturn
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 from gnnsparse.doctor import options as doctor
 from gnnsparse.profiling import options as profiling
+from gnnsparse.report import options as report
 
 __all__ = ["main"]
 
 
 #: Further commands, with their help, each with a module of its options.
 _COMMANDS = (
+    ("report", "one page of all results", report),
     ("doctor", "is this installation right?", doctor),
     ("profile", "what a training step costs", profiling),
 )
@@ -126,6 +128,12 @@ def _fit(options: argparse.Namespace) -> int:
         return 2
 
 
+def _report(options: argparse.Namespace) -> int:
+    from gnnsparse.report.command import run_report
+
+    return run_report(options.files, options.out, options.markdown)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from gnnsparse.doctor.command import run_doctor
 
@@ -144,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
     `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
+    `gnnsparse report [options]`: exits with 1 if there is no result.
     `gnnsparse doctor [options]`: exits with 1 if something is broken.
     `gnnsparse profile [options]`: exits with the status of the process that is profiled.
     Options that are not accepted exit with 2.
@@ -154,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.command:
             case "bench":
                 return _bench(options)
+            case "report":
+                return _report(options)
             case "doctor":
                 return _doctor(options)
             case "profile":

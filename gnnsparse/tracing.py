@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ from rich.text import Text
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from gnnsparse.errors import bad_value
+from gnnsparse.ranges import PREFIX
 
-__all__ = ["OpCost", "Recorder", "StepProfile", "print_profile", "profile_steps"]
+__all__ = ["OpCost", "Recorder", "StepProfile", "print_profile", "profile_steps", "wide_console"]
 
 #: A step whose GPU is busy for less than this share of its time waits for the host.
 _BUSY = 0.7
 #: Characters of a name in a table; those of kernels can have hundreds.
-_NAME = 70
+_NAME = 80
+#: Characters of a line if the output is no terminal.
+_LINE = 120
 #: Names of the profiler's own events, which are no work of the step.
 _OWN = ("ProfilerStep", "Activity Buffer Request", "Command Buffer Full")
 
@@ -36,8 +40,8 @@ class OpCost:
         kind: "host" for operations and ranges, "kernel" for work of the GPU.
         calls: calls in a step.
         host_ms: milliseconds of host time in a step, without the operations that it calls; 0 for kernels.
-        gpu_ms: milliseconds of GPU time in a step: of a kernel itself, or of the kernels that an operation
-            launched, without those of the operations that it calls.
+        gpu_ms: milliseconds of GPU time in a step: of a kernel itself; of the kernels that an operation
+            launched, without those of the operations that it calls; or of all kernels inside a range.
     """
 
     name: str
@@ -141,9 +145,9 @@ class Recorder:
         hosted = {event.name for event in events if event.device_type == DeviceType.CPU}
         kernels = [e for e in events if e.device_type == DeviceType.CUDA and not _is_range(e, hosted)]
         busy = _busy_ms((e.time_range.start, e.time_range.end) for e in kernels) / steps
-        return StepProfile(
-            self.device.type, steps, wall_ms, profiled, busy, _costs(events, kernels, steps), trace
-        )
+        shadows = [e for e in events if e.device_type == DeviceType.CUDA and e.name.startswith(PREFIX)]
+        ops = _costs(events, kernels, shadows, steps)
+        return StepProfile(self.device.type, steps, wall_ms, profiled, busy, ops, trace)
 
     def abandon(self) -> None:
         """Ends the recording without a result, after an error in a step."""
@@ -161,12 +165,27 @@ def _is_range(event: Any, hosted: set[str]) -> bool:
     return bool(getattr(event, "is_user_annotation", False)) or event.name in hosted
 
 
-def _costs(events: Any, kernels: list[Any], steps: int) -> tuple[OpCost, ...]:
+def _in_ranges(shadows: list[Any], kernels: list[Any]) -> Iterator[tuple[str, float]]:
+    """Yields each range on the GPU's timeline with the microseconds of the kernels inside it."""
+    ordered = sorted(kernels, key=lambda kernel: kernel.time_range.start)
+    starts = [kernel.time_range.start for kernel in ordered]
+    for shadow in shadows:
+        first = bisect.bisect_left(starts, shadow.time_range.start)
+        last = bisect.bisect_right(starts, shadow.time_range.end)
+        inside = (k for k in ordered[first:last] if k.time_range.end <= shadow.time_range.end)
+        yield shadow.name, sum(kernel.time_range.elapsed_us() for kernel in inside)
+
+
+def _costs(events: Any, kernels: list[Any], shadows: list[Any], steps: int) -> tuple[OpCost, ...]:
     sums: dict[tuple[str, str], list[float]] = {}
     for event in events:
         if event.device_type == DeviceType.CPU and not event.name.startswith(_OWN):
-            times = event.self_cpu_time_total, event.self_device_time_total
-            _add(sums, (event.name, "host"), *times)
+            # The profiler gives a range the GPU time of no kernel: `shadows` do.
+            gpu = 0.0 if event.name.startswith(PREFIX) else event.self_device_time_total
+            _add(sums, (event.name, "host"), event.self_cpu_time_total, gpu)
+    for name, gpu in _in_ranges(shadows, kernels):
+        if (name, "host") in sums:
+            sums[name, "host"][2] += gpu
     for event in kernels:
         _add(sums, (event.name, "kernel"), 0.0, event.time_range.elapsed_us())
     found = [
@@ -222,6 +241,12 @@ def profile_steps(
     return recorder.stop(steps, wall_ms=wall, trace=trace)
 
 
+def wide_console() -> Console:
+    """Returns a console on which the tables fit, also where the output is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(_LINE, console.width))
+
+
 def print_profile(profile: StepProfile, console: Console, top: int = 15) -> None:
     """Prints what the most costly operations of a step cost, and where the trace is.
 
@@ -256,6 +281,7 @@ def _table(title: str, ops: list[OpCost], *, on_gpu: bool, host: bool) -> Table:
         cells = [f"{op.calls:g}"]
         cells += [f"{op.host_ms:.3f}"] if host else []
         cells += [f"{op.gpu_ms:.3f}"] if on_gpu else []
-        name = op.name if len(op.name) <= _NAME else f"{op.name[: _NAME - 3]}..."
+        name = op.name.removeprefix("void ").replace("(anonymous namespace)::", "")
+        name = name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
         table.add_row(Text(name, style="bold" if op.name.startswith("gnnsparse") else ""), *cells)
     return table

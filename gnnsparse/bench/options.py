@@ -7,10 +7,12 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gnnsparse.bench.arguments import at_least_one, device, file_to_write, matrices
+import torch
+
+from gnnsparse import _native
 from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.bench.kernels import Settings
-from gnnsparse.bench.matrices import parse_matrix, unique_names
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.plot import PLOT_ENDINGS
 from gnnsparse.bench.workload import OPS, VALUES
@@ -19,7 +21,10 @@ from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
-__all__ = ["DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "check_fit", "settings_of"]
+__all__ = [
+    "DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "at_least_one", "check_fit",
+    "device_option", "file_option", "plot_option", "settings_of",
+]  # fmt: skip
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
@@ -33,6 +38,32 @@ a record (docs/gpu-records.md). Takes about six minutes and much of the GPU's me
 _DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
 
 
+def _matrix(text: str) -> list[MatrixSpec]:
+    try:
+        return parse_matrix(text)
+    except (ValueError, TypeError) as error:
+        message = str(error)
+        raise argparse.ArgumentTypeError(message.removeprefix("matrix: ")) from None
+
+
+def at_least_one(text: str) -> int:
+    """Parses an integer from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
+    return int(text)
+
+
+def device_option(text: str) -> str:
+    """Parses a device, and resolves "auto"."""
+    if text not in DEVICES:
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
+    usable = torch.cuda.is_available() and _native.has_cuda
+    if text == "cuda" and not usable:
+        problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
+        raise argparse.ArgumentTypeError(problem)
+    return text if text != "auto" else "cuda" if usable else "cpu"
+
+
 def _reorder(text: str) -> str:
     if text not in REORDERINGS:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(REORDERINGS)}")
@@ -41,12 +72,21 @@ def _reorder(text: str) -> str:
     return text
 
 
-def _plot(text: str) -> Path:
+def file_option(text: str) -> Path:
+    """Parses the name of a file to write."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
+    return path
+
+
+def plot_option(text: str) -> Path:
+    """Parses the name of a figure to write; matplotlib has to be installed."""
     if not text.endswith(PLOT_ENDINGS):
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(PLOT_ENDINGS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("needs matplotlib: pip install 'gnnsparse[bench]'")
-    return file_to_write(text)
+    return file_option(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     several("--op", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm")
     parser.add_argument(
-        "--matrix", nargs="+", action="extend", type=matrices, metavar="MATRIX",
+        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
         help=f"may be repeated; a generated graph ({', '.join(GENERATED_GRAPHS)}), also as NAME:scale=0.1, "
         "NAME:shuffled, NAME:seed=1; a file .mtx, .smtx (both also .gz) or .npz; a folder of such files. "
         "Default: all generated graphs on a GPU, arxiv_like on a CPU",
@@ -70,7 +110,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     several("--values", VALUES, ("gcn",), f"weights of spmm: {', '.join(VALUES)}; default: gcn")
     parser.add_argument(
-        "--device", type=device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
+        "--device",
+        type=device_option,
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(DEVICES)}; default: auto",
     )
     several(
         "--kernels", tuple(KERNELS), tuple(KERNELS),
@@ -97,25 +141,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reorder", type=_reorder, default="none", metavar="NAME",
         help=f"row order of our operands: {', '.join(REORDERINGS)}; peers get the matrix as it is",
     )  # fmt: skip
-    parser.add_argument("--out", type=file_to_write, metavar="FILE.json", help="write all measurements")
-    parser.add_argument("--plot", type=_plot, metavar="FILE.png", help="draw the ratios (needs matplotlib)")
+    parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
+    parser.add_argument(
+        "--plot", type=plot_option, metavar="FILE.png", help="draw the ratios (needs matplotlib)"
+    )
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `gnnsparse bench fit`."""
     parser.description = FIT_DESCRIPTION
     parser.add_argument(
-        "--matrix", nargs="+", action="extend", type=matrices, metavar="MATRIX",
+        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
         help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
     )  # fmt: skip
     parser.add_argument(
-        "--out", type=file_to_write, metavar="FILE.json",
+        "--out", type=file_option, metavar="FILE.json",
         help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
         "on this GPU are chosen by from then on",
     )  # fmt: skip
-    parser.add_argument(
-        "--keep", type=file_to_write, metavar="FILE.json", help="write what was measured, too"
-    )
+    parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
     parser.add_argument(
         "--measured", type=Path, metavar="FILE.json",
         help="fit to what --keep wrote, in place of measuring; needs no GPU",
@@ -126,12 +170,12 @@ def check_fit(options: argparse.Namespace) -> None:
     """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
     if options.measured is None:
         try:
-            device("cuda")
+            device_option("cuda")
         except argparse.ArgumentTypeError as error:
             options.fail(f"{error}; accepted without one: --measured FILE.json")
     elif options.matrix or options.keep:
         options.fail("argument --measured: --matrix and --keep go with measuring")
-    elif not options.measured.is_file():
+    elif not options.measured.isfile_option():
         options.fail(f"argument --measured: there is no file {options.measured}")
 
 

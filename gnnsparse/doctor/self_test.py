@@ -44,7 +44,7 @@ class CaseResult:
         isa: the CPU's instruction set, or "" on a GPU.
         op: the operation.
         kernel: the kernel that was forced, or "auto".
-        weights: "stored", "stored in windows", or "gcn" for products of a row's and a column's weight.
+        weights: "stored", or "gcn" for products of a row's and a column's weight.
         precision: the precision.
         ok: whether the results are right.
         error: the largest relative error of the result and its gradients (Frobenius norm), None if unknown.
@@ -117,12 +117,9 @@ def _operands(precision: Precision, device: str) -> Iterator[tuple[str, SparseOp
     """Yields (weights, operand in the precision, operand in fp32)."""
     weighted = random_graph(_ROWS, _ROWS - 13, 0.05, hubs=2, empty_rows=0.1, seed=1)
     structure = random_graph(_ROWS, _ROWS, 0.05, hubs=2, weighted=False, seed=2)
-    kinds = [("stored", weighted, None, "auto"), ("gcn", structure, "gcn", "auto")]
-    if device == "cuda":  # for the kernel on windows
-        kinds.append(("stored in windows", weighted, None, "window"))
-    for weights, graph, values, form in kinds:
+    for weights, graph, values in (("stored", weighted, None), ("gcn", structure, "gcn")):
         made = [
-            gnnsparse.prepare(graph.to(device), values=values, precision=p, format=form, cache=False)
+            gnnsparse.prepare(graph.to(device), values=values, precision=p, cache=False)
             for p in (precision, Precision.FP32)
         ]
         yield weights, made[0], made[1]
@@ -153,8 +150,7 @@ def cases_of(precision: Precision, device: str) -> Iterator[Case]:
         for name, plan in _plans(a, Product("sddmm", _WIDTH)):
             call = partial(_product, gnnsparse.sddmm)
             yield product("sddmm", name, call=call, inputs=draw((rows, _WIDTH), features), plan=plan)
-        if weights == "stored":
-            yield from _further_cases(a, draw, product)
+        yield from _further_cases(a, draw, product)
 
 
 def _further_cases(

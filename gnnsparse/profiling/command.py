@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from gnnsparse.precision import Precision
 from gnnsparse.profiling.steps import StepOptions, load_callable, make_step
 from gnnsparse.ranges import ranges_are_on
-from gnnsparse.tracing import print_profile, profile_steps
+from gnnsparse.tracing import print_profile, profile_steps, wide_console
 
 __all__ = ["run_profile"]
 
@@ -53,5 +51,5 @@ def run_profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     profile = profile_steps(
         step, options.device, steps=options.steps, warmup=options.warmup, trace=options.out
     )
-    print_profile(profile, Console(), options.top)
+    print_profile(profile, wide_console(), options.top)
     return 0

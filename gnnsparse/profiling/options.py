@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gnnsparse.bench.arguments import at_least_one, device, one_matrix
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix
+from gnnsparse.bench.options import at_least_one, device_option
 from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
 from gnnsparse.profiling.steps import MODELS
@@ -26,6 +27,16 @@ def _trace(text: str) -> Path:
     if Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
     return Path(text)
+
+
+def _matrix(text: str) -> MatrixSpec:
+    try:
+        found = parse_matrix(text)
+    except (ValueError, TypeError) as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("matrix: ")) from None
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} has {len(found)} matrices; accepted: one matrix")
+    return found[0]
 
 
 def _callable(text: str) -> tuple[str, str]:
@@ -52,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(MODELS)}; default: gcn",
     )
     parser.add_argument(
-        "--matrix", type=one_matrix, default="arxiv_like:scale=0.1", metavar="MATRIX",
+        "--matrix", type=_matrix, default="arxiv_like:scale=0.1", metavar="MATRIX",
         help="a generated graph or a file, as in `gnnsparse bench kernels`; default: arxiv_like:scale=0.1",
     )  # fmt: skip
     parser.add_argument("--layers", type=at_least_one, default=3, metavar="N", help="default: 3")
@@ -71,7 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(names)}; default: fp32",
     )
     parser.add_argument(
-        "--device", type=device, default="auto", metavar="NAME", help=f"{', '.join(DEVICES)}; default: auto"
+        "--device",
+        type=device_option,
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(DEVICES)}; default: auto",
     )
     parser.add_argument(
         "--steps", type=at_least_one, default=5, metavar="N", help="profiled steps; default: 5"

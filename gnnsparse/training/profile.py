@@ -8,9 +8,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
 
-from gnnsparse.tracing import Recorder, print_profile
+from gnnsparse.tracing import Recorder, print_profile, wide_console
 
 __all__ = ["StepProfiler"]
 
@@ -65,4 +64,4 @@ class StepProfiler(Callback):
 
     def _finish(self, steps: int) -> None:
         self._first, self._done = -1, True
-        print_profile(self._recorder.stop(steps, trace=self._trace), Console())
+        print_profile(self._recorder.stop(steps, trace=self._trace), wide_console())

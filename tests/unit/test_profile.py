@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gnnsparse import ranges
 from gnnsparse.cli import main
 from gnnsparse.ops.library import register
 from gnnsparse.profiling.steps import MODELS
-from gnnsparse.tracing import OpCost, StepProfile, _busy_ms, print_profile, profile_steps
+from gnnsparse.tracing import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps
 
 OPERATIONS = ("spmm", "sddmm", "edge_softmax", "attention", "graph_attention")
 #: Uses every operation, forward and backward, and prints the names of the ranges.
@@ -137,6 +138,17 @@ def test_registered_operators_get_ranges(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_overlapping_intervals_count_once() -> None:
     assert _busy_ms([(0, 1000), (500, 1500), (3000, 4000), (3100, 3200)]) == 2.5
     assert _busy_ms([]) == 0
+
+
+def test_a_range_on_a_gpu_has_the_time_of_the_kernels_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(name: str, begin: float, end: float) -> Any:
+        return types.SimpleNamespace(name=name, time_range=types.SimpleNamespace(
+            start=begin, end=end, elapsed_us=lambda: end - begin
+        ))  # fmt: skip
+
+    kernels = [event("k", 12, 15), event("k", 0, 9), event("k", 10, 11), event("k", 19, 25)]
+    shadows = [event("gnnsparse.spmm", 10, 20), event("gnnsparse.sddmm", 30, 40)]
+    assert list(_in_ranges(shadows, kernels)) == [("gnnsparse.spmm", 4), ("gnnsparse.sddmm", 0)]
 
 
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
@@ -298,4 +310,6 @@ def test_a_profiled_step_on_a_gpu_names_our_ranges(tmp_path: Path, capfd: pytest
     printed: Any = capfd.readouterr().out
     assert "gnnsparse.spmm" in printed
     assert "Work of the GPU" in printed
+    (line,) = [line for line in printed.splitlines() if "gnnsparse.spmm " in line]
+    assert float(line.split("│")[4]) > 0  # milliseconds of the GPU
     assert "of a step" in printed
