@@ -31,7 +31,7 @@ def as_html(report: Report) -> str:
         f'<p class="soft">{escape(report.made)}</p>',
         f"<p>{escape(losses_text(report.comparisons))}</p>",
         '<p class="soft"><span class="key ours"></span>ours ',
-        '<span class="key peer"></span>other libraries</p>',
+        '<span class="key peer"></span>other libraries <span class="key lost"></span>another is faster</p>',
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>',
         _problems(report),
         "<main>",

@@ -128,8 +128,8 @@ def _charts(compared: list[_Compared]) -> list[Part]:
 
 
 def _bar(one: _Compared) -> Bar:
-    graph, _, values, width = one.case
-    weights = "" if values == "gcn" else f", weights {values}"
+    graph, op, values, width = one.case
+    weights = "" if values == "gcn" or op == "sddmm" else f", weights {values}"
     found = one.found
     return Bar(f"{graph}{weights}, N = {width}", found.speed, f"{found.speed:.2f}x, {found.ours_ms:.3f} ms")
 

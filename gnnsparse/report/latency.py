@@ -21,6 +21,7 @@ _PREPARATION = (
     "model", "dataset", "batch", "backend", "precision", "mode", "preprocess_ms", "prepare_ms", "capture_ms",
     "break_even",
 )  # fmt: skip
+_TITLE = "Latency; a speed is in units of the fastest other's"
 _CASE = ("model", "dataset", "batch", "cache")
 
 Row = dict[str, Any]
@@ -80,7 +81,7 @@ def show_latency(file: str, rows: list[Row]) -> tuple[list[Part], list[Compariso
     every = Table("Every value", *as_cells(rows), folded=True)
     return [
         *charts,
-        Table("Latency; speed is that of the fastest other's", tuple(used), cells),
+        Table(_TITLE, tuple(used), cells),
         every,
     ], comparisons
 

@@ -18,8 +18,8 @@ __all__ = ["draw"]
 _WIDTH = 360.0
 _ROW, _BAR, _TEXT = 34.0, 10.0, 12.0
 _MARGIN = 4.0
-#: Characters that fit into a line beside the value.
-_CHARACTERS = 58
+#: Characters that fit into a line, label and value together, and into the value.
+_CHARACTERS, _VALUE_CHARACTERS = 56, 32
 _CURVES = 6
 _PLOT = (44.0, 10.0, 348.0, 168.0)  # left, top, right, bottom of the area of curves
 
@@ -79,18 +79,19 @@ def _rows(chart: Bars | Intervals) -> str:
         middle = top + _TEXT + 5 + _BAR / 2
         if bar.value is None or not math.isfinite(bar.value):
             continue
+        kind = "lost" if line is not None and bar.value < line else bar.kind
         if from_zero:
             width = max(place(bar.value) - _MARGIN, 1.0)
             body.append(
                 f'<rect x="{_MARGIN:g}" y="{middle - _BAR / 2:.1f}" width="{width:.1f}" height="{_BAR:g}" '
-                f'rx="2" class="{bar.kind}"/>'
+                f'rx="2" class="{kind}"/>'
             )
         if bar.low is not None and bar.high is not None:
             body.append(_line(place(bar.low), middle, place(bar.high), middle, "whisker"))
         if not from_zero:
             body.append(f'<circle cx="{place(bar.value):.1f}" cy="{middle:.1f}" r="4.5" class="{bar.kind}"/>')
         if line is not None:
-            half = _BAR / 2 + 3
+            half = _BAR / 2 + 2
             body.append(_line(place(line), middle - half, place(line), middle + half, "mark"))
     if not from_zero:
         body.append(_line(_MARGIN, height - 16, _WIDTH - _MARGIN, height - 16, "axis"))
@@ -100,9 +101,10 @@ def _rows(chart: Bars | Intervals) -> str:
 
 
 def _label(bar: Bar, y: float) -> str:
-    label = _cut(bar.label, max(_CHARACTERS - len(bar.text), 12))
+    text = _cut(bar.text, _VALUE_CHARACTERS)
+    label = _cut(bar.label, _CHARACTERS - len(text))
     title = f"<title>{escape(bar.label)}: {escape(bar.text)}</title>"
-    value = _text(_WIDTH - _MARGIN, y, bar.text, "value", "end")
+    value = _text(_WIDTH - _MARGIN, y, text, "value", "end")
     return f"<g>{title}{_text(_MARGIN, y, label, 'label')}{value}</g>"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,27 @@ def test_missing_packages_are_named_with_what_they_are_for(monkeypatch: pytest.M
     assert "dgl is not installed: DGL models need it" in texts(section, NOTE)
     assert texts(section, BROKEN) == []
     assert section.facts["optional"] == dict.fromkeys(OPTIONAL_PACKAGES)
+
+
+def test_no_optional_package_is_imported() -> None:
+    """With every optional package out of reach the command works and says which are missing."""
+    blocked = [*(name.replace("-", "_") for name in OPTIONAL_PACKAGES), "torch_geometric", "hydra", "sklearn"]
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked}))\n"
+        "from importlib import metadata\n"
+        "version = metadata.version\n"
+        "def without(name):\n"
+        f"    if name in {list(OPTIONAL_PACKAGES)}: raise metadata.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "metadata.version = without\n"
+        "from gnnsparse.cli import main\n"
+        "sys.exit(main(['doctor', '--seconds', '1']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "none of the optional packages is installed" in done.stdout
+    assert "lightning is not installed: gnnsparse.training and train.py need it" in done.stdout
 
 
 def test_versions_are_listed() -> None:
