@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -139,8 +140,11 @@ class Recorder:
         self._profiler.stop()
         if trace is not None:
             trace.parent.mkdir(parents=True, exist_ok=True)
-            trace.touch()  # the exporter reports no error for a file that it can't write
+            with trace.open("wb"):  # the exporter reports no error for a file that it can't write
+                pass
             self._profiler.export_chrome_trace(str(trace))
+            if not trace.stat().st_size:
+                raise OSError(errno.ENOSPC, "nothing was written", str(trace))
         events = self._profiler.events() or []
         hosted = {event.name for event in events if event.device_type == DeviceType.CPU}
         kernels = [e for e in events if e.device_type == DeviceType.CUDA and not _is_range(e, hosted)]
