@@ -13,7 +13,7 @@ from gnnsparse.report.latency import KEYS as LATENCY_KEYS
 from gnnsparse.report.latency import show_latency, show_preparation
 from gnnsparse.report.model import Comparison, Part, Problem, Report, ResultFile, Section, Table
 from gnnsparse.report.scores import is_losses, is_scores, run_rows, show_losses, show_scores
-from gnnsparse.report.times import is_timed, show_times
+from gnnsparse.report.times import is_paired, is_timed, show_pairs, show_times
 
 __all__ = ["SECTIONS", "assemble"]
 
@@ -40,6 +40,7 @@ _WORDS = (
 _BESIDE = {"skipped": "Not measured", "means": "Means over the matrices"}
 #: The list of cases that a benchmark itself calls lost, and its title.
 _LOST, _LOST_TITLE = "lost", "By the benchmark's own rule, where other kernels of ours count too"
+_NOISY = "the machine was noisy when it was measured: small differences mean nothing"
 #: Rows of a table of unknown rows up to which it is shown unfolded.
 _UNFOLDED = 20
 
@@ -66,6 +67,8 @@ def assemble(files: list[ResultFile], problems: list[Problem], made: str) -> Rep
         if first is None:
             problem = "has no list of results; its values are shown as they are"
             report.problems.append(Problem(file.name, problem))
+        if _is_noisy(file.content):
+            report.problems.append(Problem(file.name, _NOISY))
         if values := _further_values(file.content):
             sections[first or "other"].parts.append((file.name, values))
     for section in sections.values():
@@ -73,6 +76,12 @@ def assemble(files: list[ResultFile], problems: list[Problem], made: str) -> Rep
     report.lost = sections.pop(_LOST).parts
     report.sections = [section for section in sections.values() if section.parts]
     return report
+
+
+def _is_noisy(content: dict[str, Any]) -> bool:
+    """Returns whether a benchmark says that its machine was too noisy."""
+    noise = content.get("noise")
+    return isinstance(noise, dict) and noise.get("noisy") is True
 
 
 def _charts_first(section: Section) -> None:
@@ -83,15 +92,25 @@ def _charts_first(section: Section) -> None:
 
 def _further_values(content: dict[str, Any]) -> Table | None:
     """Returns what a file holds beside its environment and its lists of results, or None."""
-    listed = {place.partition(".")[0] for place, _ in row_lists(content)}
-    if "" in listed or run_rows(content)[0]:
+    listed = {place for place, _ in row_lists(content)}
+    if "" in listed:
         return None
-    left = {key: value for key, value in content.items() if key not in (*ENVIRONMENT, *listed)}
-    header, rows = as_cells([left])
+    header, rows = as_cells([_without(content, listed)])
     pairs = [(key, value) for key, value in zip(header, rows[0], strict=True) if value not in ([], {}, None)]
-    return (
-        Table("Settings and further values", ("name", "value"), tuple(pairs), folded=True) if pairs else None
-    )
+    if not pairs:
+        return None
+    return Table("Settings and further values", ("name", "value"), tuple(pairs), folded=True)
+
+
+def _without(content: dict[str, Any], listed: set[str], at: str = "") -> dict[str, Any]:
+    """Returns a copy of an object without the lists at the given places, and without the environment."""
+    left = {}
+    for key, value in content.items():
+        place = f"{at}.{key}" if at else str(key)
+        if place in listed or (not at and key in ENVIRONMENT):
+            continue
+        left[key] = _without(value, listed, place) if isinstance(value, dict) else value
+    return left
 
 
 def _parts_of(file: ResultFile, problems: list[Problem]) -> Iterator[Placed]:
@@ -149,6 +168,8 @@ def _view(file: str, place: str, rows: list[Row], about: str) -> list[Placed]:
     if is_losses(rows):
         return [("precision", show_losses(rows), [])]
     section = _section(rows)
+    if is_paired(rows):
+        return [(section, *show_pairs(file, rows, section))]
     if is_timed(rows):
         section = "kernels" if section == "precision" else section
         return [(section, *show_times(file, rows, section, about))]

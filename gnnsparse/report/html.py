@@ -54,9 +54,7 @@ def _problems(report: Report) -> str:
     if not report.problems:
         return ""
     items = "".join(f"<li>{escape(problem_text(problem))}</li>" for problem in report.problems)
-    return (
-        f'<div class="problems" role="note"><strong>Not shown, or not as meant</strong><ul>{items}</ul></div>'
-    )
+    return f'<div class="problems" role="note"><strong>To be noted</strong><ul>{items}</ul></div>'
 
 
 def _losses(report: Report) -> str:

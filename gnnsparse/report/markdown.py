@@ -18,7 +18,7 @@ def as_markdown(report: Report) -> str:
     """Returns the report; tables that a page folds are left out, and named."""
     lines = ["# gnnsparse: results", "", _plain(report.made), "", _plain(losses_text(report.comparisons)), ""]
     if report.problems:
-        lines += ["## Not shown, or not as meant", ""]
+        lines += ["## To be noted", ""]
         lines += [f"- {_plain(problem_text(problem))}" for problem in report.problems] + [""]
     for section in report.sections:
         lines += [f"## {section.title}", "", section.about, ""]

@@ -144,7 +144,7 @@ class ResultFile:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that could not be shown, and why."""
+    """A file that could not be shown or not as meant, and why; or what to know of it."""
 
     file: str
     reason: str
@@ -176,7 +176,7 @@ class Report:
         sections: its sections, without those that are empty.
         comparisons: all comparisons of times with other libraries.
         lost: tables of the cases that benchmarks themselves call lost: pairs (name of the file, table).
-        problems: what could not be shown.
+        problems: what could not be shown, and what to know of files.
         made: when and by which version it was made.
     """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from html import escape
+from typing import TypeGuard
 
 from gnnsparse.report.cells import shown_number
 from gnnsparse.report.model import Bar, Bars, Curves, Intervals
@@ -21,6 +22,8 @@ _MARGIN = 4.0
 #: Characters that fit into a line, label and value together, and into the value.
 _CHARACTERS, _VALUE_CHARACTERS = 56, 32
 _CURVES = 6
+#: Values from which on nothing is drawn.
+_MOST = 1e150
 _PLOT = (44.0, 10.0, 348.0, 168.0)  # left, top, right, bottom of the area of curves
 
 
@@ -28,7 +31,7 @@ def draw(chart: Bars | Intervals | Curves) -> str:
     """Returns a chart as an SVG element, or "" if it has nothing to draw."""
     if isinstance(chart, Curves):
         return _curves(chart)
-    if not any(bar.value is not None and math.isfinite(bar.value) for bar in chart.bars):
+    if not any(_can_be_drawn(bar.value) for bar in chart.bars):
         return ""
     return _rows(chart)
 
@@ -53,8 +56,13 @@ def _cut(text: str, room: int) -> str:
     return text if len(text) <= room else f"{text[: max(room - 1, 1)]}\u2026"
 
 
+def _can_be_drawn(value: float | None) -> TypeGuard[float]:
+    """Returns whether a value is a number whose products with lengths do not overflow."""
+    return value is not None and math.isfinite(value) and abs(value) < _MOST
+
+
 def _finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
+    return [value for value in values if _can_be_drawn(value)]
 
 
 def _rows(chart: Bars | Intervals) -> str:
@@ -77,7 +85,7 @@ def _rows(chart: Bars | Intervals) -> str:
         top = _ROW * number
         body.append(_label(bar, top + _TEXT))
         middle = top + _TEXT + 5 + _BAR / 2
-        if bar.value is None or not math.isfinite(bar.value):
+        if not _can_be_drawn(bar.value):
             continue
         kind = "lost" if line is not None and bar.value < line else bar.kind
         if from_zero:
@@ -86,7 +94,7 @@ def _rows(chart: Bars | Intervals) -> str:
                 f'<rect x="{_MARGIN:g}" y="{middle - _BAR / 2:.1f}" width="{width:.1f}" height="{_BAR:g}" '
                 f'rx="2" class="{kind}"/>'
             )
-        if bar.low is not None and bar.high is not None:
+        if _can_be_drawn(bar.low) and _can_be_drawn(bar.high):
             body.append(_line(place(bar.low), middle, place(bar.high), middle, "whisker"))
         if not from_zero:
             body.append(f'<circle cx="{place(bar.value):.1f}" cy="{middle:.1f}" r="4.5" class="{bar.kind}"/>')
@@ -133,7 +141,7 @@ def _curves(chart: Curves) -> str:
         points = " ".join(
             f"{left + step * at:.1f},{height_of(value):.1f}"
             for at, value in enumerate(values)
-            if math.isfinite(value) and (value > 0 or not chart.log)
+            if _can_be_drawn(value) and (value > 0 or not chart.log)
         )
         body.append(f'<polyline points="{points}" class="curve c{number}"/>')
     body.append(_text(right, bottom + 15, chart.x_label, "tick", "end"))

@@ -9,7 +9,7 @@ from typing import Any
 from gnnsparse.report.cells import as_cells, is_number, shown_number
 from gnnsparse.report.model import OURS, PEER, Bar, Bars, Comparison, Part, Table
 
-__all__ = ["competes", "is_timed", "kind_of", "show_times", "time_keys"]
+__all__ = ["competes", "is_paired", "is_timed", "kind_of", "show_pairs", "show_times", "time_keys"]
 
 #: Keys that name what was timed, the first that a row has.
 _NAMES = ("backend", "name", "kernel", "variant")
@@ -28,6 +28,8 @@ _PEERS = re.compile(
 )
 #: A word in the names of what is replayed as a CUDA graph, in which nothing waits for Python.
 _CAPTURED = "captured"
+#: Keys of a time of ours and of PyG's in one row.
+_PAIR = ("accelerated_ms", "pyg_ms")
 #: Bars of a chart that is drawn.
 _BARS = 14
 _UNFOLDED = 40
@@ -145,6 +147,24 @@ def show_times(
         len(cells) > _UNFOLDED,
     )
     return [*charts, table], comparisons
+
+
+def is_paired(rows: list[Row]) -> bool:
+    """Returns whether each row holds a time of ours and one of PyG's."""
+    return all(is_number(row.get(key)) and row[key] > 0 for row in rows for key in _PAIR)
+
+
+def show_pairs(file: str, rows: list[Row], section: str) -> tuple[list[Part], list[Comparison]]:
+    """Returns a table and a chart of rows for which `is_paired` holds, and comparisons of their two times."""
+    comparisons, bars = [], []
+    for row in rows:
+        words = _words(tuple((key, _plain(row[key])) for key in _CASES if row.get(key) is not None))
+        ours, peer = (float(row[key]) for key in _PAIR)
+        found = Comparison(section, file, words, "accelerated", "pyg", ours, peer, ours)
+        comparisons.append(found)
+        bars.append(Bar(words, found.speed, f"{found.speed:.2f}x, {shown_number(ours)} ms"))
+    chart = Bars("Speed in units of PyG's", tuple(bars), line=1.0)
+    return [chart, Table("Measurements", *as_cells(rows))], comparisons
 
 
 def _is_right(row: Row) -> bool:

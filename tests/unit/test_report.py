@@ -351,6 +351,27 @@ def test_a_run_of_train_py_is_shown(tmp_path: Path) -> None:
     assert report.problems == []
 
 
+def test_rows_with_both_times_are_compared(tmp_path: Path) -> None:
+    layers = [{"layer": "GCN", "nodes": 9, "pyg_ms": 3.0, "accelerated_ms": 6.0, "ratio": 0.5}]
+    (found,) = report_of(tmp_path, a={"layers": layers}).comparisons
+    assert (found.case, found.ours, found.best, found.speed) == ("GCN", "accelerated", "pyg", 0.5)
+
+
+def test_a_noisy_machine_is_noted(tmp_path: Path) -> None:
+    rows = [kernel("auto", 1.0)]
+    assert report_of(tmp_path, a={"rows": rows, "noise": {"noisy": False}}).problems == []
+    (problem,) = report_of(tmp_path, a={"rows": rows, "noise": {"noisy": True}}).problems
+    assert problem.reason.startswith("the machine was noisy")
+
+
+def test_values_beside_nested_rows_are_shown(tmp_path: Path) -> None:
+    text = as_html(
+        report_of(tmp_path, a={"study": {"found": [{"other": 1}], "note": "beside", "deep": {"x": 7.5}}})
+    )
+    for shown in ("study.note", "beside", "study.deep.x", "7.500"):
+        assert f">{shown}<" in text
+
+
 def test_unknown_rows_are_shown_with_every_value(tmp_path: Path) -> None:
     rows = [{"temperature": 3, "deep": {"inner": "word"}, "list": [1, 2]}, {"other": True}]
     report = report_of(tmp_path, a={"study": {"found": rows}, "summary": {"total": 12}})
