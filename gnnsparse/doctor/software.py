@@ -111,8 +111,8 @@ def check_cache(folder: str | None = None) -> Section:
         )
     for name, reason in damaged.items():
         section.note(
-            f"{name} is damaged ({reason})",
-            "it is made anew when it is used; gnnsparse cache clear removes it",
+            f"{name} can't be used ({reason})",
+            "nothing is lost: such a graph is prepared anew. gnnsparse cache clear removes the file",
         )
     if unchecked:
         section.note(
@@ -154,7 +154,7 @@ def _damaged(cache: GraphCache, entries: list[CacheEntry]) -> tuple[dict[str, st
     damaged, unchecked, read = dict[str, str](), 0, 0
     for entry in entries:
         if entry.metadata is None:
-            damaged[entry.path.name] = "its header can't be read"
+            damaged[entry.path.name] = "its header is damaged, or of an earlier version"
         elif read + entry.nbytes > _VERIFIED:
             unchecked += 1
         else:
