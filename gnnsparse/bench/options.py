@@ -175,7 +175,7 @@ def check_fit(options: argparse.Namespace) -> None:
             options.fail(f"{error}; accepted without one: --measured FILE.json")
     elif options.matrix or options.keep:
         options.fail("argument --measured: --matrix and --keep go with measuring")
-    elif not options.measured.isfile_option():
+    elif not options.measured.is_file():
         options.fail(f"argument --measured: there is no file {options.measured}")
 
 
