@@ -23,7 +23,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs gpu clean
+.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs results gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -88,6 +88,13 @@ package:
 # The documentation site, in build/site; index.html is its first page.
 docs: $(VENV)/.dev
 	$(bin)/python scripts/build_docs.py
+
+# The tables of the README and of docs/ from the files in benchmarks/results, which tests compare with them, and a
+# page of all results in build/report.html.
+results: $(VENV)/.dev
+	$(bin)/python scripts/readme_tables.py
+	$(bin)/python -m tests.fuzz.report
+	$(bin)/gnnsparse report --out build/report.html
 
 gpu:
 	scripts/gpu_check.sh

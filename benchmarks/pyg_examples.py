@@ -4,9 +4,9 @@
 
 The models and settings are those of PyG's examples of GCN, GAT, AGNN and GIN (`gcn.py`, `gat.py`, `agnn.py`
 and `mutag_gin.py`, written anew here), and of GraphSAGE with the settings of GCN. Plain and accelerated runs
-differ in `gnnsparse.interop.pyg.accelerate(model)` alone: seeds, initial weights, the order of batches and the
-loop are the same. Cora and PubMed are scored by the test accuracy at the best validation accuracy; PROTEINS, in
-mini-batches of many graphs, by that of the last epoch on a random tenth.
+differ in `gnnsparse.interop.pyg.accelerate(model)` alone: seeds, initial weights, the order of batches and
+the loop are the same. Cora and PubMed are scored by the test accuracy at the best validation accuracy;
+PROTEINS, in mini-batches of many graphs, by that of the last epoch on a random tenth.
 
 DIR has `planetoid/cora/raw`, `planetoid/pubmed/raw` and `tu/PROTEINS.npz` (indptr, indices, graph_ptr,
 node_labels and graph_labels of all graphs side by side).

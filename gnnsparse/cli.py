@@ -11,10 +11,19 @@ from typing import NoReturn
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
+from gnnsparse.doctor import options as doctor
+from gnnsparse.profiling import options as profiling
+from gnnsparse.report import options as report
 
 __all__ = ["main"]
 
 
+#: Further commands, with their help, each with a module of its options.
+_COMMANDS = (
+    ("report", "one page of all results", report),
+    ("doctor", "is this installation right?", doctor),
+    ("profile", "what a training step costs", profiling),
+)
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
 
@@ -46,6 +55,10 @@ def _parser() -> argparse.ArgumentParser:
     accuracy = subjects.add_parser("accuracy", help="errors of each precision, against float64")
     add_accuracy_arguments(accuracy)
     accuracy.set_defaults(fail=accuracy.error)
+    for name, text, subject in _COMMANDS:
+        command = commands.add_parser(name, help=text, description=subject.DESCRIPTION)
+        subject.add_arguments(command)
+        command.set_defaults(fail=command.error)
     return parser
 
 
@@ -140,6 +153,24 @@ def _fit(options: argparse.Namespace) -> int:
         return 2
 
 
+def _report(options: argparse.Namespace) -> int:
+    from gnnsparse.report.command import run_report
+
+    return run_report(options.files, options.out, options.markdown)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from gnnsparse.doctor.command import run_doctor
+
+    return run_doctor(as_json=options.json, seconds=options.seconds)
+
+
+def _profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    from gnnsparse.profiling.command import run_profile
+
+    return run_profile(options, arguments)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
@@ -148,15 +179,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse bench latency [options]`: exits with 1 if a result of ours is wrong, or a data set is missing.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
     `gnnsparse bench accuracy [options]`: exits with 1 if a result is less exact than its precision promises.
+    `gnnsparse report [options]`: exits with 1 if there is no result.
+    `gnnsparse doctor [options]`: exits with 1 if something is broken.
+    `gnnsparse profile [options]`: exits with the status of the process that is profiled.
     Options that are not accepted exit with 2.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = _parser().parse_args(arguments)
-    if options.command == "bench":
-        return _bench(options)
-    actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
     try:
+        match options.command:
+            case "bench":
+                return _bench(options)
+            case "report":
+                return _report(options)
+            case "doctor":
+                return _doctor(options)
+            case "profile":
+                return _profile(options, arguments)
+        actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
-    except ValueError as error:  # of --dir
+    except (ValueError, OSError) as error:  # of files and folders that were named
         options.fail(str(error))
         return 2
 

@@ -1,6 +1,6 @@
 """Writes the tables of the README and of docs/ from the JSON files in benchmarks/results.
 
-    python scripts/readme_tables.py            rewrite the tables
+    python scripts/readme_tables.py            rewrite the tables; `make results` does it
     python scripts/readme_tables.py --check    exit with 1 if they are not up to date
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`, in the README and in docs/results.md, or
@@ -49,6 +49,93 @@ def origin(result: dict[str, Any]) -> str:
 def table(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _spread(ratios: list[float]) -> str:
+    """Returns the geometric mean of ratios, with the least and the largest."""
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return f"**{mean:.1f}x** ({min(ratios):.1f} to {max(ratios):.1f})"
+
+
+def _spmm_headline(file: str, precision: str, what: str) -> list[str]:
+    """Makes a row of SpMM with GCN weights, 128 columns: speeds of all graphs, largest errors."""
+    shown = {
+        (r["graph"], r["kernel"]): r
+        for r in load(file)["rows"]
+        if (r["op"], r["width"], r.get("values", "gcn"), r["precision"]) == ("spmm", 128, "gcn", precision)
+        and r["ok"]
+    }
+    best = any(kernel == "cusparse-best" for _, kernel in shown)
+    peer, name = ("cusparse-best", "cuSPARSE at its best") if best else ("cusparse", "cuSPARSE through torch")
+    pairs = [
+        (r, shown[graph, peer])
+        for (graph, kernel), r in shown.items()
+        if kernel == "auto" and (graph, peer) in shown
+    ]
+    errors = [max(pair[side]["error"] for pair in pairs) for side in (0, 1)]
+    largest = max(ours["nnz"] for ours, _ in pairs) / 1e6
+    return [
+        f"sparse x dense, {precision}, {len(pairs)} {what} of up to {largest:.0f} M nonzeros",
+        name,
+        _spread([other["ms"] / ours["ms"] for ours, other in pairs]),
+        f"error {errors[0]:.0e}, cuSPARSE {errors[1]:.0e}",
+    ]
+
+
+def _score(file: str, dataset: str, precision: str) -> str:
+    row = next(r for r in load(file)["rows"] if (r["dataset"], r["precision"]) == (dataset, precision))
+    score = f"{row['mean']:.1f} ± {row['standard_deviation']:.1f} %"
+    return f"test accuracy on {dataset} {score}, PyG {row['baseline']:.1f} %"
+
+
+def _step_headline(file: str, peer: str, ours: str, scores: str) -> list[str]:
+    """Makes a row of training steps in fp16 and fp32: speeds, and the accuracy of the model in fp16."""
+    data = load(file)
+    of = {r["name"]: r["ms"] for r in data["rows"]}
+    speeds = [f"{of[peer] / of[ours.format(p)]:.1f}x in {p}" for p in ("fp16", "fp32")]
+    return [
+        f"training step, {data['model'].upper()} {data['layers']} x {data['hidden']}, {data['graph']}",
+        "PyG with a CSR adjacency" if "csr" in peer else "PyG",
+        f"**{speeds[0]}**, {speeds[1]}",
+        _score(scores, "cora", "fp16"),
+    ]
+
+
+def _encoder_headline() -> list[str]:
+    """Makes a row of the sparse encoder at 95 %, L = 8192, over the batch sizes and heads."""
+    rows = [r for r in load("encoder.json")["rows"] if (r["length"], r["name"]) == (8192, "sparse")]
+    sparse = [r for r in rows if r["sparsity"] == 0.95]
+    return [
+        "sparse Transformer encoder, fp16, 95 % left out, 8192 tokens",
+        "the dense encoder with torch's fastest attention",
+        _spread([r["speed"] for r in sparse]),
+        f"error {max(r['error'] for r in sparse):.0e} beside dense attention under the mask",
+    ]
+
+
+def _origins(*files: str) -> str:
+    """Returns where results come from, in one line for each machine and torch, with all commits."""
+    commits: dict[str, dict[str, None]] = {}
+    for data in map(load, files):
+        where, _, commit = origin(data).rpartition(", commit ")
+        commits.setdefault(where.rpartition(", ")[0], {})[commit.rstrip(".")] = None
+    return "\n\n".join(f"{where}, commits {', '.join(found)}." for where, found in commits.items())
+
+
+def headline_table() -> str:
+    """Makes the table of the first screen: how much faster, on what, how exact."""
+    products, real, scores = "spmm.json", "spmm_real.json", ("accuracy_cpu.json", "accuracy_agnn_cpu.json")
+    steps = "train_step.json", "agnn_step_arxiv_like.json"
+    rows = [
+        _spmm_headline(products, "fp16", "generated graphs"),
+        _spmm_headline(real, "fp16", "published matrices"),
+        _spmm_headline(products, "fp32", "generated graphs"),
+        _step_headline(steps[0], "pyg csr fp32", "gnnsparse {}", scores[0]),
+        _step_headline(steps[1], "pyg fp32", "gnnsparse {}", scores[1]),
+        _encoder_headline(),
+    ]
+    head = ["what", "beside", "faster", "how exact"]
+    return table(head, rows) + "\n\n" + _origins(products, real, *steps, "encoder.json", *scores)
 
 
 def spmm_table() -> str:
@@ -421,6 +508,7 @@ LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
 TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
+    "headline": headline_table,
     "spmm": spmm_table,
     "real": real_table,
     "training": training_table,
@@ -464,7 +552,7 @@ def main() -> int:
             continue
         if options.check:
             name = page.relative_to(ROOT)
-            print(f"{name}: tables are out of date; run scripts/readme_tables.py", file=sys.stderr)
+            print(f"{name}: tables are out of date; run make results", file=sys.stderr)
             return 1
         page.write_text(text)
     return 0

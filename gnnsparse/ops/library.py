@@ -16,6 +16,7 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import operators
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_batch_of_gradients, refuse_transforms
 
 __all__ = ["REGISTERED", "Products", "bind_eager", "divide_by_counts", "eager", "register"]
@@ -86,6 +87,7 @@ def register(
     """
     name = schema.partition("(")[0]
     _library.define(schema)
+    run = ranged(name)(run)
     for key in ("CPU", "CUDA"):
         _library.impl(name, run, key)
     torch.library.register_fake(f"gnnsparse::{name}", fake, lib=_library)

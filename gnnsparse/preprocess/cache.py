@@ -330,13 +330,23 @@ class GraphCache:
             Each entry, with what is wrong with it, or None.
         """
         for entry in self.entries():
-            problem = None
-            try:
-                with opened(entry.path) as file:
-                    check(*_read(file, entry.key))
-            except (DamagedError, NotOursError, ValueError, OSError, MemoryError) as error:
-                problem = str(error)
-            yield entry, problem
+            yield entry, self.problem_of(entry, check)
+
+    def problem_of(
+        self, entry: CacheEntry, check: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
+    ) -> str | None:
+        """Reads a file, verifies its checksums and returns what is wrong with it, or None.
+
+        Args:
+            entry: one of `entries()`.
+            check: as in `verify`.
+        """
+        try:
+            with opened(entry.path) as file:
+                check(*_read(file, entry.key))
+        except (DamagedError, NotOursError, ValueError, OSError, MemoryError) as error:
+            return str(error)
+        return None
 
     def clear(self) -> int:
         """Removes every file that the cache made, and returns the number of prepared graphs among them.

@@ -130,6 +130,8 @@ class TrainerConfig:
             the best epoch, are written, during training and at its end.
         checkpoint_seconds: least seconds between two writes of checkpoints during training.
         progress: whether a progress bar is shown if the output is a terminal.
+        profile: number of steps whose trace is written to profile/trace.json in the run's folder, with a
+            table of what they cost, after a few steps at the start; None: no profile.
 
     Raises:
         TypeError: an attribute is of another type.
@@ -145,11 +147,14 @@ class TrainerConfig:
     checkpoint: bool = True
     checkpoint_seconds: float = 60.0
     progress: bool = True
+    profile: int | None = None
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)
         if self.patience is not None:
             _integer("trainer.patience", self.patience)
+        if self.profile is not None:
+            _integer("trainer.profile", self.profile)
         check_flag("trainer.checkpoint", self.checkpoint)
         _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
         check_flag("trainer.progress", self.progress)

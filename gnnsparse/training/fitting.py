@@ -32,6 +32,7 @@ from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import PreparedData
 from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.profile import StepProfiler
 
 __all__ = ["CheckpointError", "FitResult", "check_checkpoint", "fit"]
 
@@ -139,6 +140,10 @@ def _fit(
     # scores before Checkpoints writes the weights.
     callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
     callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity))
+    if config.profile is not None and folder is not None:
+        callbacks.append(
+            StepProfiler(config.profile, data.device, Path(folder.make("profile")) / "trace.json")
+        )
     if config.progress:
         callbacks.append(ProgressBar(history))
     device = data.device

@@ -97,6 +97,15 @@ def test_resumed_as_uninterrupted(train: Callable[..., Run], default_run: Run, h
         assert resumed[name] == whole[name]
 
 
+def test_a_profiled_run_writes_a_trace(train: Callable[..., Run]) -> None:
+    run = train("trainer.profile=2", "trainer.max_epochs=4", "trainer.logger=none")
+    assert run.status == 0, run.errors
+    trace = json.loads((run.folder / "profile" / "trace.json").read_text())
+    assert sum(event.get("name") == "aten::nll_loss_backward" for event in trace["traceEvents"]) == 2
+    assert "Operations and ranges, for a step" in run.output
+    assert json.loads((run.folder / "result.json").read_text())["epochs"] == 4
+
+
 def test_multirun(train: Callable[..., Run], tmp_path: Path) -> None:
     options = [
         "precision=fp32,fp16",

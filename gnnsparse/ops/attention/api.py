@@ -19,6 +19,7 @@ from gnnsparse.ops.attention.schema import run_forward, transformed, with_grad
 from gnnsparse.ops.common import FLOATS, check_fits, check_operand, is_plain, needs_grad, resolve_impl
 from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_direct, settled
 
 __all__ = ["attention"]
@@ -100,6 +101,7 @@ def _check_fused(call: AttentionCall, return_weights: bool) -> None:
         bad_value("fused", f"got True, but there is no fused kernel here ({'; '.join(plan.reasons)})")
 
 
+@ranged("attention")
 def attention(
     A: SparseOperand,  # noqa: N803
     q: torch.Tensor,

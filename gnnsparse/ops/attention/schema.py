@@ -18,6 +18,7 @@ from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import ChainPlan, Plan
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
 __all__ = ["run_backward", "run_forward", "transformed", "with_grad"]
@@ -36,6 +37,7 @@ def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Te
     return chain.forward(call) if isinstance(plan, ChainPlan) else cpu.forward(call)
 
 
+@ranged("attention_backward")
 def run_backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs,
     plan: Plan | None = None,

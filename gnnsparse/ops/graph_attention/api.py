@@ -19,6 +19,7 @@ from gnnsparse.ops.graph_attention.call import Arrays, GraphCall
 from gnnsparse.ops.graph_attention.edges import to_coo
 from gnnsparse.ops.rows import inverse_lengths
 from gnnsparse.plan import CsrAttentionPlan
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_direct, settled
 
 __all__ = ["graph_attention"]
@@ -88,6 +89,7 @@ def _output(call: GraphCall, impl: str, wants_weights: bool) -> schema.Outputs:
     return schema.with_grad(call, wants_weights) if plain else schema.registered(call, wants_weights)
 
 
+@ranged("graph_attention")
 def graph_attention(
     A: SparseOperand,  # noqa: N803
     q: torch.Tensor,

@@ -13,6 +13,7 @@ from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.graph_attention import chain, cpu, cuda
 from gnnsparse.ops.graph_attention.call import OPTIONS, Arrays, GraphCall, Result
 from gnnsparse.ops.library import register
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, settled
 
 __all__ = ["Outputs", "outputs_of", "registered", "run", "with_grad"]
@@ -46,6 +47,7 @@ def run(call: GraphCall, wants_weights: bool) -> Outputs:
     return outputs_of(result, backend.weights(call, result) if wants_weights else None)
 
 
+@ranged("graph_attention_backward")
 def _gradients(
     call: GraphCall, outputs: Outputs, grads: tuple[torch.Tensor | None, ...], needs: tuple[bool, ...]
 ) -> Arrays:

@@ -19,11 +19,13 @@ from gnnsparse.ops.sddmm import reference
 from gnnsparse.ops.sddmm.schema import bind, transformed, with_grad
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_direct
 
 __all__ = ["sddmm"]
 
 
+@ranged("sddmm")
 def sddmm(
     A: SparseOperand,  # noqa: N803
     q: torch.Tensor,

@@ -15,6 +15,7 @@ from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.sddmm import cpu, cuda
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, settled
 
 __all__ = ["bind", "transformed", "with_grad"]
@@ -50,6 +51,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.save_for_backward(q, k)
 
 
+@ranged("sddmm_backward")
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
     q, k = alive(ctx.saved_tensors)

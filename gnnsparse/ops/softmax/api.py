@@ -8,11 +8,13 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import check_edges, check_operand, form_of, is_plain, needs_grad, resolve_impl
 from gnnsparse.ops.softmax import reference
 from gnnsparse.ops.softmax.schema import backend, transformed, with_grad
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_direct
 
 __all__ = ["edge_softmax"]
 
 
+@ranged("edge_softmax")
 def edge_softmax(
     A: SparseOperand,  # noqa: N803
     scores: torch.Tensor,

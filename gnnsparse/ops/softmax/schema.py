@@ -14,6 +14,7 @@ from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.softmax import cpu, cuda
 from gnnsparse.ops.vmap import loop
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
 __all__ = ["backend", "times_jacobian", "transformed", "with_grad"]
@@ -65,6 +66,7 @@ def times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tenso
     return (p * (d - inner[row])).to(weights.dtype)
 
 
+@ranged("edge_softmax_backward")
 def _grad(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """Computes ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
     (weights,) = alive(ctx.saved_tensors)

@@ -23,6 +23,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import explicit_values
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_direct, outside
 
 __all__ = ["spmm"]
@@ -47,6 +48,7 @@ def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, r
     return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
 
 
+@ranged("spmm")
 def spmm(
     A: SparseOperand,  # noqa: N803
     x: torch.Tensor,

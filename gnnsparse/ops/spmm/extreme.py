@@ -19,6 +19,7 @@ from gnnsparse.ops.common import direct, is_plain, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
 
 __all__ = ["extreme"]
@@ -170,6 +171,7 @@ def _composed_grads(ctx: Any, grad: torch.Tensor, saved: Any) -> tuple[Any, ...]
     return grad_x, grad_values
 
 
+@ranged("spmm_backward")
 def _grads(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     """Computes the gradients of x and of the values: sums of what each nonzero has won."""
     saved = x, values, winners = alive(ctx.saved_tensors)

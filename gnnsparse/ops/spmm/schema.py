@@ -15,6 +15,7 @@ from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.spmm import cpu, cuda
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
+from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, settled
 
 __all__ = ["bind", "transformed", "with_grad"]
@@ -57,6 +58,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.save_for_backward(x if needs_x else None, values)
 
 
+@ranged("spmm_backward")
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A.
 

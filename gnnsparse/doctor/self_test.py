@@ -1,0 +1,291 @@
+"""The self-test: every kernel of every device, instruction set and precision beside a float64 reference.
+
+Each case runs an operation with its gradients on a small matrix with long, short and empty rows. It is right
+if the rule of `gnnsparse.testing` holds: an error of at most twice that of plain torch in the same precision,
+measured against float64. Two runs have to be equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+import gnnsparse
+from gnnsparse import _native
+from gnnsparse.doctor.hardware import INSTRUCTION_SETS
+from gnnsparse.kernel_cache import Product
+from gnnsparse.operand import SparseOperand
+from gnnsparse.plan import KERNELS, Plan, forced_plan
+from gnnsparse.precision import Precision
+from gnnsparse.testing import measure_errors, random_graph, with_gradients
+
+__all__ = ["CaseResult", "cases_of", "self_test", "usable_devices"]
+
+_ROWS = 160
+#: Features: more than one slice of 128 bytes, and no multiple of a tile.
+_WIDTH = 72
+_HEADS = 2
+#: The rule's floor in roundings of the result: kernels for fp32 on Tensor Cores hold an operand as two tf32
+#: numbers, and attention rounds weights and scores in between.
+_ROUNDINGS = {Precision.FP32: 2**-20, Precision.TF32: 2**-9, Precision.FP16: 2**-9, Precision.BF16: 2**-6}
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The outcome of one case.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        isa: the CPU's instruction set, or "" on a GPU.
+        op: the operation.
+        kernel: the kernel that was forced, or "auto".
+        weights: "stored", or "gcn" for products of a row's and a column's weight.
+        precision: the precision.
+        ok: whether the results are right.
+        error: the largest relative error of the result and its gradients (Frobenius norm), None if unknown.
+        allowed: the error that was allowed there.
+        problem: what is wrong, or "".
+    """
+
+    device: str
+    isa: str
+    op: str
+    kernel: str
+    weights: str
+    precision: str
+    ok: bool
+    error: float | None
+    allowed: float | None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        where = self.device if not self.isa else f"{self.device} {self.isa}"
+        return f"{self.op} ({self.kernel}, weights {self.weights}) in {self.precision} on {where}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on a small matrix.
+
+    Attributes:
+        op, kernel, weights: as in CaseResult.
+        operand: the matrix in the precision to test.
+        exact: the matrix in fp32.
+        call: (operand, tensors, options `impl` or `plan`) -> result.
+        inputs: the tensors, in the storage dtype of the precision.
+        plan: the plan that forces the kernel; None: the operand's own.
+    """
+
+    op: str
+    kernel: str
+    weights: str
+    operand: SparseOperand
+    exact: SparseOperand
+    call: Callable[..., torch.Tensor]
+    inputs: tuple[torch.Tensor, ...]
+    plan: Plan | None = None
+
+    def run(self) -> list[torch.Tensor]:
+        """Returns the result and its gradients by the kernel."""
+        options: dict[str, Any] = {} if self.plan is None else {"plan": self.plan}
+        return with_gradients(partial(self.call, self.operand, **options), self.inputs)
+
+    def reference(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        """Returns the result and its gradients by plain torch: in float64 exact, else in the precision."""
+        operand = self.exact if dtype == torch.float64 else self.operand
+        inputs = [x.to(dtype) for x in self.inputs]
+        return with_gradients(partial(self.call, operand, impl="reference"), inputs)
+
+
+def usable_devices() -> tuple[str, ...]:
+    """Returns the types of devices that kernels can run on here."""
+    return ("cpu", "cuda") if torch.cuda.is_available() and _native.has_cuda else ("cpu",)
+
+
+def _draw(precision: Precision, device: str, *shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator("cpu").manual_seed(0)
+    drawn = (torch.randn(s, generator=generator, dtype=torch.float32, device="cpu") for s in shapes)
+    return tuple(x.to(precision.storage).to(device) for x in drawn)
+
+
+def _operands(precision: Precision, device: str) -> Iterator[tuple[str, SparseOperand, SparseOperand]]:
+    """Yields (weights, operand in the precision, operand in fp32)."""
+    weighted = random_graph(_ROWS, _ROWS - 13, 0.05, hubs=2, empty_rows=0.1, seed=1)
+    structure = random_graph(_ROWS, _ROWS, 0.05, hubs=2, weighted=False, seed=2)
+    for weights, graph, values in (("stored", weighted, None), ("gcn", structure, "gcn")):
+        made = [
+            gnnsparse.prepare(graph.to(device), values=values, precision=p, cache=False)
+            for p in (precision, Precision.FP32)
+        ]
+        yield weights, made[0], made[1]
+
+
+def _product(op: Callable[..., torch.Tensor], a: SparseOperand, *x: torch.Tensor, **o: Any) -> torch.Tensor:
+    return op(a, *x, **o)
+
+
+def _graph_attention(score: str, a: SparseOperand, *x: torch.Tensor, **options: Any) -> torch.Tensor:
+    q, k, v, *att = x
+    given: dict[str, Any] = {"att": att[0]} if att else {}
+    result: torch.Tensor = gnnsparse.graph_attention(a, q, k, v, score=score, **given, **options)
+    return result
+
+
+def cases_of(precision: Precision, device: str) -> Iterator[Case]:
+    """Yields the cases of a precision on a device; each is made when it is asked for."""
+    for weights, a, exact in _operands(precision, device):
+        (rows, cols), draw = a.shape, partial(_draw, precision, device)
+        product = partial(Case, weights=weights, operand=a, exact=exact)
+        features = (cols, _WIDTH)
+        for name, plan in _plans(a, Product("spmm", _WIDTH)):
+            call = partial(_product, gnnsparse.spmm)
+            yield product("spmm", name, call=call, inputs=draw(features), plan=plan)
+        if weights == "gcn":  # further operations do not read the operand's weights
+            continue
+        for name, plan in _plans(a, Product("sddmm", _WIDTH)):
+            call = partial(_product, gnnsparse.sddmm)
+            yield product("sddmm", name, call=call, inputs=draw((rows, _WIDTH), features), plan=plan)
+        yield from _further_cases(a, draw, product)
+
+
+def _further_cases(
+    a: SparseOperand, draw: Callable[..., tuple[torch.Tensor, ...]], product: Callable[..., Case]
+) -> Iterator[Case]:
+    """Yields the cases of operations that have one form of the matrix alone."""
+    rows, cols = a.shape
+    features, head = (cols, _WIDTH), 64
+    edges = (a.nnz,)
+    call = partial(_product, gnnsparse.spmm)
+    yield product("spmm of edge values", "auto", call=call, inputs=draw(features, edges))
+    yield product("spmm, maximum", "auto", call=partial(call, reduce="max"), inputs=draw(features))
+    call = partial(_product, gnnsparse.edge_softmax)
+    yield product("edge_softmax", "auto", call=call, inputs=draw(edges))
+    wanted = Product("attention", head, value_width=head, heads=_HEADS)
+    shapes = ((_HEADS, rows, head), *[(_HEADS, cols, head)] * 2)
+    for name, plan in _plans(a, wanted):
+        call = partial(_product, gnnsparse.attention)
+        yield product("attention", name, call=call, inputs=draw(*shapes), plan=plan)
+    nodes = ((rows, _HEADS, 16), (cols, _HEADS, 16))
+    for score, given in (
+        ("dot", (*nodes, nodes[1])),
+        ("additive", ((rows, _HEADS), (cols, _HEADS), nodes[1])),
+        ("gatv2", (*nodes, nodes[1], (_HEADS, 16))),
+    ):
+        call = partial(_graph_attention, score)
+        yield product(f"graph_attention, {score}", "auto", call=call, inputs=draw(*given))
+
+
+def _plans(a: SparseOperand, product: Product) -> list[tuple[str, Plan | None]]:
+    """Returns the kernels that can run a product, each with the plan that forces it."""
+    problem = a.kernels.problem(product)
+    kernels = [k for k in KERNELS[product.op] if a.device.type in k.devices and k.can_run(problem)]
+    return [(k.name, forced_plan(problem, k.name)) for k in kernels]
+
+
+@dataclass(frozen=True)
+class _References:
+    """The results of plain torch in the precision, and in float64."""
+
+    plain: list[torch.Tensor]
+    exact: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, case: Case) -> _References:
+        return cls(case.reference(torch.float32), case.reference(torch.float64))
+
+
+def _judge(
+    case: Case, precision: Precision, right: _References, threads: int
+) -> tuple[bool, float | None, float | None, str]:
+    """Returns (ok, error, allowed, problem) of a case that runs with `threads` threads, then with one."""
+    torch.set_num_threads(threads)
+    try:
+        got = case.run()
+    finally:
+        torch.set_num_threads(1)
+    again = case.run()
+    worst, limit = 0.0, 0.0
+    floor = max(_ROUNDINGS[precision], 4 * torch.finfo(case.inputs[0].dtype).eps)
+    for number, (mine, plain, exact) in enumerate(zip(got, right.plain, right.exact, strict=True)):
+        name = "the result" if number == 0 else f"gradient {number}"
+        if not bool(mine.isfinite().all()):
+            return False, None, None, f"{name} is not finite"
+        errors = measure_errors(mine, plain.to(mine.dtype), exact, floor=floor)
+        if not errors.ok:
+            found, accepted = max(errors.actual), max(errors.allowed)
+            problem = f"{name} has the relative error {found:.1e}, accepted: {accepted:.1e}"
+            return False, errors.actual[0], errors.allowed[0], problem
+        if errors.actual[0] >= worst:
+            worst, limit = errors.actual[0], errors.allowed[0]
+    if not all(map(torch.equal, got, again)):
+        return False, worst, limit, "two runs differ"
+    return True, worst, limit, ""
+
+
+def run_case(
+    case: Case, precision: Precision, device: str, sets: Sequence[str], threads: int
+) -> Iterator[CaseResult]:
+    """Yields the outcome of a case for each instruction set; of a GPU `sets` has one, called ""."""
+    right = _References.of(case)
+    for isa in sets:
+        if isa and not _native.set_cpu_isa(isa):
+            continue
+        try:
+            verdict = _judge(case, precision, right, threads)
+        # What is wrong may raise an error of any type, and the other kernels are tested all the same.
+        except Exception as error:
+            verdict = False, None, None, _line(error)
+        yield CaseResult(device, isa, case.op, case.kernel, case.weights, precision.value, *verdict)
+
+
+def run_cases(device: str, sets: Sequence[str], deadline: float, threads: int) -> Iterator[CaseResult | None]:
+    """Runs all cases of a device; yields each outcome, and None for each case after `deadline`."""
+    for precision in Precision:
+        try:
+            for case in cases_of(precision, device):
+                if time.perf_counter() > deadline:
+                    yield None
+                else:
+                    yield from run_case(case, precision, device, sets, threads)
+        except Exception as error:  # of preparing a matrix, or of the reference
+            yield CaseResult(
+                device, "", "prepare", "-", "-", precision.value, False, None, None, _line(error)
+            )
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200] if text else ''}"
+
+
+def self_test(seconds: float) -> tuple[list[CaseResult], int]:
+    """Tests every kernel.
+
+    References are computed in one thread: with more, small operations wait long where cores are busy.
+
+    Args:
+        seconds: cases that are due later are left out; those of a GPU come first.
+
+    Returns:
+        The outcomes, and the number of cases that were left out.
+    """
+    results, left_out, deadline = list[CaseResult](), 0, time.perf_counter() + seconds
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for device in reversed(usable_devices()):
+            sets = INSTRUCTION_SETS if device == "cpu" else ("",)
+            for result in run_cases(device, sets, deadline, threads):
+                if result is None:
+                    left_out += 1
+                else:
+                    results.append(result)
+    finally:
+        _native.set_cpu_isa("auto")
+        torch.set_num_threads(threads)
+    return results, left_out

@@ -1,0 +1,171 @@
+"""The steps that `gnnsparse profile` runs: a stack of layers on a graph, or a function of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import gnnsparse
+from gnnsparse import nn
+from gnnsparse.bench.matrices import MatrixSpec
+from gnnsparse.errors import bad_value
+from gnnsparse.precision import Precision
+
+__all__ = ["MODELS", "StepOptions", "load_callable", "make_step"]
+
+#: Classes of the nodes that the model learns.
+_CLASSES = 16
+_HEADS = 4
+_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+def _gin(inputs: int, outputs: int) -> torch.nn.Module:
+    return nn.GINConv(torch.nn.Sequential(torch.nn.Linear(inputs, outputs), torch.nn.ReLU()))
+
+
+def _in_heads(layer: Callable[..., torch.nn.Module]) -> Callable[[int, int], torch.nn.Module]:
+    """Returns a layer whose heads give all output features together, as many heads as divide them."""
+
+    def make(inputs: int, outputs: int) -> torch.nn.Module:
+        heads = next(count for count in (_HEADS, 2, 1) if outputs % count == 0)
+        return layer(inputs, outputs // heads, heads=heads)
+
+    return make
+
+
+#: For each model its layer, made of (input, output features), and the weights that its operand needs.
+MODELS: dict[str, tuple[Callable[[int, int], torch.nn.Module], str | None]] = {
+    "gcn": (nn.GCNConv, "gcn"),
+    "graphsage": (nn.SAGEConv, "mean"),
+    "gin": (_gin, None),
+    "agnn": (lambda inputs, outputs: nn.AGNNConv(), "gcn"),
+    "gat": (_in_heads(nn.GATConv), "gcn"),
+    "gatv2": (_in_heads(nn.GATv2Conv), "gcn"),
+    "graph_transformer": (_in_heads(nn.TransformerConv), "gcn"),
+}
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What is trained for a profile.
+
+    Attributes:
+        model: a key of MODELS.
+        matrix: the graph.
+        layers, width, features: number of layers, hidden features, and input features.
+        precision: precision of the operand; on a GPU dense layers use it too, as in training.
+        device: "cpu" or "cuda".
+    """
+
+    model: str
+    matrix: MatrixSpec
+    layers: int
+    width: int
+    features: int
+    precision: Precision
+    device: str
+
+
+class _Stack(torch.nn.Module):
+    """Layers of one kind with ReLU between them; an AGNN has a dense layer before and after its layers."""
+
+    def __init__(self, options: StepOptions) -> None:
+        super().__init__()
+        make, _ = MODELS[options.model]
+        hidden = [options.width] * (options.layers - 1)
+        self.dense = torch.nn.ModuleList()
+        widths = [options.features, *hidden, _CLASSES]
+        if options.model == "agnn":  # its layers keep the number of features
+            self.dense.extend(
+                (torch.nn.Linear(options.features, options.width), torch.nn.Linear(options.width, _CLASSES))
+            )
+            widths = [options.width] * (options.layers + 1)
+        self.layers = torch.nn.ModuleList(make(a, b) for a, b in itertools.pairwise(widths))
+
+    def forward(self, x: torch.Tensor, adj: gnnsparse.SparseOperand) -> torch.Tensor:
+        if self.dense:
+            x = F.relu(self.dense[0](x))
+        for number, layer in enumerate(self.layers):
+            x = layer(x, adj)
+            x = x if number == len(self.layers) - 1 else F.relu(x)
+        return self.dense[1](x) if self.dense else x
+
+
+def make_step(options: StepOptions) -> Callable[[], object]:
+    """Prepares the graph, and returns a function that does a training step.
+
+    A step is forward pass, cross entropy of all nodes, backward pass and Adam. Features and labels are
+    random.
+
+    Raises:
+        ValueError: the file of the matrix is damaged, or the matrix is not square.
+        OSError: the file can't be read.
+    """
+    graph = options.matrix.load(options.device)
+    if graph.num_rows != graph.num_cols:
+        bad_value(
+            "matrix", f"is {graph.num_rows} x {graph.num_cols}; accepted: a square matrix, which a graph is"
+        )
+    adj = gnnsparse.prepare(graph, values=MODELS[options.model][1], precision=options.precision, cache=False)
+    device = torch.device(options.device)
+    generator = torch.Generator(device).manual_seed(0)
+    nodes = graph.num_rows
+    x = torch.randn(nodes, options.features, generator=generator, device=device, dtype=torch.float32)
+    y = torch.randint(_CLASSES, (nodes,), generator=generator, device=device, dtype=torch.int64)
+    torch.manual_seed(0)
+    model = _Stack(options).to(device)
+    on_gpu = device.type == "cuda"
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
+    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and options.precision is Precision.FP16)
+    if on_gpu:
+        torch.set_float32_matmul_precision("highest" if options.precision is Precision.FP32 else "high")
+
+    def step() -> None:
+        dtype = _AUTOCAST.get(options.precision) if on_gpu else None
+        context = torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
+        optimizer.zero_grad(set_to_none=True)
+        with context:
+            loss = F.cross_entropy(model(x, adj).float(), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def load_callable(module: str, name: str) -> Callable[[], object]:
+    """Imports a function of the user's from a module, found from the current folder too, or from a file.
+
+    Raises:
+        ValueError: there is no such module or file, or it has no such function.
+    """
+    path = Path(module)
+    if path.suffix == ".py":
+        if not path.is_file():
+            bad_value("call", f"there is no file {module}")
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = found
+        spec.loader.exec_module(found)
+    else:
+        sys.path.insert(0, "")
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            bad_value("call", f"there is no module {module!r} ({error})")
+    function = getattr(found, name, None)
+    if not callable(function):
+        bad_value("call", f"{module} has no function {name!r}")
+    return function

@@ -1,0 +1,74 @@
+"""Named ranges around operations, which profilers show: NVTX ranges, and ranges of torch.profiler.
+
+Ranges are decided on when the package is imported: the environment variable GNNSPARSE_NVTX=1 turns them on.
+If it is not set, `ranged` returns functions as they are, so that an operation costs what it costs without
+ranges.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+__all__ = ["PREFIX", "ranged", "ranges_are_on"]
+
+#: What the names of ranges begin with.
+PREFIX = "gnnsparse."
+_VARIABLE = "GNNSPARSE_NVTX"
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _read_setting() -> bool:
+    """Reads the environment variable; raises ValueError if it is neither 0 nor 1."""
+    text = os.environ.get(_VARIABLE, "0")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"{_VARIABLE}: got {text!r}; accepted: 0 or 1")
+    return text == "1"
+
+
+_on = _read_setting()
+
+
+def ranges_are_on() -> bool:
+    """Returns whether operations run in named ranges in this process."""
+    return _on
+
+
+@functools.lru_cache(maxsize=1)
+def _nvtx() -> Any:
+    """Returns torch's NVTX functions; None if torch was built without CUDA, or there is no GPU."""
+    return torch.cuda.nvtx if torch.cuda.is_available() else None
+
+
+def ranged(name: str) -> Callable[[_Function], _Function]:
+    """Makes a function run in a range called `name`, after PREFIX; a decorator.
+
+    Where ranges are off it returns the function itself. While torch.compile traces there is no range: the
+    registered operator that is traced has one of its own.
+    """
+    if not _on:
+        return lambda function: function
+    return functools.partial(_in_range, PREFIX + name)
+
+
+def _in_range(label: str, function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*arguments, **options)
+        nvtx = _nvtx()
+        with torch.profiler.record_function(label):
+            if nvtx is None:
+                return function(*arguments, **options)
+            nvtx.range_push(label)
+            try:
+                return function(*arguments, **options)
+            finally:
+                nvtx.range_pop()
+
+    return call

@@ -1,0 +1,1 @@
+"""The command `gnnsparse report`: one page, and Markdown, of all results in JSON files."""

@@ -1,0 +1,81 @@
+"""The command `gnnsparse report`."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+import gnnsparse
+from gnnsparse.errors import bad_value
+from gnnsparse.report.assemble import assemble
+from gnnsparse.report.files import find_files, read_results
+from gnnsparse.report.html import as_html
+from gnnsparse.report.markdown import as_markdown
+from gnnsparse.report.options import DEFAULT_FOLDER
+from gnnsparse.report.summary import losses_text, problem_text
+
+__all__ = ["run_report"]
+
+_PAGE = Path("report.html")
+
+
+def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | None = None) -> int:
+    """Reads results, and writes the report. Files that are no results are named on stderr and in the report.
+
+    Args:
+        paths: files and folders; empty: benchmarks/results.
+        out: the page; None: report.html, or none if `markdown` is given.
+        markdown: the file of the report in Markdown; None: none.
+
+    Returns:
+        The exit status: 1 if there is no result, and nothing was written.
+
+    Raises:
+        ValueError: there is no such file or folder.
+        OSError: a file can't be written.
+    """
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not paths and not DEFAULT_FOLDER.is_dir():
+        bad_value("files", f"none is given, and there is no folder {DEFAULT_FOLDER}")
+    found, missing = find_files(paths or [DEFAULT_FOLDER])
+    files, damaged = read_results(found)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
+    made = f"Made from {len(files)} files of results by gnnsparse {gnnsparse.__version__}, {now} UTC."
+    report = assemble(files, [*missing, *damaged], made)
+    for problem in report.problems:
+        errors.print(f"gnnsparse report: {problem_text(problem)}")
+    if not files:
+        errors.print("gnnsparse report: there is no result; nothing is written")
+        return 1
+    if out is None and markdown is None:
+        out = _PAGE
+    if out is not None:
+        _write(out, as_html(report))
+        console.print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    if markdown is not None:
+        _write(markdown, as_markdown(report))
+        console.print(f"{markdown}")
+    console.print(losses_text(report.comparisons))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a text file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
+    ) as file:
+        # A name from a file may hold half of a surrogate pair, which no encoding has.
+        file.write(text.encode("utf-8", "replace").decode("utf-8"))
+    try:
+        os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise

@@ -1,0 +1,393 @@
+"""`gnnsparse doctor`: what it finds on machines where something is off, and that it finds a wrong kernel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse import _native
+from gnnsparse.cli import main
+from gnnsparse.cuda_path import Device
+from gnnsparse.doctor import command, hardware, self_test, software
+from gnnsparse.doctor.findings import BROKEN, NOTE, OK, Section
+from gnnsparse.doctor.hardware import check_cpu, check_gpu, fit_of_architectures
+from gnnsparse.doctor.self_test import CaseResult, cases_of, usable_devices
+from gnnsparse.doctor.software import OPTIONAL_PACKAGES, check_cache, check_packages
+from gnnsparse.ops.sddmm import cpu as sddmm_cpu
+from gnnsparse.plan import KERNELS
+from gnnsparse.precision import Precision
+from gnnsparse.testing import random_graph
+
+
+def texts(section: Section, level: str) -> list[str]:
+    return [finding.text for finding in section.findings if finding.level == level]
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    status = main(["doctor", "--json", *options])
+    return status, json.loads(capsys.readouterr().out)
+
+
+# The command
+
+
+@pytest.mark.slow
+def test_a_healthy_machine_has_nothing_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run_json(capsys, "--seconds", "120")
+    broken = [f for s in found["sections"].values() for f in s["findings"] if f["level"] == BROKEN]
+    assert (status, found["broken"], broken) == (0, 0, [])
+    assert set(found["sections"]) == {"Packages", "GPU", "CPU", "Cache", "Self-test"}
+    facts = found["sections"]["Self-test"]["facts"]
+    assert facts["left_out"] == 0
+    assert facts["cases"] == len(facts["results"]) > 100
+
+
+def test_the_text_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--seconds", "0"]) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        f"gnnsparse {gnnsparse.__version__}",
+        f"torch {torch.__version__}",
+        "no kernel was tested",
+        "Cache",
+    ):
+        assert text in printed
+    assert "0 broken" in printed
+
+
+@pytest.mark.parametrize("seconds", ["-1", "x", "nan", "1e9"])
+def test_senseless_seconds_are_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", f"--seconds={seconds}"])
+    assert ended.value.code == 2
+    assert "accepted: seconds from 0 to 3600" in capsys.readouterr().err
+
+
+def test_a_check_that_fails_is_a_finding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> Section:
+        raise OSError("no such disk")
+
+    monkeypatch.setattr(command, "check_cache", fail)
+    status, found = run_json(capsys, "--seconds", "0")
+    assert status == 1
+    (finding,) = found["sections"]["Cache"]["findings"]
+    assert finding["level"] == BROKEN
+    assert "no such disk" in finding["text"]
+
+
+# Packages
+
+
+def test_missing_packages_are_named_with_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = metadata.version
+
+    def without(name: str) -> str:
+        if name in OPTIONAL_PACKAGES:
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without)
+    section = check_packages()
+    notes = [finding for finding in section.findings if finding.level == NOTE]
+    assert len(notes) == len(OPTIONAL_PACKAGES)
+    assert all("pip install" in finding.advice for finding in notes)
+    assert "dgl is not installed: DGL models need it" in texts(section, NOTE)
+    assert texts(section, BROKEN) == []
+    assert section.facts["optional"] == dict.fromkeys(OPTIONAL_PACKAGES)
+
+
+def test_no_optional_package_is_imported() -> None:
+    """With every optional package out of reach the command works and says which are missing."""
+    blocked = [*(name.replace("-", "_") for name in OPTIONAL_PACKAGES), "torch_geometric", "hydra", "sklearn"]
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked}))\n"
+        "from importlib import metadata\n"
+        "version = metadata.version\n"
+        "def without(name):\n"
+        f"    if name in {list(OPTIONAL_PACKAGES)}: raise metadata.PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "metadata.version = without\n"
+        "from gnnsparse.cli import main\n"
+        "sys.exit(main(['doctor', '--seconds', '1']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "none of the optional packages is installed" in done.stdout
+    assert "lightning is not installed: gnnsparse.training and train.py need it" in done.stdout
+
+
+def test_versions_are_listed() -> None:
+    section = check_packages()
+    assert section.facts["required"]["torch"] == torch.__version__
+    assert section.facts["required"]["numpy"] == metadata.version("numpy")
+
+
+# The cache
+
+
+def test_the_cache_is_described(own_cache: Path) -> None:
+    gnnsparse.prepare(random_graph(30, 30, 0.2), cache=True)
+    facts = check_cache().facts
+    (file,) = own_cache.glob("*.safetensors")
+    assert (facts["folder"], facts["entries"], facts["bytes"]) == (str(own_cache), 1, file.stat().st_size)
+    assert (facts["writable"], facts["damaged"], facts["unchecked"]) == (True, {}, 0)
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_damaged_file_of_the_cache_is_named(own_cache: Path, at: int) -> None:
+    gnnsparse.prepare(random_graph(30, 30, 0.2), cache=True)
+    (file,) = own_cache.glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0xFF
+    file.write_bytes(content)
+    section = check_cache()
+    assert list(section.facts["damaged"]) == [file.name]
+    assert any(file.name in text for text in texts(section, NOTE))
+    assert file.exists()
+
+
+def test_files_beyond_a_size_are_not_read(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gnnsparse.prepare(random_graph(30, 30, 0.2), cache=True)
+    monkeypatch.setattr(software, "_VERIFIED", 10)
+    section = check_cache()
+    assert section.facts["unchecked"] == 1
+    assert "the checksums of 1 files were not compared" in texts(section, NOTE)
+
+
+def test_a_cache_that_can_not_be_written_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    section = check_cache(str(tmp_path / "file" / "graphs"))
+    assert section.facts["writable"] is False
+    (text,) = texts(section, NOTE)
+    assert "can't be written" in text
+    assert texts(section, BROKEN) == []
+
+
+def test_a_read_only_disk_is_noticed(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_cache.mkdir()
+
+    def refuse(**_: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(software.tempfile, "TemporaryFile", refuse)
+    section = check_cache()
+    assert section.facts["writable"] is False
+    assert "Read-only file system" in texts(section, NOTE)[0]
+
+
+def test_a_size_cap_that_is_no_number_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSPARSE_CACHE_MAX_BYTES", "much")
+    assert any("GNNSPARSE_CACHE_MAX_BYTES is 'much'" in text for text in texts(check_cache(), NOTE))
+
+
+# GPU and CPU
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "fit"),
+    [
+        ("90a", (9, 0), "built"),
+        ("90a", (10, 0), ""),
+        ("90a", (8, 0), ""),
+        ("80,90a", (8, 6), "built"),
+        ("80,90a", (9, 0), "built"),
+        ("75,80,86,89,90a,100,120", (12, 1), "built"),
+        ("75,80", (9, 0), "ptx"),
+        ("75,80,86,89,90a,100,120", (13, 0), "ptx"),
+        ("100f", (10, 3), "built"),
+        ("100f", (11, 0), ""),
+        ("86", (8, 0), ""),
+        ("native", (9, 0), "built"),
+        ("", (9, 0), ""),
+    ],
+)
+def test_architectures_fit_a_gpu_or_not(architectures: str, capability: tuple[int, int], fit: str) -> None:
+    assert fit_of_architectures(architectures, capability) == fit
+
+
+def gpu_section(
+    monkeypatch: pytest.MonkeyPatch, *, kernels: bool = True, architectures: str = "90a", **device: Any
+) -> Section:
+    """What is found on a machine with one GPU."""
+    described = {
+        "name": "NVIDIA H200",
+        "capability": (9, 0),
+        "memory": 2**37,
+        "multiprocessors": 132,
+        **device,
+    }
+    monkeypatch.setattr(hardware, "describe_device", lambda _: Device("cuda", **described))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(_native, "has_cuda", kernels)
+    monkeypatch.setattr(_native, "cuda_architectures", architectures)
+    return check_gpu()
+
+
+def test_a_gpu_with_kernels_and_a_record_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = gpu_section(monkeypatch)
+    assert {finding.level for finding in section.findings} == {OK}
+    assert "plans are chosen by the record of NVIDIA H200" in texts(section, OK)
+
+
+def test_a_gpu_without_a_record_is_advised_to_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = gpu_section(monkeypatch, name="NVIDIA GH200")
+    (finding,) = [finding for finding in section.findings if finding.level == NOTE]
+    assert finding.text.startswith("there is no record of NVIDIA GH200: plans are chosen by that of NVIDIA H")
+    assert finding.advice.startswith("gnnsparse bench fit")
+
+
+def test_kernels_for_other_gpus_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = gpu_section(monkeypatch, capability=(8, 0))
+    assert texts(section, BROKEN) == ["the CUDA kernels (90a) can't run on compute capability 8.0"]
+
+
+def test_kernels_that_the_driver_compiles_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    section = gpu_section(monkeypatch, architectures="75,80")
+    assert any("compiles the CUDA kernels" in text for text in texts(section, NOTE))
+
+
+def test_a_build_without_kernels_is_broken_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = texts(gpu_section(monkeypatch, kernels=False), BROKEN)
+    assert "without CUDA kernels" in text
+
+
+def test_a_damaged_record_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("{")
+    monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path))
+    for section in (gpu_section(monkeypatch), check_cpu()):
+        (text,) = texts(section, BROKEN)
+        assert "mine.json" in text
+
+
+def test_no_gpu_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "driver_versions", lambda: (None, None))
+    section = check_gpu()
+    assert {finding.level for finding in section.findings} == {OK}
+    assert "no NVIDIA GPU here: everything runs on the CPU" in texts(section, OK)
+
+
+@pytest.mark.parametrize(("cuda", "level"), [(None, NOTE), ("13.0", BROKEN)])
+def test_a_driver_whose_gpu_torch_can_not_use_is_told(
+    cuda: str | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(hardware, "driver_versions", lambda: ("580.65.06", "13.0"))
+    (text,) = texts(check_gpu(), level)
+    assert "there is an NVIDIA" in text
+
+
+def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1000)
+    assert any("1000 threads on" in text for text in texts(check_cpu(), NOTE))
+
+
+def test_the_instruction_set_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = _native.cpu_isa()
+    facts = check_cpu().facts
+    assert facts["instruction_set"] == _native.cpu_isa() == before
+    assert facts["instruction_set"] == facts["instruction_sets"][-1]
+
+
+# The self-test
+
+
+def outcomes(device: str, precision: Precision) -> list[CaseResult]:
+    sets = (_native.cpu_isa(),) if device == "cpu" else ("",)
+    found = [
+        result
+        for case in cases_of(precision, device)
+        for result in self_test.run_case(case, precision, device, sets, torch.get_num_threads())
+    ]
+    _native.set_cpu_isa("auto")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", list(Precision))
+def test_every_kernel_is_right(device: str, precision: Precision) -> None:
+    results = outcomes(device, precision)
+    assert [f"{result}: {result.problem}" for result in results if not result.ok] == []
+    for op in ("spmm", "sddmm", "attention"):
+        tested = {result.kernel for result in results if result.op == op}
+        runnable = {k.name for k in KERNELS[op] if device in k.devices}
+        if precision in (Precision.FP16, Precision.BF16):
+            assert tested == runnable
+        assert tested <= runnable
+
+
+@pytest.mark.parametrize("wrong", ["a factor", "a row", "nan", "an error"])
+def test_a_wrong_kernel_is_found(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = sddmm_cpu.bind
+
+    def bind(*arguments: Any, **options: Any) -> Any:
+        run = right(*arguments, **options)
+
+        def damaged(*tensors: torch.Tensor) -> torch.Tensor:
+            if wrong == "an error":
+                raise RuntimeError("the kernel failed")
+            result = run(*tensors)
+            if wrong == "a factor":
+                return result * 1.01
+            result[: result.numel() // 20] = float("nan") if wrong == "nan" else 0.0
+            return result
+
+        return damaged
+
+    monkeypatch.setattr(sddmm_cpu, "bind", bind)
+    monkeypatch.setattr(self_test, "INSTRUCTION_SETS", (_native.cpu_isa(),))
+    monkeypatch.setattr(self_test, "usable_devices", lambda: ("cpu",))
+    status, found = run_json(capsys, "--seconds", "120")
+    assert status == 1
+    blamed = {r["op"] for r in found["sections"]["Self-test"]["facts"]["results"] if not r["ok"]}
+    assert "sddmm" in blamed
+    assert "edge_softmax" not in blamed
+
+
+def test_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(cases_of(Precision.FP32, "cpu"))
+    run, count = self_test.Case.run, iter(range(9))
+
+    def drifting(self: Any) -> list[torch.Tensor]:
+        results = run(self)
+        results[0] += next(count) * 1e-9
+        return results
+
+    monkeypatch.setattr(self_test.Case, "run", drifting)
+    (result,) = self_test.run_case(case, Precision.FP32, "cpu", (_native.cpu_isa(),), 1)
+    _native.set_cpu_isa("auto")
+    assert (result.ok, result.problem) == (False, "two runs differ")
+
+
+def test_cases_beyond_the_time_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    status, found = run_json(capsys, "--seconds", "1e-9")
+    facts = found["sections"]["Self-test"]["facts"]
+    assert (status, facts["cases"]) == (0, 0)
+    assert facts["left_out"] > 40
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.gpu
+def test_the_gpu_of_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert usable_devices() == ("cpu", "cuda")
+    status, found = run_json(capsys, "--seconds", "120")
+    assert status == 0, [f for s in found["sections"].values() for f in s["findings"]]
+    (gpu, *_) = found["sections"]["GPU"]["facts"]["gpus"]
+    assert gpu["fit"] in ("built", "ptx")
+    assert found["sections"]["GPU"]["facts"]["driver_cuda"] is not None

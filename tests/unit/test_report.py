@@ -1,0 +1,456 @@
+"""`gnnsparse report`: which files it reads, what it says about them, and that no file brings markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse.cli import main
+from gnnsparse.report.assemble import assemble
+from gnnsparse.report.cells import column_name, shown_cell, shown_number
+from gnnsparse.report.files import find_files, read_results, row_lists
+from gnnsparse.report.html import as_html
+from gnnsparse.report.markdown import as_markdown
+from gnnsparse.report.model import Bar, Bars, Curves, Intervals, Report, ResultFile
+from gnnsparse.report.svg import draw
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+WHERE = {
+    "device": "cuda", "device_name": "NVIDIA H200", "threads": 16, "commit": "4ff54b0754978ea0244cdc91c2",
+    "versions": {"torch": "2.11.0", "cuda": "13.0", "python": "3.12.3"}, "date": "2026-11-22T15:54:19+00:00",
+}  # fmt: skip
+EVIL = "<script>alert('x')</script>|`*_[a](http://b)&amp;"
+
+
+def kernel(name: str, ms: float, **fields: Any) -> dict[str, Any]:
+    about = {"graph": "g", "op": "spmm", "values": "gcn", "width": 64, "precision": "fp16", "ok": True}
+    ours = name in ("auto", "csr")
+    return {**about, "kernel": name, "ours": ours, "ms": ms, "error": 1e-4, "plan": "csr: why", **fields}
+
+
+def latency(backend: str, p50: float, **fields: Any) -> dict[str, Any]:
+    about = {
+        "model": "gcn",
+        "dataset": "cora",
+        "batch": 1,
+        "precision": "fp32",
+        "mode": "eager",
+        "cache": "warm",
+    }
+    ours = backend == "gnnsparse"
+    return {
+        **about, "backend": backend, "ours": ours, "ok": True, "p50_ms": p50, "p99_ms": 2 * p50,
+        "preprocess_ms": 5.0, "break_even": 7, **fields,
+    }  # fmt: skip
+
+
+def report_of(tmp_path: Path, **files: Any) -> Report:
+    folder = tmp_path / "results"
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps({**WHERE, **content}))
+    found, missing = find_files([folder])
+    results, problems = read_results(found)
+    return assemble(results, [*missing, *problems], "made by a test")
+
+
+class Page(HTMLParser):
+    """Collects the elements of a page, and checks that they are closed in their order."""
+
+    VOID = ("meta", "line", "rect", "circle", "polyline")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.values: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.values += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.values += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+# Files
+
+
+def test_the_committed_results_make_a_page_without_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(RESULTS.parents[1])
+    html, markdown = tmp_path / "deep" / "report.html", tmp_path / "report.md"
+    assert main(["report", "--out", str(html), "--markdown", str(markdown)]) == 0
+    assert capsys.readouterr().err == ""
+    page, text = Page(html.read_text()), markdown.read_text()
+    for file in RESULTS.glob("*.json"):
+        assert file.name in page.texts
+        assert file.name.replace("_", "\\_") in text
+    for title in ("Kernels", "Training", "Precision and accuracy", "Where we lose", "Files"):
+        assert title in page.texts
+        assert f"## {title}\n" in text
+    assert page.tags.count("svg") > 50
+
+
+def test_a_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:
+    rows = [kernel("auto", 1.0), kernel("cusparse", 2.0)]
+    page = Page(as_html(report_of(tmp_path, a={"rows": rows})))
+    assert not {"script", "link", "img", "iframe", "object", "a:script"} & set(page.tags)
+    assert all(name not in ("src", "srcset", "onload", "onclick") for name, _ in page.values)
+    links = [value for name, value in page.values if name in ("href", "xlink:href")]
+    assert links
+    assert all(value is not None and value.startswith("#") for value in links)
+    style = "".join(page.texts)
+    assert "url(" not in style
+    assert "@import" not in style
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.values
+    assert "prefers-color-scheme: dark" in style
+
+
+def test_links_lead_to_sections(tmp_path: Path) -> None:
+    page = Page(as_html(report_of(tmp_path, a={"rows": [kernel("auto", 1.0), kernel("cusparse", 2.0)]})))
+    targets = {value for name, value in page.values if name == "id"}
+    assert {str(value)[1:] for name, value in page.values if name == "href"} == targets
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"rows": [1,', "Expecting value"),
+        (b"", "Expecting value"),
+        (b"\xff\xfe\x00", "utf"),
+        (b"[" * 100_000, "is damaged"),
+        (b"[1, 2]", "is no result of gnnsparse"),
+        (b"3", "is no result of gnnsparse"),
+        (b'{"name": "a package"}', "it lacks device_name, versions, date"),
+        (json.dumps({**WHERE, "versions": 3}).encode(), "is no result of gnnsparse"),
+    ],
+)
+def test_what_is_no_result_is_named(
+    content: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.json").write_bytes(content)
+    (tmp_path / "good.json").write_text(json.dumps({**WHERE, "rows": [kernel("auto", 1.0)]}))
+    out = tmp_path / "page.html"
+    assert main(["report", str(tmp_path), "--out", str(out)]) == 0
+    printed = capsys.readouterr().err
+    assert "gnnsparse report: bad.json: " in printed
+    assert reason in printed
+    assert str(tmp_path) not in printed
+    assert str(tmp_path) not in out.read_text()  # the page may be published
+    assert any(text.startswith("bad.json: ") for text in Page(out.read_text()).texts)
+
+
+def test_a_folder_without_results_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "empty"), "--out", str(out)]) == 1
+    printed = capsys.readouterr().err
+    assert "empty: the folder has no file .json" in printed
+    assert "there is no result; nothing is written" in printed
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("arguments", [["absent.json"], []])
+def test_files_that_are_not_there_are_refused(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *arguments])
+    assert ended.value.code == 2
+    assert "there is no f" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_that_can_not_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({**WHERE, "rows": [kernel("auto", 1.0)]}))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "a.json"), "--out", str(tmp_path / "file" / "page.html")])
+    assert ended.value.code == 2
+    assert "file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_named_twice_is_shown_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({**WHERE, "rows": [kernel("auto", 1.0)]}))
+    found, _ = find_files([file, tmp_path])
+    assert [path for _, path in found] == [file]
+
+
+def test_files_with_a_result_for_each_part_are_lists() -> None:
+    parts = {"one": {**WHERE, "calls": 3}, "two": {**WHERE, "calls": 4}}
+    ((place, rows),) = row_lists(parts)
+    assert (place, [row["name"] for row in rows], [row["calls"] for row in rows]) == (
+        "",
+        ["one", "two"],
+        [3, 4],
+    )
+
+
+# Escaping
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_markup_in_files_is_text(unknown: bool, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [kernel("auto", 1.0, graph=EVIL), kernel("cusparse", 2.0, graph=EVIL)]
+    if unknown:
+        rows = [{EVIL: EVIL, "nested": {EVIL: [EVIL]}}]
+    content = {"rows": rows, "device_name": EVIL, "commit": EVIL, "settings": {EVIL: EVIL}}
+    report = report_of(tmp_path, a=content)
+    page = Page(as_html(report))
+    assert "script" not in page.tags
+    assert any("<script>" in text for text in page.texts)
+    for line in as_markdown(report).splitlines():
+        assert not re.search(r"(?<!\\)<script", line)
+        if line.startswith("|"):
+            assert "](http" not in line.replace("\\]", "")
+
+
+@given(
+    st.text(max_size=30),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=200)),
+)
+def test_every_name_and_value_makes_a_well_formed_page(key: str, value: Any) -> None:
+    content = {**WHERE, "rows": [{key: value, "name": str(value), "ms": value}], "device_name": key}
+    found = json.loads(json.dumps(content))
+    report = assemble([ResultFile(key, found, (WHERE,))], [], "")
+    Page(as_html(report))
+    assert as_markdown(report)
+
+
+# What is said
+
+
+def test_the_best_right_peer_of_a_case_counts(tmp_path: Path) -> None:
+    rows = [
+        kernel("auto", 2.0),
+        kernel("csr", 1.0),
+        kernel("cusparse", 6.0),
+        kernel("pyg", 4.0, precision="fp32"),
+        kernel("dgl", 0.1, ok=False, problem="relative error 3.0"),
+        kernel("cusparse", 0.2, width=128),
+    ]
+    (found,) = report_of(tmp_path, a={"rows": rows}).comparisons
+    assert (found.ours_ms, found.best, found.best_ms, found.speed) == (2.0, "pyg fp32", 4.0, 2.0)
+
+
+def test_losses_are_listed_worst_first(tmp_path: Path) -> None:
+    rows = [
+        kernel("auto", 2.0), kernel("cusparse", 1.0), kernel("auto", 1.0, width=128),
+        kernel("cusparse", 0.1, width=128), kernel("auto", 1.0, width=32), kernel("cusparse", 3.0, width=32),
+    ]  # fmt: skip
+    text = as_markdown(report_of(tmp_path, a={"rows": rows}))
+    assert "3 times of ours were compared" in text
+    assert "2 of them are slower" in text
+    lost = text.partition("## Where we lose")[2].partition("## Files")[0]
+    cases = [line.split(" | ") for line in lost.splitlines() if "N = " in line]
+    assert [(cells[1].split(", ")[3], cells[6]) for cells in cases] == [
+        ("N = 128", "0.1000"),
+        ("N = 64", "0.5000"),
+    ]
+
+
+def test_nothing_lost_is_said(tmp_path: Path) -> None:
+    text = as_markdown(report_of(tmp_path, a={"rows": [kernel("auto", 1.0), kernel("cusparse", 2.0)]}))
+    assert "Nowhere in these results." in text
+
+
+def test_wrong_results_are_shown_as_wrong(tmp_path: Path) -> None:
+    rows = [kernel("auto", 1.0, ok=False, problem="relative error 3.0"), kernel("cusparse", 2.0)]
+    report = report_of(tmp_path, a={"rows": rows})
+    assert report.comparisons == []
+    assert "WRONG: relative error 3.0" in as_markdown(report)
+
+
+def test_latency_of_a_mode_is_compared_with_what_may_be(tmp_path: Path) -> None:
+    rows = [
+        latency("gnnsparse", 2.0),
+        latency("gnnsparse", 0.5, mode="captured"),
+        latency("pyg", 3.0),
+        latency("pyg-compile", 1.0, mode="captured"),
+        latency("dense", 0.1, ok=False, problem="wrong"),
+        latency("pyg-csr", 0.2, precision="fp16"),
+        latency("pyg-csr", 0.2, batch=8),
+    ]
+    report = report_of(tmp_path, a={"rows": rows})
+    speeds = {found.ours: (found.best, found.speed) for found in report.comparisons}
+    assert speeds == {
+        "gnnsparse fp32 eager": ("pyg fp32 eager", 1.5),
+        "gnnsparse fp32 captured": ("pyg-compile fp32 captured", 2.0),
+    }
+    assert {section.name for section in report.sections} == {"latency", "preprocessing"}
+    assert "break even" in as_markdown(report)
+
+
+def test_steps_in_a_graph_are_no_rivals_of_steps_from_python(tmp_path: Path) -> None:
+    steps = [
+        {"layer": "GCN", "name": name, "ms": ms, "loss": 1.0}
+        for name, ms in (("pyg", 3.0), ("pyg captured", 0.5), ("fp32", 2.0), ("fp32 captured", 0.25))
+    ]
+    found = {c.ours: (c.best, c.speed) for c in report_of(tmp_path, a={"steps": steps}).comparisons}
+    assert found == {"fp32": ("pyg", 1.5), "fp32 captured": ("pyg captured", 2.0)}
+
+
+def test_times_without_a_value_say_why(tmp_path: Path) -> None:
+    rows = [
+        {"name": "pyg", "ms": None, "error": "out of memory"},
+        {"name": "gnnsparse", "ms": 1.0, "loss": 2.0},
+    ]
+    text = as_markdown(report_of(tmp_path, a={"rows": rows, "model": "gcn"}))
+    assert "| pyg | out of memory |" in text
+
+
+def test_scores_have_their_deviation_and_the_other_library(tmp_path: Path) -> None:
+    row = {"model": "gcn", "dataset": "cora", "precision": "fp16", "mean": 81.92, "standard_deviation": 0.57}
+    report = report_of(tmp_path, a={"rows": [{**row, "baseline": 81.64, "baseline_standard_deviation": 0.9}]})
+    (section,) = report.sections
+    assert section.name == "precision"
+    chart = next(part for _, part in section.parts if isinstance(part, Intervals))
+    assert [(bar.label, bar.text) for bar in chart.bars] == [
+        ("fp16", "81.92 ± 0.57"),
+        ("PyG fp32", "81.64 ± 0.90"),
+    ]
+
+
+def test_a_run_of_train_py_is_shown(tmp_path: Path) -> None:
+    run = {
+        "model": "gcn", "dataset": "cora", "precision": "fp32", "seed": 0, "epochs": 200, "best_epoch": 9,
+        "metrics": {"test": {"accuracy": 0.81}}, "epoch_milliseconds": 2.5, "fit_seconds": 1.0,
+        "peak_memory_bytes": 2**30, "parameters": 10, "preprocess_seconds": 0.25, "cache_hit": True,
+    }  # fmt: skip
+    report = report_of(tmp_path, result=run)
+    assert {section.name for section in report.sections} == {"training", "precision", "preprocessing"}
+    text = as_markdown(report)
+    assert "1.00 GiB" in text
+    assert "0.8100" in text
+    assert report.problems == []
+
+
+def test_rows_with_both_times_are_compared(tmp_path: Path) -> None:
+    layers = [{"layer": "GCN", "nodes": 9, "pyg_ms": 3.0, "accelerated_ms": 6.0, "ratio": 0.5}]
+    (found,) = report_of(tmp_path, a={"layers": layers}).comparisons
+    assert (found.case, found.ours, found.best, found.speed) == ("GCN", "accelerated", "pyg", 0.5)
+
+
+def test_a_noisy_machine_is_noted(tmp_path: Path) -> None:
+    rows = [kernel("auto", 1.0)]
+    assert report_of(tmp_path, a={"rows": rows, "noise": {"noisy": False}}).problems == []
+    (problem,) = report_of(tmp_path, a={"rows": rows, "noise": {"noisy": True}}).problems
+    assert problem.reason.startswith("the machine was noisy")
+
+
+def test_values_beside_nested_rows_are_shown(tmp_path: Path) -> None:
+    text = as_html(
+        report_of(tmp_path, a={"study": {"found": [{"other": 1}], "note": "beside", "deep": {"x": 7.5}}})
+    )
+    for shown in ("study.note", "beside", "study.deep.x", "7.500"):
+        assert f">{shown}<" in text
+
+
+def test_unknown_rows_are_shown_with_every_value(tmp_path: Path) -> None:
+    rows = [{"temperature": 3, "deep": {"inner": "word"}, "list": [1, 2]}, {"other": True}]
+    report = report_of(tmp_path, a={"study": {"found": rows}, "summary": {"total": 12}})
+    page = " ".join(Page(as_html(report)).texts)
+    for text in ("study.found", "temperature", "deep.inner", "word", "1, 2", "yes", "summary.total", "12"):
+        assert text in page
+
+
+def test_a_file_without_rows_is_named_and_shown(tmp_path: Path) -> None:
+    report = report_of(tmp_path, a={"answer": 42})
+    (problem,) = report.problems
+    assert problem.file == "a.json"
+    assert "42" in as_html(report)
+
+
+@pytest.mark.parametrize("key", ["ms", "ok", "graph"])
+def test_rows_that_lack_a_key_are_named_and_shown(key: str, tmp_path: Path) -> None:
+    damaged = kernel("auto", 1.0)
+    del damaged[key]
+    report = report_of(tmp_path, a={"rows": [kernel("auto", 1.5), damaged]})
+    assert f"row 1 lacks {key}" in report.problems[0].reason
+    assert "1.500" in as_html(report)
+
+
+@pytest.mark.parametrize("ms", [None, "fast", [1], -1, 0])
+def test_times_that_are_none_are_named(ms: Any, tmp_path: Path) -> None:
+    report = report_of(tmp_path, a={"rows": [kernel("auto", ms), kernel("cusparse", 2.0)]})
+    assert [problem.file for problem in report.problems] == ["a.json"]
+    Page(as_html(report))
+
+
+def test_the_origin_of_each_file_is_shown(tmp_path: Path) -> None:
+    report = report_of(tmp_path, a={"rows": [kernel("auto", 1.0)], "commit": "1234567890-dirty"})
+    row = as_markdown(report).rstrip().splitlines()[-1]
+    for text in ("a.json", "NVIDIA H200", "2.11.0", "13.0", "3.12.3", "1234567-dirty", "2026-11-22"):
+        assert text in row
+
+
+# Cells and charts
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.00123456, "0.001235"), (0.5, "0.5000"), (12.3456, "12.35"), (1234.56, "1,235"), (1e-7, "1e-07"),
+        (3.2e9, "3.2e+09"), (1234567, "1,234,567"), (0.0, "0"), (-2.5, "-2.500"), (float("inf"), "inf"),
+    ],
+)  # fmt: skip
+def test_numbers_have_four_digits(value: float, text: str) -> None:
+    assert shown_number(value) == text
+
+
+def test_cells_have_units() -> None:
+    assert shown_cell("peak_bytes", 3 * 2**30) == "3.00 GiB"
+    assert shown_cell("peak_bytes", 5 * 2**20) == "5.0 MiB"
+    assert shown_cell("flag", True) == "yes"
+    assert shown_cell("x", None) == ""
+    assert shown_cell("losses", [0.5] * 1000).startswith("1000 values: 0.5000, 0.5000")
+    assert column_name("forward_ms") == "forward, ms"
+    assert column_name("peak_bytes") == "peak"
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    bars = (Bar("a", 1.0, "1"), Bar("b", 4.0, "4"), Bar("c", None, "out of memory"))
+    svg = draw(Bars("times", bars, line=2.0))
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
+    assert widths[1] == pytest.approx(4 * widths[0])
+    assert svg.count('class="mark"') == 2
+    assert "out of memory" in svg
+
+
+@given(st.lists(st.floats(), max_size=6), st.booleans())
+def test_charts_of_any_numbers_are_well_formed(values: list[float], log: bool) -> None:
+    bars = tuple(Bar(f"<{n}>", value, "t", low=value, high=value) for n, value in enumerate(values))
+    for chart in (
+        Bars("t", bars, line=1.0),
+        Intervals("t", bars),
+        Curves("t", "x", (("c", tuple(values)),), 1.0, log),
+    ):
+        svg = draw(chart)
+        assert not re.search(r'="(nan|-?inf)', svg)
+        Page(svg)

@@ -1,0 +1,88 @@
+"""`trainer.profile`: which steps of a run are profiled, what is written, and what happens if it can't be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.training import (
+    FullGraphData,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    TrainerConfig,
+    fit,
+)
+from gnnsparse.training.folders import RunFolderWarning
+from models import GCN
+from tests.tasks import toy_task
+
+
+def run(folder: Path | None, epochs: int = 12, **options: Any) -> tuple[int, list[torch.Tensor]]:
+    """Trains a small model, and returns the number of epochs and the weights."""
+    task = toy_task()
+    torch.manual_seed(0)
+    module = NodeClassifier(GCN(task.num_features, 16, task.num_classes), task, OptimizerConfig(), epochs)
+    settings = TrainerConfig(max_epochs=epochs, progress=False, logger="none", **options)
+    data = FullGraphData(task, preprocess=PreprocessConfig(cache=False))
+    result = fit(module, data, settings, folder=folder)
+    return result.epochs, [parameter.detach().clone() for parameter in module.parameters()]
+
+
+def steps_in(folder: Path) -> int:
+    events = json.loads((folder / "profile" / "trace.json").read_text())["traceEvents"]
+    return sum(event.get("name") == "aten::nll_loss_backward" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "seen"), [(12, 3, 3), (12, 7, 7), (12, 9, 9), (2, 5, 2), (7, 5, 5)]
+)
+def test_that_many_steps_are_profiled(epochs: int, steps: int, seen: int, tmp_path: Path) -> None:
+    assert run(tmp_path / "run", epochs, profile=steps)[0] == epochs
+    assert steps_in(tmp_path / "run") == seen
+
+
+def test_a_profiled_run_trains_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, plain = run(tmp_path / "plain")
+    _, profiled = run(tmp_path / "profiled", profile=4)
+    assert all(map(torch.equal, plain, profiled))
+    assert "Operations and ranges, for a step" in capsys.readouterr().out
+
+
+def test_a_trace_that_can_not_be_written_is_a_warning(tmp_path: Path) -> None:
+    trace = tmp_path / "run" / "profile" / "trace.json"
+    trace.mkdir(parents=True)
+    with pytest.warns(RunFolderWarning, match=r"trainer\.profile: .*trace\.json can't be written"):
+        assert run(tmp_path / "run", profile=2)[0] == 12
+
+
+def test_a_run_that_stops_early_is_profiled_as_far_as_it_came(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError):
+        # The loss is looked at when it is logged.
+        run_diverging(tmp_path / "run")
+    assert not (tmp_path / "run" / "profile" / "trace.json").exists()
+    assert run(tmp_path / "next", profile=2)[0] == 12  # no profiler is left behind
+
+
+def run_diverging(folder: Path) -> None:
+    task = toy_task()
+    model = GCN(task.num_features, 16, task.num_classes)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    module = NodeClassifier(model, task, OptimizerConfig(), 12)
+    settings = TrainerConfig(max_epochs=12, progress=False, log_every=1, profile=100)
+    fit(module, FullGraphData(task, preprocess=PreprocessConfig(cache=False)), settings, folder=folder)
+
+
+def test_without_a_folder_nothing_is_profiled() -> None:
+    assert run(None, profile=2)[0] == 12
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3"])
+def test_senseless_counts_are_refused(steps: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"trainer\.profile"):
+        TrainerConfig(profile=steps)
