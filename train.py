@@ -393,13 +393,13 @@ def run(cfg: DictConfig, folder: Path) -> float:
             refuse(error)
         raise
 
-    from gnnsparse.training import CheckpointError, RunFolderError, fit
+    from gnnsparse.training import CheckpointError, RunFolderError, UncapturableError, fit
 
     try:
         identity = identity_of(cfg, task, settings)
         result = fit(module, data, settings.trainer, folder=own, resume=resume_of(cfg), identity=identity)
         finish(report(cfg, task, settings, data, result), task, own.path / "result.json")
-    except (CheckpointError, RunFolderError, FloatingPointError) as error:
+    except (CheckpointError, RunFolderError, UncapturableError, FloatingPointError) as error:
         refuse(error)
     finally:
         own.finish()

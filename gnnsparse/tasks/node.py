@@ -105,6 +105,11 @@ class FullGraphData(PreparedData):
         """The whole graph."""
         return self._batch
 
+    @property
+    def fixed_batch(self) -> GraphBatch:
+        """The whole graph, which every step takes."""
+        return self._batch
+
     def train_dataloader(self) -> Any:
         """Returns a loader that repeats the graph without end; the trainer counts the steps."""
         return RepeatedBatch(self._batch, endless=True)

@@ -18,6 +18,7 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 
 __all__ = [
+    "CAPTURES",
     "DECAYS",
     "DEVICES",
     "LOGGERS",
@@ -36,6 +37,8 @@ DECAYS = ("first", "all")
 SCHEDULES = ("none", "cosine")
 #: Values of `trainer.logger`.
 LOGGERS = ("csv", "tensorboard", "both", "none")
+#: Values of `trainer.capture`.
+CAPTURES = ("auto", "on", "off")
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -130,6 +133,8 @@ class TrainerConfig:
             the best epoch, are written, during training and at its end.
         checkpoint_seconds: least seconds between two writes of checkpoints during training.
         progress: whether a progress bar is shown if the output is a terminal.
+        capture: whether steps are captured in a CUDA graph and replayed in blocks, which do not wait for the
+            CPU: "auto": where it can be done; "on": it must be; "off".
 
     Raises:
         TypeError: an attribute is of another type.
@@ -145,6 +150,7 @@ class TrainerConfig:
     checkpoint: bool = True
     checkpoint_seconds: float = 60.0
     progress: bool = True
+    capture: str = _choice("auto", CAPTURES)
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)

@@ -83,6 +83,11 @@ class PreparedData(pl.LightningDataModule):
         """Number of optimiser steps of an epoch."""
         return 1
 
+    @property
+    def fixed_batch(self) -> Any:
+        """The batch of every training step and validation; None: batches differ."""
+        return None
+
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Returns the batch itself, which is on the device already.
 

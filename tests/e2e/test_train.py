@@ -24,6 +24,7 @@ SCHEMA: dict[str, type | tuple[type, ...]] = {
     "model": str, "dataset": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
     "device_name": str, "threads": int, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
     "epoch_milliseconds": float, "fit_seconds": float, "peak_memory_bytes": int, "parameters": int,
+    "capture": str,
     "preprocess_seconds": float, "cache_hit": bool, "versions": dict, "commit": (str, type(None)),
     "date": str,
 }  # fmt: skip
