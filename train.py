@@ -8,11 +8,13 @@ that hydra refuses, or 2 for errors that this program reports.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +38,28 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 PROBLEMS = (ValueError, TypeError, ImportError, OSError, MemoryError)
 #: The folders that RunFolders has claimed for runs that have not begun.
 _claimed: dict[Path, RunFolder] = {}
+
+
+@contextlib.contextmanager
+def importing(*, last: bool = False) -> Iterator[None]:
+    """Keeps Python from collecting garbage in a `with` block that imports large packages.
+
+    They make millions of objects and hardly any garbage, so that each look at all of them is in vain: without
+    the looks, imports take two thirds of the time.
+
+    Args:
+        last: whether all large packages are there after the block. Their objects are then left out of all
+            later collections too, of which the one at the end of the process takes a second.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if last:
+            gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def refuse(problem: Exception | str) -> NoReturn:
@@ -73,8 +97,9 @@ def offer_registered() -> None:
 
     It imports the library, which takes about two seconds, but no module that only training needs.
     """
-    from gnnsparse.data import CATALOG
-    from models import MODELS
+    with importing():
+        from gnnsparse.data import CATALOG
+        from models import MODELS
 
     for group, entries in (("dataset", CATALOG), ("model", MODELS)):
         for name, entry in entries.items():
@@ -376,11 +401,13 @@ def run(cfg: DictConfig, folder: Path) -> float:
         own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=resume_of(cfg))
         check_quickly(cfg)
         settings = read_settings(cfg)
-        # Importing a task imports Lightning and PyG, which takes seconds, so it comes after the checks.
         from gnnsparse.data import DatasetUnavailableError
         from gnnsparse.tasks import TASKS
 
-        task = TASKS[TASKS.check(task_name(cfg))]
+        # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
+        with importing(last="lightning" not in sys.modules):
+            task = TASKS[TASKS.check(task_name(cfg))]
+            import gnnsparse.training.fitting  # noqa: F401
         try:
             module, data = set_up(cfg, task, settings)
         except DatasetUnavailableError as error:
