@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from gnnsparse.training import FitResult, PreparedData, RunFolder, TaskModule
+    from gnnsparse.training.recipe import ModelRecipe
     from gnnsparse.training.task import RunOptions, Task
 
 #: The largest seed that NumPy accepts.
@@ -36,6 +37,10 @@ MAX_SEED = 2**32 - 1
 CONFIGS = Path(__file__).resolve().parent / "configs"
 #: The errors that are reported in one line. A package that is missing or data that can't be loaded are such.
 PROBLEMS = (ValueError, TypeError, ImportError, OSError, MemoryError)
+#: Values of the option `mode`.
+MODES = ("train", "predict")
+#: Where checkpoints say that a model is registered.
+REGISTRY = "models:MODELS"
 #: The folders that RunFolders has claimed for runs that have not begun.
 _claimed: dict[Path, RunFolder] = {}
 
@@ -76,7 +81,7 @@ def choices() -> dict[str, Sequence[str]]:
     from gnnsparse.environment import DEVICES
     from gnnsparse.training.config import SECTIONS, choices_of
 
-    found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES}
+    found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES, "mode": MODES}
     for section, kind in SECTIONS.items():
         found |= {f"{section}.{name}": accepted for name, accepted in choices_of(kind).items()}
     return found
@@ -147,6 +152,8 @@ class RunFolders(Callback):
         )
         try:
             path = Path(str(OmegaConf.select(config, option))).absolute()
+            if not given and OmegaConf.select(config, "mode") == "predict":
+                path = path.with_name(f"{path.name[:8]}-predict")  # the time, not the defaults' names
             path = path if given else make_new(path, option=option)
             folder = RunFolder.claim(path, option=option, resume=resume_of(config))
         except (ValueError, OmegaConfBaseException) as error:
@@ -218,8 +225,31 @@ def check_quickly(cfg: DictConfig) -> None:
     resume = OmegaConf.select(cfg, "resume")
     if resume is not None and not (isinstance(resume, str) and _is_file(resume)):
         raise ValueError(f"resume: there is no file {resume}")
+    checkpoint, mode = OmegaConf.select(cfg, "checkpoint"), OmegaConf.select(cfg, "mode")
+    if (checkpoint is None) == (mode == "predict"):
+        raise ValueError(
+            f"checkpoint: got {checkpoint} with mode={mode}; accepted: one with mode=predict alone"
+        )
+    if checkpoint is not None and not isinstance(checkpoint, str):
+        raise ValueError(
+            f"checkpoint: got {checkpoint!r}; accepted: the folder of a run, or a checkpoint in it"
+        )
+    if mode == "predict" and resume is not None:
+        raise ValueError("resume: got a checkpoint with mode=predict; accepted: null")
     for option in sorted(OmegaConf.missing_keys(cfg)):
         raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")
+
+
+def check_checkpoint_option(cfg: DictConfig) -> None:
+    """Raises a ValueError unless there is a checkpoint with mode=predict alone, and nothing to resume."""
+    checkpoint, mode = OmegaConf.select(cfg, "checkpoint"), OmegaConf.select(cfg, "mode")
+    if checkpoint is not None and not isinstance(checkpoint, str):
+        raise ValueError(f"checkpoint: got {checkpoint!r}; accepted: the folder of a run, or a file in it")
+    if (checkpoint is None) == (mode == "predict"):
+        accepted = "a path with mode=predict alone, null with mode=train"
+        raise ValueError(f"checkpoint: got {checkpoint} with mode={mode}; accepted: {accepted}")
+    if mode == "predict" and OmegaConf.select(cfg, "resume") is not None:
+        raise ValueError("resume: got a checkpoint with mode=predict; accepted: null")
 
 
 def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
@@ -338,6 +368,26 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
     return identity | {"run_seed": cfg.seed} | task.identity(run)
 
 
+def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
+    """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
+    from gnnsparse.training.recipe import ModelRecipe
+
+    inputs, outputs = task.model_sizes(dataset)
+    groups = [name for name in ("dataset", "preprocess", *run.groups) if name in cfg]
+    return ModelRecipe(
+        registry=REGISTRY,
+        name=cfg.model.name,
+        options=options_of(cfg.model),
+        in_channels=inputs,
+        out_channels=outputs,
+        task=task.name,
+        values=run.values,
+        precision=run.precision,
+        several_labels=task.several_labels(dataset),
+        run={name: plain(cfg[name]) for name in dict.fromkeys(groups)} | {"seed": run.seed},
+    )
+
+
 def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
     """Loads and prepares the data, and builds the model; returns the Lightning module and data module."""
     import lightning
@@ -400,6 +450,10 @@ def run(cfg: DictConfig, folder: Path) -> float:
     try:
         own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=resume_of(cfg))
         check_quickly(cfg)
+        if cfg.mode == "predict":
+            from predict import predict
+
+            return predict(cfg, own)
         settings = read_settings(cfg)
         from gnnsparse.data import DatasetUnavailableError
         from gnnsparse.tasks import TASKS
@@ -423,8 +477,16 @@ def run(cfg: DictConfig, folder: Path) -> float:
     from gnnsparse.training import CheckpointError, RunFolderError, UncapturableError, fit
 
     try:
-        identity = identity_of(cfg, task, settings)
-        result = fit(module, data, settings.trainer, folder=own, resume=resume_of(cfg), identity=identity)
+        identity, recipe = identity_of(cfg, task, settings), recipe_of(cfg, task, settings, data.dataset)
+        result = fit(
+            module,
+            data,
+            settings.trainer,
+            folder=own,
+            resume=resume_of(cfg),
+            identity=identity,
+            recipe=recipe,
+        )
         finish(report(cfg, task, settings, data, result), task, own.path / "result.json")
     except (CheckpointError, RunFolderError, UncapturableError, FloatingPointError) as error:
         refuse(error)

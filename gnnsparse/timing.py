@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -73,14 +74,27 @@ def capture(
         CaptureError: the call does something that a capture forbids, such as waiting for the GPU. The device
             and torch's random numbers can be used as before.
     """
-    try:
+    with _no_collection():
+        try:
+            return _capture(call, calls, stream)
+        except CaptureError as error:
+            if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise
+        # torch frees the memory of destroyed graphs only outside of a capture.
+        torch.cuda.empty_cache()
         return _capture(call, calls, stream)
-    except CaptureError as error:
-        if not isinstance(error.__cause__, torch.OutOfMemoryError):
-            raise
-    # torch frees the memory of destroyed graphs only outside of a capture.
-    torch.cuda.empty_cache()
-    return _capture(call, calls, stream)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from collecting garbage in a `with` block: what is freed on a GPU would end a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _capture(call: Callable[[], object], calls: int, stream: torch.cuda.Stream | None) -> Callable[[], None]:

@@ -26,8 +26,9 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gnnsparse.training.checkpoint import IDENTITY, SUM, checkpoint_sum
+from gnnsparse.training.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
 from gnnsparse.training.folders import RunFolderWarning
+from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = [
     "BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "StepRows", "Validation", "validate",
@@ -312,12 +313,19 @@ class Checkpoints(Callback):
         best: the callback that has the best weights.
         seconds: least time from one write to the next.
         identity: plain values by name that identify the run, written to both files.
+        recipe: what the model is made of, written to both files; None: they do not say.
     """
 
     def __init__(
-        self, folder: Path | None, best: BestEpoch, seconds: float, identity: dict[str, Any]
+        self,
+        folder: Path | None,
+        best: BestEpoch,
+        seconds: float,
+        identity: dict[str, Any],
+        recipe: ModelRecipe | None = None,
     ) -> None:
         self._folder, self._best, self._seconds, self._identity = folder, best, seconds, identity
+        self._model = {} if recipe is None else {MODEL: recipe.plain()}
         self._written_at = time.monotonic()
         self._best_written = 0
         self._random: dict[str, torch.Tensor] = {}
@@ -342,6 +350,7 @@ class Checkpoints(Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds the identity of the run and a checksum to last.ckpt."""
         checkpoint[IDENTITY] = self._identity
+        checkpoint.update(self._model)
         checkpoint[SUM] = checkpoint_sum(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
@@ -379,8 +388,9 @@ class Checkpoints(Callback):
         trainer.save_checkpoint(part)
         os.replace(part, folder / "last.ckpt")
         if (epoch := self._best.epoch) > self._best_written:
-            content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity}
-            torch.save({"state_dict": self._best.weights, **content}, part)
+            content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity, **self._model}
+            content["state_dict"] = self._best.weights
+            torch.save({**content, SUM: best_sum(content)}, part)
             os.replace(part, folder / "best.ckpt")
             self._best_written = epoch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -114,7 +113,7 @@ class Recorder:
         # What the first run has allocated on its stream would be kept for calls that no longer come.
         torch.cuda.empty_cache()
         try:
-            with self._recording(), _no_collection():
+            with self._recording():
                 return capture(call, 1, self._stream)
         except CaptureError as error:
             self.problem = f"a step can't be captured in a CUDA graph: {error}"
@@ -131,18 +130,6 @@ class Recorder:
             yield
         finally:
             self.is_recording = False
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps Python from collecting garbage in a `with` block: what is freed on a GPU would end a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Program:

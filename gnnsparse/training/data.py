@@ -45,12 +45,15 @@ class PreparedData(pl.LightningDataModule):
         preprocess: options of `gnnsparse.prepare`; None: their defaults.
 
     Attributes:
+        dataset: the data set, which subclasses set.
         adj: the operand.
         precision: precision of the operand's products.
         device: the device of the operand.
         preprocess_seconds: wall time of preparing the operand, or of reading it from the cache.
         cache_hit: whether the operand was read from the cache.
     """
+
+    dataset: Any
 
     def __init__(
         self,

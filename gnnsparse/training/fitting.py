@@ -32,19 +32,21 @@ from gnnsparse.training.capture import Recorder, UncapturableError, obstacle
 from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint, check_fits
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import PreparedData
+from gnnsparse.training.device import matmul_precision
 from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = ["CheckpointError", "FitResult", "UncapturableError", "check_checkpoint", "fit"]
 
 _log = logging.getLogger("gnnsparse.training")
 
-#: Lightning's precision and torch's float32 matmul precision on a GPU.
-_GPU_MODES: dict[Precision, tuple[Any, str]] = {
-    Precision.FP32: ("32-true", "highest"),
-    Precision.TF32: ("32-true", "high"),
-    Precision.FP16: ("16-mixed", "high"),
-    Precision.BF16: ("bf16-mixed", "high"),
+#: Lightning's precision on a GPU.
+_GPU_MODES: dict[Precision, Any] = {
+    Precision.FP32: "32-true",
+    Precision.TF32: "32-true",
+    Precision.FP16: "16-mixed",
+    Precision.BF16: "bf16-mixed",
 }
 
 
@@ -84,6 +86,7 @@ def fit(
     folder: Path | RunFolder | None = None,
     resume: Path | None = None,
     identity: dict[str, Any] | None = None,
+    recipe: ModelRecipe | None = None,
 ) -> FitResult:
     """Trains a model, scores it after the best epoch, and leaves it with the weights of that epoch.
 
@@ -101,6 +104,8 @@ def fit(
             training begins anew.
         identity: plain values by name that identify the run. They are stored in checkpoints, and must equal
             those of `resume`.
+        recipe: what the model is made of, stored in checkpoints for `gnnsparse.load`; None: it can't be
+            loaded by that.
 
     Returns:
         The outcome of the run.
@@ -118,7 +123,7 @@ def fit(
             check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
         if own is None and folder is not None:
             own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
-        return _fit(module, data, config, own, resume, identity, reason)
+        return _fit(module, data, config, own, resume, identity, reason, recipe)
     except (CheckpointError, RunFolderError, UncapturableError):  # nothing was trained
         if own is not None:
             own.release()
@@ -136,7 +141,9 @@ def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> s
     if reason is not None and config.capture == "on":
         raise UncapturableError(reason)
     if reason is not None:
-        _log.info("trainer.capture: %s; steps are launched one by one", reason)
+        # On a CPU nobody expects a CUDA graph.
+        level = logging.INFO if data.device.type == "cuda" else logging.DEBUG
+        _log.log(level, "trainer.capture: %s; steps are launched one by one", reason)
     return reason
 
 
@@ -148,6 +155,7 @@ def _fit(
     resume: Path | None,
     identity: dict[str, Any],
     reason: str | None,
+    recipe: ModelRecipe | None,
 ) -> FitResult:
     """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
     steps, device = data.steps_per_epoch, data.device
@@ -169,12 +177,12 @@ def _fit(
     callbacks: list[Callback] = [timer, history, best]
     if strategy is None:
         callbacks.append(Validation(every, history, best))
-    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity))
+    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe))
     if config.progress:
         callbacks.append(ProgressBar(history))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with _quiet(), _matmul_precision(data.precision, device):
+    with _quiet(), matmul_precision(data.precision, device):
         trainer = _make_trainer(config, data, callbacks, folder, strategy)
         start = time.perf_counter()
         with _restoring(resume, timer):
@@ -233,7 +241,7 @@ def _make_trainer(
         strategy="auto" if strategy is None else strategy,
         accelerator="cuda" if on_gpu else "cpu",
         devices=[data.device.index] if on_gpu else 1,
-        precision=_GPU_MODES[data.precision][0] if on_gpu else "32-true",
+        precision=_GPU_MODES[data.precision] if on_gpu else "32-true",
         max_epochs=-1,
         max_steps=config.max_epochs * data.steps_per_epoch,
         limit_val_batches=0,  # done by the callback Validation
@@ -270,18 +278,6 @@ def _peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-@contextlib.contextmanager
-def _matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Sets the precision of float32 products on a GPU inside a `with` block."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision(_GPU_MODES[precision][1])
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextlib.contextmanager

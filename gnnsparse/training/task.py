@@ -14,6 +14,7 @@ from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, Trainer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gnnsparse.inference import LoadedModel
     from gnnsparse.training.data import PreparedData
     from gnnsparse.training.module import TaskModule
 
@@ -86,6 +87,18 @@ class Task(Generic[Dataset, Data]):
 
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
         """Makes the Lightning module, whose steps train and score the model."""
+        raise NotImplementedError
+
+    def several_labels(self, dataset: Dataset) -> bool:
+        """Returns whether what is classified can have several labels."""
+        return False
+
+    def predict(self, model: LoadedModel, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Computes the predictions of a trained model on prepared data.
+
+        Returns:
+            The arrays of predictions.npz, on the CPU, and scores as `FitResult.metrics` has them.
+        """
         raise NotImplementedError
 
     def describe(self, data: Data, run: RunOptions) -> dict[str, Any]:

@@ -309,7 +309,7 @@ def test_on_is_refused_where_it_can_not_be(tmp_path: Path) -> None:
 
 
 def test_the_reason_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "gnnsparse.training"):
+    with caplog.at_level(logging.DEBUG, "gnnsparse.training"):
         assert run(tmp_path / "a", epochs=2, capture="off")[0].capture == "off"
         assert caplog.messages == []
         run(tmp_path / "b", epochs=2)
