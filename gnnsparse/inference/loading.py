@@ -150,7 +150,7 @@ def load(
     Raises:
         TypeError: `source` is no path.
         LoadError: there is no such file, it is no checkpoint of a run or damaged, it does not say what its
-            model is (those of before version 0.2 do not), or the model can't be made or has other weights.
+            model is (those of earlier versions do not), or the model can't be made or has other weights.
         ValueError: the device is unknown, or can't be used.
     """
     place = resolve_device(device)
