@@ -225,17 +225,7 @@ def check_quickly(cfg: DictConfig) -> None:
     resume = OmegaConf.select(cfg, "resume")
     if resume is not None and not (isinstance(resume, str) and _is_file(resume)):
         raise ValueError(f"resume: there is no file {resume}")
-    checkpoint, mode = OmegaConf.select(cfg, "checkpoint"), OmegaConf.select(cfg, "mode")
-    if (checkpoint is None) == (mode == "predict"):
-        raise ValueError(
-            f"checkpoint: got {checkpoint} with mode={mode}; accepted: one with mode=predict alone"
-        )
-    if checkpoint is not None and not isinstance(checkpoint, str):
-        raise ValueError(
-            f"checkpoint: got {checkpoint!r}; accepted: the folder of a run, or a checkpoint in it"
-        )
-    if mode == "predict" and resume is not None:
-        raise ValueError("resume: got a checkpoint with mode=predict; accepted: null")
+    check_checkpoint_option(cfg)
     for option in sorted(OmegaConf.missing_keys(cfg)):
         raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")
 
@@ -373,7 +363,6 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
     from gnnsparse.training.recipe import ModelRecipe
 
     inputs, outputs = task.model_sizes(dataset)
-    groups = [name for name in ("dataset", "preprocess", *run.groups) if name in cfg]
     return ModelRecipe(
         registry=REGISTRY,
         name=cfg.model.name,
@@ -384,7 +373,7 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
         values=run.values,
         precision=run.precision,
         several_labels=task.several_labels(dataset),
-        run={name: plain(cfg[name]) for name in dict.fromkeys(groups)} | {"seed": run.seed},
+        run={name: plain(cfg[name]) for name in ("dataset", "preprocess", *task.groups)} | {"seed": run.seed},
     )
 
 
@@ -466,6 +455,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
             module, data = set_up(cfg, task, settings)
         except DatasetUnavailableError as error:
             raise ValueError(str(error)) from error
+        recipe = recipe_of(cfg, task, settings, data.dataset)
         own.keep_earlier("result.json")
     except BaseException as error:
         if own is not None:
@@ -477,16 +467,8 @@ def run(cfg: DictConfig, folder: Path) -> float:
     from gnnsparse.training import CheckpointError, RunFolderError, UncapturableError, fit
 
     try:
-        identity, recipe = identity_of(cfg, task, settings), recipe_of(cfg, task, settings, data.dataset)
-        result = fit(
-            module,
-            data,
-            settings.trainer,
-            folder=own,
-            resume=resume_of(cfg),
-            identity=identity,
-            recipe=recipe,
-        )
+        options: dict[str, Any] = {"resume": resume_of(cfg), "identity": identity_of(cfg, task, settings)}
+        result = fit(module, data, settings.trainer, folder=own, recipe=recipe, **options)
         finish(report(cfg, task, settings, data, result), task, own.path / "result.json")
     except (CheckpointError, RunFolderError, UncapturableError, FloatingPointError) as error:
         refuse(error)

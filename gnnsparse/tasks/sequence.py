@@ -231,6 +231,7 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
 
     name = "sequence"
     prepared = "pattern"
+    groups = ("pattern",)
 
     def check(self, run: RunOptions) -> None:
         """Raises an error if an option of the pattern is not accepted, by making a pattern of length 1."""

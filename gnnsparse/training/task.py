@@ -53,11 +53,13 @@ class Task(Generic[Dataset, Data]):
     Attributes:
         name: name of the task, and of the file that registers it.
         prepared: what reports call the prepared operand.
+        groups: the groups of options that the task has beside those that every task has.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
     """
 
     name: ClassVar[str]
     prepared: ClassVar[str] = "graph"
+    groups: ClassVar[tuple[str, ...]] = ()
     steps_per_epoch: ClassVar[int | None] = None
 
     def check(self, run: RunOptions) -> None:

@@ -319,7 +319,7 @@ def test_predictions(train: Callable[..., Run], default_run: Run) -> None:
     assert (arrays["probabilities"].argmax(axis=1) == arrays["classes"]).all()
     assert f"{100 * whole['metrics']['test']['accuracy']:.2f} %" in run.output
     again = train("mode=predict", f"checkpoint={default_run.folder}", folder=run.folder)
-    assert again.status == 1
+    assert again.status == 2
     assert "hydra.run.dir" in again.errors
 
 
