@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
+
+from startup import import_task
 
 if TYPE_CHECKING:
     from gnnsparse.training import RunFolder
@@ -34,8 +35,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
 
     model = gnnsparse.load(cfg.checkpoint, device=cfg.device)
     own = _options_of_the_run(cfg, model.recipe)
-    with train.importing(last="lightning" not in sys.modules):
-        task = TASKS[model.recipe.task]
+    task = import_task(TASKS, model.recipe.task)
     run = train.read_settings(own)
     task.check(run)
     try:

@@ -8,13 +8,11 @@ that hydra refuses, or 2 for errors that this program reports.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
+
+from startup import import_task, importing
 
 if TYPE_CHECKING:
     import torch
@@ -43,28 +43,6 @@ MODES = ("train", "predict")
 REGISTRY = "models:MODELS"
 #: The folders that RunFolders has claimed for runs that have not begun.
 _claimed: dict[Path, RunFolder] = {}
-
-
-@contextlib.contextmanager
-def importing(*, last: bool = False) -> Iterator[None]:
-    """Keeps Python from collecting garbage in a `with` block that imports large packages.
-
-    They make millions of objects and hardly any garbage, so that each look at all of them is in vain: without
-    the looks, imports take two thirds of the time.
-
-    Args:
-        last: whether all large packages are there after the block. Their objects are then left out of all
-            later collections too, of which the one at the end of the process takes a second.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if last:
-            gc.freeze()
-        if enabled:
-            gc.enable()
 
 
 def refuse(problem: Exception | str) -> NoReturn:
@@ -448,9 +426,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
         from gnnsparse.tasks import TASKS
 
         # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
-        with importing(last="lightning" not in sys.modules):
-            task = TASKS[TASKS.check(task_name(cfg))]
-            import gnnsparse.training.fitting  # noqa: F401
+        task = import_task(TASKS, TASKS.check(task_name(cfg)))
         try:
             module, data = set_up(cfg, task, settings)
         except DatasetUnavailableError as error:
