@@ -41,6 +41,8 @@ __all__ = ["CheckpointError", "FitResult", "UncapturableError", "check_checkpoin
 
 _log = logging.getLogger("gnnsparse.training")
 
+#: Fewest periods between validations that a run is timed by; its first one has the captures in it.
+_PERIODS = 5
 #: Lightning's precision on a GPU.
 _GPU_MODES: dict[Precision, Any] = {
     Precision.FP32: "32-true",
@@ -59,7 +61,8 @@ class FitResult:
         best_epoch: the validated epoch with the best score, the first one among equals, counted from 1.
         metrics: scores of the model after the best epoch: {"train" | "val" | "test": {name: value}}.
         epoch_milliseconds: median over the periods between validations of a step's mean time, validation
-            included, times the steps of an epoch; None if nothing was trained.
+            included, times the steps of an epoch; in a run of fewer than five such periods the median time of
+            a step times the steps of an epoch; None if nothing was trained.
         fit_seconds: wall time of the training, which includes validation, logging and checkpoints.
         peak_memory_bytes: on a GPU: most memory allocated by torch during the run; on a CPU: largest resident
             size of the process until then.
@@ -161,7 +164,7 @@ def _fit(
     steps, device = data.steps_per_epoch, data.device
     every = steps * config.val_every
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
-    timer = EpochTimer(every if every <= config.log_every else 1)
+    timer = EpochTimer(every if _PERIODS * every <= steps * config.max_epochs else 1)
     history = History(config.log_every, "epoch" if steps == 1 else "step", in_blocks=reason is None)
     recorder = strategy = None
     if reason is None:
