@@ -14,7 +14,6 @@ from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, Trainer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gnnsparse.inference import LoadedModel
     from gnnsparse.training.data import PreparedData
     from gnnsparse.training.module import TaskModule
 
@@ -95,8 +94,12 @@ class Task(Generic[Dataset, Data]):
         """Returns whether what is classified can have several labels."""
         return False
 
-    def predict(self, model: LoadedModel, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Computes the predictions of a trained model on prepared data.
+
+        Args:
+            model: what `gnnsparse.load` returned.
+            data: the data, on the model's device.
 
         Returns:
             The arrays of predictions.npz, on the CPU, and scores as `FitResult.metrics` has them.
