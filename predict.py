@@ -35,7 +35,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
 
     model = gnnsparse.load(cfg.checkpoint, device=cfg.device)
     own = _options_of_the_run(cfg, model.recipe)
-    task = import_task(TASKS, model.recipe.task)
+    task = import_task(TASKS, TASKS.check(model.recipe.task))
     run = train.read_settings(own)
     task.check(run)
     try:
@@ -44,7 +44,10 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
         raise ValueError(str(error)) from error
     _check_sizes(own.dataset.name, task.model_sizes(dataset), model.recipe)
     data = task.make_data(dataset, run)
-    arrays, metrics = task.predict(model, data)
+    try:
+        arrays, metrics = task.predict(model, data)
+    except NotImplementedError:
+        raise ValueError(f"checkpoint: the task {task.name!r} has no method predict") from None
     file = folder.path / "predictions.npz"
     content = {
         "mode": "predict", "checkpoint": str(cfg.checkpoint), "model": model.recipe.name,

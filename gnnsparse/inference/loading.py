@@ -91,6 +91,10 @@ class LoadedModel:
             bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
         if self.recipe.task == "sequence":
             return self._sequences(x, adj, padding)
+        if self.recipe.task != "node":
+            bad_value(
+                "task", f"{self.recipe.task!r} is unknown here; accepted: node, sequence (or call .module)"
+            )
         if padding is not None:
             bad_value("padding", "goes with models of sequences; accepted: None")
         check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
@@ -125,7 +129,8 @@ class LoadedModel:
 
         Raises:
             TypeError: an argument is of another type or dtype.
-            ValueError: a shape, a token or a device does not fit the model.
+            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node" nor
+                "sequence".
         """
         inputs = self.inputs(x, graph, padding)
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
@@ -173,7 +178,9 @@ def load(
     except (ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:400]
         raise LoadError(f"checkpoint: the model of {file} can't be made: {reason}") from error
-    return LoadedModel(recipe, module.to(place).eval(), torch.empty(0, device=place).device)
+    return LoadedModel(
+        recipe, module.to(place).eval(), torch.empty(0, dtype=torch.float32, device=place).device
+    )
 
 
 def _file(source: Any) -> Path:

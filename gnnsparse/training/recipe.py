@@ -17,10 +17,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.registry import Registry
 
-__all__ = ["TASKS", "ModelRecipe"]
+__all__ = ["ModelRecipe"]
 
-#: The tasks whose models a recipe can describe, with the arguments of a model's `forward`.
-TASKS = {"node": "x, adj", "sequence": "tokens, adj, padding"}
 _REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LARGEST = 2**31 - 1
 
@@ -36,7 +34,7 @@ class ModelRecipe:
         options: the options of `build`.
         in_channels: features of a node, or size of a vocabulary.
         out_channels: number of classes or labels.
-        task: one of TASKS.
+        task: the task that the model is for, a name in gnnsparse.tasks.
         values: weights of the operand that the model needs: "gcn", "mean" or None.
         precision: the precision that it was trained in, a name in gnnsparse.Precision.
         several_labels: whether a node can have several labels.
@@ -61,7 +59,6 @@ class ModelRecipe:
         if not isinstance(self.registry, str) or not _REGISTRY.fullmatch(self.registry):
             bad_value("registry", f"got {_short(self.registry)}; accepted: 'MODULE:NAME'")
         choices: dict[str, tuple[Any, ...]] = {
-            "task": tuple(TASKS),
             "values": (None, *NORMALIZATIONS),
             "precision": tuple(Precision.names()),
             "several_labels": (False, True),
@@ -74,8 +71,9 @@ class ModelRecipe:
             count = getattr(self, name)
             if type(count) is not int or not 0 <= count <= _LARGEST:
                 bad_value(name, f"got {_short(count)}; accepted: an integer from 0 to {_LARGEST}")
-        if not isinstance(self.name, str) or not self.name:
-            bad_value("name", f"got {_short(self.name)}; accepted: the name of a model")
+        for name, what in (("name", "model"), ("task", "task")):
+            if not isinstance(text := getattr(self, name), str) or not text:
+                bad_value(name, f"got {_short(text)}; accepted: the name of a {what}")
         for name in ("options", "run"):
             _check_plain(name, getattr(self, name), 0)
 

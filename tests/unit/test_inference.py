@@ -136,6 +136,9 @@ def test_arguments_of_predict(run: Run) -> None:
         loaded.predict(x, adj, x > 0)
     with pytest.raises(TypeError, match="graph"):
         loaded.predict(x, "cora")
+    other_task = dataclasses.replace(loaded.recipe, task="edge")
+    with pytest.raises(ValueError, match="task: 'edge' is unknown here; accepted: node, sequence"):
+        LoadedModel(other_task, loaded.module, loaded.device).predict(x, adj)
 
 
 # What is refused.
@@ -176,7 +179,7 @@ def other(**changes: Any) -> dict[str, Any]:
         ({MODEL: other(options={"hidden_channels": 16, "num_layers": 3})}, r"is \(3,\); accepted: \(16,\)"),
         ({MODEL: other(in_channels=2**30, options={"hidden_channels": 2**30})}, "accepted: "),
         ({MODEL: other(in_channels=2.5)}, "in_channels: got 2.5"),
-        ({MODEL: other(task="edge")}, "task: got 'edge'; accepted: node, sequence"),
+        ({MODEL: other(task=3)}, "task: got 3; accepted: the name of a task"),
         ({MODEL: other(values="median")}, "values: got 'median'"),
         ({MODEL: other(several_labels=1)}, "several_labels: got 1"),
         ({MODEL: other(precision="fp8")}, "precision: got 'fp8'"),
