@@ -24,10 +24,13 @@ from hydra.experimental.callback import Callback
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from startup import import_task, importing
+
 if TYPE_CHECKING:
     import torch
 
     from gnnsparse.training import FitResult, PreparedData, RunFolder, TaskModule
+    from gnnsparse.training.recipe import ModelRecipe
     from gnnsparse.training.task import RunOptions, Task
 
 #: The largest seed that NumPy accepts.
@@ -35,6 +38,10 @@ MAX_SEED = 2**32 - 1
 CONFIGS = Path(__file__).resolve().parent / "configs"
 #: The errors that are reported in one line. A package that is missing or data that can't be loaded are such.
 PROBLEMS = (ValueError, TypeError, ImportError, OSError, MemoryError)
+#: Values of the option `mode`.
+MODES = ("train", "predict")
+#: Where checkpoints say that a model is registered.
+REGISTRY = "models:MODELS"
 #: The folders that RunFolders has claimed for runs that have not begun.
 _claimed: dict[Path, RunFolder] = {}
 
@@ -53,7 +60,7 @@ def choices() -> dict[str, Sequence[str]]:
     from gnnsparse.environment import DEVICES
     from gnnsparse.training.config import SECTIONS, choices_of
 
-    found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES}
+    found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES, "mode": MODES}
     for section, kind in SECTIONS.items():
         found |= {f"{section}.{name}": accepted for name, accepted in choices_of(kind).items()}
     return found
@@ -74,8 +81,9 @@ def offer_registered() -> None:
 
     It imports the library, which takes about two seconds, but no module that only training needs.
     """
-    from gnnsparse.data import CATALOG
-    from models import MODELS
+    with importing():
+        from gnnsparse.data import CATALOG
+        from models import MODELS
 
     for group, entries in (("dataset", CATALOG), ("model", MODELS)):
         for name, entry in entries.items():
@@ -123,6 +131,8 @@ class RunFolders(Callback):
         )
         try:
             path = Path(str(OmegaConf.select(config, option))).absolute()
+            if not given and OmegaConf.select(config, "mode") == "predict":
+                path = path.with_name(f"{path.name[:8]}-predict")  # the time, not the defaults' names
             path = path if given else make_new(path, option=option)
             folder = RunFolder.claim(path, option=option, resume=resume_of(config))
         except (ValueError, OmegaConfBaseException) as error:
@@ -194,8 +204,21 @@ def check_quickly(cfg: DictConfig) -> None:
     resume = OmegaConf.select(cfg, "resume")
     if resume is not None and not (isinstance(resume, str) and _is_file(resume)):
         raise ValueError(f"resume: there is no file {resume}")
+    check_checkpoint_option(cfg)
     for option in sorted(OmegaConf.missing_keys(cfg)):
         raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")
+
+
+def check_checkpoint_option(cfg: DictConfig) -> None:
+    """Raises a ValueError unless there is a checkpoint with mode=predict alone, and nothing to resume."""
+    checkpoint, mode = OmegaConf.select(cfg, "checkpoint"), OmegaConf.select(cfg, "mode")
+    if checkpoint is not None and not isinstance(checkpoint, str):
+        raise ValueError(f"checkpoint: got {checkpoint!r}; accepted: the folder of a run, or a file in it")
+    if (checkpoint is None) == (mode == "predict"):
+        accepted = "a path with mode=predict alone, null with mode=train"
+        raise ValueError(f"checkpoint: got {checkpoint} with mode={mode}; accepted: {accepted}")
+    if mode == "predict" and OmegaConf.select(cfg, "resume") is not None:
+        raise ValueError("resume: got a checkpoint with mode=predict; accepted: null")
 
 
 def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
@@ -314,6 +337,25 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
     return identity | {"run_seed": cfg.seed} | task.identity(run)
 
 
+def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
+    """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
+    from gnnsparse.training.recipe import ModelRecipe
+
+    inputs, outputs = task.model_sizes(dataset)
+    return ModelRecipe(
+        registry=REGISTRY,
+        name=cfg.model.name,
+        options=options_of(cfg.model),
+        in_channels=inputs,
+        out_channels=outputs,
+        task=task.name,
+        values=run.values,
+        precision=run.precision,
+        several_labels=task.several_labels(dataset),
+        run={name: plain(cfg[name]) for name in ("dataset", "preprocess", *task.groups)} | {"seed": run.seed},
+    )
+
+
 def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
     """Loads and prepares the data, and builds the model; returns the Lightning module and data module."""
     import lightning
@@ -376,16 +418,21 @@ def run(cfg: DictConfig, folder: Path) -> float:
     try:
         own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=resume_of(cfg))
         check_quickly(cfg)
+        if cfg.mode == "predict":
+            from predict import predict
+
+            return predict(cfg, own)
         settings = read_settings(cfg)
-        # Importing a task imports Lightning and PyG, which takes seconds, so it comes after the checks.
         from gnnsparse.data import DatasetUnavailableError
         from gnnsparse.tasks import TASKS
 
-        task = TASKS[TASKS.check(task_name(cfg))]
+        # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
+        task = import_task(TASKS, TASKS.check(task_name(cfg)))
         try:
             module, data = set_up(cfg, task, settings)
         except DatasetUnavailableError as error:
             raise ValueError(str(error)) from error
+        recipe = recipe_of(cfg, task, settings, data.dataset)
         own.keep_earlier("result.json")
     except BaseException as error:
         if own is not None:
@@ -394,13 +441,13 @@ def run(cfg: DictConfig, folder: Path) -> float:
             refuse(error)
         raise
 
-    from gnnsparse.training import CheckpointError, RunFolderError, fit
+    from gnnsparse.training import CheckpointError, RunFolderError, UncapturableError, fit
 
     try:
-        identity = identity_of(cfg, task, settings)
-        result = fit(module, data, settings.trainer, folder=own, resume=resume_of(cfg), identity=identity)
+        options: dict[str, Any] = {"resume": resume_of(cfg), "identity": identity_of(cfg, task, settings)}
+        result = fit(module, data, settings.trainer, folder=own, recipe=recipe, **options)
         finish(report(cfg, task, settings, data, result), task, own.path / "result.json")
-    except (CheckpointError, RunFolderError, FloatingPointError) as error:
+    except (CheckpointError, RunFolderError, UncapturableError, FloatingPointError) as error:
         refuse(error)
     finally:
         own.finish()

@@ -9,6 +9,7 @@ import torch as _torch  # noqa: F401  (before the native module, which shares to
 from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.graph import SparseGraph
+from gnnsparse.inference import load
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention, edge_softmax, graph_attention, release_memory, sddmm, spmm
 from gnnsparse.plan import Plan
@@ -27,6 +28,7 @@ __all__ = [
     "attention",
     "edge_softmax",
     "graph_attention",
+    "load",
     "masks",
     "prepare",
     "release_memory",

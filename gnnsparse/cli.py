@@ -6,7 +6,7 @@ import argparse
 import datetime
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
@@ -14,6 +14,9 @@ from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_argument
 from gnnsparse.doctor import options as doctor
 from gnnsparse.profiling import options as profiling
 from gnnsparse.report import options as report
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["main"]
 
@@ -37,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="gnnsparse", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    cache = commands.add_parser("cache", help="look after the cache of prepared graphs")
+    cache = commands.add_parser("cache", help="look after the cache of prepared graphs and generated data")
     cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
     cache.set_defaults(fail=cache.error)
@@ -75,7 +78,7 @@ def _list_cache(folder: str | None) -> int:
         Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False, markup=False)
         return 0
     table = Table(title=Text(str(cache.folder)), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
-    for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, or plan of"):
+    for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, plan or data"):
         table.add_column(name)
     for entry in entries:
         # Other programs may set times that a date has no room for.
@@ -92,11 +95,15 @@ def _list_cache(folder: str | None) -> int:
 def _verify_cache(folder: str | None) -> int:
     from rich.console import Console
 
+    from gnnsparse.data.generated import check_generated
     from gnnsparse.preprocess.cache import GraphCache
     from gnnsparse.preprocess.stored import check_file
 
+    def check(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
+        (check_generated if "data" in metadata else check_file)(tensors, metadata)
+
     console, damaged = Console(), 0
-    for entry, problem in GraphCache(folder).verify(check_file):
+    for entry, problem in GraphCache(folder).verify(check):
         damaged += problem is not None
         console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"{damaged} damaged", highlight=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -55,38 +56,57 @@ class CaptureError(Exception):
     """A call can't be captured in a CUDA graph; the message says why, in one line."""
 
 
-def capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
+def capture(
+    call: Callable[[], object], calls: int, stream: torch.cuda.Stream | None = None
+) -> Callable[[], None]:
     """Captures a CUDA graph of a call made `calls` times, one after the other.
 
     Args:
         call: queues its work on the current stream, and has run before on this device.
         calls: number of calls in the graph.
+        stream: a stream other than the current one, on which the call has run before; nothing is computed
+            then. None: the call runs once more, on a stream of its own, before it is captured.
 
     Returns:
         A function that replays the graph on the current stream.
 
     Raises:
         CaptureError: the call does something that a capture forbids, such as waiting for the GPU. The device
-            can be used as before.
+            and torch's random numbers can be used as before.
     """
+    with _no_collection():
+        try:
+            return _capture(call, calls, stream)
+        except CaptureError as error:
+            if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                raise
+        # torch frees the memory of destroyed graphs only outside of a capture.
+        torch.cuda.empty_cache()
+        return _capture(call, calls, stream)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps Python from collecting garbage in a `with` block: what is freed on a GPU would end a capture."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        return _capture(call, calls)
-    except CaptureError as error:
-        if not isinstance(error.__cause__, torch.OutOfMemoryError):
-            raise
-    # torch frees the memory of destroyed graphs only outside of a capture.
-    torch.cuda.empty_cache()
-    return _capture(call, calls)
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def _capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
-    graph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+def _capture(call: Callable[[], object], calls: int, stream: torch.cuda.Stream | None) -> Callable[[], None]:
+    graph, pool, side = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), stream or torch.cuda.Stream()
     try:
         # Libraries allocate handles and workspaces in their first call on a stream: before the capture, then.
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            call()
+            if stream is None:
+                call()
             torch.cuda.synchronize()
+            numbers = torch.cuda.get_rng_state()
             # Not torch.cuda.graph, which also collects garbage and empties torch's memory cache.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -94,9 +114,9 @@ def _capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
                     call()
             except BaseException:
                 with contextlib.suppress(RuntimeError):  # the error being raised says why
-                    graph.capture_end()
+                    _end(graph, numbers)
                 raise
-            graph.capture_end()
+            _end(graph, numbers)
         torch.cuda.current_stream().wait_stream(side)
     # Libraries raise errors of any type in a capture; their calls can still be timed without a graph.
     except Exception as error:
@@ -104,6 +124,30 @@ def _capture(call: Callable[[], object], calls: int) -> Callable[[], None]:
         text = str(error).strip() or type(error).__name__
         raise CaptureError(text.splitlines()[0][:200]) from error
     return graph.replay
+
+
+def _end(graph: torch.cuda.CUDAGraph, numbers: torch.Tensor) -> None:
+    """Ends a capture on the current GPU.
+
+    A capture that can't be ended leaves torch's generator in it, which then refuses every draw outside. It
+    gets a state that no capture holds.
+
+    Args:
+        graph: the graph.
+        numbers: the generator's state before the capture.
+    """
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        _renew_generator(numbers)
+        raise
+
+
+def _renew_generator(numbers: torch.Tensor) -> None:
+    device = torch.cuda.current_device()
+    fresh = torch.Generator(device=f"cuda:{device}")
+    fresh.set_state(numbers)
+    torch.cuda.default_generators[device].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def _abandon(pool: tuple[int, int]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, SequenceDataset, SequencePart
+from gnnsparse.training import UncapturableError
 
 
 def toy_task(nodes: int = 60, classes: int = 3, metric: str = "accuracy", name: str = "toy") -> NodeDataset:
@@ -40,3 +44,43 @@ def toy_sequences(length: int = 12, sizes: tuple[int, int, int] = (50, 20, 20)) 
 
     train, val, test = (part(count) for count in sizes)
     return SequenceDataset("toy", train, val, test, vocabulary=5, num_classes=2)
+
+
+class PlainRecorder:
+    """Stands in for a Recorder where there is no GPU: what a graph would replay is called.
+
+    Attributes:
+        fails_at: the number of the capture that fails; None: none does.
+        counts: first runs, captures and replays so far.
+    """
+
+    fails_at: int | None = None
+
+    def __init__(self, required: bool) -> None:
+        self.problem: str | None = None
+        self.is_recording = False
+        self.counts = {"first": 0, "recorded": 0, "replayed": 0}
+        self._required = required
+
+    def run_first(self, call: Callable[[], None]) -> None:
+        self.counts["first"] += 1
+        call()
+
+    def record(self, call: Callable[[], None], undo: Callable[[], None]) -> Callable[[], None]:
+        self.counts["recorded"] += 1
+        if self.counts["recorded"] == self.fails_at:
+            self.problem = "a step can't be captured in a CUDA graph: operation not permitted"
+            undo()
+            if self._required:
+                raise UncapturableError(self.problem)
+            logging.getLogger("gnnsparse.training").warning(self.problem)
+            return call
+
+        def replay() -> None:
+            # With the settings of a capture: they must compute the same.
+            self.counts["replayed"] += 1
+            self.is_recording = True
+            call()
+            self.is_recording = False
+
+        return replay

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from gnnsparse.data.dataset import NodeDataset
+from gnnsparse.data.generated import Generated, keep_generated
 from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_named
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import random_split, split_generator
@@ -19,6 +20,8 @@ __all__ = ["make_dataset", "sizes_of"]
 _STRAY = 0.15
 #: Length of a class's mean feature vector; the noise of each feature has standard deviation 1.
 _SIGNAL = 1.5
+#: To be raised when equal arguments make other data.
+_VERSION = 1
 #: Rows of features that are made at a time.
 _ROWS = 2**16
 
@@ -50,7 +53,9 @@ def sizes_of(name: str) -> tuple[int, int]:
 
 
 def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:
-    """Generates a graph with a node classification task that can be learned, on the CPU.
+    """Generates a graph with a node classification task that can be learned, on the CPU, or reads it again.
+
+    What was generated is kept in the package's cache.
 
     Each community has a class, which most of its nodes share. A node's features are a mean vector of its
     class plus noise, so strong that the class can be told from the features of a neighbourhood only, not from
@@ -69,20 +74,28 @@ def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -
     task = _TASKS[name]
     nodes = BLOCK_MODELS[name].scaled(check_scale_of(name, scale))[0]
     check_memory("scale", 4 * nodes * task.features, f"{task.features} features of {nodes} nodes")
-    graph, community = sample_named(name, scale, seed)
-    generator = torch.Generator().manual_seed(seed)
-    y = _plant_labels(community, task.classes, generator)
-    train, val, test = random_split(y.numel(), split_generator(split, seed), task.train, task.val)
+    recipe = (_VERSION, BLOCK_MODELS[name], task, float(scale), seed, _STRAY, _SIGNAL)
+    about = f"scale {scale:g}, seed {seed}"
+    made = keep_generated(name, about, recipe, lambda: _generate(name, scale, seed))
+    train, val, test = random_split(made.y.numel(), split_generator(split, seed), task.train, task.val)
     return NodeDataset(
         name=name,
-        graph=graph,
-        x=_features(y, task, generator),
-        y=y,
+        graph=made.graph,
+        x=made.x,
+        y=made.y,
         train_mask=train,
         val_mask=val,
         test_mask=test,
         num_classes=task.classes,
     )
+
+
+def _generate(name: str, scale: float, seed: int) -> Generated:
+    task = _TASKS[name]
+    graph, community = sample_named(name, scale, seed)
+    generator = torch.Generator().manual_seed(seed)
+    y = _plant_labels(community, task.classes, generator)
+    return Generated(graph, _features(y, task, generator), y, task.classes)
 
 
 def _plant_labels(community: torch.Tensor, classes: int, generator: torch.Generator) -> torch.Tensor:

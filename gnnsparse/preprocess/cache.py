@@ -1,4 +1,4 @@
-"""The cache of prepared graphs: one safetensors file per graph and parameters.
+"""The cache of prepared graphs, plans and generated data: one safetensors file per graph and parameters.
 
 A file is written under another name, synced and renamed, so that readers see a whole file or none. It
 carries the mark of the cache, and every array and the metadata have a checksum. A damaged file is reported,
@@ -119,15 +119,22 @@ class GraphCache:
     Args:
         folder: the folder; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
         max_bytes: size cap of the folder; None: $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB.
+        what: what is stored, for warnings.
 
     Raises:
         TypeError: `folder` is no path.
         ValueError: `folder` is empty or no name of a folder.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        max_bytes: int | None = None,
+        what: str = "the prepared graph",
+    ) -> None:
         self.folder = _default_folder() if folder is None else _read_folder(folder)
         self.max_bytes = _size_cap() if max_bytes is None else max_bytes
+        self._what = what
         self._told: set[str] = set()
         self._left_alone: set[Path] = set()
 
@@ -169,7 +176,7 @@ class GraphCache:
             held = self._acquire(key, _LOCK_SECONDS)
         except (OSError, NotImplementedError, NotOursError) as error:
             self._warn(
-                f"the cache folder {self.folder} can't be written ({error}); the prepared graph is "
+                f"the cache folder {self.folder} can't be written ({error}); {self._what} is "
                 "not kept. Set GNNSPARSE_CACHE_DIR, or cache=False to silence this"
             )
         try:
@@ -269,7 +276,7 @@ class GraphCache:
         """Warns once that something is in the place of a file and stays there; `store` keeps away from it."""
         if path not in self._left_alone:
             self._left_alone.add(path)
-            self._warn(f"{problem}; it is left alone, and the prepared graph is not kept")
+            self._warn(f"{problem}; it is left alone, and {self._what} is not kept")
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
         """Writes the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
@@ -309,7 +316,7 @@ class GraphCache:
         return sorted(found, key=lambda item: item[1].st_mtime, reverse=True)
 
     def entries(self) -> list[CacheEntry]:
-        """Lists all files of prepared graphs and plans, the most recently used first."""
+        """Lists all files of prepared graphs, plans and data, the most recently used first."""
         found = []
         for path, status in self._files("entry"):
             metadata = None

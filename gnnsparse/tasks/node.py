@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.inference import LoadedModel
+from gnnsparse.inference.loading import arrays_of
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.tasks import register_task
@@ -105,6 +107,11 @@ class FullGraphData(PreparedData):
         """The whole graph."""
         return self._batch
 
+    @property
+    def fixed_batch(self) -> GraphBatch:
+        """The whole graph, which every step takes."""
+        return self._batch
+
     def train_dataloader(self) -> Any:
         """Returns a loader that repeats the graph without end; the trainer counts the steps."""
         return RepeatedBatch(self._batch, endless=True)
@@ -197,6 +204,25 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             device=run.device,
             preprocess=run.preprocess,
         )
+
+    def several_labels(self, dataset: NodeDataset) -> bool:
+        """Returns whether a node can have several labels."""
+        return dataset.multi_label
+
+    def predict(
+        self, model: LoadedModel, data: FullGraphData
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Returns "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts."""
+        batch = data.fixed_batch
+        prediction = model.predict(batch.x, batch.adj)
+        scores = {
+            part: {
+                name: float(score(prediction.logits.index_select(0, of.nodes), of.y))
+                for name, score in make_scores(data.dataset).items()
+            }
+            for part, of in batch.parts.items()
+        }
+        return {"nodes": torch.arange(data.dataset.num_nodes), **arrays_of(prediction)}, scores
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> NodeClassifier:
         """Makes the Lightning module that trains the model."""

@@ -14,6 +14,8 @@ from gnnsparse.data.checks import check_seed
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value, check_choice, check_integer, naming
 from gnnsparse.graph import SparseGraph
+from gnnsparse.inference import LoadedModel
+from gnnsparse.inference.loading import arrays_of
 from gnnsparse.masks import PATTERNS
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
@@ -229,6 +231,7 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
 
     name = "sequence"
     prepared = "pattern"
+    groups = ("pattern",)
 
     def check(self, run: RunOptions) -> None:
         """Raises an error if an option of the pattern is not accepted, by making a pattern of length 1."""
@@ -260,6 +263,18 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
             device=run.device,
             preprocess=run.preprocess,
         )
+
+    def predict(
+        self, model: LoadedModel, data: SequenceData
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Returns "sequences" (indices), "classes" and "probabilities" of the test part, and its accuracy."""
+        parts = [
+            arrays_of(model.predict(chunk.tokens, chunk.adj, chunk.padding)) for chunk in data.chunks("test")
+        ]
+        arrays = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        hits = arrays["classes"] == data.dataset.test.y
+        accuracy = float(hits.double().mean())
+        return {"sequences": torch.arange(hits.numel()), **arrays}, {"test": {"accuracy": accuracy}}
 
     def make_module(self, model: torch.nn.Module, data: SequenceData, run: RunOptions) -> SequenceClassifier:
         """Makes the Lightning module that trains the model."""

@@ -16,6 +16,7 @@ from gnnsparse.training.device import resolve_device
 if TYPE_CHECKING:
     from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
     from gnnsparse.tasks.sequence import SequenceBatch, SequenceClassifier, SequenceData
+    from gnnsparse.training.capture import UncapturableError
     from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint
     from gnnsparse.training.data import PreparedData, RepeatedBatch
     from gnnsparse.training.fitting import FitResult, fit
@@ -41,6 +42,7 @@ __all__ = [
     "SequenceData",
     "TaskModule",
     "TrainerConfig",
+    "UncapturableError",
     "check_checkpoint",
     "fit",
     "resolve_device",
@@ -49,6 +51,7 @@ __all__ = [
 _HOMES = {
     "gnnsparse.tasks.node": ("FullGraphData", "GraphBatch", "NodeClassifier", "Part"),
     "gnnsparse.tasks.sequence": ("SequenceBatch", "SequenceClassifier", "SequenceData"),
+    "gnnsparse.training.capture": ("UncapturableError",),
     "gnnsparse.training.checkpoint": ("CheckpointError", "check_checkpoint"),
     "gnnsparse.training.data": ("PreparedData", "RepeatedBatch"),
     "gnnsparse.training.fitting": ("FitResult", "fit"),

@@ -1,7 +1,8 @@
 """Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing, progress.
 
 In most epochs none of them waits for a GPU: scores stay on the device, and every `log_every` steps one copy
-brings them to the host.
+brings them to the host. Where steps run in blocks (gnnsparse.training.blocks), a block validates and tells
+History, BestEpoch and EpochTimer itself, and the other callbacks see a block as one step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,30 @@ from lightning.pytorch.callbacks import Callback
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gnnsparse.training.checkpoint import IDENTITY, SUM, checkpoint_sum
+from gnnsparse.training.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
 from gnnsparse.training.folders import RunFolderWarning
+from gnnsparse.training.recipe import ModelRecipe
 
-__all__ = ["BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "Validation"]
+__all__ = [
+    "BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "StepRows", "Validation", "validate",
+]  # fmt: skip
+
+
+def validate(plugin: Any, module: Any, batch: Any) -> dict[str, torch.Tensor]:
+    """Returns the scores of the module's validation step, in evaluation mode and without gradients.
+
+    Args:
+        plugin: Lightning's precision plugin.
+        module: the module, which is in training mode afterwards.
+        batch: the batch.
+    """
+    module.eval()
+    try:
+        with torch.no_grad(), plugin.val_step_context():
+            scores: dict[str, torch.Tensor] = module.validation_step(batch)
+    finally:
+        module.train()
+    return scores
 
 
 class Validation(Callback):
@@ -52,12 +74,62 @@ class Validation(Callback):
         epoch = trainer.global_step
         if epoch % self._every and epoch != trainer.max_steps:
             return
-        module.eval()
-        with torch.no_grad(), trainer.precision_plugin.val_step_context():
-            scores = module.validation_step(batch)
-        module.train()
+        scores = validate(trainer.precision_plugin, module, batch)
         for listener in self._listeners:
             listener.validated(trainer, module, scores)
+
+
+class StepRows:
+    """What consecutive steps have logged, on its way from the device to the host.
+
+    Making it does not wait for a GPU, and `read` waits for these steps alone, not for later ones.
+
+    Args:
+        first: the first of the steps, counted from 1.
+        names: names of the columns; the first is that of the training loss.
+        values: float32 [steps, columns], on the device.
+        validated: the steps that have more columns than the loss.
+    """
+
+    def __init__(
+        self, first: int, names: tuple[str, ...], values: torch.Tensor, validated: frozenset[int]
+    ) -> None:
+        self._first, self._names, self._validated = first, names, validated
+        self._arrived: torch.cuda.Event | None = None
+        self._values = values
+        if values.is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+            self._values = host.copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def __len__(self) -> int:
+        return self._values.shape[0]
+
+    def read(self) -> list[tuple[int, dict[str, float]]]:
+        """Returns each step with its values by name."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        rows = []
+        for step, values in enumerate(self._values.tolist(), start=self._first):
+            named = dict(zip(self._names, values, strict=True))
+            rows.append((step, named if step in self._validated else {self._names[0]: values[0]}))
+        return rows
+
+
+@dataclass
+class _Steps:
+    """Steps that were logged one by one, each with its values on the device."""
+
+    rows: list[tuple[int, dict[str, torch.Tensor]]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self) -> list[tuple[int, dict[str, float]]]:
+        """Returns each step with its values by name, after one copy from the device."""
+        values = iter(torch.stack([v.float() for _, row in self.rows for v in row.values()]).tolist())
+        return [(step, {name: next(values) for name in row}) for step, row in self.rows]
 
 
 class History(Callback):
@@ -66,25 +138,35 @@ class History(Callback):
     Args:
         every: number of steps from one write to the next.
         unit: what messages call a step: "epoch" for a whole graph, "step" for mini-batches.
+        in_blocks: whether rows come by `add`, many at a time.
 
     Attributes:
         latest: values of the last step that was written, by name.
     """
 
-    def __init__(self, every: int, unit: str = "epoch") -> None:
-        self._every, self.unit = every, unit
-        self._rows: list[tuple[int, dict[str, torch.Tensor]]] = []
+    def __init__(self, every: int, unit: str = "epoch", in_blocks: bool = False) -> None:
+        self._every, self.unit, self._in_blocks = every, unit, in_blocks
+        self._pending: list[_Steps | StepRows] = []
         self.latest: dict[str, float] = {}
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
         """Keeps the step's training loss, after writing the rows before it if there are `every` of them."""
-        if len(self._rows) >= self._every:
+        if not self._in_blocks:
+            row = (trainer.global_step, {"train/loss": outputs["loss"]})
+            if not self._is_full() and self._pending:
+                self._last().append(row)
+            else:
+                self.add(trainer, _Steps([row]))
+
+    def add(self, trainer: pl.Trainer, steps: _Steps | StepRows) -> None:
+        """Keeps the rows of steps, after writing the rows before them if there are `every` of them."""
+        if self._is_full():
             self._write(trainer)
-        self._rows.append((trainer.global_step, {"train/loss": outputs["loss"]}))
+        self._pending.append(steps)
 
     def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
         """Keeps the validation scores of the last step."""
-        self._rows[-1][1].update({f"val/{name}": value for name, value in scores.items()})
+        self._last()[-1][1].update({f"val/{name}": value for name, value in scores.items()})
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Writes the rows that are left."""
@@ -94,22 +176,28 @@ class History(Callback):
         """Writes all rows up to the checkpoint, because a run that resumes from it can't."""
         self._write(trainer)
 
+    def _is_full(self) -> bool:
+        return sum(map(len, self._pending)) >= self._every
+
+    def _last(self) -> list[tuple[int, dict[str, torch.Tensor]]]:
+        last = self._pending[-1]
+        assert isinstance(last, _Steps)
+        return last.rows
+
     def _write(self, trainer: pl.Trainer) -> None:
         """Writes all rows that are kept; raises FloatingPointError for a loss that is not finite."""
-        if not self._rows:
+        if not self._pending:
             return
-        tensors = [value.float() for _, row in self._rows for value in row.values()]
-        values = iter(torch.stack(tensors).tolist())
-        for epoch, row in self._rows:
-            self.latest = {name: next(values) for name in row}
-            _log(trainer, functools.partial(_log_row, row=self.latest, step=epoch))
-            if not math.isfinite(loss := self.latest["train/loss"]):
-                raise FloatingPointError(
-                    f"training diverged: the loss of {self.unit} {epoch} is {loss}; try a smaller "
-                    "optimizer.lr or precision=fp32"
-                )
+        for steps in self._pending:
+            for step, self.latest in steps.read():
+                _log(trainer, functools.partial(_log_row, row=self.latest, step=step))
+                if not math.isfinite(loss := self.latest["train/loss"]):
+                    raise FloatingPointError(
+                        f"training diverged: the loss of {self.unit} {step} is {loss}; try a smaller "
+                        "optimizer.lr or precision=fp32"
+                    )
         _log(trainer, lambda logger: logger.save())
-        self._rows = []
+        self._pending = []
 
 
 def _log_row(logger: Any, row: dict[str, float], step: int) -> None:
@@ -161,7 +249,20 @@ class BestEpoch(Callback):
         return self._kept
 
     def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
-        """Keeps score, step and weights if the score is the best so far."""
+        """Keeps score, step and weights if the score is the best so far, and stops the run if it is time."""
+        self.keep(scores, trainer.global_step, module)
+        self.stop_if_worse(trainer, trainer.global_step)
+
+    def keep(self, scores: dict[str, torch.Tensor], step: int | torch.Tensor, module: Any) -> None:
+        """Keeps score, step and weights if the score is the best so far.
+
+        The tensors that hold them stay the same from the second call on, so that it can be captured.
+
+        Args:
+            scores: scores by name, on the device.
+            step: the step that was validated; a tensor int64 [] on the device if the call is captured.
+            module: the module with the model.
+        """
         value = scores[self._score].float()
         present = {name: tensor.detach() for name, tensor in module.model.state_dict().items()}
         if self._best is None or self._epoch is None:
@@ -169,11 +270,14 @@ class BestEpoch(Callback):
             self._epoch = torch.zeros((), dtype=torch.int64, device=value.device)
             self._kept = {name: tensor.clone() for name, tensor in present.items()}
         better = value > self._best
-        self._best = torch.where(better, value, self._best)
-        self._epoch = torch.where(better, trainer.global_step, self._epoch)
+        self._best.copy_(torch.where(better, value, self._best))
+        self._epoch.copy_(torch.where(better, step, self._epoch))
         for name, kept in self._kept.items():
             torch.where(better, present[name], kept, out=kept)
-        if self._patience is not None and trainer.global_step - self.epoch >= self._patience:
+
+    def stop_if_worse(self, trainer: pl.Trainer, step: int) -> None:
+        """Stops the run if the last `patience` steps up to this one have brought no better score."""
+        if self._patience is not None and step - self.epoch >= self._patience:
             trainer.should_stop = True
 
     def restore(self, module: Any) -> None:
@@ -209,12 +313,19 @@ class Checkpoints(Callback):
         best: the callback that has the best weights.
         seconds: least time from one write to the next.
         identity: plain values by name that identify the run, written to both files.
+        recipe: what the model is made of, written to both files; None: they do not say.
     """
 
     def __init__(
-        self, folder: Path | None, best: BestEpoch, seconds: float, identity: dict[str, Any]
+        self,
+        folder: Path | None,
+        best: BestEpoch,
+        seconds: float,
+        identity: dict[str, Any],
+        recipe: ModelRecipe | None = None,
     ) -> None:
         self._folder, self._best, self._seconds, self._identity = folder, best, seconds, identity
+        self._model = {} if recipe is None else {MODEL: recipe.plain()}
         self._written_at = time.monotonic()
         self._best_written = 0
         self._random: dict[str, torch.Tensor] = {}
@@ -239,6 +350,7 @@ class Checkpoints(Callback):
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Adds the identity of the run and a checksum to last.ckpt."""
         checkpoint[IDENTITY] = self._identity
+        checkpoint.update(self._model)
         checkpoint[SUM] = checkpoint_sum(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
@@ -276,20 +388,26 @@ class Checkpoints(Callback):
         trainer.save_checkpoint(part)
         os.replace(part, folder / "last.ckpt")
         if (epoch := self._best.epoch) > self._best_written:
-            content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity}
-            torch.save({"state_dict": self._best.weights, **content}, part)
+            content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity, **self._model}
+            content["state_dict"] = self._best.weights
+            torch.save({**content, SUM: best_sum(content)}, part)
             os.replace(part, folder / "best.ckpt")
             self._best_written = epoch
 
 
 class EpochTimer(Callback):
-    """Times each step from its start to the start of the next, validation included.
+    """Times steps in periods of several steps, validation included.
 
     On a GPU it records CUDA events and reads them at the end, because the host runs ahead of the device.
+
+    Args:
+        period: steps of a period, which are those from one validation to the next, so that each period has
+            one.
     """
 
-    def __init__(self) -> None:
-        self._marks: list[Any] = []
+    def __init__(self, period: int = 1) -> None:
+        self._period = period
+        self._marks: list[tuple[int, Any]] = []
 
     @property
     def has_begun(self) -> bool:
@@ -298,29 +416,38 @@ class EpochTimer(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         """Records the start of a step."""
-        self._mark(module)
+        self.mark(module.device, trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Records the end of the last step."""
-        self._mark(module)
+        self._record(module.device, trainer.global_step)
 
-    def _mark(self, module: Any) -> None:
-        if module.device.type == "cuda":
+    def mark(self, device: torch.device, done: int) -> None:
+        """Records the time after `done` steps if a period begins then, or the run."""
+        if not self._marks or done % self._period == 0:
+            self._record(device, done)
+
+    def _record(self, device: torch.device, done: int) -> None:
+        if self._marks and self._marks[-1][0] == done:
+            return
+        if device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
-            self._marks.append(event)
+            self._marks.append((done, event))
         else:
-            self._marks.append(time.perf_counter())
+            self._marks.append((done, time.perf_counter()))
 
     def median_milliseconds(self) -> float | None:
-        """Returns the median time of a step in milliseconds; None if there was no step."""
-        pairs = list(itertools.pairwise(self._marks))
-        if not pairs:
+        """Returns the median over periods of a step's mean time in milliseconds; None: there was no step."""
+        if len(self._marks) < 2:
             return None
-        if isinstance(self._marks[0], float):
-            return statistics.median(1e3 * (end - start) for start, end in pairs)
-        self._marks[-1].synchronize()
-        return statistics.median(start.elapsed_time(end) for start, end in pairs)
+        last = self._marks[-1][1]
+        if not isinstance(last, float):
+            last.synchronize()
+        return statistics.median(
+            (1e3 * (end - start) if isinstance(start, float) else start.elapsed_time(end)) / (after - before)
+            for (before, start), (after, end) in itertools.pairwise(self._marks)
+        )
 
 
 class ProgressBar(Callback):

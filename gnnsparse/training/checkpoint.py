@@ -1,4 +1,4 @@
-"""Reading last.ckpt: a file is checked as a whole before anything is restored from it."""
+"""Reading checkpoints: a file is checked as a whole before anything is restored from it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from gnnsparse.training.config import TrainerConfig
 if TYPE_CHECKING:
     from gnnsparse.training.module import TaskModule
 
-__all__ = ["IDENTITY", "SUM", "CheckpointError", "check_checkpoint", "check_fits", "checkpoint_sum"]
+__all__ = [
+    "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_fits",
+    "checkpoint_sum", "read_trained",
+]  # fmt: skip
 
-#: Keys of a checkpoint that are ours: what identifies the run, and the checksum of the contents.
-IDENTITY, SUM = "gnnsparse", "gnnsparse_sum"
+#: Keys of a checkpoint that are ours: what identifies the run, what the model is made of (not in those of
+#: earlier versions), and the checksum of the contents.
+IDENTITY, MODEL, SUM = "gnnsparse", "gnnsparse_model", "gnnsparse_sum"
 #: The keys of a checkpoint that have to be there, with their types.
 _KEYS: dict[str, type] = {
     "epoch": int,
@@ -49,7 +53,17 @@ def _unfit(problem: str) -> NoReturn:
 
 
 def checkpoint_sum(checkpoint: Mapping[str, Any]) -> str:
-    """Returns a checksum of the keys, types and values of a checkpoint, except those that are not ours."""
+    """Returns a checksum of the keys, types and values of last.ckpt, except those that are not ours."""
+    more = [checkpoint[MODEL]] if MODEL in checkpoint else []
+    return _sum([*(checkpoint[key] for key in _KEYS if key != SUM), *more])
+
+
+def best_sum(content: Mapping[str, Any]) -> str:
+    """Returns a checksum of the keys, types and values of best.ckpt, except the checksum."""
+    return _sum([[key, content[key]] for key in sorted(content) if key != SUM])
+
+
+def _sum(content: Any) -> str:
     tensors: list[torch.Tensor] = []
     plain: list[str] = []
 
@@ -69,8 +83,49 @@ def checkpoint_sum(checkpoint: Mapping[str, Any]) -> str:
         else:
             plain.append(repr(value))
 
-    note([checkpoint[key] for key in _KEYS if key != SUM])
+    note(content)
     return fingerprint(tensors, plain)
+
+
+def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
+    """Reads the weights of a model from a best.ckpt or a last.ckpt, and what the model is made of.
+
+    Reading it makes tensors and plain values only: code in a file is not executed.
+
+    Returns:
+        The model's state dict, and the plain values of its ModelRecipe, which are not checked yet; None: the
+        file has none.
+
+    Raises:
+        CheckpointError: it is no checkpoint of a run, or it was damaged.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises errors of many types
+        raise _no_model(path, f"torch can't read it, {type(error).__name__}") from error
+    try:
+        _typed("the file", content, dict)
+        if "loops" in content:
+            _check_contents(content)
+            weights = {
+                name.removeprefix("model."): tensor
+                for name, tensor in content["state_dict"].items()
+                if name.startswith("model.")
+            }
+        else:
+            weights = _item("the file", content, "state_dict")
+            _tensors_by_name("state_dict", weights)
+            if MODEL in content and best_sum(content) != content.get(SUM):
+                _unfit("its contents do not match their checksum")
+    except _Unfit as problem:
+        raise _no_model(path, str(problem)) from None
+    except (RecursionError, TypeError):
+        raise _no_model(path, "its contents are nested too deeply, or have keys of other types") from None
+    return dict(weights), content.get(MODEL)
+
+
+def _no_model(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(f"checkpoint: {path} is no checkpoint of a run ({_short(reason)})")
 
 
 def check_checkpoint(

@@ -18,6 +18,7 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 
 __all__ = [
+    "CAPTURES",
     "DECAYS",
     "DEVICES",
     "LOGGERS",
@@ -36,6 +37,8 @@ DECAYS = ("first", "all")
 SCHEDULES = ("none", "cosine")
 #: Values of `trainer.logger`.
 LOGGERS = ("csv", "tensorboard", "both", "none")
+#: Values of `trainer.capture`.
+CAPTURES = ("auto", "on", "off")
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -132,6 +135,8 @@ class TrainerConfig:
         progress: whether a progress bar is shown if the output is a terminal.
         profile: number of steps whose trace is written to profile/trace.json in the run's folder, with a
             table of what they cost, after a few steps at the start; None: no profile.
+        capture: whether steps are captured in a CUDA graph and replayed in blocks, which do not wait for the
+            CPU: "auto": where it can be done; "on": it must be; "off".
 
     Raises:
         TypeError: an attribute is of another type.
@@ -148,6 +153,7 @@ class TrainerConfig:
     checkpoint_seconds: float = 60.0
     progress: bool = True
     profile: int | None = None
+    capture: str = _choice("auto", CAPTURES)
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)

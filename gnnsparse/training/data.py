@@ -45,12 +45,15 @@ class PreparedData(pl.LightningDataModule):
         preprocess: options of `gnnsparse.prepare`; None: their defaults.
 
     Attributes:
+        dataset: the data set, which subclasses set.
         adj: the operand.
         precision: precision of the operand's products.
         device: the device of the operand.
         preprocess_seconds: wall time of preparing the operand, or of reading it from the cache.
         cache_hit: whether the operand was read from the cache.
     """
+
+    dataset: Any
 
     def __init__(
         self,
@@ -82,6 +85,11 @@ class PreparedData(pl.LightningDataModule):
     def steps_per_epoch(self) -> int:
         """Number of optimiser steps of an epoch."""
         return 1
+
+    @property
+    def fixed_batch(self) -> Any:
+        """The batch of every training step and validation; None: batches differ."""
+        return None
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Returns the batch itself, which is on the device already.

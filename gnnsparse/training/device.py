@@ -1,14 +1,45 @@
-"""The choice of the device of a run."""
+"""The choice of the device of a run, and of the arithmetic of dense layers on it."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_value, check_choice
+from gnnsparse.precision import Precision
 
-__all__ = ["resolve_device"]
+__all__ = ["matmul_precision", "numerics", "resolve_device"]
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Sets the precision of float32 products on a GPU inside a `with` block: TF32 except in fp32."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if precision is Precision.FP32 else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Makes dense layers compute inside a `with` block as they do in training in this precision.
+
+    On a GPU fp16 and bf16 run under autocast, and in tf32 float32 products may use TF32. On a CPU nothing
+    changes.
+    """
+    half = device.type == "cuda" and precision in (Precision.FP16, Precision.BF16)
+    with contextlib.ExitStack() as contexts:
+        contexts.enter_context(matmul_precision(precision, device))
+        if half:
+            contexts.enter_context(torch.autocast("cuda", precision.storage, cache_enabled=False))
+        yield
 
 
 def resolve_device(name: str) -> torch.device:

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from gnnsparse.precision import Precision
+from gnnsparse.training.blocks import Blocks, BlockStrategy
 from gnnsparse.training.callbacks import (
     BestEpoch,
     Checkpoints,
@@ -27,21 +28,28 @@ from gnnsparse.training.callbacks import (
     ProgressBar,
     Validation,
 )
+from gnnsparse.training.capture import Recorder, UncapturableError, obstacle
 from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint, check_fits
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import PreparedData
+from gnnsparse.training.device import matmul_precision
 from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.profile import StepProfiler
+from gnnsparse.training.recipe import ModelRecipe
 
-__all__ = ["CheckpointError", "FitResult", "check_checkpoint", "fit"]
+__all__ = ["CheckpointError", "FitResult", "UncapturableError", "check_checkpoint", "fit"]
 
-#: Lightning's precision and torch's float32 matmul precision on a GPU.
-_GPU_MODES: dict[Precision, tuple[Any, str]] = {
-    Precision.FP32: ("32-true", "highest"),
-    Precision.TF32: ("32-true", "high"),
-    Precision.FP16: ("16-mixed", "high"),
-    Precision.BF16: ("bf16-mixed", "high"),
+_log = logging.getLogger("gnnsparse.training")
+
+#: Fewest periods between validations that a run is timed by; its first one has the captures in it.
+_PERIODS = 5
+#: Lightning's precision on a GPU.
+_GPU_MODES: dict[Precision, Any] = {
+    Precision.FP32: "32-true",
+    Precision.TF32: "32-true",
+    Precision.FP16: "16-mixed",
+    Precision.BF16: "bf16-mixed",
 }
 
 
@@ -53,12 +61,15 @@ class FitResult:
         epochs: number of trained epochs, which includes those before a resumed checkpoint.
         best_epoch: the validated epoch with the best score, the first one among equals, counted from 1.
         metrics: scores of the model after the best epoch: {"train" | "val" | "test": {name: value}}.
-        epoch_milliseconds: median time of a step, validation included, times the steps of an epoch; None if
-            nothing was trained.
+        epoch_milliseconds: median over the periods between validations of a step's mean time, validation
+            included, times the steps of an epoch; in a run of fewer than five such periods the median time of
+            a step times the steps of an epoch; None if nothing was trained.
         fit_seconds: wall time of the training, which includes validation, logging and checkpoints.
         peak_memory_bytes: on a GPU: most memory allocated by torch during the run; on a CPU: largest resident
             size of the process until then.
         parameters: number of trained values.
+        capture: "on" if steps were captured in CUDA graphs, "off" if `config.capture` is, else why they were
+            not.
     """
 
     epochs: int
@@ -68,6 +79,7 @@ class FitResult:
     fit_seconds: float
     peak_memory_bytes: int
     parameters: int
+    capture: str = "off"
 
 
 def fit(
@@ -78,6 +90,7 @@ def fit(
     folder: Path | RunFolder | None = None,
     resume: Path | None = None,
     identity: dict[str, Any] | None = None,
+    recipe: ModelRecipe | None = None,
 ) -> FitResult:
     """Trains a model, scores it after the best epoch, and leaves it with the weights of that epoch.
 
@@ -95,29 +108,47 @@ def fit(
             training begins anew.
         identity: plain values by name that identify the run. They are stored in checkpoints, and must equal
             those of `resume`.
+        recipe: what the model is made of, stored in checkpoints for `gnnsparse.load`; None: it can't be
+            loaded by that.
 
     Returns:
         The outcome of the run.
 
     Raises:
+        UncapturableError: `config.capture` is "on", and the steps can't be captured.
         CheckpointError: `resume` can't be used.
         RunFolderError: another run has the folder, it can't be written to, or lacks space for checkpoints.
         FloatingPointError: the loss became infinite or NaN.
     """
     identity, own = identity or {}, folder if isinstance(folder, RunFolder) else None
     try:
+        reason = _why_not(module, data, config)
         if resume is not None:
             check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
         if own is None and folder is not None:
             own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
-        return _fit(module, data, config, own, resume, identity)
-    except (CheckpointError, RunFolderError):  # nothing was trained
+        return _fit(module, data, config, own, resume, identity, reason, recipe)
+    except (CheckpointError, RunFolderError, UncapturableError):  # nothing was trained
         if own is not None:
             own.release()
         raise
     finally:
         if own is not None and own is not folder:
             own.finish()
+
+
+def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> str | None:
+    """Returns why steps are not captured, None if they are; raises UncapturableError if they have to be."""
+    if config.capture == "off":
+        return "off"
+    reason = obstacle(module, data)
+    if reason is not None and config.capture == "on":
+        raise UncapturableError(reason)
+    if reason is not None:
+        # On a CPU nobody expects a CUDA graph.
+        level = logging.INFO if data.device.type == "cuda" else logging.DEBUG
+        _log.log(level, "trainer.capture: %s; steps are launched one by one", reason)
+    return reason
 
 
 def _fit(
@@ -127,36 +158,46 @@ def _fit(
     folder: RunFolder | None,
     resume: Path | None,
     identity: dict[str, Any],
+    reason: str | None,
+    recipe: ModelRecipe | None,
 ) -> FitResult:
     """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
-    steps = data.steps_per_epoch
+    steps, device = data.steps_per_epoch, data.device
+    every = steps * config.val_every
     best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
-    timer, history = EpochTimer(), History(config.log_every, "epoch" if steps == 1 else "step")
+    timer = EpochTimer(every if _PERIODS * every <= steps * config.max_epochs else 1)
+    history = History(config.log_every, "epoch" if steps == 1 else "step", in_blocks=reason is None)
+    recorder = strategy = None
+    if reason is None:
+        recorder = Recorder(device, required=config.capture == "on")
+        blocks = Blocks(every, config.log_every, config.patience is not None, best, history, timer)
+        strategy = BlockStrategy(device, blocks, recorder)
     keep = None
     if folder is not None and config.checkpoint:
         folder.check_space(_checkpoint_bytes(module), "the checkpoints of this model")
         keep = folder.path / "checkpoints"  # made by the first write
     # The order matters: History adds a step's row before Validation adds scores to it, and BestEpoch has the
     # scores before Checkpoints writes the weights.
-    callbacks: list[Callback] = [timer, history, best, Validation(steps * config.val_every, history, best)]
-    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity))
+    callbacks: list[Callback] = [timer, history, best]
+    if strategy is None:
+        callbacks.append(Validation(every, history, best))
+    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe))
     if config.profile is not None and folder is not None:
-        callbacks.append(
-            StepProfiler(config.profile, data.device, Path(folder.make("profile")) / "trace.json")
-        )
+        callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
     if config.progress:
         callbacks.append(ProgressBar(history))
-    device = data.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with _quiet(), _matmul_precision(data.precision, device):
-        trainer = _make_trainer(config, data, callbacks, folder)
+    with _quiet(), matmul_precision(data.precision, device):
+        trainer = _make_trainer(config, data, callbacks, folder, strategy)
         start = time.perf_counter()
         with _restoring(resume, timer):
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
+        if strategy is not None:
+            strategy.release()
         best.restore(module)
         trainer.test(module, datamodule=data, verbose=False)
     step_milliseconds = timer.median_milliseconds()
@@ -168,6 +209,7 @@ def _fit(
         fit_seconds=seconds,
         peak_memory_bytes=_peak_memory(device),
         parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
+        capture=reason or (recorder and recorder.problem) or "on",
     )
 
 
@@ -183,7 +225,7 @@ def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
     """Names the checkpoint in errors that come before the first step, when Lightning restores it."""
     try:
         yield
-    except (OSError, FloatingPointError):
+    except (OSError, FloatingPointError, UncapturableError):
         raise
     except Exception as error:  # Lightning and torch raise errors of many types
         if resume is None or timer.has_begun:
@@ -193,14 +235,19 @@ def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
 
 
 def _make_trainer(
-    config: TrainerConfig, data: PreparedData, callbacks: list[Callback], folder: RunFolder | None
+    config: TrainerConfig,
+    data: PreparedData,
+    callbacks: list[Callback],
+    folder: RunFolder | None,
+    strategy: BlockStrategy | None,
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
     return pl.Trainer(
+        strategy="auto" if strategy is None else strategy,
         accelerator="cuda" if on_gpu else "cpu",
         devices=[data.device.index] if on_gpu else 1,
-        precision=_GPU_MODES[data.precision][0] if on_gpu else "32-true",
+        precision=_GPU_MODES[data.precision] if on_gpu else "32-true",
         max_epochs=-1,
         max_steps=config.max_epochs * data.steps_per_epoch,
         limit_val_batches=0,  # done by the callback Validation
@@ -237,18 +284,6 @@ def _peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-@contextlib.contextmanager
-def _matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Sets the precision of float32 products on a GPU inside a `with` block."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision(_GPU_MODES[precision][1])
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextlib.contextmanager

@@ -52,11 +52,13 @@ class Task(Generic[Dataset, Data]):
     Attributes:
         name: name of the task, and of the file that registers it.
         prepared: what reports call the prepared operand.
+        groups: the groups of options that the task has beside those that every task has.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
     """
 
     name: ClassVar[str]
     prepared: ClassVar[str] = "graph"
+    groups: ClassVar[tuple[str, ...]] = ()
     steps_per_epoch: ClassVar[int | None] = None
 
     def check(self, run: RunOptions) -> None:
@@ -86,6 +88,22 @@ class Task(Generic[Dataset, Data]):
 
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
         """Makes the Lightning module, whose steps train and score the model."""
+        raise NotImplementedError
+
+    def several_labels(self, dataset: Dataset) -> bool:
+        """Returns whether what is classified can have several labels."""
+        return False
+
+    def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Computes the predictions of a trained model on prepared data.
+
+        Args:
+            model: what `gnnsparse.load` returned.
+            data: the data, on the model's device.
+
+        Returns:
+            The arrays of predictions.npz, on the CPU, and scores as `FitResult.metrics` has them.
+        """
         raise NotImplementedError
 
     def describe(self, data: Data, run: RunOptions) -> dict[str, Any]:

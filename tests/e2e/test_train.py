@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gnnsparse.formats import FORMAT_NAMES
@@ -24,6 +25,7 @@ SCHEMA: dict[str, type | tuple[type, ...]] = {
     "model": str, "dataset": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
     "device_name": str, "threads": int, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
     "epoch_milliseconds": float, "fit_seconds": float, "peak_memory_bytes": int, "parameters": int,
+    "capture": str,
     "preprocess_seconds": float, "cache_hit": bool, "versions": dict, "commit": (str, type(None)),
     "date": str,
 }  # fmt: skip
@@ -299,3 +301,100 @@ def test_bad_options_of_sequences(train: Callable[..., Run], options: list[str],
     assert run.status == 2
     assert run.errors.startswith(f"train.py: {message}")
     assert run.errors.count("\n") == 1
+
+
+def test_a_second_run_imports_what_it_uses(train: Callable[..., Run], default_run: Run) -> None:
+    """The digits are in the cache by now, so that scikit-learn's data sets are not needed."""
+    run = train("trainer.max_epochs=2", fresh=True, PYTHONPROFILEIMPORTTIME="1")
+    assert run.status == 0
+    imported = {line.rpartition("|")[2].strip() for line in run.errors.splitlines()}
+    assert "lightning.pytorch.trainer.trainer" in imported
+    unused = ("sklearn.datasets", "torch_geometric", "ogb", "dgl", "torch.utils.tensorboard", "scipy.signal")
+    for module in (*unused, "transformers", "torchmetrics.classification"):
+        assert module not in imported
+
+
+def test_predictions(train: Callable[..., Run], default_run: Run) -> None:
+    """By the best weights of a run, on its data, whatever the defaults of this run's options are."""
+    run = train("mode=predict", f"checkpoint={default_run.folder}")
+    result, whole = run.result, default_run.result
+    assert result["metrics"] == whole["metrics"]
+    assert (result["mode"], result["model"], result["dataset"]) == ("predict", "gcn", "digits")
+    with np.load(run.folder / "predictions.npz") as file:
+        arrays = dict(file)
+    assert {name: (a.dtype.name, a.shape) for name, a in arrays.items()} == {
+        "nodes": ("int64", (1797,)), "classes": ("int64", (1797,)), "probabilities": ("float32", (1797, 10)),
+    }  # fmt: skip
+    assert (arrays["nodes"] == np.arange(1797)).all()
+    assert (arrays["probabilities"].argmax(axis=1) == arrays["classes"]).all()
+    assert f"{100 * whole['metrics']['test']['accuracy']:.2f} %" in run.output
+    again = train("mode=predict", f"checkpoint={default_run.folder}", folder=run.folder)
+    assert again.status == 2
+    assert "hydra.run.dir" in again.errors
+
+
+def test_predictions_of_another_model_and_split(train: Callable[..., Run], tmp_path: Path) -> None:
+    data = ("dataset=arxiv_like", "dataset.scale=0.05", "precision=fp16", "trainer.max_epochs=3")
+    first = train("model=agnn", "model.hidden_channels=8", *data)
+    assert first.status == 0, first.errors
+    last = first.folder / "checkpoints" / "last.ckpt"
+    run = train("mode=predict", f"checkpoint={last}", "dataset.split=1", own_folder=True, folder=tmp_path)
+    assert run.status == 0, run.errors
+    (file,) = tmp_path.glob("outputs/*/*-predict/result.json")
+    result = json.loads(file.read_text())
+    assert (result["model"], result["dataset"], result["precision"]) == ("agnn", "arxiv_like", "fp16")
+    assert result["nodes"] == first.result["nodes"]
+
+
+def test_predictions_of_sequences(train: Callable[..., Run]) -> None:
+    small = [f"dataset.{part}_size={size}" for part, size in (("train", 64), ("val", 16), ("test", 24))]
+    small += [
+        "dataset.min_length=8",
+        "dataset.max_length=32",
+        "trainer.max_epochs=2",
+        "trainer.batch_size=16",
+    ]
+    small += ["model.hidden_channels=16", "model.num_layers=1", "model.heads=2"]
+    first = train("model=transformer", "dataset=listops", "pattern=window", *small)
+    assert first.status == 0, first.errors
+    run = train("mode=predict", f"checkpoint={first.folder}")
+    # One is a float32 on the device, the other a quotient of counts.
+    assert run.result["metrics"]["test"] == pytest.approx(first.result["metrics"]["test"], abs=1e-6)
+    with np.load(run.folder / "predictions.npz") as file:
+        assert {name: a.shape for name, a in file.items()} == {
+            "sequences": (24,), "classes": (24,), "probabilities": (24, 10),
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            ["mode=predict"],
+            "checkpoint: got None with mode=predict; accepted: a path with mode=predict alone",
+        ),
+        (["checkpoint=x"], "checkpoint: got x with mode=train"),
+        (["mode=predict", "checkpoint=none.ckpt"], "checkpoint: there is no file 'none.ckpt'"),
+        (["mode=guess"], "mode: got 'guess'; accepted: train, predict"),
+        (["mode=predict", "checkpoint=FOLDER", "model=gat"], "model: is the checkpoint's with mode=predict"),
+        (["mode=predict", "checkpoint=FOLDER", "precision=fp16"], "precision: is the checkpoint's"),
+        (
+            ["mode=predict", "checkpoint=FOLDER", "dataset=arxiv_like", "dataset.scale=0.05"],
+            "dataset: arxiv_like has 128 inputs and 40 outputs; accepted by the checkpoint: 64 and 10",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " ".join(value),
+)
+def test_predictions_that_can_not_be(
+    options: list[str], says: str, train: Callable[..., Run], default_run: Run, tmp_path: Path
+) -> None:
+    run = train(*(option.replace("FOLDER", str(default_run.folder)) for option in options), folder=tmp_path)
+    assert run.status == 2
+    assert run.errors.startswith(f"train.py: {says}")
+    assert run.errors.count("\n") == 1
+
+
+def test_capture_is_refused_on_a_cpu(train: Callable[..., Run], tmp_path: Path) -> None:
+    run = train("device=cpu", "trainer.capture=on", folder=tmp_path)
+    assert run.status == 2
+    assert run.errors.startswith("train.py: trainer.capture: got 'on', but CUDA graphs need a GPU")

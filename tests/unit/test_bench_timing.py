@@ -32,6 +32,7 @@ class FakeGpu:
         self.now, self.calls, self.replays = 0.0, 0, 0
         self.recording: list[float] | None = None
         self.abandoned: list[Any] = []
+        self.renewed: list[int] = []
 
     def call(self) -> None:
         self.calls += 1
@@ -77,8 +78,10 @@ class FakeGpu:
             "Event": Event, "CUDAGraph": Graph, "graph_pool_handle": lambda: (0, 7),
             "Stream": lambda: stream, "current_stream": lambda: stream, "synchronize": lambda: None,
             "stream": lambda s: contextlib.nullcontext(), "current_device": lambda: 0,
+            "get_rng_state": lambda: torch.tensor([7], dtype=torch.uint8),
         }.items():  # fmt: skip
             patch.setattr(torch.cuda, name, fake)
+        patch.setattr("gnnsparse.timing._renew_generator", lambda state: gpu.renewed.append(int(state)))
         patch.setattr(
             torch._C, "_cuda_endAllocateToPool", lambda d, pool: gpu.abandoned.append(pool), raising=False
         )
@@ -115,6 +118,7 @@ def test_a_call_that_can_not_be_captured_is_timed_by_events(monkeypatch: pytest.
     timing = measure(gpu.call, "cuda", repeats=5, graph=True)
     assert (timing.median, timing.method) == (pytest.approx(0.04), "events")
     assert timing.problem == "operation not permitted when stream is capturing"
+    assert gpu.renewed == [7]  # or torch's generator would refuse every draw: it is still in the capture
     assert gpu.abandoned == [(0, 7)]  # or torch would send all new memory to the pool of the graph
     with pytest.raises(CaptureError, match="not permitted"):
         capture(gpu.call, 1)

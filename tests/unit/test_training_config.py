@@ -93,15 +93,15 @@ def test_comments_list_what_the_library_accepts() -> None:
     accepted |= {"conv": tuple(CONVS), "attention": ATTENTIONS, "metric": METRICS}
     for file, option, names in listed_choices():
         assert tuple(names) == accepted[option], file
-    closed = {"precision", "device", "decay", "schedule", "logger", "norm", "activation", "pool",
-              "conv", "attention", "metric"}  # fmt: skip
+    closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "norm", "activation",
+              "pool", "conv", "attention", "metric"}  # fmt: skip
     assert {option for _, option, _ in listed_choices()} == closed
 
 
 def test_the_options_that_accept_names() -> None:
     """Each of them is in the files, with a default that it accepts."""
-    options = {"precision", "device", "trainer.logger", "optimizer.decay", "optimizer.schedule",
-               "preprocess.reorder", "preprocess.format"}  # fmt: skip
+    options = {"precision", "device", "mode", "trainer.logger", "trainer.capture", "optimizer.decay",
+               "optimizer.schedule", "preprocess.reorder", "preprocess.format"}  # fmt: skip
     assert set(train.choices()) == options
     for option, names in train.choices().items():
         assert OmegaConf.select(composed(), option) in names

@@ -9,6 +9,7 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.timing import capture
 from gnnsparse.training.metrics import make_scores
 
 
@@ -74,3 +75,46 @@ def test_metrics_that_do_not_go_with_the_labels() -> None:
     ):
         with pytest.raises(ValueError, match=r"metric: .* does not go with the labels of toy"):
             make_scores(dataclasses.replace(base, metric=metric))
+
+
+def test_scores_are_those_of_torchmetrics() -> None:
+    from torchmetrics.functional.classification import binary_auroc, multiclass_accuracy, multilabel_f1_score
+
+    for seed in range(5):
+        torch.manual_seed(seed)
+        logits, y = torch.randn(200, 2).round(decimals=1), torch.randint(2, (200,))
+        scores = make_scores(dataset(2, "roc_auc"))
+        margin = logits[:, 1] - logits[:, 0]
+        torch.testing.assert_close(scores["roc_auc"](logits, y), binary_auroc(margin.double(), y).float())
+        accuracy = multiclass_accuracy(logits, y, 2, average="micro")
+        torch.testing.assert_close(scores["accuracy"](logits, y), accuracy)
+        logits, y = torch.randn(40, 5), (torch.rand(40, 5) < 0.3).long()
+        micro_f1 = make_scores(dataset(5, "micro_f1", several=True))["micro_f1"](logits, y)
+        torch.testing.assert_close(micro_f1, multilabel_f1_score(logits, y, 5, average="micro"))
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_share_of_nothing_is_zero(label: int) -> None:
+    y = torch.full((6,), label)
+    assert float(make_scores(dataset(2, "roc_auc"))["roc_auc"](torch.randn(6, 2), y)) == 0
+    no_labels = torch.zeros(6, 3)
+    scores = make_scores(dataset(3, "micro_f1", several=True))
+    assert float(scores["micro_f1"](-torch.ones(6, 3), no_labels)) == 0
+    assert (
+        float(make_scores(dataset(3, "accuracy"))["accuracy"](torch.zeros(0, 3), torch.zeros(0).long())) == 0
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("metric", ["accuracy", "roc_auc", "micro_f1"])
+def test_scores_can_be_captured(metric: str) -> None:
+    several = metric == "micro_f1"
+    score = make_scores(dataset(2, metric, several))[metric]
+    logits = torch.randn(300, 2, device="cuda")
+    y = torch.randint(2, (300, 2) if several else (300,), device="cuda")
+    y = y.float() if several else y
+    kept: list[torch.Tensor] = []
+    replay = capture(lambda: kept.append(score(logits, y)), 1)
+    logits.copy_(torch.randn(300, 2, device="cuda"))
+    replay()
+    assert float(kept[-1]) == float(score(logits, y)) == float(score(logits.cpu(), y.cpu()))

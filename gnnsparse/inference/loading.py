@@ -1,0 +1,215 @@
+"""`load`, which makes the model of a checkpoint, and predictions by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnnsparse.api import prepare
+from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+from gnnsparse.training.checkpoint import MODEL, CheckpointError, read_trained
+from gnnsparse.training.device import numerics, resolve_device
+from gnnsparse.training.recipe import ModelRecipe
+
+__all__ = ["LoadError", "LoadedModel", "Prediction", "arrays_of", "load"]
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int16, torch.int32, torch.int64)
+
+
+class LoadError(ValueError):
+    """A model can't be made from a checkpoint; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a model says of N nodes or sequences.
+
+    Attributes:
+        logits: float32 [N, C], for C classes or labels.
+        several_labels: whether a node can have several labels.
+    """
+
+    logits: torch.Tensor
+    several_labels: bool = False
+
+    @property
+    def probabilities(self) -> torch.Tensor:
+        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself."""
+        return self.logits.sigmoid() if self.several_labels else self.logits.softmax(dim=1)
+
+    @property
+    def classes(self) -> torch.Tensor:
+        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half."""
+        return self.logits > 0 if self.several_labels else self.logits.argmax(dim=1)
+
+
+def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
+    """Returns the classes and probabilities of a prediction by name, on the CPU."""
+    return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
+
+
+class LoadedModel:
+    """A trained model on a device, in evaluation mode, with what it is called with.
+
+    Args:
+        recipe: what the model is made of.
+        module: the model, with its weights, on the device.
+        device: the device.
+
+    Attributes:
+        recipe, module, device: the arguments.
+    """
+
+    def __init__(self, recipe: ModelRecipe, module: torch.nn.Module, device: torch.device) -> None:
+        self.recipe, self.module, self.device = recipe, module, device
+
+    def prepare(self, graph: Any, **options: Any) -> SparseOperand:
+        """Prepares a graph or a pattern with the weights and the precision that the model needs.
+
+        Args:
+            graph: what `gnnsparse.prepare` takes.
+            options: options of `gnnsparse.prepare`, such as `num_nodes`.
+
+        Returns:
+            The operand, on the model's device.
+        """
+        options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
+        return prepare(graph, **options).to(self.device)
+
+    def inputs(self, x: Any, graph: Any, padding: torch.Tensor | None = None) -> tuple[Any, ...]:
+        """Checks the arguments of `predict`, and returns those of the model, on its device."""
+        adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
+        if adj.device != self.device:
+            bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
+        if self.recipe.task == "sequence":
+            return self._sequences(x, adj, padding)
+        if self.recipe.task != "node":
+            bad_value(
+                "task", f"{self.recipe.task!r} is unknown here; accepted: node, sequence (or call .module)"
+            )
+        if padding is not None:
+            bad_value("padding", "goes with models of sequences; accepted: None")
+        check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
+        dtype = (
+            Precision.parse(self.recipe.precision).storage if self.device.type == "cuda" else torch.float32
+        )
+        return x.to(self.device, dtype), adj
+
+    def _sequences(self, tokens: Any, adj: SparseOperand, padding: torch.Tensor | None) -> Any:
+        check_tensor("x", tokens, dtypes=_INTEGERS, shape=(None, adj.shape[1]))
+        if tokens.numel():
+            low, high = (int(bound) for bound in tokens.aminmax())
+            if low < 0 or high >= self.recipe.in_channels:
+                accepted = f"tokens from 0 to {self.recipe.in_channels - 1}"
+                bad_value("x", f"has tokens from {low} to {high}; accepted: {accepted}")
+        if padding is None:
+            padding = tokens == 0
+            padding = padding if bool(padding.any()) else None
+        else:
+            check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
+        return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
+
+    def predict(self, x: Any, graph: Any, padding: torch.Tensor | None = None) -> Prediction:
+        """Computes logits, probabilities and classes, without gradients, in the precision of the training.
+
+        Args:
+            x: features, floating-point [nodes, in_channels]; or tokens, int16, int32 or int64 [batch,
+                length], of a model of sequences. On any device.
+            graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
+                takes.
+            padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node" nor
+                "sequence".
+        """
+        inputs = self.inputs(x, graph, padding)
+        with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
+            return Prediction(self.module(*inputs).float(), self.recipe.several_labels)
+
+
+def load(
+    source: str | os.PathLike[str], *, device: str = "auto", registry: Mapping[str, Any] | None = None
+) -> LoadedModel:
+    """Loads a trained model, ready for `predict`.
+
+    The file is read as tensors and plain values: code in it is not executed. It names the model by a registry
+    and options. The registry's module is imported, so that a file whose origin you do not trust should be
+    loaded with `registry`, which imports nothing.
+
+    Args:
+        source: the folder of a run, whose best weights are loaded; or its checkpoints/best.ckpt or
+            checkpoints/last.ckpt.
+        device: "auto" (a GPU if one can be used), "cpu" or "cuda".
+        registry: the models by name, such as `models.MODELS`; None: those that the file names.
+
+    Raises:
+        TypeError: `source` is no path.
+        LoadError: there is no such file, it is no checkpoint of a run or damaged, it does not say what its
+            model is (those of earlier versions do not), or the model can't be made or has other weights.
+        ValueError: the device is unknown, or can't be used.
+    """
+    place = resolve_device(device)
+    file = _file(source)
+    try:
+        weights, plain = read_trained(file)
+    except CheckpointError as error:
+        raise LoadError(str(error)) from None
+    if plain is None:
+        raise LoadError(
+            f"checkpoint: {file} does not say what its model is, as it was written by an earlier version or "
+            f"without the argument `recipe` of fit; accepted: a file with {MODEL}. Its weights are "
+            "torch.load(file, weights_only=True)['state_dict']"
+        )
+    try:
+        recipe = ModelRecipe.read(plain)
+        _check_shapes(recipe, registry, weights)
+        module = recipe.build(registry)
+        module.load_state_dict(weights)
+    except (ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:400]
+        raise LoadError(f"checkpoint: the model of {file} can't be made: {reason}") from error
+    return LoadedModel(
+        recipe, module.to(place).eval(), torch.empty(0, dtype=torch.float32, device=place).device
+    )
+
+
+def _file(source: Any) -> Path:
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(
+            f"source: got {type(source).__name__}; accepted: the folder of a run, or a checkpoint"
+        )
+    path = Path(os.fsdecode(source))
+    try:
+        found = path / "checkpoints" / "best.ckpt" if path.is_dir() else path
+        is_file = found.is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a null character
+        found, is_file = path, False
+    if not is_file:
+        raise LoadError(f"checkpoint: there is no file {str(found)!r}")
+    return found
+
+
+def _check_shapes(
+    recipe: ModelRecipe, registry: Mapping[str, Any] | None, weights: dict[str, torch.Tensor]
+) -> None:
+    """Raises ValueError if the model has other weights, before it takes any memory."""
+    try:
+        with torch.device("meta"):  # tensors without memory
+            own = recipe.build(registry).state_dict()
+    except NotImplementedError:  # a model that computes while it is made
+        return
+    for name in (*own, *weights):
+        if name not in own or name not in weights:
+            bad_value(name, f"is a weight of the {'model' if name in own else 'file'} alone")
+        if own[name].shape != weights[name].shape:
+            bad_value(name, f"is {tuple(weights[name].shape)}; accepted: {tuple(own[name].shape)}")

@@ -1,0 +1,162 @@
+"""ModelRecipe, by which a checkpoint says what model its weights are of."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_value
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.normalize import NORMALIZATIONS
+from gnnsparse.registry import Registry
+
+__all__ = ["ModelRecipe"]
+
+_REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What a model is made of, and what it is called with, as plain values.
+
+    Attributes:
+        registry: where the model is registered, as "MODULE:NAME": a Registry in a module that can be
+            imported, whose entries have a method `build(in_channels, out_channels=..., **options)`.
+        name: the model's name in the registry.
+        options: the options of `build`.
+        in_channels: features of a node, or size of a vocabulary.
+        out_channels: number of classes or labels.
+        task: the task that the model is for, a name in gnnsparse.tasks.
+        values: weights of the operand that the model needs: "gcn", "mean" or None.
+        precision: the precision that it was trained in, a name in gnnsparse.Precision.
+        several_labels: whether a node can have several labels.
+        run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
+
+    Raises:
+        ValueError: an attribute is of another type or out of range; the message names it.
+    """
+
+    registry: str
+    name: str
+    options: Mapping[str, Any]
+    in_channels: int
+    out_channels: int
+    task: str = "node"
+    values: str | None = None
+    precision: str = "fp32"
+    several_labels: bool = False
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.registry, str) or not _REGISTRY.fullmatch(self.registry):
+            bad_value("registry", f"got {_short(self.registry)}; accepted: 'MODULE:NAME'")
+        choices: dict[str, tuple[Any, ...]] = {
+            "values": (None, *NORMALIZATIONS),
+            "precision": tuple(Precision.names()),
+            "several_labels": (False, True),
+        }
+        for name, accepted in choices.items():
+            value = getattr(self, name)
+            if not any(type(value) is type(one) and value == one for one in accepted):
+                bad_value(name, f"got {_short(value)}; accepted: {', '.join(map(str, accepted))}")
+        for name in ("in_channels", "out_channels"):
+            count = getattr(self, name)
+            if type(count) is not int or not 0 <= count <= _LARGEST:
+                bad_value(name, f"got {_short(count)}; accepted: an integer from 0 to {_LARGEST}")
+        for name, what in (("name", "model"), ("task", "task")):
+            if not isinstance(text := getattr(self, name), str) or not text:
+                bad_value(name, f"got {_short(text)}; accepted: the name of a {what}")
+        for name in ("options", "run"):
+            _check_plain(name, getattr(self, name), 0)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the attributes as plain values by name, for a checkpoint."""
+        return {item.name: _copy(getattr(self, item.name)) for item in dataclasses.fields(self)}
+
+    @classmethod
+    def read(cls, content: Any) -> ModelRecipe:
+        """Makes a recipe of what `plain` returned.
+
+        Raises:
+            ValueError: a value is missing, unknown, of another type or out of range.
+        """
+        names = [item.name for item in dataclasses.fields(cls)]
+        if not isinstance(content, dict) or set(content) != set(names):
+            got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
+            bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")
+        return cls(**content)
+
+    def build(self, registry: Mapping[str, Any] | None = None) -> torch.nn.Module:
+        """Makes the model, with initial weights.
+
+        Args:
+            registry: the registry to look the model up in; None: the one that the recipe names, whose module
+                is imported.
+
+        Raises:
+            ValueError: the registry can't be imported or is none, it has no such model, or the options are
+                not those of the model.
+        """
+        models = self._find() if registry is None else registry
+        if self.name not in models:
+            bad_value("name", f"got {_short(self.name)}; accepted by {self.registry}: {', '.join(models)}")
+        try:
+            return models[self.name].build(
+                self.in_channels, out_channels=self.out_channels, **_copy(self.options)
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"options of {self.name}: {error}") from error
+
+    def _find(self) -> Mapping[str, Any]:
+        module, _, name = self.registry.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ImportError as error:
+            raise ValueError(
+                f"registry: {module} can't be imported ({error}); accepted: a module on sys.path (run in the "
+                "folder of train.py, or set PYTHONPATH to it), or the argument registry="
+            ) from error
+        if not isinstance(found, Registry):
+            bad_value("registry", f"{self.registry} is no Registry; accepted: one of gnnsparse.registry")
+        return found
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:100]
+
+
+def _copy(value: Any) -> Any:
+    """Returns a value with mappings as dicts."""
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _check_plain(name: str, value: Any, depth: int) -> None:
+    """Raises ValueError unless a value is a dict of names, down to texts, finite numbers, flags and None."""
+    accepted = "texts, numbers, true, false, null, and lists and dicts of them"
+    if depth > 8:
+        bad_value(name, f"is nested too deeply; accepted: {accepted}")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                bad_value(name, f"has the key {_short(key)}; accepted: texts")
+            _check_plain(f"{name}.{key}"[:100], item, depth + 1)
+    elif depth == 0:
+        bad_value(name, f"got {_short(value)}; accepted: a dict")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_plain(name, item, depth + 1)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            bad_value(name, f"got {value}; accepted: finite numbers")
+    elif value is not None and type(value) not in (str, int, bool):
+        bad_value(name, f"got {_short(value)}; accepted: {accepted}")

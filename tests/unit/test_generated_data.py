@@ -1,0 +1,174 @@
+"""Generated data sets are kept in the cache: equal, checked, made anew where damaged, seen by the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.cli import main
+from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.data.generated import Generated, keep_generated
+from gnnsparse.preprocess.cache import CacheWarning, GraphCache
+from gnnsparse.testing import random_graph
+
+SMALL = {"scale": 0.05}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the data sets that were computed."""
+    names: list[str] = []
+    from gnnsparse.data import digits, synthetic
+
+    generate, read = synthetic._generate, digits._read_images
+    monkeypatch.setattr(synthetic, "_generate", lambda *a: (names.append(a[0]), generate(*a))[1])
+    monkeypatch.setattr(digits, "_read_images", lambda: (names.append("digits"), read())[1])
+    return names
+
+
+def equal(a: NodeDataset, b: NodeDataset) -> bool:
+    tensors = ("x", "y", "train_mask", "val_mask", "test_mask")
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in tensors) and (
+        torch.equal(a.graph.csr.indptr, b.graph.csr.indptr)
+        and torch.equal(a.graph.csr.indices, b.graph.csr.indices)
+        and (a.name, a.num_classes, a.metric) == (b.name, b.num_classes, b.metric)
+    )
+
+
+@pytest.mark.parametrize(("name", "options"), [("arxiv_like", SMALL), ("digits", {})])
+def test_the_second_time_it_is_read(
+    name: str, options: dict[str, Any], made: list[str], own_cache: Path
+) -> None:
+    first, second = (load_dataset(name, **options) for _ in range(2))
+    assert made == [name]
+    assert equal(first, second)
+    other_split = load_dataset(name, split=1, **options)
+    assert made == [name]  # the split is no part of the file
+    assert not torch.equal(first.train_mask, other_split.train_mask)
+    assert len(list(own_cache.glob("*.safetensors"))) == 1
+
+
+def test_other_options_make_other_files(made: list[str]) -> None:
+    sets = [
+        load_dataset("arxiv_like", scale=scale, seed=seed)
+        for scale, seed in ((0.05, 0), (0.05, 1), (0.06, 0))
+    ]
+    assert made == ["arxiv_like"] * 3
+    assert not torch.equal(sets[0].x, sets[1].x)
+    assert sets[2].num_nodes > sets[0].num_nodes
+
+
+def test_what_is_read_can_be_changed() -> None:
+    """Its memory is its own: the next one who loads it does not see it."""
+    first = load_dataset("arxiv_like", **SMALL)
+    load_dataset("arxiv_like", **SMALL).x.zero_()
+    assert equal(load_dataset("arxiv_like", **SMALL), first)
+
+
+def test_digits_once_kept_need_no_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_dataset("digits")
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
+    assert equal(load_dataset("digits"), first)
+
+
+@pytest.mark.parametrize("harm", ["cut", "bit", "text", "empty"])
+def test_a_damaged_file_is_made_anew(harm: str, made: list[str], own_cache: Path) -> None:
+    first = load_dataset("arxiv_like", **SMALL)
+    (file,) = own_cache.glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    if harm == "bit":
+        content[len(content) // 2] ^= 4
+    content = {
+        "cut": content[:-100],
+        "bit": content,
+        "text": bytearray(b"nonsense" * 99),
+        "empty": bytearray(),
+    }[harm]
+    file.write_bytes(content)
+    with pytest.warns(CacheWarning, match=r"is damaged|was not made by the cache|carries no mark"):
+        again = load_dataset("arxiv_like", **SMALL)
+    assert equal(first, again)
+    assert made == ["arxiv_like"] * 2
+
+
+def stored(**changes: Any) -> dict[str, Any]:
+    """Arrays and plain values of a file, of which some are changed; None leaves one out."""
+    graph = random_graph(6, 6, 0.5, weighted=False)
+    content: dict[str, Any] = {
+        "indptr": graph.csr.indptr, "indices": graph.csr.indices, "x": torch.randn(6, 3),
+        "y": torch.tensor([0, 1, 2, 0, 1, 2]), "classes": 3, **changes,
+    }  # fmt: skip
+    return {name: value for name, value in content.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"x": None},
+        {"more": torch.zeros(2)},
+        {"indptr": torch.arange(7, dtype=torch.int32)},
+        {"indptr": torch.tensor([0, 1, 2, 9, 4, 5, 6])},
+        {"indptr": torch.zeros(0, dtype=torch.int64)},
+        {"indices": torch.full((18,), 99, dtype=torch.int32)},
+        {"x": torch.full((6, 3), float("nan"))},
+        {"x": torch.randn(5, 3)},
+        {"x": torch.randn(6, 3).half()},
+        {"y": torch.tensor([0, 1, 2, 0, 1, 3])},
+        {"y": torch.zeros(6, dtype=torch.int32)},
+        {"classes": 0},
+        {"classes": None},
+        {"classes": "3"},
+    ],
+    ids=str,
+)
+def test_a_file_with_right_checksums_and_wrong_content(
+    changes: dict[str, Any], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is set aside by a warning that names the array; nothing that follows reads by it."""
+    graph = random_graph(6, 6, 0.5, weighted=False)
+    right = Generated(graph, torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]), 3)
+    keys: list[str] = []
+    store = GraphCache.store
+
+    def change(self: GraphCache, key: str, tensors: Any, metadata: Any) -> None:
+        keys.append(key)
+        content = stored(**changes)
+        plain = {name: value for name, value in content.items() if not isinstance(value, torch.Tensor)}
+        arrays = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+        others = {name: value for name, value in metadata.items() if name != "classes"}
+        store(self, key, arrays, {**others, **plain})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphCache, "store", change)
+        keep_generated("toy", "", 1, lambda: right)
+    assert main(["cache", "verify", "--dir", str(own_cache)]) == 1
+    with pytest.warns(CacheWarning, match="is damaged"):
+        assert keep_generated("toy", "", 1, lambda: right) is right
+    read = keep_generated("toy", "", 1, lambda: pytest.fail("it was computed"))
+    assert torch.equal(read.x, right.x)
+
+
+def test_a_folder_that_can_not_be_written(
+    made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GNNSPARSE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(CacheWarning, match="can't be written .* the data set is not kept"):
+        load_dataset("arxiv_like", **SMALL)
+    assert made == ["arxiv_like"]
+
+
+def test_the_command_sees_it(
+    own_cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    load_dataset("arxiv_like", **SMALL)
+    assert main(["cache", "ls"]) == 0
+    assert "data: arxiv_like, scale 0.05, seed 0" in capsys.readouterr().out
+    assert main(["cache", "verify"]) == 0
+    assert "0 damaged" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert list(own_cache.glob("*.safetensors")) == []

@@ -1,0 +1,119 @@
+"""The imports of train.py: without garbage collections, and torchmetrics without its metrics."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from startup import import_task, importing, light_torchmetrics
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_nothing_is_collected_while_packages_are_imported() -> None:
+    assert gc.isenabled()
+    with importing():
+        assert not gc.isenabled()
+        with importing():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    before = gc.get_freeze_count()
+    with pytest.raises(ImportError), importing():
+        raise ImportError
+    assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)
+
+
+def test_what_was_imported_last_is_left_out_of_collections() -> None:
+    before = gc.get_freeze_count()
+    try:
+        with importing(last=True):
+            pass
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
+
+
+def test_a_task_that_was_imported_before() -> None:
+    importlib.import_module("gnnsparse.training.fitting")
+    before = gc.get_freeze_count()
+    assert import_task({"node": 3}, "node") == 3
+    assert gc.get_freeze_count() == before
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_lightning_without_all_metrics() -> None:
+    """The metrics are there when somebody asks for them, with the classes that Lightning has."""
+    code = """
+import sys
+from startup import light_torchmetrics
+light_torchmetrics()
+import lightning.pytorch as pl
+heavy = ("scipy.signal", "transformers", "torchmetrics.classification")
+print([name for name in heavy if name in sys.modules])
+import torchmetrics
+print(torchmetrics.__version__ == __import__("importlib.metadata").metadata.version("torchmetrics"))
+print(torchmetrics.Metric is sys.modules["torchmetrics.metric"].Metric)
+accuracy = torchmetrics.Accuracy(task="binary")
+print(isinstance(accuracy, pl.core.module.Metric), torchmetrics.functional.__name__)
+try:
+    torchmetrics.no_such_metric
+except AttributeError:
+    print("AttributeError")
+"""
+    assert python(code).splitlines() == [
+        "[]",
+        "True",
+        "True",
+        "True torchmetrics.functional",
+        "AttributeError",
+    ]
+
+
+def test_another_torchmetrics_is_imported_as_it_is(tmp_path: Path) -> None:
+    package = tmp_path / "torchmetrics"
+    package.mkdir()
+    (package / "__init__.py").write_text("Metric = 3")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+from startup import light_torchmetrics
+light_torchmetrics()
+print([name for name in sys.modules if name.startswith("torchmetrics")])
+import torchmetrics
+print(torchmetrics.Metric)
+light_torchmetrics()
+print(torchmetrics.Metric)
+"""
+    assert python(code).splitlines() == ["[]", "3", "3"]
+
+
+def test_without_torchmetrics() -> None:
+    code = """
+import sys
+sys.modules["torchmetrics"] = None
+from startup import light_torchmetrics
+light_torchmetrics()
+print(sys.modules["torchmetrics"])
+"""
+    assert python(code) == "None\n"
+
+
+def test_one_that_is_there_stays() -> None:
+    before = sys.modules.get("torchmetrics")
+    if before is not None:
+        light_torchmetrics()
+    assert sys.modules.get("torchmetrics") is before

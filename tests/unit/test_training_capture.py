@@ -1,0 +1,448 @@
+"""Steps in blocks: they are single steps, who sees them, what forbids a capture, and one that fails."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.data import NodeDataset
+from gnnsparse.testing import assert_accurate
+from gnnsparse.training import (
+    FitResult,
+    FullGraphData,
+    GraphBatch,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    SequenceClassifier,
+    SequenceData,
+    TrainerConfig,
+    UncapturableError,
+    fit,
+)
+from gnnsparse.training.blocks import Blocks
+from gnnsparse.training.callbacks import BestEpoch, EpochTimer, History, StepRows
+from gnnsparse.training.capture import Program, Recorder, obstacle
+from models import AGNN, GCN, Transformer
+from tests.helpers import PRECISIONS
+from tests.tasks import PlainRecorder, toy_sequences, toy_task
+
+
+@pytest.fixture
+def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
+    """Runs on the CPU go in blocks, by stand-ins that call what a graph would replay, and are returned."""
+    made: list[PlainRecorder] = []
+
+    def recorder(device: torch.device, required: bool) -> PlainRecorder:
+        made.append(PlainRecorder(required))
+        return made[-1]
+
+    monkeypatch.setattr("gnnsparse.training.fitting.obstacle", lambda module, data: None)
+    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
+    return made
+
+
+def run(
+    folder: Path,
+    task: NodeDataset | None = None,
+    epochs: int = 30,
+    *,
+    model: Callable[..., torch.nn.Module] = GCN,
+    module: type[NodeClassifier] = NodeClassifier,
+    resume: Path | None = None,
+    device: str = "cpu",
+    precision: str = "fp32",
+    optimizer: OptimizerConfig | None = None,
+    options: dict[str, Any] | None = None,
+    schedule_end: int | None = None,
+    **config: Any,
+) -> tuple[FitResult, dict[str, torch.Tensor]]:
+    task = task or toy_task()
+    torch.manual_seed(0)
+    data = FullGraphData(task, precision=precision, device=device, preprocess=PreprocessConfig(cache=False))
+    built = model(task.num_features, 16, task.num_classes, **(options or {}))
+    trained = module(built, task, optimizer or OptimizerConfig(), schedule_end or epochs)
+    settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
+    result = fit(trained, data, settings, folder=folder, resume=resume)
+    return result, {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()}
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    (file,) = folder.glob("logs/csv/*/metrics.csv")
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def last(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def same(a: Any, b: Any, rounding: float = 0.0) -> bool:
+    """Whether two values of checkpoints are equal; numbers to a relative and absolute `rounding`."""
+    if isinstance(a, torch.Tensor) and a.is_floating_point():
+        return torch.allclose(a, b, rtol=rounding, atol=rounding)
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key], rounding) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y, rounding) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+def curve(folder: Path) -> torch.Tensor:
+    """The training losses of all steps, then the validation losses."""
+    columns = [[float(row[name]) for row in rows(folder) if row[name]] for name in ("train/loss", "val/loss")]
+    return torch.tensor(columns[0] + columns[1])
+
+
+#: A device holds a scheduled learning rate in float32, the optimiser's own is a float64.
+RATE = 1e-5
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "rarely validated": {"val_every": 4},
+    "never in between": {"val_every": 100},
+    "short blocks": {"log_every": 7, "val_every": 3},
+    "schedule": {"optimizer": OptimizerConfig(schedule="cosine", decay="all")},
+    "norm and dropout": {"options": {"norm": "batch", "dropout": 0.3}},
+    "agnn": {"model": AGNN},
+    "patience": {"patience": 15, "epochs": 120},
+    "patience, rarely validated": {"patience": 16, "val_every": 4, "epochs": 120},
+    "fp16": {"precision": "fp16"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_are_single_steps(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    single, weights = run(tmp_path / "single", **CASES[case])
+    request.getfixturevalue("in_blocks")
+    blocks, of_blocks = run(tmp_path / "blocks", **CASES[case])
+    assert (single.capture, blocks.capture) == ("CUDA graphs need a GPU, and the run is on cpu", "on")
+    rounding = RATE if case == "schedule" else 0.0
+    for name in ("epochs", "best_epoch", "metrics", "parameters"):
+        assert getattr(single, name) == getattr(blocks, name)
+    steps = [
+        [(row["step"], bool(row["val/loss"])) for row in rows(tmp_path / way)] for way in ("single", "blocks")
+    ]
+    assert steps[0] == steps[1]
+    assert same(curve(tmp_path / "single"), curve(tmp_path / "blocks"), rounding)
+    assert same(weights, of_blocks, rounding)
+    a, b = last(tmp_path / "single"), last(tmp_path / "blocks")
+    for part in ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "global_step", "epoch"):
+        assert same(a[part], b[part], rounding), part
+    assert single.epochs > 8
+
+
+def test_a_block_is_one_step_of_lightning(tmp_path: Path, in_blocks: list[PlainRecorder]) -> None:
+    run(tmp_path, epochs=100, log_every=40, val_every=5)
+    assert last(tmp_path)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["ready"] == 3
+    assert last(tmp_path)["global_step"] == 100
+    (recorder,) = in_blocks
+    assert recorder.counts == {"first": 2, "recorded": 2, "replayed": 100 + 20 - 2}
+
+
+@pytest.mark.parametrize("schedule", ["none", "cosine"])
+@pytest.mark.parametrize("order", ["single to blocks", "blocks to single", "blocks to blocks"])
+def test_resumed_in_the_other_way(
+    schedule: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    settings = {
+        "optimizer": OptimizerConfig(schedule=schedule, decay="all"),
+        "schedule_end": 31,
+        "val_every": 4,
+    }
+    whole, _ = run(tmp_path / "whole", epochs=31, **settings)
+    first, second = order.split(" to ")
+    capture = {"single": "off", "blocks": "auto"}
+    request.getfixturevalue("in_blocks")
+    run(tmp_path / "first", epochs=14, capture=capture[first], **settings)
+    begun = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    resumed, _ = run(tmp_path / "second", epochs=31, resume=begun, capture=capture[second], **settings)
+    assert resumed.capture == {"single": "off", "blocks": "on"}[second]
+    assert resumed.epochs == whole.epochs == 31
+    rounding = RATE if schedule == "cosine" else 0.0
+    a, b = last(tmp_path / "whole"), last(tmp_path / "second")
+    assert same(a["state_dict"], b["state_dict"], rounding)
+    assert same(a["optimizer_states"], b["optimizer_states"], rounding)
+    losses = [[float(row["train/loss"]) for row in rows(tmp_path / way)] for way in ("whole", "second")]
+    assert same(torch.tensor(losses[0][14:]), torch.tensor(losses[1]), rounding)
+
+
+def test_a_loss_that_is_not_finite(tmp_path: Path, in_blocks: list[PlainRecorder]) -> None:
+    with pytest.raises(FloatingPointError, match=r"training diverged: the loss of epoch \d is (nan|inf)"):
+        run(tmp_path, optimizer=OptimizerConfig(lr=1e38), log_every=5)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_host_asks_for_nothing_in_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_blocks: list[PlainRecorder]
+) -> None:
+    """As many questions in blocks of 60 steps as in blocks of 20; on a GPU each would wait for the device."""
+    asked: list[str] = []
+    for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
+        original = getattr(torch.Tensor, name)
+
+        def counting(self: torch.Tensor, *args: Any, _name: str = name, _do: Any = original) -> Any:
+            asked.append(_name)
+            return _do(self, *args)
+
+        monkeypatch.setattr(torch.Tensor, name, counting)
+    counts = []
+    for length in (20, 60):
+        asked.clear()
+        run(tmp_path / str(length), epochs=2 * length, log_every=length)
+        counts.append(len(asked))
+    assert counts[0] == counts[1] > 0
+
+
+def test_how_a_run_is_cut() -> None:
+    def cut(end: int, begin: int = 0, **options: Any) -> list[int]:
+        settings = {"validate_every": 5, "log_every": 50, "stops_early": False, **options}
+        blocks = Blocks(best=BestEpoch("x", None), history=History(1), timer=EpochTimer(), **settings)
+        counts, done = [], begin
+        while done < end:
+            counts.append(blocks.count(done, end))
+            done += counts[-1]
+        return counts
+
+    assert cut(120) == [50, 50, 20]
+    assert cut(120, 30) == [50, 40]
+    assert cut(200, log_every=1000) == [64, 64, 64, 8]
+    assert cut(12, stops_early=True) == [5, 5, 2]
+    assert cut(12, 3, stops_early=True) == [2, 5, 2]
+
+
+def test_rows_of_a_block() -> None:
+    values = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.5, 0.25], [3.0, 0.0, 0.0]])
+    block = StepRows(8, ("train/loss", "val/loss", "val/accuracy"), values, frozenset({9}))
+    assert len(block) == 3
+    assert block.read() == [
+        (8, {"train/loss": 1.0}),
+        (9, {"train/loss": 2.0, "val/loss": 0.5, "val/accuracy": 0.25}),
+        (10, {"train/loss": 3.0}),
+    ]
+
+
+def test_the_time_of_a_step_has_its_share_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 1 ms with a validation of 10 ms after every fifth one take 3 ms; the first period is slow."""
+    now = [0.0]
+    monkeypatch.setattr("gnnsparse.training.callbacks.time.perf_counter", lambda: now[0])
+    timer, device = EpochTimer(5), torch.device("cpu")
+    assert timer.median_milliseconds() is None
+    for step in range(1, 23):
+        timer.mark(device, step - 1)
+        now[0] += 1e-3 + (10e-3 if step % 5 == 0 else 0) + (1.0 if step == 1 else 0)
+    timer._record(device, 22)
+    assert timer.median_milliseconds() == pytest.approx(3.0)
+
+
+# What forbids a capture.
+
+
+class _OnGpu:
+    """What `obstacle` looks at of data on a GPU."""
+
+    def __init__(self, fixed_batch: Any = ()) -> None:
+        self.device, self.fixed_batch = torch.device("cuda", 0), fixed_batch
+
+
+def classifier(kind: type[NodeClassifier] = NodeClassifier) -> NodeClassifier:
+    task = toy_task()
+    return kind(GCN(task.num_features, 4, task.num_classes), task, OptimizerConfig(), 1)
+
+
+class _Clips(NodeClassifier):
+    def on_after_backward(self) -> None:
+        pass
+
+
+def _with_hook(name: str) -> NodeClassifier:
+    module = classifier()
+    if name == "forward":
+        module.model.convs[1].register_forward_hook(lambda *_: None)
+    elif name == "backward":
+        module.model.register_full_backward_hook(lambda *_: None)
+    elif name == "tensor":
+        module.model.convs[0].lin.weight.register_hook(lambda grad: grad)
+    return module
+
+
+def test_what_forbids_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    data: Any = _OnGpu()
+    assert obstacle(classifier(), data) is None
+    assert obstacle(classifier(), _OnGpu(None)) == "the batches of this task differ from step to step"
+    for kind, says in (
+        ("forward", "a hook of model.convs.1 would not run in each step"),
+        ("backward", "a hook of model would not run in each step"),
+        ("tensor", "a hook of model.convs.0.lin.weight would not run in each step"),
+    ):
+        assert obstacle(_with_hook(kind), data) == says
+    assert obstacle(classifier(_Clips), data) == "_Clips.on_after_backward would not run in each step"
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        assert "anomaly" in str(obstacle(classifier(), data))
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert obstacle(classifier(), data) == "a hook of all modules would not run in each step"
+    handle.remove()
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert "CUDA_LAUNCH_BLOCKING" in str(obstacle(classifier(), data))
+
+
+def test_on_is_refused_where_it_can_not_be(tmp_path: Path) -> None:
+    says = (
+        r"trainer\.capture: got 'on', but CUDA graphs need a GPU, and the run is on cpu; accepted: auto, off"
+    )
+    with pytest.raises(UncapturableError, match=says):
+        run(tmp_path / "run", capture="on")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"trainer\.capture: got 'no'; accepted: auto, on, off"):
+        TrainerConfig(capture="no")
+
+
+def test_the_reason_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "gnnsparse.training"):
+        assert run(tmp_path / "a", epochs=2, capture="off")[0].capture == "off"
+        assert caplog.messages == []
+        run(tmp_path / "b", epochs=2)
+    (line,) = caplog.messages
+    assert line == (
+        "trainer.capture: CUDA graphs need a GPU, and the run is on cpu; steps are launched one by one"
+    )
+
+
+def test_sequences_are_not_captured() -> None:
+    task = toy_sequences()
+    from gnnsparse import masks
+
+    data = SequenceData(task, masks.window(task.length, 2), batch_size=16)
+    model = Transformer(task.vocabulary, 8, task.num_classes, num_layers=1, heads=2)
+    module = SequenceClassifier(model, task, OptimizerConfig(decay="all"), 4)
+    result = fit(module, data, TrainerConfig(max_epochs=1, progress=False))
+    assert result.capture.startswith("CUDA graphs need a GPU")
+    assert data.fixed_batch is None
+
+
+# A capture that fails.
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_failed_capture_changes_nothing_but_the_speed(
+    fails_at: int, precision: str, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    in_blocks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of the step (the first capture) or of the validation: the run goes on, in blocks, without graphs."""
+    single, weights = run(tmp_path / "single", capture="off", precision=precision)
+    monkeypatch.setattr(PlainRecorder, "fails_at", fails_at)
+    result, of_blocks = run(tmp_path / "blocks", precision=precision)
+    assert result.capture == "a step can't be captured in a CUDA graph: operation not permitted"
+    assert (result.metrics, result.best_epoch) == (single.metrics, single.best_epoch)
+    assert rows(tmp_path / "single") == rows(tmp_path / "blocks")
+    assert same(weights, of_blocks)
+    assert "operation not permitted" in caplog.text
+    (recorder,) = in_blocks
+    assert recorder.counts["recorded"] == fails_at
+    with pytest.raises(UncapturableError, match=r"trainer\.capture: got 'on', but a step can't be captured"):
+        run(tmp_path / "required", precision=precision, capture="on")
+
+
+# On a GPU.
+
+
+class _Asks(NodeClassifier):
+    """Waits for the GPU in each step, which a capture forbids."""
+
+    def training_step(self, batch: GraphBatch) -> torch.Tensor:
+        loss = super().training_step(batch)
+        return loss * (1.0 if float(loss.detach()) > -1 else 2.0)
+
+
+GPU_CASES: dict[str, dict[str, Any]] = {
+    "dropout": {"options": {"dropout": 0.5}},
+    "batch norm, rarely validated": {"options": {"norm": "batch", "dropout": 0.2}, "val_every": 5},
+    "agnn": {"model": AGNN},
+    "schedule": {"optimizer": OptimizerConfig(schedule="cosine", decay="all")},
+    "patience": {"patience": 8, "epochs": 100},
+    "short blocks": {"log_every": 7, "val_every": 3},
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("case", GPU_CASES)
+def test_captured_as_launched_one_by_one(case: str, precision: str, tmp_path: Path) -> None:
+    """With dropout, whose numbers must be new in each replay: those that single steps draw."""
+    options = {
+        "device": "cuda",
+        "precision": precision,
+        "task": toy_task(nodes=600),
+        "epochs": 40,
+        **GPU_CASES[case],
+    }
+    single, weights = run(tmp_path / "single", capture="off", **options)
+    captured, of_captured = run(tmp_path / "captured", capture="on", **options)
+    assert captured.capture == "on"
+    assert captured.epochs == single.epochs
+    a, b = curve(tmp_path / "single"), curve(tmp_path / "captured")
+    assert a.unique().numel() > 20
+    # To the rounding of a learning rate that the device holds in float32; all else is the same arithmetic.
+    tolerance = {"rtol": 1e-3, "atol": 1e-4} if case == "schedule" else {"rtol": 0.0, "atol": 0.0}
+    torch.testing.assert_close(b, a, **tolerance)
+    if case != "schedule":
+        assert captured.metrics == single.metrics
+        assert captured.best_epoch == single.best_epoch
+        assert same(weights, of_captured)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("order", ["single to captured", "captured to single", "captured to captured"])
+def test_resumed_into_a_captured_run(order: str, precision: str, tmp_path: Path) -> None:
+    options = {"device": "cuda", "precision": precision, "task": toy_task(nodes=600), "val_every": 4}
+    capture = {"single": "off", "captured": "on"}
+    first, second = order.split(" to ")
+    whole, weights = run(tmp_path / "whole", epochs=32, capture="on", **options)
+    run(tmp_path / "first", epochs=16, capture=capture[first], **options)
+    begun = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    resumed, of_resumed = run(
+        tmp_path / "second", epochs=32, capture=capture[second], resume=begun, **options
+    )
+    assert (resumed.metrics, resumed.best_epoch) == (whole.metrics, whole.best_epoch)
+    assert same(weights, of_resumed)
+    assert rows(tmp_path / "second") == rows(tmp_path / "whole")[16:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_model_that_waits_for_the_gpu(precision: str, tmp_path: Path) -> None:
+    """The run goes on, dropout and gradient scaler too, and so does the process."""
+    options = {"device": "cuda", "precision": precision, "task": toy_task(nodes=600), "module": _Asks}
+    _, weights = run(tmp_path / "single", capture="off", **options)
+    result, fallen_back = run(tmp_path / "auto", capture="auto", **options)
+    assert result.capture.startswith("a step can't be captured in a CUDA graph: ")
+    assert same(weights, fallen_back)
+    assert torch.equal(curve(tmp_path / "single"), curve(tmp_path / "auto"))
+    with pytest.raises(UncapturableError, match=r"trainer\.capture: got 'on'"):
+        run(tmp_path / "on", capture="on", **options)
+    again, captured = run(tmp_path / "again", capture="on", **{**options, "module": NodeClassifier})
+    assert again.capture == "on"
+    assert same(weights, captured)
+
+
+@pytest.mark.gpu
+def test_a_program_replays_what_it_ran() -> None:
+    x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    program = Program(lambda: total.add_(x), Recorder(torch.device("cuda", 0), required=True))
+    for step in range(1, 6):
+        x.fill_(step)
+        program()
+    assert_accurate(total, torch.full_like(total, 15), torch.full_like(total, 15).double())
