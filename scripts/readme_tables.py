@@ -3,8 +3,8 @@
     python scripts/readme_tables.py            rewrite the tables; `make results` does it
     python scripts/readme_tables.py --check    exit with 1 if they are not up to date
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`, in the README and in docs/results.md, or
-on the one page that PAGE_OF names.
+A table stands between `<!-- table NAME -->` and `<!-- end -->`, in docs/results.md or on the page that
+PAGE_OF names, and those in IN_README in the README, too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md"]
+README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 _NUMERICS = ROOT / "docs" / "numerics.md"
-#: The page of each table that is on one page alone.
+#: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
-    "precision-table8": ROOT / "docs" / "results.md",
     "precision-operations": _NUMERICS,
     "precision-sums": _NUMERICS,
     "precision-scaling": _NUMERICS,
 }
+#: The tables that the README has, too.
+IN_README = ("headline", "accuracy", "spmm", "training", "accelerated")
+
+
+def pages_of(name: str) -> list[Path]:
+    """Returns the pages that have a table."""
+    return [PAGE_OF.get(name, RESULTS_PAGE), *([README] if name in IN_README else [])]
 
 
 #: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
@@ -536,11 +542,11 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    texts = {page: page.read_text() for page in [*PAGES, *PAGE_OF.values()]}
+    texts = {page: page.read_text() for page in (README, RESULTS_PAGE, *PAGE_OF.values())}
     for name, make in TABLES.items():
         pattern = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         made = make()
-        for page in [PAGE_OF[name]] if name in PAGE_OF else PAGES:
+        for page in pages_of(name):
             text = texts[page]
             found = pattern.search(text)
             if found is None:

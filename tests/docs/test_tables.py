@@ -21,14 +21,14 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = load_script("readme_tables")
     shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "results")
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
-    copies = {
-        page: tmp_path / str(page.relative_to(ROOT)) for page in [*module.PAGES, *module.PAGE_OF.values()]
-    }
+    pages = {module.README, module.RESULTS_PAGE, *module.PAGE_OF.values()}
+    copies = {page: tmp_path / str(page.relative_to(ROOT)) for page in pages}
     for page, copy in copies.items():
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(page, copy)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(module, "PAGES", [copies[page] for page in module.PAGES])
+    for name in ("README", "RESULTS_PAGE"):
+        monkeypatch.setattr(module, name, copies[getattr(module, name)])
     monkeypatch.setattr(module, "PAGE_OF", {name: copies[page] for name, page in module.PAGE_OF.items()})
     return module
 
@@ -118,7 +118,7 @@ def test_stale_tables_are_noticed_and_rewritten(
 def test_a_page_without_its_table_is_named(
     tables: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tables.PAGE_OF["headline"]
+    page = tables.RESULTS_PAGE
     page.write_text(page.read_text().replace("<!-- table headline -->", ""))
     monkeypatch.setattr("sys.argv", ["readme_tables.py", "--check"])
     assert tables.main() == 1
