@@ -40,6 +40,18 @@ class PygAttention(torch.nn.Module):
                 linear.weight.copy_(weight)
                 linear.bias.copy_(bias)
         self.out_proj = attention.out_proj
+        self._known: tuple[Any, Any] = (None, None)
+
+    def _with_loops(self, edge_index: torch.Tensor | SparseOperand, nodes: int) -> torch.Tensor:
+        """Adds self-loops where they are missing, once for an edge_index, so that steps can be captured."""
+        from torch_geometric.utils import add_remaining_self_loops
+
+        if self._known[0] is not edge_index:
+            plain = edge_index
+            if isinstance(edge_index, SparseOperand):  # a pattern that the model makes itself
+                plain = edge_index.indices().flip(0)
+            self._known = edge_index, add_remaining_self_loops(plain, num_nodes=nodes)[0]
+        return self._known[1]
 
     def forward(
         self,
@@ -49,14 +61,9 @@ class PygAttention(torch.nn.Module):
         edge_index: torch.Tensor | SparseOperand,
     ) -> torch.Tensor:
         """Computes attention of `query`, which must be `key` and `value`, over the edges and self-loops."""
-        from torch_geometric.utils import add_remaining_self_loops
-
         assert query is key
         assert key is value
-        if isinstance(edge_index, SparseOperand):  # a pattern that the model makes itself
-            edge_index = edge_index.indices().flip(0)
-        edges, _ = add_remaining_self_loops(edge_index, num_nodes=len(query))
-        out: torch.Tensor = self.out_proj(self.conv(query, edges))
+        out: torch.Tensor = self.out_proj(self.conv(query, self._with_loops(edge_index, len(query))))
         return out
 
 
