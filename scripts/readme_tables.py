@@ -18,6 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import precision_tables
+from markdown_tables import origin, table
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
@@ -37,24 +42,14 @@ def pages_of(name: str) -> list[Path]:
     return [PAGE_OF.get(name, RESULTS_PAGE), *([README] if name in IN_README else [])]
 
 
+#: The file of the tables of docs/numerics.md.
+_OPERATIONS = "accuracy_operations_h200.json"
 #: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
 CUSPARSE_BEST = "cuSPARSE at its best,"
 
 
 def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
-
-
-def origin(result: dict[str, Any]) -> str:
-    versions = result["versions"]
-    cuda = f", CUDA {versions['cuda']}" if versions.get("cuda") else ""
-    where = f"{result['device_name']}, torch {versions['torch']}{cuda}"
-    return f"{where}, {result['date'][:10]}, commit {result['commit'][:7]}."
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _spread(ratios: list[float]) -> str:
@@ -119,6 +114,21 @@ def _encoder_headline() -> list[str]:
     ]
 
 
+def _best_headline() -> list[str]:
+    """Makes a row of SpMM beside cuSPARSE's fastest algorithm, of one graph: speeds in fp16 and fp32."""
+    data = load("spmm_cusparse.json")
+    shown = [r for r in data["rows"] if (r["width"], r["values"]) == (128, "gcn") and r["ok"]]
+    of = {(r["kernel"], r["precision"]): r for r in shown}
+    ours, theirs = of["auto", "fp16"], of["cusparse-best", "fp16"]
+    speeds = [f"{of['cusparse-best', p]['ms'] / of['auto', p]['ms']:.1f}x in {p}" for p in ("fp16", "fp32")]
+    return [
+        f"sparse x dense, {ours['graph']}, {ours['nnz'] / 1e6:.0f} M nonzeros",
+        "cuSPARSE's best algorithm, preprocessed",
+        f"**{speeds[0]}**, {speeds[1]}",
+        f"error {ours['error']:.0e}, cuSPARSE {theirs['error']:.0e}",
+    ]
+
+
 def _origins(*files: str) -> str:
     """Returns where results come from, in one line for each machine and torch, with all commits."""
     commits: dict[str, dict[str, None]] = {}
@@ -136,12 +146,17 @@ def headline_table() -> str:
         _spmm_headline(products, "fp16", "generated graphs"),
         _spmm_headline(real, "fp16", "published matrices"),
         _spmm_headline(products, "fp32", "generated graphs"),
+        _best_headline(),
         _step_headline(steps[0], "pyg csr fp32", "gnnsparse {}", scores[0]),
         _step_headline(steps[1], "pyg fp32", "gnnsparse {}", scores[1]),
         _encoder_headline(),
     ]
     head = ["what", "beside", "faster", "how exact"]
-    return table(head, rows) + "\n\n" + _origins(products, real, *steps, "encoder.json", *scores)
+    return (
+        table(head, rows)
+        + "\n\n"
+        + _origins(products, real, "spmm_cusparse.json", *steps, "encoder.json", *scores)
+    )
 
 
 def spmm_table() -> str:
@@ -169,6 +184,47 @@ def spmm_table() -> str:
         "graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16", f"{peer} fp32, ms", "gnnsparse tf32",
         "gnnsparse fp32",
     ]  # fmt: skip
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def cusparse_table() -> str:
+    """Makes the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
+    data = load("spmm_cusparse.json")
+    of = {
+        (r["graph"], r["values"], r["width"], r["precision"], r["kernel"]): r for r in data["rows"] if r["ok"]
+    }
+    rows = []
+    for graph, values, width in dict.fromkeys((r["graph"], r["values"], r["width"]) for r in data["rows"]):
+        cells = [graph, values, str(width)]
+        for precision in ("fp16", "fp32"):
+            ours, best, torchs = (
+                of.get((graph, values, width, precision, name))
+                for name in ("auto", "cusparse-best", "cusparse")
+            )
+            ms = ours["ms"]
+            cells += [f"{ms:.3f}", f"{best['ms']:.3f} ({best['variant']})", f"{best['ms'] / ms:.2f}x"]
+            cells.append("wrong" if torchs is None else f"{torchs['ms'] / ms:.2f}x")
+        rows.append(cells)
+    columns = ["ours, ms", "cuSPARSE's best, ms", "speed", "beside torch's call"]
+    header = ["graph", "weights", "columns", *(f"{p}: {name}" for p in ("fp16", "fp32") for name in columns)]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def epochs_table() -> str:
+    """Makes the table of epochs by train.py."""
+    data = load("train_epochs.json")
+    rows = [
+        [
+            f"{r['model']} {r['dataset']}",
+            r["precision"],
+            next(o.partition("=")[2] for o in r["options"] if o.startswith("trainer.val_every=")),
+            f"{r['epoch_milliseconds']:.3f}",
+            f"{100 * r['metrics']['test']['accuracy']:.2f} %",
+            f"{r['peak_memory_bytes'] / 1e9:.2f}",
+        ]
+        for r in data["rows"]
+    ]
+    header = ["run", "precision", "epochs to a validation", "ms an epoch", "test accuracy", "peak GB"]
     return table(header, rows) + "\n\n" + origin(data)
 
 
@@ -366,106 +422,6 @@ def examples_table(*files: str) -> str:
     return table(header, rows) + "\n\n" + "\n\n".join(origin(data) for data in results)
 
 
-#: The file of the tables of docs/numerics.md.
-_OPERATIONS = "accuracy_operations_cpu.json"
-
-
-def precision_operations_table() -> str:
-    """Makes the table of errors of SpMM and attention against float64, by the range of the operands."""
-    data = load(_OPERATIONS)
-    of = {(r["op"], r["range"], r["precision"], r["output"]): r for r in data["operations"]}
-    rows = []
-    for precision, output in dict.fromkeys((r["precision"], r["output"]) for r in data["operations"]):
-        name = precision if output == "float32" else f"{precision}, {output} result"
-        spmm = {kind: of["spmm", kind, precision, output] for kind in data["settings"]["ranges"]}
-        wide, attention = spmm["wide"], of["attention", "normal", precision, output]
-        errors = [spmm["normal"]["error"], wide["elements"], spmm["degree"]["error"]]
-        errors += [spmm["cancellation"]["error"], attention["error"]]
-        rounding = f"2^{math.log2(data['rounding'][precision]):g}"
-        rows.append([name, rounding, *(f"{error:.1e}" for error in errors)])
-    header = [
-        "precision",
-        "one rounding",
-        "SpMM, normal",
-        "wide",
-        "degree",
-        "cancellation",
-        "attention, normal",
-    ]
-    return table(header, rows) + "\n\n" + origin(data)
-
-
-def precision_sums_table() -> str:
-    """Makes the table of sums of float16 products, by the accumulator."""
-    data = load(_OPERATIONS)
-    rows = [
-        [r["series"], str(r["terms"]), *(f"{r[name]:.1e}" for name in ("kernel", "half_blocks", "half"))]
-        for r in data["accumulation"]
-    ]
-    header = ["terms", "count", "float32, our kernels", "float16, blocks of 16", "float16, term by term"]
-    return table(header, rows) + "\n\n" + origin(data)
-
-
-def precision_scaling_table() -> str:
-    """Makes the table of gradients by their size and the scaling of the loss."""
-    data = load(_OPERATIONS)
-    of = {(r["precision"], r["way"], r["magnitude"]): r for r in data["scaling"]}
-    ways = list(dict.fromkeys((r["precision"], r["way"]) for r in data["scaling"]))
-
-    def cell(row: dict[str, Any]) -> str:
-        error = "overflow" if row["error"] is None else f"{row['error']:.1e}"
-        lost = (
-            f", {100 * row['lost']:.2g} % lost"
-            if 0 < row["lost"] < 1
-            else ", all lost"
-            if row["lost"]
-            else ""
-        )
-        return error + lost + (f", 2^{math.log2(row['scale']):g}" if row["way"] == "dynamic" else "")
-
-    rows = [
-        [f"2^{magnitude}", *(cell(of[precision, way, magnitude]) for precision, way in ways)]
-        for magnitude in dict.fromkeys(r["magnitude"] for r in data["scaling"])
-    ]
-    names = {"unscaled": "no scaling", "scaled": "times 2^16", "dynamic": "the scaler's factor"}
-    header = ["size of the gradient", *(f"{precision}, {names[way]}" for precision, way in ways)]
-    return table(header, rows) + "\n\n" + origin(data)
-
-
-def precision_table8(*files: str) -> str:
-    """Makes the table of a study: scores by precision beside PyG's and DGL's, and those of the paper."""
-    parts = []
-    for data in map(load, files):
-        paper = {(r["dataset"], r["variant"]): f"{r['paper']:g}" for r in data["paper_rows"]}
-        rows = []
-        for r in data["rows"]:
-            name = {"pyg": "PyG fp32", "dgl": "DGL fp32"}.get(r["variant"], r["variant"])
-            spread = "" if r["standard_deviation"] is None else f" ± {r['standard_deviation']:.2f}"
-            ends = "" if r["interval"] is None else " [{:+.2f}, {:+.2f}]".format(*r["interval"])
-            difference = "" if r["difference"] is None else f"{r['difference']:+.2f}{ends}"
-            p_value = "" if r["p_corrected"] is None else f"{r['p_corrected']:.2f}"
-            cells = [
-                r["dataset"],
-                name,
-                str(len(r["seeds"])),
-                f"{r['mean']:.2f}{spread}",
-                difference,
-                p_value,
-            ]
-            rows.append([*cells, paper.get((r["dataset"], r["variant"]), "")])
-        header = [
-            "data set",
-            "precision",
-            "seeds",
-            "accuracy",
-            "minus fp32 [95 %]",
-            "p (Holm)",
-            "in the paper",
-        ]
-        parts.append(table(header, rows) + "\n\n" + origin(data))
-    return "\n\n".join(parts)
-
-
 def agnn_layer_table() -> str:
     """Makes the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
     data = load("agnn_layer_cpu.json")
@@ -516,16 +472,20 @@ TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
     "headline": headline_table,
     "spmm": spmm_table,
+    "cusparse-best": cusparse_table,
+    "train-epochs": epochs_table,
     "real": real_table,
     "training": training_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
     "accuracy-layers": lambda: layers_accuracy_table("accuracy_layers.json", "accuracy_tolokers.json"),
     "accuracy-accelerated": lambda: examples_table("pyg_examples.json", "pyg_examples_cpu.json"),
-    "precision-table8": lambda: precision_table8("precision_table8_h200.json", "precision_table8_cpu.json"),
-    "precision-operations": precision_operations_table,
-    "precision-sums": precision_sums_table,
-    "precision-scaling": precision_scaling_table,
+    "precision-table8": lambda: precision_tables.table8(
+        *map(load, ("precision_table8_h200.json", "precision_table8_cpu.json"))
+    ),
+    "precision-operations": lambda: precision_tables.operations(load(_OPERATIONS)),
+    "precision-sums": lambda: precision_tables.sums(load(_OPERATIONS)),
+    "precision-scaling": lambda: precision_tables.scaling(load(_OPERATIONS)),
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,

@@ -100,7 +100,7 @@ def test_a_changed_option_is_refused(small: Run, train: Callable[..., Run]) -> N
 def test_a_study_on_a_gpu(train: Callable[..., Run]) -> None:
     """Every precision learns, its memory is the GPU's, and PyG trains beside it."""
     options = [option for option in SMALL if not option.startswith(("device=", "trainer."))]
-    run = train(*options, "device=cuda", "peers=pyg", "trainer.max_epochs=60")
+    run = train(*options, "device=cuda", "peers=pyg", "trainer.max_epochs=60", fresh=True)
     assert run.status == 0, run.errors
     rows = study_of(run)["rows"]
     assert [row["variant"] for row in rows] == ["fp32", "tf32", "fp16", "bf16", "pyg"]

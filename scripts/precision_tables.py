@@ -1,0 +1,101 @@
+"""Tables of results of `gnnsparse bench accuracy` and of the study of precisions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from markdown_tables import origin, table
+
+
+def operations(data: dict[str, Any]) -> str:
+    """Makes the table of errors of SpMM and attention against float64, by the range of the operands."""
+    of = {(r["op"], r["range"], r["precision"], r["output"]): r for r in data["operations"]}
+    rows = []
+    for precision, output in dict.fromkeys((r["precision"], r["output"]) for r in data["operations"]):
+        name = precision if output == "float32" else f"{precision}, {output} result"
+        spmm = {kind: of["spmm", kind, precision, output] for kind in data["settings"]["ranges"]}
+        wide, attention = spmm["wide"], of["attention", "normal", precision, output]
+        errors = [spmm["normal"]["error"], wide["elements"], spmm["degree"]["error"]]
+        errors += [spmm["cancellation"]["error"], attention["error"]]
+        rounding = f"2^{math.log2(data['rounding'][precision]):g}"
+        rows.append([name, rounding, *(f"{error:.1e}" for error in errors)])
+    header = [
+        "precision",
+        "one rounding",
+        "SpMM, normal",
+        "wide",
+        "degree",
+        "cancellation",
+        "attention, normal",
+    ]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def sums(data: dict[str, Any]) -> str:
+    """Makes the table of sums of float16 products, by the accumulator."""
+    rows = [
+        [r["series"], str(r["terms"]), *(f"{r[name]:.1e}" for name in ("kernel", "half_blocks", "half"))]
+        for r in data["accumulation"]
+    ]
+    header = ["terms", "count", "float32, our kernels", "float16, blocks of 16", "float16, term by term"]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def scaling(data: dict[str, Any]) -> str:
+    """Makes the table of gradients by their size and the scaling of the loss."""
+    of = {(r["precision"], r["way"], r["magnitude"]): r for r in data["scaling"]}
+    ways = list(dict.fromkeys((r["precision"], r["way"]) for r in data["scaling"]))
+
+    def cell(row: dict[str, Any]) -> str:
+        error = "overflow" if row["error"] is None else f"{row['error']:.1e}"
+        lost = (
+            f", {100 * row['lost']:.2g} % lost"
+            if 0 < row["lost"] < 1
+            else ", all lost"
+            if row["lost"]
+            else ""
+        )
+        return error + lost + (f", 2^{math.log2(row['scale']):g}" if row["way"] == "dynamic" else "")
+
+    rows = [
+        [f"2^{magnitude}", *(cell(of[precision, way, magnitude]) for precision, way in ways)]
+        for magnitude in dict.fromkeys(r["magnitude"] for r in data["scaling"])
+    ]
+    names = {"unscaled": "no scaling", "scaled": "times 2^16", "dynamic": "the scaler's factor"}
+    header = ["size of the gradient", *(f"{precision}, {names[way]}" for precision, way in ways)]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def table8(*results: dict[str, Any]) -> str:
+    """Makes the table of a study: scores by precision beside PyG's and DGL's, and those of the paper."""
+    parts = []
+    for data in results:
+        paper = {(r["dataset"], r["variant"]): f"{r['paper']:g}" for r in data["paper_rows"]}
+        rows = []
+        for r in data["rows"]:
+            name = {"pyg": "PyG fp32", "dgl": "DGL fp32"}.get(r["variant"], r["variant"])
+            spread = "" if r["standard_deviation"] is None else f" ± {r['standard_deviation']:.2f}"
+            ends = "" if r["interval"] is None else " [{:+.2f}, {:+.2f}]".format(*r["interval"])
+            difference = "" if r["difference"] is None else f"{r['difference']:+.2f}{ends}"
+            p_value = "" if r["p_corrected"] is None else f"{r['p_corrected']:.2f}"
+            cells = [
+                r["dataset"],
+                name,
+                str(len(r["seeds"])),
+                f"{r['mean']:.2f}{spread}",
+                difference,
+                p_value,
+            ]
+            rows.append([*cells, paper.get((r["dataset"], r["variant"]), "")])
+        header = [
+            "data set",
+            "precision",
+            "seeds",
+            "accuracy",
+            "minus fp32 [95 %]",
+            "p (Holm)",
+            "in the paper",
+        ]
+        parts.append(table(header, rows) + "\n\n" + origin(data))
+    return "\n\n".join(parts)
