@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["DEVICES", "commit_of", "describe_environment", "device_name", "write_json"]
+__all__ = ["DEVICES", "commit_of", "describe_environment", "device_name", "write_json", "write_text"]
 
 #: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
 DEVICES = ("auto", "cpu", "cuda")
@@ -85,12 +85,17 @@ def write_json(path: Path, content: Any) -> None:
     Raises:
         ValueError: a number is not finite, which JSON cannot express.
     """
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8 atomically; what has no encoding becomes a question mark."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=path.name, suffix=".part", delete=False
+        "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
     ) as file:
-        file.write(text)
+        # A name from a file may hold half of a surrogate pair.
+        file.write(text.encode("utf-8", "replace").decode("utf-8"))
     try:
         os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
         os.replace(file.name, path)

@@ -1,4 +1,4 @@
-"""Runs one function in several threads at once."""
+"""Runs one function in several threads or processes at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 
 @contextlib.contextmanager
@@ -40,3 +44,23 @@ def run_together(count: int, work: Callable[[int, threading.Barrier], None]) -> 
     problems.sort(key=lambda problem: isinstance(problem, threading.BrokenBarrierError))
     if problems:
         raise problems[0]
+
+
+def _in_group(rank: int, work: Callable[[int, str], None], folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    try:
+        # In a function of its own: torch hangs now and then if a DDP model outlives its process group.
+        work(rank, folder)
+    finally:
+        dist.destroy_process_group()
+
+
+def in_two_processes(work: Callable[[int, str], None], folder: str) -> None:
+    """Calls `work(rank, folder)` in two processes of a gloo group, and raises what one raises.
+
+    Args:
+        work: a function of a module, which the new processes import.
+        folder: an empty folder, where the processes meet.
+    """
+    mp.spawn(_in_group, args=(work, folder), nprocs=2)

@@ -39,6 +39,8 @@ OPTIONAL_PACKAGES: dict[str, tuple[str, str]] = {
 _REQUIRED = ("torch", "numpy", "scipy", "safetensors", "xxhash", "filelock", "platformdirs", "rich")
 #: Bytes of cache files whose checksums are compared; `gnnsparse cache verify` compares all.
 _VERIFIED = 2**29
+#: Files that can't be used that are named; of all there may be hundreds after an update.
+_SHOWN = 3
 #: Free bytes below which the disk of the cache is called full.
 _LITTLE = 2**30
 
@@ -109,10 +111,13 @@ def check_cache(folder: str | None = None) -> Section:
         section.note(
             f"{free / 2**20:.0f} MiB are free there", "gnnsparse cache clear, or set GNNSPARSE_CACHE_DIR"
         )
-    for name, reason in damaged.items():
+    if damaged:
+        shown = [f"{name} ({reason})" for name, reason in list(damaged.items())[:_SHOWN]]
+        more = f"; and {len(damaged) - _SHOWN} more" if len(damaged) > _SHOWN else ""
         section.note(
-            f"{name} can't be used ({reason})",
-            "nothing is lost: such a graph is prepared anew. gnnsparse cache clear removes the file",
+            f"{len(damaged)} of the files can't be used: {'; '.join(shown)}{more}",
+            "nothing is lost: such graphs are prepared anew. gnnsparse cache clear removes the files, and "
+            "gnnsparse cache verify names all",
         )
     if unchecked:
         section.note(

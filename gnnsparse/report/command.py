@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 import gnnsparse
+from gnnsparse.environment import write_text
 from gnnsparse.errors import bad_value
 from gnnsparse.report.assemble import assemble
 from gnnsparse.report.files import find_files, read_results
@@ -56,26 +55,10 @@ def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | 
     if out is None and markdown is None:
         out = _PAGE
     if out is not None:
-        _write(out, as_html(report))
+        write_text(out, as_html(report))
         console.print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if markdown is not None:
-        _write(markdown, as_markdown(report))
+        write_text(markdown, as_markdown(report))
         console.print(f"{markdown}")
     console.print(losses_text(report.comparisons))
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    """Writes a text file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
-    ) as file:
-        # A name from a file may hold half of a surrogate pair, which no encoding has.
-        file.write(text.encode("utf-8", "replace").decode("utf-8"))
-    try:
-        os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
-        os.replace(file.name, path)
-    except OSError:
-        os.unlink(file.name)
-        raise

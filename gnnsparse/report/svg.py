@@ -12,7 +12,7 @@ from html import escape
 from typing import TypeGuard
 
 from gnnsparse.report.cells import shown_number
-from gnnsparse.report.model import Bar, Bars, Curves, Intervals
+from gnnsparse.report.model import OURS, PEER, Bar, Bars, Curves, Intervals
 
 __all__ = ["draw"]
 
@@ -65,6 +65,20 @@ def _finite(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if _can_be_drawn(value)]
 
 
+def _lost(chart: Bars) -> set[int]:
+    """Returns the numbers of the bars where another is faster.
+
+    These are speeds below the line. Of times, for which there is no line, it is the fastest of ours if
+    another library's is less.
+    """
+    drawn = [(bar.value, number) for number, bar in enumerate(chart.bars) if _can_be_drawn(bar.value)]
+    if chart.line is not None:
+        return {number for value, number in drawn if value < chart.line}
+    ours = [found for found in drawn if chart.bars[found[1]].kind == OURS]
+    peers = [value for value, number in drawn if chart.bars[number].kind == PEER]
+    return {min(ours)[1]} if ours and peers and min(peers) < min(ours)[0] else set()
+
+
 def _rows(chart: Bars | Intervals) -> str:
     """Draws bars from zero, or points with intervals on an axis of their own, one below the other."""
     from_zero = isinstance(chart, Bars)
@@ -80,14 +94,14 @@ def _rows(chart: Bars | Intervals) -> str:
         return _MARGIN + (_WIDTH - 2 * _MARGIN) * min(max((value - low) / span, 0.0), 1.0)
 
     height = _ROW * len(chart.bars) + (0 if from_zero else 18)
-    body = []
+    body, lost = [], _lost(chart) if isinstance(chart, Bars) else set()
     for number, bar in enumerate(chart.bars):
         top = _ROW * number
         body.append(_label(bar, top + _TEXT))
         middle = top + _TEXT + 5 + _BAR / 2
         if not _can_be_drawn(bar.value):
             continue
-        kind = "lost" if line is not None and bar.value < line else bar.kind
+        kind = "lost" if number in lost else bar.kind
         if from_zero:
             width = max(place(bar.value) - _MARGIN, 1.0)
             body.append(

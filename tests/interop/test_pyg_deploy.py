@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from tests.interop.pyg_cases import pyg
+from tests.together import in_two_processes
 
 # torch's exporter and PyG warn about themselves.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -37,16 +36,6 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def _train(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
-        # In a function, because torch hangs now and then if a DDP model outlives its process group.
-        _train_model(rank, folder)
-    finally:
-        dist.destroy_process_group()
-
-
-def _train_model(rank: int, folder: str) -> None:
     model, xs = torch.load(f"{folder}/given.pt", weights_only=False)
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
@@ -63,7 +52,7 @@ def test_two_processes_train_one_model(name: str, tmp_path: Path) -> None:
     plain = MODELS[name]()
     xs = [torch.randn(NODES, WIDTH), torch.randn(NODES, WIDTH)]
     torch.save((interop.accelerate(copy.deepcopy(plain), convert="always"), xs), tmp_path / "given.pt")
-    mp.spawn(_train, args=(str(tmp_path),), nprocs=2)
+    in_two_processes(_train, str(tmp_path))
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for step in range(3):
         optimizer.zero_grad()

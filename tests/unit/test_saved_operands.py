@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +19,7 @@ from gnnsparse import SparseGraph, SparseOperand, handles
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, PRECISIONS
+from tests.together import in_two_processes
 
 
 def by_file(thing: Any, path: Path) -> Any:
@@ -158,16 +157,6 @@ def _losses(model: torch.nn.Module, a: SparseOperand, x: torch.Tensor, steps: in
 
 
 def _train(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    try:
-        # In a function, because torch hangs now and then if a DDP model outlives its process group.
-        _train_model(rank, folder)
-    finally:
-        dist.destroy_process_group()
-
-
-def _train_model(rank: int, folder: str) -> None:
     a, xs, model = torch.load(f"{folder}/given.pt", weights_only=False)
     model = torch.nn.parallel.DistributedDataParallel(model)
     losses = _losses(model, a, xs[rank])
@@ -182,7 +171,7 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     a = gnnsparse.prepare(random_graph(30, 30, 0.2, weighted=False), values="gcn", cache=False)
     xs, model = [torch.randn(30, 8), torch.randn(30, 8)], Net()
     torch.save((a, xs, model), tmp_path / "given.pt")
-    mp.spawn(_train, args=(str(tmp_path),), nprocs=2)
+    in_two_processes(_train, str(tmp_path))
     (first, state), (second, other) = (torch.load(tmp_path / f"found{rank}.pt") for rank in range(2))
     assert all(torch.equal(state[name], other[name]) for name in state)
 
