@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import pickle
 from dataclasses import dataclass
-from functools import cached_property
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
+from gnnsparse.locks import cached_property
 from gnnsparse.transforms import outside
 
 __all__ = ["Csr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from gnnsparse.csr import Csr, coo_to_csr, send_by_value
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of, shown
 from gnnsparse.exports import Exported
 from gnnsparse.hashing import fingerprint
+from gnnsparse.locks import cached_property
 from gnnsparse.transforms import runs_outside, unwrapped
 
 __all__ = [

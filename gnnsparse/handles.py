@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import weakref
 from typing import Any
+
+from gnnsparse.locks import ForkLock
 
 __all__ = ["find", "held", "register"]
 
 _held: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
+_lock = ForkLock()
 
 
 def register(operand: Any, wanted: int | None = None) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
 import torch
 
 from gnnsparse.cuda_path import path
+from gnnsparse.locks import ForkLock
 from gnnsparse.transforms import outside
 
 __all__ = ["Accepted", "Kept", "Key", "Streams", "tensors_of"]
@@ -32,7 +32,7 @@ class Kept:
         device: where values are computed. On a GPU they are complete before another stream can see them.
     """
 
-    def __init__(self, lock: threading.RLock, device: torch.device) -> None:
+    def __init__(self, lock: ForkLock, device: torch.device) -> None:
         self.lock, self._device = lock, device
         self._values: dict[Hashable, Any] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.formats import format_spec
 from gnnsparse.kept import Kept, Key, Streams
 from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.locks import ForkLock
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import Plan
 from gnnsparse.plan.window import takes
@@ -67,7 +67,7 @@ class OperandCore:
         self.cache_hit = cache_hit
         self.plans = plans
         self.device = prepared.forward.csr.device
-        self.lock = threading.RLock()  # one for both orientations, whose caches call each other
+        self.lock = ForkLock()  # one for both orientations, whose caches call each other
         self._maps, self._streams = Kept(self.lock, self.device), Streams(self.device)
         self.has_self_loops = None if prepared.added_loops is None else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))

@@ -6,13 +6,13 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.csr import Csr
+from gnnsparse.locks import cached_property
 from gnnsparse.precision import round_operand
 from gnnsparse.testing import measure_errors
 

@@ -7,13 +7,13 @@ package can be checked against them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
+from gnnsparse.locks import cached_property
 from gnnsparse.precision import Precision
 
 __all__ = ["OPS", "VALUES", "Subject", "Workload", "make_subject"]

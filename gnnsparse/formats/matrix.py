@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -12,6 +11,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
 from gnnsparse.formats.arrays import ARRAYS
 from gnnsparse.formats.spec import FormatSpec
+from gnnsparse.locks import cached_property
 
 __all__ = ["BlockedMatrix"]
 

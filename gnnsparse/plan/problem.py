@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from gnnsparse.cuda_path import Device
 from gnnsparse.gpus.model import TileCounts
 from gnnsparse.gpus.record import GpuRecord, record_for
+from gnnsparse.locks import cached_property
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 

@@ -7,7 +7,6 @@ No kernel uses atomics, so results do not depend on scheduling.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 
@@ -15,6 +14,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
+from gnnsparse.locks import cached_property
 from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
 
 __all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_tiles"]

@@ -23,8 +23,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import gnnsparse
 from gnnsparse import SparseOperand
+from gnnsparse.locks import ForkLock, cached_property
 from gnnsparse.nn import SparseLinear
 from gnnsparse.testing import random_graph
+from tests.together import run_together
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +112,69 @@ def test_a_fork_in_the_middle_of_a_product_of_another_thread() -> None:
         stop.set()
         for thread in threads:
             thread.join()
+
+
+class _Slow:
+    """Has a value that takes as long to compute as somebody wants."""
+
+    def __init__(self, begun: threading.Event, wait: threading.Event) -> None:
+        self.begun, self.wait = begun, wait
+
+    @cached_property
+    def value(self) -> int:
+        self.begun.set()
+        assert self.wait.wait(60)
+        return 1
+
+
+@pytest.mark.parametrize("held", ["a lock", "a property"])
+def test_a_fork_does_not_wait_for_what_another_thread_held(held: str) -> None:
+    begun, wait, lock = threading.Event(), threading.Event(), ForkLock()
+    slow = _Slow(begun, wait)
+
+    def work() -> None:
+        if held == "a property":
+            assert slow.value == 1
+            return
+        with lock:
+            begun.set()
+            assert wait.wait(60)
+
+    def child() -> bool:
+        wait.set()
+        with lock:
+            return _Slow(begun, wait).value == 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(60)
+        assert _in_a_fork(child, seconds=20)
+    finally:
+        wait.set()
+        thread.join()
+
+
+def test_a_fork_by_the_thread_that_holds_a_lock() -> None:
+    lock = ForkLock()
+    with lock:
+        assert _in_a_fork(lambda: lock.__enter__() is None, seconds=20)
+
+
+def test_a_kept_value_is_the_same_for_all_threads() -> None:
+    begun, wait = threading.Event(), threading.Event()
+
+    class Made:
+        @cached_property
+        def value(self) -> object:
+            return object()
+
+    made, found = Made(), list[object]()
+    run_together(8, lambda number, barrier: (barrier.wait(), found.append(made.value)) and None)
+    assert len(set(map(id, found))) == 1
+    assert isinstance(Made.value, cached_property)
+    wait.set()
+    assert _Slow(begun, wait).value == 1
 
 
 class _Rows(Dataset):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
+from gnnsparse.locks import ForkLock
 from gnnsparse.nn.adjacency import Adjacency, Recipe
 from gnnsparse.transforms import outside
 
@@ -113,7 +113,7 @@ class Structure:
 
     def __init__(self, edge_index: torch.Tensor, size: tuple[int, int]) -> None:
         self.edge_index, self.size = edge_index, size
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._made: dict[tuple[Any, bool], Any] = {}
         targets = torch.bincount(edge_index[1].long(), minlength=size[1])
         self.has_isolated_targets = bool((targets == 0).any())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,6 +13,7 @@ import torch
 from gnnsparse.cuda_path import path
 from gnnsparse.hashing import digest
 from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, decide
+from gnnsparse.locks import ForkLock
 from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
 from gnnsparse.transforms import outside
 
@@ -192,7 +191,7 @@ class Memo:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = ForkLock()
         self.lifetimes = Lifetimes()
         self._graphs: dict[int, Graph] = {}
 
@@ -241,15 +240,9 @@ class Memo:
             self._graphs.clear()
             self.lifetimes = Lifetimes()
 
-    def renew_lock(self) -> None:
-        """Makes a new lock in a process that was forked while another thread held the old one."""
-        self.lock = threading.RLock()
-
 
 #: The process's only one.
 memo = Memo()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=memo.renew_lock)
 
 
 def graph_of(edges: Any) -> Graph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +21,12 @@ from gnnsparse.interop.pyg.message import arguments_of
 from gnnsparse.interop.pyg.normalize import rebound
 from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.interop.pyg.sparse import is_sparse, multiplying
+from gnnsparse.locks import ForkLock
 
 __all__ = ["is_accelerated", "outlook", "state_of", "swap", "swap_back", "why_not"]
 
 _classes: dict[Any, Any] = {}
-_lock = threading.RLock()
+_lock = ForkLock()
 
 
 def is_accelerated(layer: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from gnnsparse.interop.models import check_model
 from gnnsparse.interop.pyg.layers import is_accelerated, outlook, state_of, swap, swap_back, why_not
 from gnnsparse.interop.pyg.policy import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.reports import Report, Row
+from gnnsparse.locks import ForkLock
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
 
@@ -115,7 +115,7 @@ class _Backend:
     """The `backend` blocks that are active in the process."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = ForkLock()
         self.active: list[Settings] = []
         self.swapped: weakref.WeakSet[Any] = weakref.WeakSet()
 

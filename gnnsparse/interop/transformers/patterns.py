@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.graph import SparseGraph
 from gnnsparse.interop.models import PRECISIONS
+from gnnsparse.locks import ForkLock
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import outside
@@ -203,7 +203,7 @@ class Patterns:
         self.operands = operands
         self._used = dict.fromkeys(operands, 0)
         self._for_good: set[_Key] = set()
-        self._lock, self._clock = threading.RLock(), itertools.count(1)
+        self._lock, self._clock = ForkLock(), itertools.count(1)
         self.number = next(_numbers)
         _all[self.number] = self
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.locks import cached_property
 from gnnsparse.ops.graph_attention import chain
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import heads_view, problem_of, result_view
@@ -220,7 +220,7 @@ class _Backward:
     needs: tuple[bool, ...]
     tiles: bool
 
-    @functools.cached_property
+    @cached_property
     def problem(self) -> _native.GraphAttention:
         """The native handle of the call."""
         return problem_of(self.call)
