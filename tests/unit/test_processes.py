@@ -170,7 +170,12 @@ def test_a_kept_value_is_the_same_for_all_threads() -> None:
             return object()
 
     made, found = Made(), list[object]()
-    run_together(8, lambda number, barrier: (barrier.wait(), found.append(made.value)) and None)
+
+    def work(number: int, barrier: threading.Barrier) -> None:
+        barrier.wait()
+        found.append(made.value)
+
+    run_together(8, work)
     assert len(set(map(id, found))) == 1
     assert isinstance(Made.value, cached_property)
     wait.set()
