@@ -51,8 +51,8 @@ def accelerate(
     that passes messages gets a class derived from its own, whose `propagate`, and `forward` of attention
     layers, run on kernels of this library where the layer computes what they compute, and else are PyG's.
     What a layer computes is found out from its `message`, so that classes of your own are accelerated too.
-    The report is logged, as "gnnsparse.interop" at level INFO, see `report`. A model can be accelerated again
-    with other arguments.
+    Graphs are an edge_index, an EdgeIndex, or a sparse adjacency matrix of torch. The report is logged, as
+    "gnnsparse.interop" at level INFO, see `report`. A model can be accelerated again with other arguments.
 
     Args:
         model: a module; layers are looked for in all of it.
