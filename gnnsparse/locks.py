@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import os
-import threading
 import weakref
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
 __all__ = ["ForkLock", "cached_property"]
@@ -15,35 +14,29 @@ _T = TypeVar("_T")
 _MISSING = object()
 
 
-class ForkLock:
-    """A reentrant lock for `with` blocks. A process that is forked while a thread holds it finds it free.
+class ForkLock(_thread.RLock):  # type: ignore[misc, name-defined, unused-ignore]
+    """A reentrant lock that a process which is forked while another thread holds it finds free.
 
     The child of a fork has no other threads, so that a lock which one of them held would never be released
-    there. What such a thread was about to keep is made again, or is there already.
+    there. What such a thread was about to keep is made again, or is there already. It is a subclass because a
+    `with` block enters a lock of C without a moment at which an interrupt could leave it held.
     """
 
-    __slots__ = ("__weakref__", "_lock")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lock.release()
 
 
 _locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
 
 
 def _renew() -> None:
-    for lock in list(_locks):
-        if not lock._lock._is_owned():  # type: ignore[attr-defined]
-            lock._lock = threading.RLock()
+    known: list[Any] = list(_locks)
+    for lock in known:
+        if not lock._is_owned():
+            lock._at_fork_reinit()
 
 
 if hasattr(os, "register_at_fork"):

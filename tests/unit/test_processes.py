@@ -158,7 +158,7 @@ def test_a_fork_does_not_wait_for_what_another_thread_held(held: str) -> None:
 def test_a_fork_by_the_thread_that_holds_a_lock() -> None:
     lock = ForkLock()
     with lock:
-        assert _in_a_fork(lambda: lock.__enter__() is None, seconds=20)
+        assert _in_a_fork(lambda: lock.acquire(timeout=10), seconds=20)
 
 
 def test_a_kept_value_is_the_same_for_all_threads() -> None:

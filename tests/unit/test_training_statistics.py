@@ -31,7 +31,9 @@ def test_the_paired_test_is_that_of_students_t(pairs: list[tuple[float, float]])
     found, differences = compare_paired(ours, theirs), np.subtract(ours, theirs)
     assert found.count == len(pairs)
     assert found.difference == pytest.approx(float(differences.mean()), abs=1e-9)
-    assert found.within_deviation == (abs(found.difference) <= np.std(theirs, ddof=1))
+    deviation = np.std(theirs, ddof=1)
+    if abs(abs(found.difference) - deviation) > 1e-9:  # equal ones differ by rounding
+        assert found.within_deviation == (abs(found.difference) <= deviation)
     error = differences.std(ddof=1) / math.sqrt(len(pairs))
     if error < 1e-9:
         return
