@@ -47,4 +47,6 @@ def compare(
     for one, size in zip(zip(got, plain, exact, strict=True), sizes, strict=True):
         # What a product rounds and the reference's gradients do not: the gradient, and one operand.
         floor = max(4 * torch.finfo(one[0].dtype).eps, 2 * ROUNDING[a.precision], 1e-6)
+        if function is gnnsparse.edge_softmax:  # in its gradient weights near 1 cancel
+            floor = max(floor, 4e-6)
         assert_accurate(*one, floor=floor, scale=size)
