@@ -30,8 +30,11 @@ def compare(
     """
     semantic = {name: value for name, value in options.items() if name == "reduce"}
 
-    def run(dtype: torch.dtype | None, change: Any = torch.Tensor.detach, **how: Any) -> list[torch.Tensor]:
-        given = [change(x if dtype is None else x.to(dtype)) for x in inputs]
+    def run(
+        dtype: torch.dtype | None, change: Any = torch.Tensor.detach, of_inputs: bool = True, **how: Any
+    ) -> list[torch.Tensor]:
+        given = [x if dtype is None else x.to(dtype) for x in inputs]
+        given = [change(x) if of_inputs else x for x in given]
         leaves = [x.detach().to(a.device).requires_grad_() for x in given]
         result = function(a, *leaves, **semantic, **how)
         probe = change(on_grid(*result.shape, seed=99)).to(result)
@@ -42,11 +45,14 @@ def compare(
     assert [x.dtype for x in got] == [x.dtype for x in plain]
     # Sums that cancel: at least the size of their terms. A maximum of exact products has no error at all.
     sizes: list[torch.Tensor | None] = [None] * len(got)
-    if semantic.get("reduce", "sum") in ("sum", "mean"):
+    if function is gnnsparse.edge_softmax:
+        # The gradient is p (g - s), s the sum of p g over a row: its terms have the size p |g| + p s of |g|.
+        weights, of_sizes = run(torch.float64, torch.abs, of_inputs=False, impl="reference")
+        g = on_grid(*weights.shape, seed=99).to(weights).abs()
+        sizes = [weights, 2 * weights * g - of_sizes]
+    elif semantic.get("reduce", "sum") in ("sum", "mean"):
         sizes = list(run(torch.float64, torch.abs, impl="reference"))
     for one, size in zip(zip(got, plain, exact, strict=True), sizes, strict=True):
         # What a product rounds and the reference's gradients do not: the gradient, and one operand.
         floor = max(4 * torch.finfo(one[0].dtype).eps, 2 * ROUNDING[a.precision], 1e-6)
-        if function is gnnsparse.edge_softmax:  # in its gradient weights near 1 cancel
-            floor = max(floor, 4e-6)
         assert_accurate(*one, floor=floor, scale=size)
