@@ -132,7 +132,7 @@ def _bench(options: argparse.Namespace) -> int:
     settings = settings_of(options, options.fail)
     from gnnsparse.bench.command import run_kernels
 
-    return run_kernels(settings, options.out, options.plot)
+    return run_kernels(settings, options.out, options.plot, resume=options.resume)
 
 
 def _accuracy(options: argparse.Namespace) -> int:

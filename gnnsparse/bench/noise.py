@@ -35,10 +35,12 @@ class NoiseMeter:
     Attributes:
         device: the device that is watched.
         readings: the times of the reference so far.
+        earlier: the medians of the reference, in milliseconds, in a run that this one goes on with.
     """
 
     device: torch.device | str
     readings: list[Timing] = field(default_factory=list)
+    earlier: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         size = _SIZES[torch.device(self.device).type]
@@ -56,8 +58,13 @@ class NoiseMeter:
     @property
     def drift(self) -> float:
         """The largest change of the reference's median, as a share of the smallest; 0 before two readings."""
-        medians = [reading.median for reading in self.readings]
+        medians = self.medians
         return max(medians) / min(medians) - 1 if medians else 0.0
+
+    @property
+    def medians(self) -> list[float]:
+        """The medians of the reference in milliseconds, those of an earlier run first."""
+        return [*self.earlier, *(reading.median for reading in self.readings)]
 
     @property
     def spread(self) -> float:
@@ -77,7 +84,7 @@ class NoiseMeter:
         """
         noisy = sum(spread > SPREAD_LIMIT for spread in spreads)
         return {
-            "reference_ms": [reading.median for reading in self.readings],
+            "reference_ms": self.medians,
             "drift": self.drift, "spread": self.spread, "noisy_rows": noisy, "rows": len(spreads),
             "noisy": self.drift > DRIFT_LIMIT or self.spread > SPREAD_LIMIT,
         }  # fmt: skip

@@ -156,6 +156,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
     parser.add_argument(
+        "--resume", action="store_true",
+        help="keep what the file of --out has, and measure the matrices that it lacks; it must be of the "
+        "same machine, versions, commit and options",
+    )  # fmt: skip
+    parser.add_argument(
         "--plot", type=plot_option, metavar="FILE.png", help="draw the ratios (needs matplotlib)"
     )
 
@@ -221,6 +226,8 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         fail("argument --timing: graph needs an NVIDIA GPU; this run is on the CPU")
     if options.timing == "graph" and options.cache == "cold":
         fail("argument --timing: the calls of a graph follow one another: graph goes with --cache warm")
+    if options.resume and options.out is None:
+        fail("argument --resume: needs --out, the file to go on with")
     groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
     return Settings(
         matrices=tuple(unique_names(spec for group in groups for spec in group)),

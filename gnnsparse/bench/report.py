@@ -158,7 +158,8 @@ def _full_name(row: Row) -> str:
 def as_json(bench: Bench) -> dict[str, Any]:
     """Returns the content of the JSON file: environment, settings, rows, what was skipped, summary."""
     settings = asdict(bench.settings)
-    settings["matrices"] = [spec.name for spec in bench.settings.matrices]
+    names = [*(row["graph"] for row in bench.rows), *(spec.name for spec in bench.settings.matrices)]
+    settings["matrices"] = list(dict.fromkeys(names))  # with those of a file that the run went on with
     return {
         **describe_environment(bench.settings.device),
         "settings": settings,

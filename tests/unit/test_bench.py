@@ -149,6 +149,7 @@ def test_a_damaged_file_is_told_and_the_others_are_measured(
         (["--matrix", "reddit_like:mixed"], "--matrix", "shuffled"),
         (["--plot", "a.txt"], "--plot", ".png"),
         (["--out", "."], "--out", "folder"),
+        (["--device", "cpu", "--resume"], "--resume", "--out"),
         (["--unknown"], "--unknown", ""),
     ],
 )

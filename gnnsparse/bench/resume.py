@@ -1,0 +1,73 @@
+"""Going on with a benchmark whose file has some of the matrices already."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from gnnsparse.bench.kernels import Bench, Settings, Skipped
+from gnnsparse.environment import describe_environment
+from gnnsparse.errors import bad_value
+
+__all__ = ["go_on"]
+
+#: What a file and the run that goes on with it must agree on, beside the settings.
+_SAME = ("device", "device_name", "threads", "versions", "commit")
+
+
+def go_on(bench: Bench, file: Path) -> set[str]:
+    """Adds the measurements of a file to a run.
+
+    Args:
+        bench: the run, which has measured nothing yet.
+        file: what a run with equal settings, but for the matrices, wrote to the file of --out; or a file that
+            does not exist yet.
+
+    Returns:
+        The names of the matrices that need not be measured again. One of which nothing could be measured is
+        not among them.
+
+    Raises:
+        ValueError: the file is none of this benchmark, or of another machine, other versions, another commit
+            or other options. `bench` is as it was.
+    """
+    if not file.exists():
+        return set()
+    rows, skipped, medians, names = _content(file, bench.settings)
+    bench.rows += rows
+    bench.skipped += skipped
+    bench.noise.earlier += medians
+    return names
+
+
+def _content(
+    file: Path, settings: Settings
+) -> tuple[list[dict[str, Any]], list[Skipped], list[float], set[str]]:
+    """Returns the rows, what was skipped, the medians of the noise's reference and the matrices of a file."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        rows, noise = (
+            [dict(row) for row in found["rows"]],
+            [float(ms) for ms in found["noise"]["reference_ms"]],
+        )
+        names = {str(row["graph"]) for row in rows}
+        skipped = [case for case in (Skipped(**case) for case in found["skipped"]) if case.graph in names]
+        _check_same(file, found, settings)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        bad_value("resume", f"{file} is no file that this benchmark wrote ({type(error).__name__}: {error})")
+    return rows, skipped, noise, names
+
+
+def _check_same(file: Path, found: dict[str, Any], settings: Settings) -> None:
+    here = describe_environment(settings.device)
+    for name in _SAME:
+        if found[name] != here[name]:
+            bad_value("resume", f"{file} has the {name} {found[name]}, this run {here[name]}")
+    wanted = json.loads(json.dumps({**asdict(settings), "matrices": None}))
+    for name in (field.name for field in fields(settings) if field.name != "matrices"):
+        if found["settings"][name] != wanted[name]:
+            bad_value(
+                "resume", f"{file} was measured with {name} {found['settings'][name]}, not {wanted[name]}"
+            )
