@@ -67,35 +67,25 @@ def scaling(data: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + origin(data)
 
 
-def table8(*results: dict[str, Any]) -> str:
-    """Makes the table of a study: scores by precision beside PyG's and DGL's, and those of the paper."""
-    parts = []
-    for data in results:
-        paper = {(r["dataset"], r["variant"]): f"{r['paper']:g}" for r in data["paper_rows"]}
-        rows = []
-        for r in data["rows"]:
-            name = {"pyg": "PyG fp32", "dgl": "DGL fp32"}.get(r["variant"], r["variant"])
-            spread = "" if r["standard_deviation"] is None else f" ± {r['standard_deviation']:.2f}"
-            ends = "" if r["interval"] is None else " [{:+.2f}, {:+.2f}]".format(*r["interval"])
-            difference = "" if r["difference"] is None else f"{r['difference']:+.2f}{ends}"
-            p_value = "" if r["p_corrected"] is None else f"{r['p_corrected']:.2f}"
-            cells = [
-                r["dataset"],
-                name,
-                str(len(r["seeds"])),
-                f"{r['mean']:.2f}{spread}",
-                difference,
-                p_value,
-            ]
-            rows.append([*cells, paper.get((r["dataset"], r["variant"]), "")])
-        header = [
-            "data set",
-            "precision",
-            "seeds",
-            "accuracy",
-            "minus fp32 [95 %]",
-            "p (Holm)",
-            "in the paper",
-        ]
-        parts.append(table(header, rows) + "\n\n" + origin(data))
-    return "\n\n".join(parts)
+def study(*results: dict[str, Any]) -> str:
+    """Makes the tables of studies: scores by precision, beside those of PyG, of DGL and of a paper."""
+    return "\n\n".join(_study(data) + "\n\n" + origin(data) for data in results)
+
+
+def _study(data: dict[str, Any]) -> str:
+    paper = {(r["dataset"], r["variant"]): f"{r['paper']:g}" for r in data["paper_rows"]}
+    several = len(data["settings"]["models"]) > 1
+    rows = []
+    for r in data["rows"]:
+        name = {"pyg": "PyG fp32", "dgl": "DGL fp32"}.get(r["variant"], r["variant"])
+        spread = "" if r["standard_deviation"] is None else f" ± {r['standard_deviation']:.2f}"
+        ends = "" if r["interval"] is None else " [{:+.2f}, {:+.2f}]".format(*r["interval"])
+        difference = "" if r["difference"] is None else f"{r['difference']:+.2f}{ends}"
+        p_value = "" if r["p_corrected"] is None else f"{r['p_corrected']:.2f}"
+        what = [r["dataset"], *([r["model"]] if several else []), name]
+        cells = [*what, str(len(r["seeds"])), f"{r['mean']:.2f}{spread}", difference, p_value]
+        rows.append([*cells, *([paper.get((r["dataset"], r["variant"]), "")] if paper else [])])
+    what = ["data set", *(["model"] if several else []), "precision", "seeds"]
+    score = "score" if len({r["metric"] for r in data["rows"]}) > 1 else data["rows"][0]["metric"]
+    header = [*what, score, "minus fp32 [95 %]", "p (Holm)", *(["in the paper"] if paper else [])]
+    return table(header, rows)

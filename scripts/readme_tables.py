@@ -21,7 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import precision_tables
-from markdown_tables import origin, table
+import product_tables
+from markdown_tables import origin, origins, table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,8 +45,6 @@ def pages_of(name: str) -> list[Path]:
 
 #: The file of the tables of docs/numerics.md.
 _OPERATIONS = "accuracy_operations_h200.json"
-#: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
-CUSPARSE_BEST = "cuSPARSE at its best,"
 
 
 def load(name: str) -> dict[str, Any]:
@@ -114,30 +113,6 @@ def _encoder_headline() -> list[str]:
     ]
 
 
-def _best_headline() -> list[str]:
-    """Makes a row of SpMM beside cuSPARSE's fastest algorithm, of one graph: speeds in fp16 and fp32."""
-    data = load("spmm_cusparse.json")
-    shown = [r for r in data["rows"] if (r["width"], r["values"]) == (128, "gcn") and r["ok"]]
-    of = {(r["kernel"], r["precision"]): r for r in shown}
-    ours, theirs = of["auto", "fp16"], of["cusparse-best", "fp16"]
-    speeds = [f"{of['cusparse-best', p]['ms'] / of['auto', p]['ms']:.1f}x in {p}" for p in ("fp16", "fp32")]
-    return [
-        f"sparse x dense, {ours['graph']}, {ours['nnz'] / 1e6:.0f} M nonzeros",
-        "cuSPARSE's best algorithm, preprocessed",
-        f"**{speeds[0]}**, {speeds[1]}",
-        f"error {ours['error']:.0e}, cuSPARSE {theirs['error']:.0e}",
-    ]
-
-
-def _origins(*files: str) -> str:
-    """Returns where results come from, in one line for each machine and torch, with all commits."""
-    commits: dict[str, dict[str, None]] = {}
-    for data in map(load, files):
-        where, _, commit = origin(data).rpartition(", commit ")
-        commits.setdefault(where.rpartition(", ")[0], {})[commit.rstrip(".")] = None
-    return "\n\n".join(f"{where}, commits {', '.join(found)}." for where, found in commits.items())
-
-
 def headline_table() -> str:
     """Makes the table of the first screen: how much faster, on what, how exact."""
     products, real, scores = "spmm.json", "spmm_real.json", ("accuracy_cpu.json", "accuracy_agnn_cpu.json")
@@ -146,68 +121,13 @@ def headline_table() -> str:
         _spmm_headline(products, "fp16", "generated graphs"),
         _spmm_headline(real, "fp16", "published matrices"),
         _spmm_headline(products, "fp32", "generated graphs"),
-        _best_headline(),
         _step_headline(steps[0], "pyg csr fp32", "gnnsparse {}", scores[0]),
         _step_headline(steps[1], "pyg fp32", "gnnsparse {}", scores[1]),
         _encoder_headline(),
     ]
     head = ["what", "beside", "faster", "how exact"]
-    return (
-        table(head, rows)
-        + "\n\n"
-        + _origins(products, real, "spmm_cusparse.json", *steps, "encoder.json", *scores)
-    )
-
-
-def spmm_table() -> str:
-    """Makes the table of SpMM: 128 columns, GCN weights, by the plan's choice and by cuSPARSE."""
-    data = load("spmm.json")
-    shown = [r for r in data["rows"] if (r["op"], r["width"], r.get("values", "gcn")) == ("spmm", 128, "gcn")]
-    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in shown if r["ok"]}
-    best = any(kernel == "cusparse-best" for _, kernel, _ in by_key)
-    rows = []
-    for graph in dict.fromkeys(r["graph"] for r in data["rows"]):
-        torchs = {p: by_key[graph, "cusparse", p]["ms"] for p in ("fp16", "fp32")}
-        peers = {p: by_key[graph, "cusparse-best", p]["ms"] for p in torchs} if best else torchs
-        nnz = by_key[graph, "cusparse", "fp16"]["nnz"]
-        cells = [graph, f"{nnz / 1e6:.1f} M", f"{peers['fp16']:.3f}"]
-        for precision in ("fp16", "tf32", "fp32"):
-            ms = by_key[graph, "auto", precision]["ms"]
-            if precision == "tf32":
-                cells.append(f"{peers['fp32']:.3f}")
-            theirs = "fp16" if precision == "fp16" else "fp32"
-            ratios = [f"{times[theirs] / ms:.2f}x" for times in ((peers, torchs) if best else (torchs,))]
-            cells.append(f"{ms:.3f} ({', '.join(ratios)})")
-        rows.append(cells)
-    peer = CUSPARSE_BEST if best else "cuSPARSE"
-    header = [
-        "graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16", f"{peer} fp32, ms", "gnnsparse tf32",
-        "gnnsparse fp32",
-    ]  # fmt: skip
-    return table(header, rows) + "\n\n" + origin(data)
-
-
-def cusparse_table() -> str:
-    """Makes the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
-    data = load("spmm_cusparse.json")
-    of = {
-        (r["graph"], r["values"], r["width"], r["precision"], r["kernel"]): r for r in data["rows"] if r["ok"]
-    }
-    rows = []
-    for graph, values, width in dict.fromkeys((r["graph"], r["values"], r["width"]) for r in data["rows"]):
-        cells = [graph, values, str(width)]
-        for precision in ("fp16", "fp32"):
-            ours, best, torchs = (
-                of.get((graph, values, width, precision, name))
-                for name in ("auto", "cusparse-best", "cusparse")
-            )
-            ms = ours["ms"]
-            cells += [f"{ms:.3f}", f"{best['ms']:.3f} ({best['variant']})", f"{best['ms'] / ms:.2f}x"]
-            cells.append("wrong" if torchs is None else f"{torchs['ms'] / ms:.2f}x")
-        rows.append(cells)
-    columns = ["ours, ms", "cuSPARSE's best, ms", "speed", "beside torch's call"]
-    header = ["graph", "weights", "columns", *(f"{p}: {name}" for p in ("fp16", "fp32") for name in columns)]
-    return table(header, rows) + "\n\n" + origin(data)
+    files = (products, real, *steps, "encoder.json", *scores)
+    return table(head, rows) + "\n\n" + origins(map(load, files))
 
 
 def epochs_table() -> str:
@@ -225,28 +145,6 @@ def epochs_table() -> str:
         for r in data["rows"]
     ]
     header = ["run", "precision", "epochs to a validation", "ms an epoch", "test accuracy", "peak GB"]
-    return table(header, rows) + "\n\n" + origin(data)
-
-
-def real_table() -> str:
-    """Makes the table of SpMM on published graphs: 128 columns, fp16, by the plan and by cuSPARSE."""
-    data = load("spmm_real.json")
-    of = {
-        (r["graph"], r["kernel"]): r
-        for r in data["rows"]
-        if (r["width"], r.get("values", "gcn"), r["precision"]) == (128, "gcn", "fp16")
-    }
-    best = any(kernel == "cusparse-best" for _, kernel in of)
-    rows = []
-    for graph in dict.fromkeys(r["graph"] for r in data["rows"] if r["graph"].endswith(".npz")):
-        ours, peers = of[graph, "auto"], [of[graph, "cusparse"]]
-        if best:
-            peers.insert(0, of[graph, "cusparse-best"])
-        times = [f"{r['ms']:.3f}" for r in (peers[0], ours)]
-        speeds = ", ".join(f"{peer['ms'] / ours['ms']:.2f}x" for peer in peers)
-        rows.append([graph.removesuffix(".npz"), f"{ours['nnz'] / 1e6:.2f} M", *times, speeds])
-    peer = CUSPARSE_BEST if best else "cuSPARSE"
-    header = ["graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16, ms", "speed"]
     return table(header, rows) + "\n\n" + origin(data)
 
 
@@ -471,16 +369,17 @@ LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
     "headline": headline_table,
-    "spmm": spmm_table,
-    "cusparse-best": cusparse_table,
+    "spmm": lambda: product_tables.generated(load("spmm.json")),
+    "cusparse-best": lambda: product_tables.users(load("spmm_cusparse.json")),
     "train-epochs": epochs_table,
-    "real": real_table,
+    "real": lambda: product_tables.published(load("spmm_real.json")),
     "training": training_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
     "accuracy-layers": lambda: layers_accuracy_table("accuracy_layers.json", "accuracy_tolokers.json"),
     "accuracy-accelerated": lambda: examples_table("pyg_examples.json", "pyg_examples_cpu.json"),
-    "precision-table8": lambda: precision_tables.table8(
+    "precision-study": lambda: precision_tables.study(load("precision_h200.json")),
+    "precision-table8": lambda: precision_tables.study(
         *map(load, ("precision_table8_h200.json", "precision_table8_cpu.json"))
     ),
     "precision-operations": lambda: precision_tables.operations(load(_OPERATIONS)),

@@ -105,6 +105,7 @@ class Bench:
         tell: called with a line of text when a matrix begins.
         rows: the measurements, as they are written to the JSON file (docs/benchmarks.md lists the keys).
         skipped: what was not measured.
+        commits: the commits of a run that this one goes on with.
         noise: what is known of the noise; it is read when the run begins and after each matrix.
     """
 
@@ -112,6 +113,7 @@ class Bench:
     tell: Callable[[str], None] = lambda line: None
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rates = rates_of(device_name(self.settings.device))

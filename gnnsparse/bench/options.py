@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true",
         help="keep what the file of --out has, and measure the matrices that it lacks; it must be of the "
-        "same machine, versions, commit and options",
+        "same machine, versions and options",
     )  # fmt: skip
     parser.add_argument(
         "--plot", type=plot_option, metavar="FILE.png", help="draw the ratios (needs matplotlib)"

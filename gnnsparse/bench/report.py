@@ -160,8 +160,10 @@ def as_json(bench: Bench) -> dict[str, Any]:
     settings = asdict(bench.settings)
     names = [*(row["graph"] for row in bench.rows), *(spec.name for spec in bench.settings.matrices)]
     settings["matrices"] = list(dict.fromkeys(names))  # with those of a file that the run went on with
+    environment = describe_environment(bench.settings.device)
     return {
-        **describe_environment(bench.settings.device),
+        **environment,
+        "commits": list(dict.fromkeys([*bench.commits, environment["commit"]])),
         "settings": settings,
         "rows": bench.rows,
         "skipped": [asdict(skipped) for skipped in bench.skipped],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gnnsparse.bench.kernels import Bench, Settings, Skipped
 from gnnsparse.environment import describe_environment
@@ -14,7 +14,7 @@ from gnnsparse.errors import bad_value
 __all__ = ["go_on"]
 
 #: What a file and the run that goes on with it must agree on, beside the settings.
-_SAME = ("device", "device_name", "threads", "versions", "commit")
+_SAME = ("device", "device_name", "threads", "versions")
 
 
 def go_on(bench: Bench, file: Path) -> set[str]:
@@ -30,34 +30,39 @@ def go_on(bench: Bench, file: Path) -> set[str]:
         not among them.
 
     Raises:
-        ValueError: the file is none of this benchmark, or of another machine, other versions, another commit
-            or other options. `bench` is as it was.
+        ValueError: the file is none of this benchmark, or of another machine, versions or options.
+            `bench` is as it was.
     """
     if not file.exists():
         return set()
-    rows, skipped, medians, names = _content(file, bench.settings)
-    bench.rows += rows
-    bench.skipped += skipped
-    bench.noise.earlier += medians
-    return names
+    found = _read(file, bench.settings)
+    bench.rows += found.rows
+    bench.skipped += found.skipped
+    bench.noise.earlier += found.medians
+    bench.commits += found.commits
+    return {row["graph"] for row in found.rows}
 
 
-def _content(
-    file: Path, settings: Settings
-) -> tuple[list[dict[str, Any]], list[Skipped], list[float], set[str]]:
-    """Returns the rows, what was skipped, the medians of the noise's reference and the matrices of a file."""
+class _Found(NamedTuple):
+    """What a file has: rows, what was skipped, the medians of the noise's reference, and the commits."""
+
+    rows: list[dict[str, Any]]
+    skipped: list[Skipped]
+    medians: list[float]
+    commits: list[str]
+
+
+def _read(file: Path, settings: Settings) -> _Found:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        rows, noise = (
-            [dict(row) for row in found["rows"]],
-            [float(ms) for ms in found["noise"]["reference_ms"]],
-        )
+        rows, medians = [dict(row) for row in found["rows"]], list(map(float, found["noise"]["reference_ms"]))
         names = {str(row["graph"]) for row in rows}
         skipped = [case for case in (Skipped(**case) for case in found["skipped"]) if case.graph in names]
+        commits = list(map(str, found.get("commits", [found["commit"]])))
         _check_same(file, found, settings)
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         bad_value("resume", f"{file} is no file that this benchmark wrote ({type(error).__name__}: {error})")
-    return rows, skipped, noise, names
+    return _Found(rows, skipped, medians, commits)
 
 
 def _check_same(file: Path, found: dict[str, Any], settings: Settings) -> None:

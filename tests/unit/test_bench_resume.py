@@ -29,12 +29,14 @@ def test_a_run_measures_what_the_file_lacks(
     out = tmp_path / "result.json"
     assert bench(out, "--matrix", FIRST, "--resume") == 0  # there is no file yet
     first, measured = json.loads(out.read_text()), []
+    out.write_text(json.dumps({**first, "commits": ["before"]}))
     run = Bench.run_matrix
     monkeypatch.setattr(Bench, "run_matrix", lambda self, spec: (measured.append(spec.name), run(self, spec)))
     assert bench(out, "--matrix", FIRST, SECOND, "--resume") == 0
     both = json.loads(out.read_text())
     assert measured == [SECOND]
     assert both["settings"]["matrices"] == [FIRST, SECOND]
+    assert both["commits"] == ["before", first["commit"]]
     assert times(both, FIRST) == times(first, FIRST)
     assert len(times(both, SECOND)) == len(times(first, FIRST))
     assert len(both["noise"]["reference_ms"]) == len(first["noise"]["reference_ms"]) + 2
@@ -60,7 +62,7 @@ def test_a_matrix_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"commit": "another"}, "commit"),
+        ({"commits": None}, "no file that this benchmark wrote"),
         ({"device_name": "another"}, "device_name"),
         ({"versions": {}}, "versions"),
         ({"rows": None}, "no file that this benchmark wrote"),

@@ -1,0 +1,80 @@
+"""Tables of results of `gnnsparse bench kernels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from markdown_tables import origin, table
+
+#: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
+CUSPARSE_BEST = "cuSPARSE at its best,"
+
+
+def generated(data: dict[str, Any]) -> str:
+    """Makes the table of SpMM: 128 columns, GCN weights, by the plan's choice and by cuSPARSE."""
+    shown = [r for r in data["rows"] if (r["op"], r["width"], r.get("values", "gcn")) == ("spmm", 128, "gcn")]
+    by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in shown if r["ok"]}
+    best = any(kernel == "cusparse-best" for _, kernel, _ in by_key)
+    rows = []
+    for graph in dict.fromkeys(r["graph"] for r in data["rows"]):
+        torchs = {p: by_key[graph, "cusparse", p]["ms"] for p in ("fp16", "fp32")}
+        peers = {p: by_key[graph, "cusparse-best", p]["ms"] for p in torchs} if best else torchs
+        nnz = by_key[graph, "cusparse", "fp16"]["nnz"]
+        cells = [graph, f"{nnz / 1e6:.1f} M", f"{peers['fp16']:.3f}"]
+        for precision in ("fp16", "tf32", "fp32"):
+            ms = by_key[graph, "auto", precision]["ms"]
+            if precision == "tf32":
+                cells.append(f"{peers['fp32']:.3f}")
+            theirs = "fp16" if precision == "fp16" else "fp32"
+            ratios = [f"{times[theirs] / ms:.2f}x" for times in ((peers, torchs) if best else (torchs,))]
+            cells.append(f"{ms:.3f} ({', '.join(ratios)})")
+        rows.append(cells)
+    peer = CUSPARSE_BEST if best else "cuSPARSE"
+    header = [
+        "graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16", f"{peer} fp32, ms", "gnnsparse tf32",
+        "gnnsparse fp32",
+    ]  # fmt: skip
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def users(data: dict[str, Any]) -> str:
+    """Makes the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
+    of = {
+        (r["graph"], r["values"], r["width"], r["precision"], r["kernel"]): r for r in data["rows"] if r["ok"]
+    }
+    rows = []
+    for graph, values, width in dict.fromkeys((r["graph"], r["values"], r["width"]) for r in data["rows"]):
+        cells = [graph, values, str(width)]
+        for precision in ("fp16", "fp32"):
+            ours, best, torchs = (
+                of.get((graph, values, width, precision, name))
+                for name in ("auto", "cusparse-best", "cusparse")
+            )
+            ms = ours["ms"]
+            cells += [f"{ms:.3f}", f"{best['ms']:.3f} ({best['variant']})", f"{best['ms'] / ms:.2f}x"]
+            cells.append("wrong" if torchs is None else f"{torchs['ms'] / ms:.2f}x")
+        rows.append(cells)
+    columns = ["ours, ms", "cuSPARSE's best, ms", "speed", "beside torch's call"]
+    header = ["graph", "weights", "columns", *(f"{p}: {name}" for p in ("fp16", "fp32") for name in columns)]
+    return table(header, rows) + "\n\n" + origin(data)
+
+
+def published(data: dict[str, Any]) -> str:
+    """Makes the table of SpMM on published graphs: 128 columns, fp16, by the plan and by cuSPARSE."""
+    of = {
+        (r["graph"], r["kernel"]): r
+        for r in data["rows"]
+        if (r["width"], r.get("values", "gcn"), r["precision"]) == (128, "gcn", "fp16")
+    }
+    best = any(kernel == "cusparse-best" for _, kernel in of)
+    rows = []
+    for graph in dict.fromkeys(r["graph"] for r in data["rows"] if r["graph"].endswith(".npz")):
+        ours, peers = of[graph, "auto"], [of[graph, "cusparse"]]
+        if best:
+            peers.insert(0, of[graph, "cusparse-best"])
+        times = [f"{r['ms']:.3f}" for r in (peers[0], ours)]
+        speeds = ", ".join(f"{peer['ms'] / ours['ms']:.2f}x" for peer in peers)
+        rows.append([graph.removesuffix(".npz"), f"{ours['nnz'] / 1e6:.2f} M", *times, speeds])
+    peer = CUSPARSE_BEST if best else "cuSPARSE"
+    header = ["graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16, ms", "speed"]
+    return table(header, rows) + "\n\n" + origin(data)
