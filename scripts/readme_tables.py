@@ -1,4 +1,4 @@
-"""Writes the tables of the README and of docs/ from the JSON files in benchmarks/results.
+"""Writes the tables of the README and of docs/, and its figure, from the JSON files in benchmarks/results.
 
     python scripts/readme_tables.py            rewrite the tables; `make results` does it
     python scripts/readme_tables.py --check    exit with 1 if they are not up to date
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -20,13 +19,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import headline
 import precision_tables
 import product_tables
-from markdown_tables import origin, origins, table
+from markdown_tables import origin, table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
+#: The figure of the README's first screen.
+FIGURE = ROOT / "docs" / "speed.svg"
 _NUMERICS = ROOT / "docs" / "numerics.md"
 #: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
@@ -35,7 +37,7 @@ PAGE_OF = {
     "precision-scaling": _NUMERICS,
 }
 #: The tables that the README has, too.
-IN_README = ("headline", "accuracy", "spmm", "training", "accelerated")
+IN_README = ("headline",)
 
 
 def pages_of(name: str) -> list[Path]:
@@ -49,85 +51,6 @@ _OPERATIONS = "accuracy_operations_h200.json"
 
 def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
-
-
-def _spread(ratios: list[float]) -> str:
-    """Returns the geometric mean of ratios, with the least and the largest."""
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    return f"**{mean:.1f}x** ({min(ratios):.1f} to {max(ratios):.1f})"
-
-
-def _spmm_headline(file: str, precision: str, what: str) -> list[str]:
-    """Makes a row of SpMM with GCN weights, 128 columns: speeds of all graphs, largest errors."""
-    shown = {
-        (r["graph"], r["kernel"]): r
-        for r in load(file)["rows"]
-        if (r["op"], r["width"], r.get("values", "gcn"), r["precision"]) == ("spmm", 128, "gcn", precision)
-        and r["ok"]
-    }
-    best = any(kernel == "cusparse-best" for _, kernel in shown)
-    peer, name = ("cusparse-best", "cuSPARSE at its best") if best else ("cusparse", "cuSPARSE through torch")
-    pairs = [
-        (r, shown[graph, peer])
-        for (graph, kernel), r in shown.items()
-        if kernel == "auto" and (graph, peer) in shown
-    ]
-    errors = [max(pair[side]["error"] for pair in pairs) for side in (0, 1)]
-    largest = max(ours["nnz"] for ours, _ in pairs) / 1e6
-    return [
-        f"sparse x dense, {precision}, {len(pairs)} {what} of up to {largest:.0f} M nonzeros",
-        name,
-        _spread([other["ms"] / ours["ms"] for ours, other in pairs]),
-        f"error {errors[0]:.0e}, cuSPARSE {errors[1]:.0e}",
-    ]
-
-
-def _score(file: str, dataset: str, precision: str) -> str:
-    row = next(r for r in load(file)["rows"] if (r["dataset"], r["precision"]) == (dataset, precision))
-    score = f"{row['mean']:.1f} ± {row['standard_deviation']:.1f} %"
-    return f"test accuracy on {dataset} {score}, PyG {row['baseline']:.1f} %"
-
-
-def _step_headline(file: str, peer: str, ours: str, scores: str) -> list[str]:
-    """Makes a row of training steps in fp16 and fp32: speeds, and the accuracy of the model in fp16."""
-    data = load(file)
-    of = {r["name"]: r["ms"] for r in data["rows"]}
-    speeds = [f"{of[peer] / of[ours.format(p)]:.1f}x in {p}" for p in ("fp16", "fp32")]
-    return [
-        f"training step, {data['model'].upper()} {data['layers']} x {data['hidden']}, {data['graph']}",
-        "PyG with a CSR adjacency" if "csr" in peer else "PyG",
-        f"**{speeds[0]}**, {speeds[1]}",
-        _score(scores, "cora", "fp16"),
-    ]
-
-
-def _encoder_headline() -> list[str]:
-    """Makes a row of the sparse encoder at 95 %, L = 8192, over the batch sizes and heads."""
-    rows = [r for r in load("encoder.json")["rows"] if (r["length"], r["name"]) == (8192, "sparse")]
-    sparse = [r for r in rows if r["sparsity"] == 0.95]
-    return [
-        "sparse Transformer encoder, fp16, 95 % left out, 8192 tokens",
-        "the dense encoder with torch's fastest attention",
-        _spread([r["speed"] for r in sparse]),
-        f"error {max(r['error'] for r in sparse):.0e} beside dense attention under the mask",
-    ]
-
-
-def headline_table() -> str:
-    """Makes the table of the first screen: how much faster, on what, how exact."""
-    products, real, scores = "spmm.json", "spmm_real.json", ("accuracy_cpu.json", "accuracy_agnn_cpu.json")
-    steps = "train_step.json", "agnn_step_arxiv_like.json"
-    rows = [
-        _spmm_headline(products, "fp16", "generated graphs"),
-        _spmm_headline(real, "fp16", "published matrices"),
-        _spmm_headline(products, "fp32", "generated graphs"),
-        _step_headline(steps[0], "pyg csr fp32", "gnnsparse {}", scores[0]),
-        _step_headline(steps[1], "pyg fp32", "gnnsparse {}", scores[1]),
-        _encoder_headline(),
-    ]
-    head = ["what", "beside", "faster", "how exact"]
-    files = (products, real, *steps, "encoder.json", *scores)
-    return table(head, rows) + "\n\n" + origins(map(load, files))
 
 
 def epochs_table() -> str:
@@ -368,7 +291,7 @@ LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
 TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
-    "headline": headline_table,
+    "headline": lambda: headline.as_table(load),
     "spmm": lambda: product_tables.generated(load("spmm.json")),
     "cusparse-best": lambda: product_tables.users(load("spmm_cusparse.json")),
     "train-epochs": epochs_table,
@@ -412,8 +335,9 @@ def main() -> int:
                 print(f"{page.relative_to(ROOT)} has no table {name!r}", file=sys.stderr)
                 return 1
             texts[page] = text.replace(found[0], f"{found[1]}{made}\n{found[2]}")
+    texts[FIGURE] = headline.as_figure(load)
     for page, text in texts.items():
-        if text == page.read_text():
+        if page.exists() and text == page.read_text():
             continue
         if options.check:
             name = page.relative_to(ROOT)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -23,13 +24,13 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = load_script("readme_tables")
     shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "results")
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
-    pages = {module.README, module.RESULTS_PAGE, *module.PAGE_OF.values()}
+    pages = {module.README, module.RESULTS_PAGE, module.FIGURE, *module.PAGE_OF.values()}
     copies = {page: tmp_path / str(page.relative_to(ROOT)) for page in pages}
     for page, copy in copies.items():
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(page, copy)
     monkeypatch.setattr(module, "ROOT", tmp_path)
-    for name in ("README", "RESULTS_PAGE"):
+    for name in ("README", "RESULTS_PAGE", "FIGURE"):
         monkeypatch.setattr(module, name, copies[getattr(module, name)])
     monkeypatch.setattr(module, "PAGE_OF", {name: copies[page] for name, page in module.PAGE_OF.items()})
     return module
@@ -43,7 +44,7 @@ def change(module: ModuleType, name: str, edit: Any) -> None:
 
 
 def row_of(module: ModuleType, what: str) -> list[str]:
-    (row,) = [line for line in module.headline_table().splitlines() if what in line]
+    (row,) = [line for line in module.headline.as_table(module.load).splitlines() if what in line]
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
@@ -97,8 +98,18 @@ def test_the_headline_has_the_speed_of_a_step_and_the_accuracy(tables: ModuleTyp
 
     change(tables, "train_step.json", edit)
     _, beside, faster, exact = row_of(tables, "training step, GCN 5 x 128, reddit_like")
-    assert (beside, faster) == ("PyG with a CSR adjacency", "**15.0x in fp16**, 3.0x in fp32")
+    assert (beside, faster) == ("PyG with a CSR adjacency", "**15.0x** in fp16, 3.0x in fp32")
     assert exact.startswith("test accuracy on cora ")
+
+
+def test_the_figure_has_a_bar_for_each_row(tables: ModuleType) -> None:
+    rows = tables.headline.as_table(tables.load).split("\n\n")[0].splitlines()[2:]
+    figure = ElementTree.fromstring(tables.headline.as_figure(tables.load))
+    bars = [element for element in figure.iter() if element.tag.endswith("rect")]
+    assert len(bars) == len(rows)
+    titles = [element.text for element in figure.iter() if element.tag.endswith("title")]
+    for row, title in zip(rows, titles, strict=True):
+        assert title.rpartition(": ")[2].split(" ")[0] in row
 
 
 def test_tables_that_are_up_to_date_pass(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

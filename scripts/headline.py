@@ -1,0 +1,180 @@
+"""The README's first table and figure: how much faster, on what, how exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from markdown_tables import origins, table
+
+from gnnsparse.report.model import Bar, Bars
+from gnnsparse.report.svg import draw
+
+#: Reads a file of results by its name.
+Load = Callable[[str], dict[str, Any]]
+
+_PRODUCTS, _PUBLISHED, _STEP, _ACCELERATED = (
+    "spmm.json",
+    "spmm_real.json",
+    "train_step.json",
+    "interop_pyg.json",
+)
+_ENCODER, _SCORES = "encoder.json", "accuracy_cpu.json"
+#: Colours that are read on light and on dark pages.
+_STYLE = (
+    "text{font:12px sans-serif;fill:#24292f}.value{font-weight:600}.ours{fill:#2f7d32}.lost{fill:#b3541e}"
+    ".mark{stroke:#24292f;stroke-width:1.5}.whisker{stroke:#24292f;stroke-width:1}"
+    "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.ours{fill:#58b85c}.lost{fill:#e08a4a}"
+    ".mark,.whisker{stroke:#e6edf3}}"
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A row of the table and a bar of the figure.
+
+    Attributes:
+        what, beside: what was measured, and beside what.
+        speeds: how many times faster in each case.
+        faster: the speeds as text; "": their geometric mean, with the least and the largest.
+        exact: how exact the results are.
+        label: what and beside what, in few words.
+    """
+
+    what: str
+    beside: str
+    speeds: tuple[float, ...]
+    exact: str
+    label: str
+    faster: str = ""
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the speeds."""
+        return math.exp(sum(map(math.log, self.speeds)) / len(self.speeds))
+
+    @property
+    def spread(self) -> str:
+        """The mean, and the least and the largest speed if there are several."""
+        several = f" ({min(self.speeds):.1f} to {max(self.speeds):.1f})" if len(self.speeds) > 1 else ""
+        return f"{self.mean:.1f}x{several}"
+
+
+def as_table(load: Load) -> str:
+    """Makes the table."""
+    rows = []
+    for claim in _claims(load):
+        mean, _, spread = claim.spread.partition(" ")
+        faster = claim.faster or f"**{mean}** {spread}".rstrip()
+        rows.append([claim.what, claim.beside, faster, claim.exact])
+    files = (_PRODUCTS, _PUBLISHED, _STEP, _ACCELERATED, _ENCODER, _SCORES)
+    return table(["what", "beside", "faster", "how exact"], rows) + "\n\n" + origins(map(load, files))
+
+
+def as_figure(load: Load) -> str:
+    """Makes the figure, an SVG file: mean speeds, with the least and the largest of several cases."""
+    bars = [
+        Bar(claim.label, claim.mean, claim.spread, low=min(claim.speeds), high=max(claim.speeds))
+        for claim in _claims(load)
+    ]
+    svg = draw(Bars("How many times faster than others, on one H200", tuple(bars), line=1.0))
+    return (
+        svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="520" ', 1).replace(
+            ">", f"><style>{_STYLE}</style>", 1
+        )
+        + "\n"
+    )
+
+
+def _claims(load: Load) -> list[Claim]:
+    return [
+        _product(load(_PRODUCTS), "generated graphs", "SpMM fp16, large graphs, vs"),
+        _product(load(_PUBLISHED), "published matrices", "SpMM fp16, published matrices, vs"),
+        _step(load(_STEP), load(_SCORES)),
+        _accelerated(load(_ACCELERATED)),
+        _encoder(load(_ENCODER)),
+    ]
+
+
+def _product(data: dict[str, Any], what: str, label: str) -> Claim:
+    """SpMM in fp16 with GCN weights and 128 columns: speeds of all graphs, largest errors."""
+    shown = {
+        (r["graph"], r["kernel"]): r
+        for r in data["rows"]
+        if (r["op"], r["width"], r.get("values", "gcn"), r["precision"]) == ("spmm", 128, "gcn", "fp16")
+        and r["ok"]
+    }
+    best = any(kernel == "cusparse-best" for _, kernel in shown)
+    peer, name = ("cusparse-best", "cuSPARSE at its best") if best else ("cusparse", "cuSPARSE through torch")
+    pairs = [
+        (r, shown[graph, peer])
+        for (graph, kernel), r in shown.items()
+        if kernel == "auto" and (graph, peer) in shown
+    ]
+    errors = [max(pair[side]["error"] for pair in pairs) for side in (0, 1)]
+    largest = max(ours["nnz"] for ours, _ in pairs) / 1e6
+    return Claim(
+        f"sparse x dense, fp16, {len(pairs)} {what} of up to {largest:.0f} M nonzeros",
+        name,
+        tuple(other["ms"] / ours["ms"] for ours, other in pairs),
+        f"error {errors[0]:.0e}, cuSPARSE {errors[1]:.0e}",
+        f"{label} {name.split()[0]}",
+    )
+
+
+def _step(data: dict[str, Any], scores: dict[str, Any]) -> Claim:
+    """A training step of a GCN in fp16 and fp32, and its accuracy on Cora in fp16."""
+    ms = {r["name"]: r["ms"] for r in data["rows"]}
+    half, single = (ms["pyg csr fp32"] / ms[f"gnnsparse {p}"] for p in ("fp16", "fp32"))
+    row = next(r for r in scores["rows"] if (r["dataset"], r["precision"]) == ("cora", "fp16"))
+    score = f"{row['mean']:.1f} ± {row['standard_deviation']:.1f} %, PyG {row['baseline']:.1f} %"
+    return Claim(
+        f"training step, {data['model'].upper()} {data['layers']} x {data['hidden']}, {data['graph']}",
+        "PyG with a CSR adjacency",
+        (half,),
+        f"test accuracy on cora {score}",
+        "training step of a GCN, fp16, vs PyG",
+        f"**{half:.1f}x** in fp16, {single:.1f}x in fp32",
+    )
+
+
+def _accelerated(data: dict[str, Any]) -> Claim:
+    """Training steps of PyG's own models on arxiv_like, accelerated, in fp16 and a CUDA graph."""
+    found = {(r["layer"], r["name"]): r["ms"] for r in data["steps"] if r["graph"] == "arxiv_like"}
+    layers = list(dict.fromkeys(layer for layer, _ in found))
+    ours = {layer: found[layer, "fp16 captured"] for layer in layers}
+    eager = tuple(found[layer, "pyg"] / ours[layer] for layer in layers)
+    compiled = tuple(found[layer, "pyg compiled"] / ours[layer] for layer in layers)
+    names = f"{', '.join(layers[:-1])} and {layers[-1]}"
+    claim = Claim(
+        f"training step, PyG's own {names}, accelerated by one line, arxiv_like, fp16",
+        "the same models in PyG",
+        eager,
+        "the same parameters and scores",
+        "PyG models, accelerated, vs PyG",
+    )
+    return Claim(
+        **{
+            **vars(claim),
+            "faster": f"**{claim.spread.replace(' ', '** ', 1)} eager, {_mean(compiled)} compiled",
+        }
+    )
+
+
+def _mean(speeds: tuple[float, ...]) -> str:
+    return Claim("", "", speeds, "", "").spread
+
+
+def _encoder(data: dict[str, Any]) -> Claim:
+    """The sparse encoder at 95 % and 8192 tokens, over the batch sizes and heads."""
+    rows = [r for r in data["rows"] if (r["length"], r["name"]) == (8192, "sparse")]
+    sparse = [r for r in rows if r["sparsity"] == 0.95]
+    return Claim(
+        "sparse Transformer encoder, fp16, 95 % left out, 8192 tokens",
+        "the dense encoder with torch's fastest attention",
+        tuple(r["speed"] for r in sparse),
+        f"error {max(r['error'] for r in sparse):.0e} beside dense attention under the mask",
+        "encoder, 95 % sparse, vs the dense one",
+    )
