@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
-from gnnsparse.formats import FORMAT_NAMES, format_spec
+from gnnsparse.formats import FORMAT_NAMES, check_precision, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
@@ -83,7 +83,7 @@ def prepare(
     """
     precision = Precision.parse(precision)
     check_choice("reorder", reorder, REORDERINGS)
-    check_choice("format", format, FORMAT_NAMES)
+    check_precision(check_choice("format", format, FORMAT_NAMES), precision)
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)

@@ -10,6 +10,7 @@ from gnnsparse.formats.matrix import BlockedMatrix
 from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.registry import FORMAT_NAMES, PRESETS, Preset, format_spec, register_preset
 from gnnsparse.formats.spec import FormatSpec
+from gnnsparse.formats.support import check_precision, exclusive_preset, operations, require_operation
 from gnnsparse.registry import discover
 
 __all__ = [
@@ -22,8 +23,12 @@ __all__ = [
     "Preset",
     "WindowPolicy",
     "check_blocked",
+    "check_precision",
+    "exclusive_preset",
     "format_spec",
+    "operations",
     "register_preset",
+    "require_operation",
 ]
 
 discover(__name__)

@@ -74,6 +74,15 @@ class BlockedMatrix:
         return self.columns.numel()
 
     @cached_property
+    def vectors(self) -> int:
+        """Number of column slots without padding: nonzero vectors, of as many rows as a panel has."""
+        real = torch.ones_like(self.columns, dtype=torch.bool)
+        real[1:] = self.columns[1:] != self.columns[:-1]  # a padded slot repeats the column before it
+        starts = self.panel_ptr[:-1]
+        real[starts[starts < self.slots]] = True
+        return int((real & (self.columns >= 0)).sum())
+
+    @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
         """The arrays that this format has, by name."""
         found = {name: getattr(self, name) for name in ARRAYS}
@@ -90,6 +99,11 @@ class BlockedMatrix:
         if self.residual_ptr is None or self.residual_cols is None:
             return None
         return Csr(self.residual_ptr, self.residual_cols, self.cols)
+
+    @property
+    def residual_csr_values(self) -> torch.Tensor | None:
+        """The values of `residual`, or None."""
+        return self.residual_values
 
     def to(self, device: torch.device) -> BlockedMatrix:
         """Returns the matrix on `device`."""
