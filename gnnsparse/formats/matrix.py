@@ -126,6 +126,8 @@ class BlockedMatrix:
             self.panel_rows, self.panel_ptr, self.columns, self.bitmap, self.brick_ptr, self.brick_rows,
             self.value_ptr, self.values, slot_scale,
         )  # fmt: skip
+        if self.zero_ptr is not None and self.zero_cols is not None:
+            view.attach_zero_index(self.zero_ptr, self.zero_cols)
         return view
 
     def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:
