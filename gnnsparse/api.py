@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
-from gnnsparse.formats import FORMAT_NAMES, format_spec
+from gnnsparse.formats import FORMAT_NAMES, check_precision, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
@@ -62,9 +62,11 @@ def prepare(
         reorder_options: options of the reordering: {"part_size": 128} for "metis", {"rounds": 10,
             "resolution": 1.0} for "community".
         format: "auto" (CSR on the CPU; on a GPU the window format as well), "csr", "window", a published
-            format ("me-bcrs", "cvse", "tiled-csr", "hrpb" or "rs-tile"), or another registered format
-            (gnnsparse.formats.FORMAT_NAMES).
-        panel: with format="hrpb": rows of a panel, 16 (default) or 32.
+            format ("me-bcrs", "sr-bcrs", "cvse", "tiled-csr", "hrpb" or "rs-tile"), or another registered
+            format (gnnsparse.formats.FORMAT_NAMES). Products of a published format run in it on every device,
+            or raise: it has the precisions and the operations of its paper (docs/format.md).
+        panel: rows of a panel: with format="hrpb" 16 (default) or 32; with "cvse" 8 or 16, the length of
+            vectors, by default 16 from a density of 0.1 on; with "me-bcrs" 8 (default) or 16.
         cache: True stores the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR), a path in
             the folder of that path; False does not store it.
         autotune: on a GPU, the first product of each width measures every kernel (about a second), uses the
@@ -77,13 +79,13 @@ def prepare(
     Raises:
         TypeError: an argument is of a type or dtype that is not accepted.
         ValueError: an argument is out of range, not finite, too large for the precision (fp16 ends at
-            65504), or does not go with another argument.
+            65504), or does not go with another argument; or the format does not have the precision.
         MemoryError: on the CPU, a matrix with so many rows needs more memory than this process can get.
         ImportError: the reordering needs a package that is not installed.
     """
     precision = Precision.parse(precision)
     check_choice("reorder", reorder, REORDERINGS)
-    check_choice("format", format, FORMAT_NAMES)
+    check_precision(check_choice("format", format, FORMAT_NAMES), precision)
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)

@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import describe_device
-from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.formats import BlockedMatrix, exclusive_preset, format_spec, require_operation
 from gnnsparse.gpus.record import GpuRecord, record_for
 from gnnsparse.kept import Accepted, Kept, Key, Streams
 from gnnsparse.oriented import Oriented
@@ -21,6 +21,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
+from gnnsparse.preprocess.places import value_places
 from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
@@ -262,6 +263,26 @@ class KernelCache:
         if self.blocked is None:
             raise RuntimeError("the operand has no blocked format")
         return self.blocked
+
+    @property
+    def format_name(self) -> str:
+        """The name of the format that the operand was prepared in, or ""."""
+        return "" if self.blocked is None else self.blocked.spec.name
+
+    @property
+    def runs_format_alone(self) -> bool:
+        """Whether products run in the format that the operand was prepared in, or raise."""
+        return exclusive_preset(self.format_name) is not None
+
+    def require(self, argument: str, what: str, op: str | None) -> None:
+        """Raises ValueError if the operand's format does not have an operation (formats.support)."""
+        require_operation(argument, self.format_name, what, op)
+
+    @property
+    def value_places(self) -> torch.Tensor:
+        """The index of each nonzero's value in the `values` of the prepared format, int64 [nnz]."""
+        blocked = self.require_blocked()
+        return self.kept.get(_Array("value_places"), lambda: value_places(self.csr, blocked))
 
     def window_work(self, limit: int) -> WorkList:
         """Returns every window, cut into parts of at most `limit` K tiles."""

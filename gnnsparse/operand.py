@@ -14,6 +14,7 @@ from gnnsparse.csr import Csr, send_by_value
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.exports import Exported
+from gnnsparse.formats import PRESETS, BlockedMatrix, operations
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.operand_core import OperandCore, move, with_auto_format
 from gnnsparse.operand_core import tune as tune_product
@@ -395,8 +396,10 @@ class SparseOperand(Exported):
             format, windows (row windows of that format) and columns (column slots, which the rows of a panel
             share), both None without a blocked format, density (nonzeros per element of the columns, without
             the rows that a format keeps out; without a format, per element of A), bytes by part ("panels":
-            those made so far), reorder (report), prepare_seconds, cache_hit, and kernel: {op: {"name",
-            "why"}}.
+            those made so far), format_bytes (None without a format; "stored": bytes of the format's arrays;
+            "paper": those of its paper's formula, with offsets and indices of 32 bits and nothing extra, or
+            None if it is of no paper), reorder (report), prepare_seconds, cache_hit, and kernel: {op:
+            {"name", "why"}} for each product that the format has; the name is None if no kernel can run it.
 
         Raises:
             TypeError: `width` is no integer.
@@ -405,10 +408,7 @@ class SparseOperand(Exported):
         check_integer("width", width)
         prepared, own, blocked = self._core.prepared, self._kernels, self._kernels.blocked
         report, values = prepared.report, own.values
-        chosen = {}
-        for op in _PRODUCTS:
-            plan = own.plan(op, width)
-            chosen[op] = {"name": plan.kernel, "why": list(plan.reasons)}
+        chosen = {op: _kernel_report(own, op, width) for op in operations(own.format_name)}
         rows, cols = self.shape
         stored, inside = rows * cols, self.nnz
         if blocked is not None:
@@ -436,11 +436,28 @@ class SparseOperand(Exported):
             "columns": blocked.slots if blocked else None,
             "density": inside / max(stored, 1),
             "bytes": sizes,
+            "format_bytes": None if blocked is None else _format_bytes(blocked),
             "reorder": report["reorder"],
             "prepare_seconds": report["seconds"],
             "cache_hit": self.cache_hit,
             "kernel": chosen,
         }
+
+
+def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
+    """Returns the name of the kernel that runs a product, or None, and the reasons."""
+    try:
+        plan = kernels.plan(op, width)
+    except ValueError as error:  # the device has no kernel of the format that was asked for
+        return {"name": None, "why": [str(error)]}
+    return {"name": plan.kernel, "why": list(plan.reasons)}
+
+
+def _format_bytes(blocked: BlockedMatrix) -> dict[str, int | None]:
+    """Returns the bytes of a format's arrays, and those of the formula of its paper, or None."""
+    preset = PRESETS.get(blocked.spec.name)
+    formula = None if preset is None else preset.paper_bytes
+    return {"stored": blocked.nbytes, "paper": None if formula is None else formula(blocked)}
 
 
 send_by_value(SparseOperand)

@@ -7,8 +7,10 @@ into blocks and bricks (docs/format.md). Every preset is registered in the file 
 from gnnsparse.formats import presets  # noqa: F401  (first, so that messages list these names first)
 from gnnsparse.formats.arrays import ARRAYS, ArrayRule, check_blocked
 from gnnsparse.formats.matrix import BlockedMatrix
+from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.registry import FORMAT_NAMES, PRESETS, Preset, format_spec, register_preset
 from gnnsparse.formats.spec import FormatSpec
+from gnnsparse.formats.support import check_precision, exclusive_preset, operations, require_operation
 from gnnsparse.registry import discover
 
 __all__ = [
@@ -19,9 +21,14 @@ __all__ = [
     "BlockedMatrix",
     "FormatSpec",
     "Preset",
+    "WindowPolicy",
     "check_blocked",
+    "check_precision",
+    "exclusive_preset",
     "format_spec",
+    "operations",
     "register_preset",
+    "require_operation",
 ]
 
 discover(__name__)

@@ -74,6 +74,15 @@ class BlockedMatrix:
         return self.columns.numel()
 
     @cached_property
+    def vectors(self) -> int:
+        """Number of column slots without padding: nonzero vectors, of as many rows as a panel has."""
+        real = torch.ones_like(self.columns, dtype=torch.bool)
+        real[1:] = self.columns[1:] != self.columns[:-1]  # a padded slot repeats the column before it
+        starts = self.panel_ptr[:-1]
+        real[starts[starts < self.slots]] = True
+        return int((real & (self.columns >= 0)).sum())
+
+    @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
         """The arrays that this format has, by name."""
         found = {name: getattr(self, name) for name in ARRAYS}
@@ -90,6 +99,11 @@ class BlockedMatrix:
         if self.residual_ptr is None or self.residual_cols is None:
             return None
         return Csr(self.residual_ptr, self.residual_cols, self.cols)
+
+    @property
+    def residual_csr_values(self) -> torch.Tensor | None:
+        """The values of `residual`, or None."""
+        return self.residual_values
 
     def to(self, device: torch.device) -> BlockedMatrix:
         """Returns the matrix on `device`."""
@@ -112,6 +126,8 @@ class BlockedMatrix:
             self.panel_rows, self.panel_ptr, self.columns, self.bitmap, self.brick_ptr, self.brick_rows,
             self.value_ptr, self.values, slot_scale,
         )  # fmt: skip
+        if self.zero_ptr is not None and self.zero_cols is not None:
+            view.attach_zero_index(self.zero_ptr, self.zero_cols)
         return view
 
     def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:

@@ -5,15 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnnsparse import _native
-from gnnsparse.formats.registry import register_preset
+from gnnsparse.formats.paper_bytes import (
+    cvse_bytes,
+    hrpb_bytes,
+    me_bcrs_bytes,
+    rs_tile_bytes,
+    tiled_csr_bytes,
+)
+from gnnsparse.formats.policy import WindowPolicy
+from gnnsparse.formats.registry import OPS, register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 
 __all__: list[str] = []
 
+#: The precisions of papers whose kernels have fp16 alone, with bf16 added.
+_HALF = (Precision.FP16, Precision.BF16)
+_ADDED = (Precision.BF16,)
+
 # The window kernel's own format: bits alone. Rank-1 weights lie beside the columns, edge values in row order.
 register_preset(
-    FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16), source="ours"
+    FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16),
+    source="ours",
+    ops=OPS,
+    precisions=tuple(Precision),
+    exclusive=False,
 )
 
 
@@ -22,29 +38,50 @@ def _blocks_of_32_bits(spec: FormatSpec, precision: Precision, density: float) -
     return replace(spec, block=4, brick=4) if precision.storage.itemsize == 4 else spec
 
 
-# No padding: the last block is narrower.
+def _depth_of_blocks(policy: WindowPolicy, precision: Precision) -> WindowPolicy:
+    """The mma is as deep as a block has columns: m16n8k8 in fp16, m16n8k4 in tf32."""
+    return replace(policy, k=4 if precision.storage.itemsize == 4 else 8)
+
+
+# No padding: the last block is narrower. Windows of 16 rows are for comparison, with `swapped` or without.
 register_preset(
     FormatSpec("me-bcrs", window=8, panel=8, block=8, brick=8, encoding="dense"),
     source="FlashSparse, section 3.5",
+    panels={8: 8, 16: 16},
     adapt=_blocks_of_32_bits,
+    ops=OPS,
+    added=_ADDED,
+    paper_bytes=me_bcrs_bytes,
+    policy=WindowPolicy(x_load="coalesced", shuffle=False),
+    adapt_policy=_depth_of_blocks,
 )
 
 
-def _taller_vectors(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
-    """Vectors of 16 rows from a density of 0.1 on (SSpMM, section V-B)."""
-    return replace(spec, window=16, panel=16) if density >= 0.1 else spec
+def _vector_length(density: float) -> int:
+    """Vectors of 16 rows from a density of 0.1 on (SSpMM, sections V-B and VI-F)."""
+    return 16 if density >= 0.1 else 8
 
 
 # The values of each vector are contiguous.
 register_preset(
     FormatSpec("cvse", window=8, panel=8, block=1, brick=1, encoding="dense", pad=16),
     source="SSpMM, section V-A",
-    adapt=_taller_vectors,
+    panels={8: 8, 16: 16},
+    choose_panel=_vector_length,
+    precisions=_HALF,
+    added=_ADDED,
+    paper_bytes=cvse_bytes,
+    policy=WindowPolicy(stage_a="double"),
 )
 
+# A goes through shared memory, elements of X go straight to where the operand has them (section IV-A).
 register_preset(
     FormatSpec("tiled-csr", window=8, panel=8, block=16, brick=16, encoding="dense", pad=16, zero_index=True),
     source="Tiled-CSR, section III-A",
+    precisions=_HALF,
+    added=_ADDED,
+    paper_bytes=tiled_csr_bytes,
+    policy=WindowPolicy(x_load="plain", shuffle=False, stage_a="single", grid="3d"),
 )
 
 register_preset(
@@ -54,6 +91,8 @@ register_preset(
     ),
     source="cuTeSpMM, section 3.2",
     panels={16: 16, 32: 16},
+    precisions=(Precision.TF32,),
+    paper_bytes=hrpb_bytes,
 )  # fmt: skip
 
 register_preset(
@@ -62,6 +101,8 @@ register_preset(
         split_short_rows=True,
     ),
     source="RSH-SpMM, section 3.2",
+    precisions=(Precision.TF32,),
+    paper_bytes=rs_tile_bytes,
 )  # fmt: skip
 
 # The panel kernels' formats are made from CSR when a plan first uses them. This one has bits alone, with
@@ -70,6 +111,9 @@ register_preset(
     FormatSpec("panel", window=32, panel=32, block=32, brick=32, encoding="bitmap", pad=32, lane_order=True),
     source="ours",
     panels=_native.PANEL_BRICK_ROWS,
+    ops=OPS,
+    precisions=tuple(Precision),
+    exclusive=False,
     public=False,
 )
 
@@ -88,5 +132,7 @@ register_preset(
     source="ours",
     panels={rows: brick for rows, brick in _native.PANEL_BRICK_ROWS.items() if rows == brick},
     adapt=_entries_of_16_bits,
+    precisions=tuple(Precision),
+    exclusive=False,
     public=False,
 )

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 from gnnsparse.registry import Names, Registry
+
+if TYPE_CHECKING:
+    from gnnsparse.formats.matrix import BlockedMatrix
 
 __all__ = ["FORMAT_NAMES", "PRESETS", "Preset", "format_spec", "register_preset"]
 
 #: Changes a preset's parameters for a precision and a density, nnz / (rows * columns).
 Adapt = Callable[[FormatSpec, Precision, float], FormatSpec]
+#: Changes a preset's policy for a precision.
+AdaptPolicy = Callable[[WindowPolicy, Precision], WindowPolicy]
+#: The precisions that Tensor Cores have: those of the window kernel.
+TENSOR_PRECISIONS = (Precision.TF32, Precision.FP16, Precision.BF16)
 
 
 @dataclass(frozen=True)
@@ -27,24 +35,57 @@ class Preset:
         panels: the heights of panels that a caller may choose, each with the rows of a window at that
             height; empty: the height is that of `spec`.
         adapt: changes the parameters for a precision and a density; None: they depend on neither.
+        choose_panel: returns the height of panels, a key of `panels`, for a density if the caller chooses
+            none; None: the height of `spec`.
+        ops: the products that the format has: "spmm", and "sddmm", with which go edge values, the softmax
+            over edges and attention.
+        precisions: the precisions that the format has.
+        added: those among them that the paper does not have and this project adds: bf16, which runs by the
+            instructions of fp16.
+        exclusive: whether products of the operand run in this format, or raise. False: the plan chooses
+            among the format and others.
+        paper_bytes: computes the bytes of a matrix by the formula of the format's paper, with offsets and
+            indices of 32 bits and nothing that the paper does not store; None: there is no paper.
         public: whether `prepare` accepts the name. False: a form that only kernels use, made when a plan
             first needs it.
+        policy: the policy of the window kernel that the format's paper describes.
+        adapt_policy: changes the policy for a precision; None: it depends on none.
     """
 
     spec: FormatSpec
     source: str
     panels: Mapping[int, int] = field(default_factory=dict)
     adapt: Adapt | None = None
+    choose_panel: Callable[[float], int] | None = None
+    ops: tuple[str, ...] = ("spmm",)
+    precisions: tuple[Precision, ...] = TENSOR_PRECISIONS
+    added: tuple[Precision, ...] = ()
+    exclusive: bool = True
+    paper_bytes: Callable[[BlockedMatrix], int] | None = None
     public: bool = True
+    policy: WindowPolicy = field(default_factory=WindowPolicy)
+    adapt_policy: AdaptPolicy | None = None
 
     def __post_init__(self) -> None:
         for panel in self.panels:
             self.with_panel(panel)
+        if not self.precisions or not set(self.added) <= set(self.precisions):
+            bad_value("precisions", f"of {self.spec.name}: accepted: at least one, those in `added` included")
+        if "spmm" not in self.ops or not set(self.ops) <= set(OPS):
+            bad_value("ops", f"of {self.spec.name}: got {self.ops}; accepted: spmm, with or without sddmm")
 
     def with_panel(self, panel: int) -> FormatSpec:
         """Returns the parameters with panels of `panel` rows, a key of `panels`."""
         return replace(self.spec, panel=panel, window=self.panels[panel])
 
+    def policy_for(self, precision: Precision) -> WindowPolicy:
+        """Returns the paper's policy in a precision, or the default one if there is no such kernel."""
+        policy = self.policy if self.adapt_policy is None else self.adapt_policy(self.policy, precision)
+        return WindowPolicy() if policy.why_not(precision, self.spec.encoding, 16) else policy
+
+
+#: The products that a format can have.
+OPS = ("spmm", "sddmm")
 
 #: The presets by name.
 PRESETS: Registry[Preset] = Registry("format")
@@ -53,22 +94,21 @@ PRESETS: Registry[Preset] = Registry("format")
 FORMAT_NAMES = Names(PRESETS, "auto", "csr", where=lambda preset: preset.public)
 
 
-def register_preset(
-    spec: FormatSpec,
-    source: str,
-    *,
-    panels: Mapping[int, int] | None = None,
-    adapt: Adapt | None = None,
-    public: bool = True,
-) -> Preset:
-    """Registers a preset under the name of `spec`; the arguments are the attributes of Preset.
+def register_preset(spec: FormatSpec, source: str, **attributes: Any) -> Preset:
+    """Registers a preset under the name of `spec`.
+
+    Args:
+        spec: the parameters.
+        source: the paper and the section they are taken from.
+        attributes: further attributes of Preset.
 
     Raises:
-        ValueError: the name is taken, or a height in `panels` does not go with the parameters.
+        TypeError: Preset has no such attribute.
+        ValueError: the name is taken, or an attribute does not go with the parameters.
     """
     if spec.name in ("auto", "csr"):
         bad_value("format", f"got {spec.name!r} to register; accepted: a name that is not taken")
-    preset = Preset(spec, source, panels or {}, adapt, public)
+    preset = Preset(spec, source, **attributes)
     PRESETS.register(spec.name, preset)
     return preset
 
@@ -82,7 +122,7 @@ def format_spec(
         name: name of a registered preset, public or not.
         precision: the precision; me-bcrs, for example, has blocks of 8 columns at 16 bits and of 4 at 32.
         density: nnz / (rows * columns); cvse, for example, has vectors of 16 rows from 0.1 on, else of 8.
-        panel: rows of a panel, for presets that have several heights; None: the preset's default.
+        panel: rows of a panel, for presets that have several heights; None: the preset's choice.
 
     Raises:
         TypeError: `name` or `precision` is of another type.
@@ -92,6 +132,8 @@ def format_spec(
     preset = PRESETS[PRESETS.check(name)]
     if panel is not None and panel not in preset.panels:
         _refuse_panel(name, panel)
+    if panel is None and preset.choose_panel is not None:
+        panel = preset.choose_panel(density)
     spec = preset.spec if panel is None else preset.with_panel(panel)
     return spec if preset.adapt is None else preset.adapt(spec, precision, density)
 

@@ -61,6 +61,14 @@ class FormatSpec:
             bad_value("format", "entries need panels of 32 rows in lane order")
         if self.packed and self.window * self.brick != 64:
             bad_value("format", "packed values need bricks of 64 elements")
+        if self.encoding == "bitmap" and not (self.packed or self.lane_order or self.panel == self.window):
+            bad_value("format", "bits without packed values need panel = window, or lane order")
+        if self.active_bricks and not self.packed:
+            bad_value("format", "active bricks need packed values")
+        if self.zero_index and (self.encoding != "dense" or self.pad % self.block or self.split_short_rows):
+            bad_value("format", "a zero index needs dense values in panels of whole blocks, with all rows")
+        if self.split_short_rows and not self.stores_values:
+            bad_value("format", "rows are kept out of formats that store values")
 
     @property
     def stores_values(self) -> bool:

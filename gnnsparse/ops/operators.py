@@ -21,6 +21,7 @@ __all__ = [
     "edge_softmax_grad",
     "sddmm",
     "spmm",
+    "spmm_extreme",
     "spmm_extreme_grad",
     "spmm_extreme_values_grad",
     "transpose_values",
@@ -61,7 +62,15 @@ def spmm(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOpe
     else:
         _check("x", x, operand, (operand.shape[1], None))
     if values is not None:
+        operand.kernels.require("values", "edge values", "sddmm")
         _check("values", values, operand, (operand.nnz, *_heads(x)))
+    return operand
+
+
+def spmm_extreme(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
+    """Returns the operand of a maximum or minimum, after checking its arguments. Raises as `spmm`."""
+    operand = spmm(x, values, handle)
+    operand.kernels.require("operand", "a maximum or minimum", None)
     return operand
 
 
@@ -77,6 +86,7 @@ def spmm_extreme_grad(
         handle: handle of the operand.
     """
     operand = operand_of(handle)
+    operand.kernels.require("operand", "a maximum or minimum", None)
     rows = (operand.shape[0], None, None) if grad.dim() == 3 else (operand.shape[0], None)
     _check("grad", grad, operand, rows)
     _check("winners", winners, operand, tuple(grad.shape), (torch.int32,))
@@ -112,6 +122,7 @@ def sddmm(q: torch.Tensor, k: torch.Tensor, handle: int) -> SparseOperand:
     With heads, they are [m, heads, d] and [k, heads, d].
     """
     operand = operand_of(handle)
+    operand.kernels.require("operand", "sddmm", "sddmm")
     _check("q", q, operand, (operand.shape[0], None, None) if q.dim() == 3 else (operand.shape[0], None))
     _check("k", k, operand, (operand.shape[1], *q.shape[1:]))
     return operand
@@ -120,6 +131,7 @@ def sddmm(q: torch.Tensor, k: torch.Tensor, handle: int) -> SparseOperand:
 def edge_softmax(scores: torch.Tensor, handle: int) -> SparseOperand:
     """Returns the operand of a softmax, after checking the scores [nnz] or [nnz, heads]. Raises as `spmm`."""
     operand = operand_of(handle)
+    operand.kernels.require("operand", "edge_softmax", "sddmm")
     _check("scores", scores, operand, (operand.nnz, None) if scores.dim() == 2 else (operand.nnz,))
     return operand
 
@@ -159,6 +171,7 @@ def attention(
         dropout_p: probability with which a weight is dropped.
     """
     operand = operand_of(handle)
+    operand.kernels.require("operand", "attention", "sddmm")
     rows, cols = operand.shape
     lead = tuple(q.shape[:-2])
     if not 2 <= q.dim() <= 4:

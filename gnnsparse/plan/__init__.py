@@ -8,6 +8,7 @@ module here; `choose` picks the kernel with the least modelled time, or by rules
 from gnnsparse.cuda_path import Device, describe_device
 from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, RowsPlan
 from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.blocked import BlockedPlan
 from gnnsparse.plan.choose import (
     KERNELS,
     candidates,
@@ -28,6 +29,7 @@ __all__ = [
     "AttentionGradPlan",
     "AttentionPlan",
     "AttentionProblem",
+    "BlockedPlan",
     "CanRun",
     "ChainPlan",
     "CsrAttentionPlan",

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
+from gnnsparse.formats import exclusive_preset, operations
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
@@ -248,6 +249,13 @@ def _transposed(problem: AttentionProblem) -> AttentionProblem:
     )  # fmt: skip
 
 
+def _over_csr(problem: Problem) -> CanRun:
+    """Returns whether attention may run over CSR rows."""
+    if exclusive_preset(problem.format) is not None:
+        return CanRun(f"the format {problem.format} was asked for")
+    return CanRun()
+
+
 class ChainKernel(Kernel):
     """The chain of operations, which runs every attention on every device."""
 
@@ -256,12 +264,15 @@ class ChainKernel(Kernel):
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns that it can: the operations run every problem on every device."""
+        """Returns whether the operand's format has the operations, which run on every device."""
+        if "sddmm" not in operations(problem.format):
+            return CanRun(f"the format {problem.format} has no sddmm")
         return CanRun()
 
     def default(self, problem: Problem) -> ChainPlan:
         """Returns the only plan."""
-        return ChainPlan()
+        why = _over_csr(problem).problem
+        return ChainPlan(reasons=(why,) if why else ())
 
 
 class RowsKernel(Kernel):
@@ -272,8 +283,8 @@ class RowsKernel(Kernel):
     devices = ("cpu",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns that it can, on a CPU."""
-        return CanRun()
+        """Returns that it can, on a CPU, unless another format was asked for."""
+        return _over_csr(problem)
 
     def default(self, problem: Problem) -> RowsPlan:
         """Returns the only plan."""
@@ -289,6 +300,8 @@ class CsrAttentionKernel(Kernel):
     def can_run(self, problem: Problem) -> CanRun:
         """Returns whether the lanes of a warp hold the features of a head."""
         assert isinstance(problem, AttentionProblem)
+        if not (answer := _over_csr(problem)):
+            return answer
         most = _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES // problem.precision.storage.itemsize
         widest = max(problem.width, problem.value_width)
         if widest > most:

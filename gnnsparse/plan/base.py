@@ -101,12 +101,15 @@ class Kernel(ABC):
         devices: types of devices that it runs on.
         yields_to: names (`Plan.kernel`) of other kernels. If one of them can run a problem, this kernel is
             not chosen, because its model does not compare with theirs.
+        for_formats: whether it runs operands alone whose format was asked for; the plans of others do not
+            speak of it.
     """
 
     name: str
     plan_type: type[Plan]
     devices: tuple[str, ...] = ("cuda",)
     yields_to: tuple[str, ...] = ()
+    for_formats: bool = False
 
     @abstractmethod
     def can_run(self, problem: Problem) -> CanRun:

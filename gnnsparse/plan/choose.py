@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.formats import exclusive_preset
 from gnnsparse.plain import from_plain
 from gnnsparse.plan.attention import CHAIN, CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS
 from gnnsparse.plan.base import Kernel, Plan, plan_types
+from gnnsparse.plan.blocked import BLOCKED
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.plan.problem import Problem
@@ -21,7 +23,7 @@ __all__ = [
 
 
 def _product_kernels(op: str) -> tuple[Kernel, ...]:
-    return (CSR, WINDOW, *(kernel for kernel in PANELS.values() if op in HEIGHTS[kernel.height].ops))
+    return (CSR, BLOCKED, WINDOW, *(kernel for kernel in PANELS.values() if op in HEIGHTS[kernel.height].ops))
 
 
 #: The kernels of each operation. Among kernels without a model the first one that can run is chosen.
@@ -76,10 +78,24 @@ def choose_plan(problem: Problem) -> Plan:
     The time of SpMM and SDDMM is bound by the rows of X that are read from L2: the csr kernel reads one for
     each nonzero, the other kernels one for each distinct column of a window or panel (docs/performance.md has
     the measurements behind the model).
+
+    Raises:
+        ValueError: the operand was prepared in a format in which the device can't run the operation.
     """
-    kernels = [kernel for kernel in KERNELS[problem.op] if problem.device.type in kernel.devices]
+    asked = exclusive_preset(problem.format) is not None
+    kernels = [
+        kernel
+        for kernel in KERNELS[problem.op]
+        if problem.device.type in kernel.devices and (asked or not kernel.for_formats)
+    ]
     answers = {kernel: kernel.can_run(problem) for kernel in kernels}
     able = [kernel for kernel in kernels if answers[kernel]]
+    refused = tuple(
+        f"no {kernel.name}: {answers[kernel].problem}" for kernel in kernels if not answers[kernel]
+    )
+    if not able:
+        what = f"{problem.op}{' with edge values' if problem.edge_values else ''}"
+        bad_value("format", f"{problem.format} can't run {what} on {_place(problem)} ({'; '.join(refused)})")
     for kernel in able:
         if why := kernel.is_asked_for(problem):
             return replace(kernel.default(problem), reasons=(why, *_record_reason(problem)))
@@ -88,9 +104,6 @@ def choose_plan(problem: Problem) -> Plan:
     plans = {kernel: kernel.default(problem) for kernel in rivals}
     times = {plan: kernel.time_us(problem, plan) for kernel, plan in plans.items()} if len(rivals) > 1 else {}
     modelled = {plan: us for plan, us in times.items() if us is not None}
-    refused = tuple(
-        f"no {kernel.name}: {answers[kernel].problem}" for kernel in kernels if not answers[kernel]
-    )
     if modelled:
         chosen = min(modelled, key=lambda plan: modelled[plan])
         by_time = ", ".join(f"{plan.label} {us:.0f} us" for plan, us in modelled.items())
@@ -99,6 +112,11 @@ def choose_plan(problem: Problem) -> Plan:
         chosen = plans[rivals[0]]
         reasons = chosen.reasons
     return replace(chosen, reasons=(*reasons, *refused, *_record_reason(problem)))
+
+
+def _place(problem: Problem) -> str:
+    major, minor = problem.device.capability
+    return "a CPU" if problem.device.type == "cpu" else f"a GPU of sm_{major}{minor}"
 
 
 def _counts(problem: Problem) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gnnsparse.formats import exclusive_preset
 from gnnsparse.gpus.model import CsrLoad, csr_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.problem import Problem
@@ -49,14 +50,16 @@ def _power_of_two_at_least(value: int) -> int:
 
 
 class CsrKernel(Kernel):
-    """The csr kernel, which runs every product."""
+    """The csr kernel, which runs every product of operands that were prepared in no published format."""
 
     name = "csr"
     plan_type = CsrPlan
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns that it can: every matrix has CSR arrays."""
+        """Returns whether the operand may be multiplied by its CSR arrays, which every matrix has."""
+        if exclusive_preset(problem.format) is not None:
+            return CanRun(f"the format {problem.format} was asked for")
         return CanRun()
 
     def default(self, problem: Problem) -> CsrPlan:

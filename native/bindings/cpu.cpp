@@ -33,6 +33,64 @@ void sddmm(const CsrHandle& matrix, const Memory& row_ids, const Strided<2>& q, 
   cpu::sddmm(args, require_threads(threads));
 }
 
+// The arrays that a product over panels reads, and their lengths.
+cpu::BlockedArrays blocked_arrays(const BlockedHandle& a) {
+  cpu::BlockedArrays arrays;
+  arrays.view = host(a);
+  arrays.slots = a.slots;
+  arrays.values = a.values.count;
+  arrays.zeros = a.zero_cols.count;
+  const BlockedShape& shape = arrays.view.shape;
+  arrays.bricks = 8 * a.bitmap.count / (int64_t{shape.window} * shape.brick);
+  if (a.values.given) arrays.values_dtype = storage_dtype(a.values, "values");
+  const bool bits = arrays.view.encoding == Encoding::kBitmap;
+  if (a.slots > 0 && bits && arrays.view.bitmap == nullptr) reject("bitmap", "is None");
+  if (a.slots > 0 && !bits && arrays.view.values == nullptr) reject("values", "is None");
+  const bool entries = arrays.view.encoding == Encoding::kEntries;
+  const bool packed = entries || (bits && a.values.given);
+  if (a.slots > 0 && packed && !a.value_ptr.given) reject("value_ptr", "is None");
+  if (entries && size_of(arrays.values_dtype) != 2) reject("values", "of entries have 16 bits");
+  return arrays;
+}
+
+void spmm_blocked(const BlockedHandle& matrix, const StoredRowsHandle& rows, const Strided<2>& x,
+                  const Strided<2>& y, int threads) {
+  const cpu::BlockedArrays arrays = blocked_arrays(matrix);
+  const BlockedView& view = arrays.view;
+  cpu::SpmmArgs args;
+  args.a.rows = view.rows;
+  args.a.cols = view.cols;
+  args.a.nnz = matrix.nnz;
+  args.row_ids = optional_host_array<const int32_t>(rows.row_ids, view.rows, "row_ids");
+  args.values = optional_host_array<const float>(rows.values, matrix.nnz, "values");
+  args.col_scale = optional_host_array<const float>(rows.col_scale, view.cols, "col_scale");
+  args.row_scale = optional_host_array<const float>(rows.row_scale, view.rows, "row_scale");
+  if (args.values != nullptr) {
+    args.a.indptr = host_array<const int64_t>(rows.indptr, view.rows + 1, "indptr");
+  }
+  args.n = y.size[1];
+  args.x = host_matrix<DenseView>(x, view.cols, args.n, "x");
+  args.y = host_matrix<MutableDenseView>(y, view.rows, args.n, "y");
+  cpu::spmm_blocked(arrays, args, require_threads(threads));
+}
+
+void sddmm_blocked(const BlockedHandle& matrix, const Memory& row_ids, const Strided<2>& q,
+                   const Strided<2>& k, const Memory& out, int threads) {
+  const cpu::BlockedArrays arrays = blocked_arrays(matrix);
+  if (arrays.view.values == nullptr && arrays.slots > 0) reject("values", "is None");
+  cpu::SddmmArgs args;
+  args.a.rows = arrays.view.rows;
+  args.a.cols = arrays.view.cols;
+  args.row_ids = optional_host_array<const int32_t>(row_ids, args.a.rows, "row_ids");
+  args.d = q.size[1];
+  args.q = host_matrix<DenseView>(q, args.a.rows, args.d, "q");
+  args.k = host_matrix<DenseView>(k, args.a.cols, args.d, "k");
+  if (args.q.dtype != args.k.dtype) reject("k", "must have the dtype of q");
+  args.out_dtype = storage_dtype(out, "out");
+  args.out = stored_array(out, arrays.values, args.out_dtype, Place::kHost, "out");
+  cpu::sddmm_blocked(arrays, args, require_threads(threads));
+}
+
 cpu::SoftmaxArgs softmax_args(const CsrHandle& matrix, const Memory& scores, const Memory& out) {
   cpu::SoftmaxArgs args;
   args.a = host(matrix);
@@ -49,6 +107,10 @@ void bind_cpu(py::module_& m) {
         py::arg("threads"));
   m.def("cpu_sddmm", &sddmm, nogil, py::arg("a"), py::arg("row_ids"), py::arg("q"), py::arg("k"),
         py::arg("out"), py::arg("threads"));
+  m.def("cpu_spmm_blocked", &spmm_blocked, nogil, py::arg("a"), py::arg("rows"), py::arg("x"),
+        py::arg("y"), py::arg("threads"));
+  m.def("cpu_sddmm_blocked", &sddmm_blocked, nogil, py::arg("a"), py::arg("row_ids"), py::arg("q"),
+        py::arg("k"), py::arg("out"), py::arg("threads"));
   m.def(
       "cpu_softmax",
       [](const CsrHandle& a, const Memory& scores, const Memory& out, int threads) {

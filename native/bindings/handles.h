@@ -31,6 +31,7 @@ struct BlockedHandle {
   int64_t slots = 0;
   int64_t nnz = 0;
   Held panel_rows, panel_ptr, columns, bitmap, brick_ptr, brick_rows, value_ptr, values, slot_scale;
+  Held zero_ptr, zero_cols;
 
   const BlockedView& on(Place place) const {
     if (!panel_ptr.given) reject("format", "has no arrays: attach them");

@@ -156,6 +156,16 @@ void attach_contents(BlockedHandle& a, const py::object& bitmap, const py::objec
   }
 }
 
+// The columns of the zeros that each row stores.
+void attach_zero_index(BlockedHandle& a, const py::object& zero_ptr, const py::object& zero_cols) {
+  if (!a.panel_ptr.given) reject("format", "has no arrays: attach them");
+  a.zero_ptr = hold(zero_ptr, "zero_ptr");
+  a.zero_cols = hold(zero_cols, "zero_cols");
+  const Memory& first = a.panel_ptr;
+  a.view.zero_ptr = array_there<const int64_t>(a.zero_ptr, a.view.rows + 1, first, "zero_ptr");
+  a.view.zero_cols = array_there<const int32_t>(a.zero_cols, a.zero_cols.count, first, "zero_cols");
+}
+
 void bind_handles(py::module_& m) {
   const py::object none = py::none();
   py::class_<WorkListHandle>(m, "WorkList")
@@ -222,7 +232,15 @@ void bind_views(py::module_& m) {
           "Sets the arrays. None means that the format does not have this one.",
           py::arg("panel_rows"), py::arg("panel_ptr"), py::arg("columns"), py::arg("bitmap"),
           py::arg("brick_ptr"), py::arg("brick_rows"), py::arg("value_ptr"), py::arg("values"),
-          py::arg("slot_scale"));
+          py::arg("slot_scale"))
+      .def(
+          "attach_zero_index",
+          [](BlockedHandle& a, const py::object& zero_ptr, const py::object& zero_cols) {
+            BlockedHandle made = a;
+            attach_zero_index(made, zero_ptr, zero_cols);
+            a = made;
+          },
+          "Sets the Zero Index, after attach.", py::arg("zero_ptr"), py::arg("zero_cols"));
   bind_handles(m);
 }
 

@@ -157,12 +157,15 @@ def attention(
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, dropout_p is out of range, or `impl`, `plan` or
-            fused=True can't run there.
+        ValueError: a shape or a device does not go with A, dropout_p is out of range, `impl`, `plan` or
+            fused=True can't run there, or A's format has no attention. A format that has it runs the three
+            operations for each head.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     check_operand(A)
     kind = resolve_impl(impl, A)
+    if kind != "reference":
+        A.kernels.require("A", "attention", "sddmm")
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
     lead = _check_heads(A, q, k, v, dtypes)
     if bias is not None:

@@ -34,7 +34,12 @@ def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Te
     """
     if path().takes(call.operand.device):
         return cuda.forward(call, plan)
-    return chain.forward(call) if isinstance(plan, ChainPlan) else cpu.forward(call)
+    return chain.forward(call) if _as_chain(call, plan) else cpu.forward(call)
+
+
+def _as_chain(call: AttentionCall, plan: Plan | None) -> bool:
+    """Returns whether attention on a CPU runs as a chain: by the plan, or as the only one of a format."""
+    return isinstance(plan, ChainPlan) or call.operand.kernels.runs_format_alone
 
 
 @ranged("attention_backward")
@@ -45,7 +50,7 @@ def run_backward(
     """Computes the gradients of q, k, v and bias on the operand's device; those not needed are None."""
     if path().takes(call.operand.device):
         return cuda.backward(call, out, lse, grad, needs, plan)
-    run = chain.backward if isinstance(plan, ChainPlan) else cpu.backward
+    run = chain.backward if _as_chain(call, plan) else cpu.backward
     return run(call, out, lse, grad, needs)
 
 

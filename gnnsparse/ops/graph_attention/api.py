@@ -166,11 +166,14 @@ def graph_attention(
     Raises:
         TypeError: an argument is of another type or dtype.
         ValueError: an argument is out of range, has another shape or device, or does not go with the score;
-            or edges were repeated in `prepare`, and a tensor has a row for each.
+            edges were repeated in `prepare`, and a tensor has a row for each; or A's format has no attention,
+            or that of dot products and cosines alone.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     check_operand(A)
     kind = resolve_impl(impl, A)
+    if kind != "reference":
+        A.kernels.require("A", "graph_attention", "sddmm")
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
     check_choice("score", score, checks.SCORES)
     check_choice("edge_target", edge_target, ("both", "keys", "values"))
@@ -198,6 +201,8 @@ def graph_attention(
     )  # fmt: skip
     if kind != "reference" and not return_weights and _suits_attention(call):
         return _as_attention(call, impl)
+    if kind != "reference":
+        schema.require_rows(A)
     if p > 0:
         call = call._replace(seed=draw_seed(A.device))
     out, mapped, _, weights = _output(call, kind, return_weights)

@@ -16,7 +16,7 @@ from gnnsparse.ops.library import register
 from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, settled
 
-__all__ = ["Outputs", "outputs_of", "registered", "run", "with_grad"]
+__all__ = ["Outputs", "outputs_of", "registered", "require_rows", "run", "with_grad"]
 
 _ARRAYS = len(Arrays._fields)
 #: out, mapped, lse and weights, empty where there is none or it is not wanted.
@@ -25,6 +25,11 @@ Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 def _backend(operand: SparseOperand) -> ModuleType:
     return cuda if path().takes(operand.device) else cpu
+
+
+def require_rows(operand: SparseOperand) -> None:
+    """Raises ValueError if the operand's format was asked for: the kernels here run over CSR rows."""
+    operand.kernels.require("A", "graph attention by other than scaled, biased dot products", None)
 
 
 def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
@@ -42,6 +47,7 @@ def run(call: GraphCall, wants_weights: bool) -> Outputs:
     Returns:
         The attributes of Result, and the weights after dropout, float32 [nnz, H].
     """
+    require_rows(call.operand)
     backend = _backend(call.operand)
     result: Result = backend.forward(call)
     return outputs_of(result, backend.weights(call, result) if wants_weights else None)
@@ -81,6 +87,7 @@ def _run_registered(*arguments: Any) -> Outputs:
 def _fake(*arguments: Any) -> Outputs:
     *tensors, _, handle, wants_weights = arguments[: _ARRAYS + 3]
     arrays, operand = Arrays(*tensors), operand_of(handle)
+    require_rows(operand)
     to_values = _named(arguments[_ARRAYS + 3 :])["to_values"]
     v = arrays.v
     assert v is not None

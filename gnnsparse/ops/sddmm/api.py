@@ -53,7 +53,8 @@ def sddmm(
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or `impl` or `plan` can't run there.
+        ValueError: a shape or a device does not go with A, `impl` or `plan` can't run there, or A's format
+            has no SDDMM.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
@@ -76,6 +77,7 @@ def sddmm(
     if kind == "reference":
         rounded = exact_rounded(q, A.precision), exact_rounded(k, A.precision)
         return reference.sddmm(A.indices(), *rounded).to(q.dtype)
+    A.kernels.require("A", "sddmm", "sddmm")
     if q.dim() == 3 and q.shape[1] == 1:
         return sddmm(A, q[:, 0], k[:, 0], impl=impl, plan=plan)[:, None]
     if not is_plain(q, k):

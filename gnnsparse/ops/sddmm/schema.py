@@ -30,11 +30,22 @@ def bind(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> Sdd
         plan: the plan to run by; None: the operand's own.
     """
     on_gpu = path().takes(q.device)
+    kernels.require("A", "sddmm", "sddmm")
+    if q.dim() == 3 and kernels.runs_format_alone:
+        return lambda q, k: _by_head(kernels, q, k, plan)
     if q.dim() == 3:
         by_head = (heads_cuda if on_gpu else heads_cpu).sddmm
         return lambda q, k: by_head(kernels, q, k, None, plan)
     make = cuda.bind if on_gpu else cpu.bind
     return make(kernels, q.shape[1], q.dtype, plan)
+
+
+def _by_head(kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
+    """Computes the scores of each head, in formats that have room for those of one."""
+    out = q.new_zeros(kernels.csr.nnz, q.shape[1])
+    for h in range(q.shape[1]):
+        out[:, h] = bind(kernels, q[:, h], plan)(q[:, h], k[:, h])
+    return out
 
 
 def _run(q: torch.Tensor, k: torch.Tensor, operand: int) -> torch.Tensor:

@@ -38,7 +38,8 @@ def edge_softmax(
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or `impl` can't run there.
+        ValueError: a shape or a device does not go with A, `impl` can't run there, or A's format has no edge
+            values.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
@@ -53,6 +54,7 @@ def edge_softmax(
     if kind == "reference":
         exact = scores if scores.dtype == torch.float64 else scores.float()
         return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
+    A.kernels.require("A", "edge_softmax", "sddmm")
     if not is_plain(scores):
         return torch.ops.gnnsparse.edge_softmax(scores, A.handle)
     if not quick:

@@ -48,6 +48,14 @@ def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, r
     return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
 
 
+def _require(a: SparseOperand, values: torch.Tensor | None, reduce: str) -> None:
+    """Raises ValueError if the format of A was asked for and does not have the product."""
+    if reduce in ("max", "min"):
+        a.kernels.require("reduce", f"a {reduce}", None)
+    if values is not None:
+        a.kernels.require("values", "edge values", "sddmm")
+
+
 @ranged("spmm")
 def spmm(
     A: SparseOperand,  # noqa: N803
@@ -84,7 +92,8 @@ def spmm(
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, or `reduce`, `impl` or `plan` can't run there.
+        ValueError: a shape or a device does not go with A, `reduce`, `impl` or `plan` can't run there, or
+            A's format has no edge values, maxima or minima.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
@@ -113,6 +122,7 @@ def spmm(
         values = check_edges("values", values, A, kind, heads=heads)
     if kind == "reference":
         return _reference(A, x, values, reduce)
+    _require(A, values, reduce)
     if x.dim() == 3 and (values is None or values.dim() == 1 or values.shape[1] == 1):
         # The same weight in every head: heads are columns.
         shared = values if values is None or values.dim() == 1 else values[:, 0]

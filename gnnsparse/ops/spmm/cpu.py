@@ -1,6 +1,8 @@
-"""SpMM on the CPU by the native kernels over CSR rows."""
+"""SpMM on the CPU by the native kernels, over CSR rows or over the format that was asked for."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -10,6 +12,7 @@ from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
+from gnnsparse.preprocess.places import place_values
 
 __all__ = ["bind"]
 
@@ -28,11 +31,13 @@ def bind(
         width: columns of X.
         dtype: dtype of X and y.
         edge_values: whether values are given in the call, in place of the operand's weights.
-        plan: ignored: the CPU has one kernel.
+        plan: ignored: the operand's format says which kernel runs.
         mean: whether a row's sum is divided by its number of nonzeros.
     """
 
     def make() -> SpmmCall:
+        if kernels.runs_format_alone:
+            return _blocked(kernels, width, edge_values, mean)
         rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
         precision, load = kernels.precision, cpu_loader(kernels.precision)
         scale = kernels.row_factors(not edge_values, mean)
@@ -51,3 +56,42 @@ def bind(
         return run
 
     return kernels.kept.get(BoundCall(Product("spmm", width, edge_values), dtype, None, mean), make)
+
+
+def _blocked(kernels: KernelCache, width: int, edge_values: bool, mean: bool) -> SpmmCall:
+    """Binds the product over the arrays of the prepared format."""
+    blocked, precision, rows = kernels.require_blocked(), kernels.precision, kernels.csr.rows
+    row_ids, load = kernels.row_ids, cpu_loader(kernels.precision)
+    outside = not (blocked.spec.stores_values or edge_values)  # bits alone: weights lie outside the format
+    scale = kernels.row_factors(outside, mean)
+    own = _native.StoredRows(None, row_ids, scale)
+    if outside:
+        own = _native.StoredRows(kernels.csr.indptr, row_ids, scale, kernels.values32, kernels.col_scale)
+    view, places = blocked.view(), kernels.value_places if edge_values else None
+    residual = _residual(kernels, mean)
+
+    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+        y = empty_result(x, rows, width)
+        if blocked.panel_rows is not None:
+            y.zero_()  # rows without nonzeros are in no panel
+        used, threads, loaded = view, torch.get_num_threads(), load(x)
+        if values is not None and places is not None:
+            used = replace(
+                blocked, values=place_values(blocked, places, round_operand(values, precision))
+            ).view()
+        _native.cpu_spmm_blocked(used, own, loaded, y, threads)
+        if residual is not None:
+            _native.cpu_spmm(residual[0], residual[1], loaded, y, threads)
+        return y
+
+    return run
+
+
+def _residual(kernels: KernelCache, mean: bool) -> tuple[_native.Csr, _native.StoredRows] | None:
+    """Returns the rows that the format keeps out of its windows, and their weights, or None."""
+    blocked = kernels.require_blocked()
+    if blocked.residual is None or blocked.residual.rows == 0:
+        return None
+    values, counts = blocked.residual_csr_values, kernels.residual_counts() if mean else None
+    own = None if values is None else values.float()
+    return blocked.residual.view, _native.StoredRows(None, kernels.residual_row_ids(), counts, own)

@@ -48,12 +48,12 @@ def _at_winners(operand: SparseOperand, grad: torch.Tensor, x: torch.Tensor, win
 
 
 def _run_checked(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
-    operators.spmm(x, values, operand)
+    operators.spmm_extreme(x, values, operand)
     return _run(x, values, operand, largest)
 
 
 def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
-    shape = (operators.spmm(x, values, operand).shape[0], *x.shape[1:])
+    shape = (operators.spmm_extreme(x, values, operand).shape[0], *x.shape[1:])
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int32)
 
 

@@ -35,11 +35,27 @@ def bind(
         mean: whether a row's sum is divided by its number of nonzeros.
     """
     on_gpu = path().takes(x.device)
+    if values is not None:
+        kernels.require("values", "edge values", "sddmm")
+    if x.dim() == 3 and kernels.runs_format_alone:
+        return lambda x, values: _by_head(kernels, x, values, plan, mean)
     if x.dim() == 3:
         by_head = (heads_cuda if on_gpu else heads_cpu).spmm
         return lambda x, values: by_head(kernels, x, values, mean, plan)
     make = cuda.bind if on_gpu else cpu.bind
     return make(kernels, x.shape[1], x.dtype, values is not None, plan, mean)
+
+
+def _by_head(
+    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None, mean: bool
+) -> torch.Tensor:
+    """Computes a product for each head, in formats that hold the values of one."""
+    assert values is not None
+    y = x.new_zeros(kernels.csr.rows, *x.shape[1:])
+    for h in range(x.shape[1]):
+        one, own = x[:, h], values[:, h]
+        y[:, h] = bind(kernels, one, own, plan, mean)(one, own)
+    return y
 
 
 def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False) -> torch.Tensor:

@@ -48,6 +48,8 @@ struct BlockedView {
   const int32_t* brick_rows = nullptr;  // [bricks] the window of its panel a brick belongs to
   const int64_t* value_ptr = nullptr;   // [slots / block + 1] first packed value of a block
   const void* values = nullptr;  // dense or packed, in the storage type of the product; entries
+  const int64_t* zero_ptr = nullptr;   // [rows + 1] Zero Index: the zeros that each row stores
+  const int32_t* zero_cols = nullptr;  // their columns
   // A weight for each column slot instead of values for each nonzero; null: 1.
   const void* slot_scale = nullptr;
 

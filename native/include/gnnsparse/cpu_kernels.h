@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gnnsparse/attention_problem.h"
+#include "gnnsparse/blocked.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
 #include "gnnsparse/types.h"
@@ -33,6 +34,16 @@ struct SddmmArgs {
   void* out = nullptr;  // [nnz]
   DType out_dtype = DType::kFloat32;
   int64_t d = 0;
+};
+
+// A blocked matrix with the lengths of its arrays, which bound what is read.
+struct BlockedArrays {
+  BlockedView view;
+  DType values_dtype = DType::kFloat32;
+  int64_t slots = 0;
+  int64_t bricks = 0;  // in the bitmap
+  int64_t values = 0;  // elements of `values`
+  int64_t zeros = 0;   // in the Zero Index
 };
 
 // Softmax over the nonzeros of each row, and its gradient. Rows without nonzeros have no output.
@@ -166,6 +177,11 @@ bool select_kernels(const char* name);
 
 void spmm(const SpmmArgs& args, int threads);
 void sddmm(const SddmmArgs& args, int threads);
+// The same over the arrays of the blocked format, which must be on the host. Of `args.a` the sizes
+// count, and where bits go with values in row order its offsets. Rows in no panel are left as they
+// are. The scores of SDDMM go where the format has its values: `out` is as long as these.
+void spmm_blocked(const BlockedArrays& a, const SpmmArgs& args, int threads);
+void sddmm_blocked(const BlockedArrays& a, const SddmmArgs& args, int threads);
 void softmax(const SoftmaxArgs& args, int threads);
 void softmax_grad(const SoftmaxArgs& args, int threads);
 void spmm_heads(const HeadsSpmmArgs& args, int threads);
