@@ -85,13 +85,14 @@ def prepare(
     """
     precision = Precision.parse(precision)
     check_choice("reorder", reorder, REORDERINGS)
-    check_precision(check_choice("format", format, FORMAT_NAMES), precision)
+    check_choice("format", format, FORMAT_NAMES)
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)
     if panel is not None:
         check_integer("panel", panel)
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
+    check_precision(format, precision)
     kind, weights = _read_values(values, edge_weight)
     recipe = Recipe(
         normalization=kind,

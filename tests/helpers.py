@@ -14,7 +14,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, SparseGraph, SparseOperand
-from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.formats import FORMAT_NAMES, PRESETS, exclusive_preset, operations
 from gnnsparse.gpus.model import TileCounts
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.precision import round_operand
@@ -26,6 +26,24 @@ needs_installed_module = pytest.mark.skipif(
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
+#: The formats that have edge values and SDDMM, and those among them whose operands run maxima as well.
+EDGE_FORMATS = tuple(name for name in FORMATS if "sddmm" in operations(name))
+FREE_FORMATS = tuple(name for name in FORMATS if exclusive_preset(name) is None)
+
+
+def has_precision(name: str, precision: str) -> bool:
+    """Whether operands can be prepared in a format and a precision."""
+    return name not in PRESETS or Precision(precision) in PRESETS[name].precisions
+
+
+#: Formats with each precision that they have.
+FORMAT_PRECISIONS = tuple((n, p) for n in FORMATS for p in PRECISIONS if has_precision(n, p))
+
+
+def precision_for(name: str) -> str:
+    """A precision that a format has: fp16, or tf32."""
+    return "fp16" if has_precision(name, "fp16") else "tf32"
+
 
 #: The relative error of one rounding of an operand, at most doubled; in fp32 panels hold two tf32 numbers.
 ROUNDING = {"fp32": 2**-22, "tf32": 2**-10, "fp16": 2**-10, "bf16": 2**-7}

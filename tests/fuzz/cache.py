@@ -65,8 +65,9 @@ def _configs() -> tuple[_Config, ...]:
     found = []
     formats: list[dict[str, Any]] = [
         {"format": "csr"}, {"format": "window"}, {"format": "me-bcrs", "precision": "fp16"},
-        {"format": "cvse", "precision": "bf16"}, {"format": "tiled-csr", "precision": "tf32"},
-        {"format": "hrpb", "precision": "fp16"}, {"format": "hrpb", "panel": 32}, {"format": "rs-tile"},
+        {"format": "cvse", "precision": "bf16"}, {"format": "tiled-csr", "precision": "fp16"},
+        {"format": "hrpb", "precision": "tf32"}, {"format": "hrpb", "precision": "tf32", "panel": 32},
+        {"format": "rs-tile", "precision": "tf32"}, {"format": "sr-bcrs", "precision": "tf32"},
     ]  # fmt: skip
     for at, size in enumerate(_SIZES):
         for number, form in enumerate(formats):

@@ -65,7 +65,7 @@ VARIED: dict[str, Sequence[Any]] = {
     "trainer.logger": ["none", "csv"],
     "trainer.log_every": [1, 50],
     "trainer.checkpoint_seconds": [60, 0],
-    "preprocess.format": ["auto", "csr", "window", "me-bcrs"],
+    "preprocess.format": ["auto", "csr", "window"],
     "preprocess.reorder": ["none", "rcm", "degree"],
 }
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.testing import assert_accurate, random_graph
-from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
+from tests.helpers import PRECISIONS, dense_matrix, has_precision, make, plain_product
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")  # torch says that its sparse tensors are new
 
@@ -95,7 +95,10 @@ def operands(precision: str) -> list[tuple[SparseOperand, torch.Tensor]]:
     binary = SparseGraph(graph.csr)
     positive = SparseGraph(graph.csr, torch.rand(graph.nnz) + 0.5)
     found = []
-    for options in ({}, {"reorder": "degree"}, {"reorder": "rcm"}, {"reorder": "degree", "format": "hrpb"}):
+    options_of = [{}, {"reorder": "degree"}, {"reorder": "rcm"}]
+    if has_precision("hrpb", precision):
+        options_of.append({"reorder": "degree", "format": "hrpb"})
+    for options in options_of:
         for source, weights in (
             (binary, None), (graph, None), (binary, "mean"), (binary, "gcn"), (positive, "gcn"),
         ):  # fmt: skip

@@ -18,21 +18,21 @@ from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.helpers import dense_matrix, make, plain_product
+from tests.helpers import dense_matrix, has_precision, make, plain_product, precision_for
 from tests.kernels.test_spmm import check
 
 LOW = ("fp16", "bf16", "tf32")
 FORMATS = [
     ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("hrpb", 16), ("hrpb", 32),
-    ("rs-tile", None),
+    ("rs-tile", None), ("sr-bcrs", None),
 ]  # fmt: skip
+CASES = [(name, panel, p) for name, panel in FORMATS for p in LOW if has_precision(name, p)]
 #: Shapes and densities: of cvse both window heights, of rs-tile rows that are kept out of the windows.
 SHAPES = [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004), (1, 1, 1.0)]
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", LOW)
-@pytest.mark.parametrize(("name", "panel"), FORMATS)
+@pytest.mark.parametrize(("name", "panel", "precision"), CASES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("limit", [1, 2, 1000])
 def test_every_format(
@@ -54,7 +54,8 @@ def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
     for shape in SHAPES:
         graph = random_graph(*shape, hubs=1, empty_rows=0.1)
         cvse, rs_tile = (
-            make(graph, "cpu", precision="fp16", format=name).kernels.blocked for name in ("cvse", "rs-tile")
+            make(graph, "cpu", precision=precision_for(name), format=name).kernels.blocked
+            for name in ("cvse", "rs-tile")
         )
         heights.add(cvse.spec.window)
         kept_out += rs_tile.residual_rows.numel()
@@ -94,18 +95,18 @@ def test_weights_of_column_slots_and_of_rows(precision: str, weights: str | None
     rows=st.integers(1, 70),
     cols=st.integers(1, 100),
     density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    case=st.sampled_from(FORMATS),
+    case=st.sampled_from(CASES),
     width=st.integers(1, 80),
     limit=st.integers(1, 4),
-    precision=st.sampled_from(LOW),
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    copyless: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None], width: int,
-    limit: int, precision: str, seed: int,
+    copyless: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None, str],
+    width: int, limit: int, seed: int,
 ) -> None:  # fmt: skip
     graph = random_graph(rows, cols, density, seed=seed)
-    a = make(graph, "cpu", precision=precision, format=case[0], panel=case[1])
+    name, panel, precision = case
+    a = make(graph, "cpu", precision=precision, format=name, panel=panel)
     x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
     check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=Plan("window", tile_limit=limit))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse.plan import Plan
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
-from tests.helpers import FORMATS, PRECISIONS, make
+from tests.helpers import FREE_FORMATS, PRECISIONS, make
 from tests.reductions import compare, on_grid
 
 REDUCTIONS = ("mean", "max", "min")
@@ -61,7 +61,7 @@ def test_gradients(device: str, reduce: str, precision: str, weighted: bool, dty
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FREE_FORMATS)
 @pytest.mark.parametrize("weights", [None, "gcn", "mean", "random"])
 def test_every_format_and_weight(device: str, reduce: str, name: str, weights: str | None) -> None:
     graph = random_graph(90, 90, 0.08, weighted=weights == "random", hubs=2, empty_rows=0.1)

@@ -15,6 +15,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import (
+    FORMAT_PRECISIONS,
     FORMATS,
     PRECISIONS,
     ROUNDING,
@@ -22,6 +23,7 @@ from tests.helpers import (
     dense_matrix,
     make,
     plain_product,
+    precision_for,
     product_scale,
 )
 
@@ -48,8 +50,7 @@ def test_matches_float64(device: str, precision: str, weights: str | None, width
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("name", "precision"), FORMAT_PRECISIONS)
 @pytest.mark.parametrize("shape", [(150, 90), (61, 300), (7, 3), (1, 1), (40, 1)])
 def test_every_format(device: str, precision: str, name: str, shape: tuple[int, int]) -> None:
     graph = random_graph(*shape, 0.15, hubs=1, empty_rows=0.1)
@@ -59,13 +60,15 @@ def test_every_format(device: str, precision: str, name: str, shape: tuple[int, 
         check(a.T, dense_matrix(graph, None).T, torch.randn(shape[0], width))
 
 
-@pytest.mark.gpu
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("panel", [16, 32])
-def test_hrpb_panels(precision: str, panel: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "panel"),
+    [("hrpb", 16), ("hrpb", 32), ("cvse", 8), ("cvse", 16), ("me-bcrs", 8), ("me-bcrs", 16)],
+)
+def test_panels_that_are_asked_for(device: str, name: str, panel: int) -> None:
     graph = random_graph(150, 90, 0.1)
-    a = make(graph, "cuda", precision=precision, format="hrpb", panel=panel)
+    a = make(graph, device, precision=precision_for(name), format=name, panel=panel)
+    assert a.kernels.require_blocked().spec.panel == panel
     check(a, dense_matrix(graph, None), torch.randn(90, 40))
 
 
@@ -131,8 +134,9 @@ def test_rank_one_weights_either_way(device: str, precision: str, prescale: bool
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "csr"])
+@pytest.mark.parametrize(
+    ("name", "precision"), [case for case in FORMAT_PRECISIONS if case[0] != "csr" and case[1] != "fp32"]
+)
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_every_window_cut(precision: str, name: str, limit: int) -> None:
     graph = random_graph(70, 400, 0.05, hubs=3)
@@ -227,7 +231,7 @@ def test_edge_values_of_the_call(device: str, precision: str, kernel: str) -> No
 @pytest.mark.parametrize("name", ["csr", "window", "rs-tile"])
 def test_row_order_is_folded_into_the_result(device: str, reorder: str, name: str) -> None:
     graph = random_graph(140, 140, 0.05, hubs=2, empty_rows=0.05)
-    a = make(graph, device, precision="fp16", reorder=reorder, format=name)
+    a = make(graph, device, precision=precision_for(name), reorder=reorder, format=name)
     dense = dense_matrix(graph, None)
     check(a, dense, torch.randn(140, 32))
     check(a.T, dense.T, torch.randn(140, 32))
@@ -271,7 +275,7 @@ def test_vector(device: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_matrices_without_nonzeros(device: str, shape: tuple[int, int], name: str) -> None:
     graph = random_graph(*shape, 0.0)
-    a = make(graph, device, precision="fp16", format=name)
+    a = make(graph, device, precision=precision_for(name), format=name)
     y = a @ torch.randn(shape[1], 16, device=device)
     assert torch.equal(y.cpu(), torch.zeros(shape[0], 16))
     assert (a.T @ torch.randn(shape[0], 0, device=device)).shape == (shape[1], 0)
@@ -338,16 +342,16 @@ def test_number_of_threads_does_not_matter(rows: int, density: float, options: d
     cols=st.integers(1, 70),
     density=st.sampled_from([0.0, 0.02, 0.2, 0.9]),
     width=st.integers(1, 70),
-    precision=st.sampled_from(PRECISIONS),
-    name=st.sampled_from(FORMATS),
+    case=st.sampled_from(FORMAT_PRECISIONS),
     weights=st.sampled_from([None, "mean"]),
     weighted=st.booleans(),
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    device: str, rows: int, cols: int, density: float, width: int, precision: str, name: str,
+    device: str, rows: int, cols: int, density: float, width: int, case: tuple[str, str],
     weights: str | None, weighted: bool, seed: int,
 ) -> None:  # fmt: skip
+    name, precision = case
     graph = random_graph(rows, cols, density, seed=seed, weighted=weighted and weights is None)
     a = make(graph, device, precision=precision, format=name, values=weights)
     x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))

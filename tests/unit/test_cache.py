@@ -17,6 +17,7 @@ import gnnsparse
 from gnnsparse.cli import main
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
+from tests.helpers import precision_for
 
 GRAPH = random_graph(150, 150, 0.05, weighted=False, seed=3)
 
@@ -45,8 +46,8 @@ def files(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("values", [None, "gcn", "edges"])
 def test_second_time_is_a_hit_with_the_same_arrays(reorder: str, name: str, values: str | None) -> None:
     given = torch.randn(GRAPH.num_edges) if values == "edges" else values
-    first = prepare(reorder=reorder, format=name, values=given, precision="fp16")
-    second = prepare(reorder=reorder, format=name, values=given, precision="fp16")
+    options = {"reorder": reorder, "format": name, "values": given, "precision": precision_for(name)}
+    first, second = prepare(**options), prepare(**options)
     assert not was_hit(first)
     assert was_hit(second)
     assert same(first, second)
@@ -65,8 +66,8 @@ def test_keys_tell_parameters_apart(own_cache: Path) -> None:
         {"values": None},
         {"reorder": "rcm"},
         {"reorder_options": {"part_size": 32}},
-        {"format": "hrpb", "panel": 16},
-        {"format": "hrpb", "panel": 32},
+        {"format": "hrpb", "panel": 16, "precision": "tf32"},
+        {"format": "hrpb", "panel": 32, "precision": "tf32"},
         {"format": "me-bcrs", "precision": "fp16"},
         {"format": "me-bcrs", "precision": "tf32"},
         {"self_loop_weight": 2.0},
@@ -194,6 +195,7 @@ def test_leftovers_are_removed_when_nobody_writes_them(own_cache: Path) -> None:
 PROGRAM = textwrap.dedent("""
     import sys, torch, gnnsparse
     from gnnsparse.testing import random_graph
+from tests.helpers import precision_for
     torch.set_num_threads(1)
     graph = random_graph(700, 700, 0.05, weighted=False, seed=9)
     a = gnnsparse.prepare(graph, values="gcn", reorder="metis", format="window")

@@ -32,8 +32,9 @@ GRAPH = graph_with_short_rows()
 SQUARE = random_graph(80, 80, 0.1, weighted=False, seed=4)
 FORMATS = {
     "csr": {}, "window": {"format": "window"}, "dense": {"format": "me-bcrs", "precision": "fp16"},
-    "tiled": {"format": "tiled-csr"}, "hrpb": {"format": "hrpb", "panel": 32, "precision": "fp16"},
-    "rs-tile": {"format": "rs-tile"}, "cvse": {"format": "cvse"},
+    "tiled": {"format": "tiled-csr", "precision": "fp16"},
+    "hrpb": {"format": "hrpb", "panel": 32, "precision": "tf32"},
+    "rs-tile": {"format": "rs-tile", "precision": "tf32"}, "cvse": {"format": "cvse", "precision": "fp16"},
 }  # fmt: skip
 
 Tensors = dict[str, torch.Tensor]

@@ -72,7 +72,7 @@ def test_prepare(
     a = tolerate(
         lambda: gnnsparse.prepare(
             graph, num_nodes=num_nodes, values=values, reorder=reorder, format=name, num_cols=num_cols,
-            edge_weight=weight, cache=False,
+            precision="tf32", edge_weight=weight, cache=False,
         )
     )  # fmt: skip
     if a is not None:

@@ -35,6 +35,9 @@ def _operand(precision: str = "fp32") -> SparseOperand:
     return gnnsparse.prepare(random_graph(40, 40, 0.2, seed=1), precision=precision, cache=False)
 
 
+OPTIONS = [{}, {"format": "me-bcrs", "precision": "fp16", "reorder": "rcm"}, {"values": "gcn"}]
+
+
 def _products(a: SparseOperand, x: torch.Tensor) -> list[torch.Tensor]:
     scores = gnnsparse.sddmm(a, x, x)
     weights = gnnsparse.edge_softmax(a, scores)
@@ -205,7 +208,7 @@ def test_workers_of_a_data_loader_hold_an_operand(start: str) -> None:
     assert torch.equal(found, torch.stack([a @ (x * i) for i in range(6)]))
 
 
-@pytest.mark.parametrize("options", [{}, {"format": "hrpb", "reorder": "rcm"}, {"values": "gcn"}])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_torch_multiprocessing_leaves_an_operand_s_arrays_where_they_are(options: dict[str, Any]) -> None:
     """It moves the memory of tensors that it pickles, of which kernels hold the addresses."""
     graph = random_graph(40, 40, 0.2, seed=1)
@@ -235,7 +238,7 @@ def _answer(connection: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"format": "hrpb", "reorder": "rcm"}, {"values": "gcn"}])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_a_pickle_computes_the_same_in_another_process(options: dict[str, Any]) -> None:
     a = gnnsparse.prepare(random_graph(40, 40, 0.2, seed=1), cache=False, **options)
     x = torch.randn(40, 8)

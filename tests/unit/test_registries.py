@@ -123,6 +123,7 @@ def test_names_come_in_the_order_of_old() -> None:
     assert FORMAT_NAMES[:8] == (
         "auto", "csr", "window", "me-bcrs", "cvse", "tiled-csr", "hrpb", "rs-tile",
     )  # fmt: skip
+    assert "sr-bcrs" in FORMAT_NAMES
     assert not {"panel", "panel-values"} & set(FORMAT_NAMES)
     assert GENERATED_GRAPHS[:3] == ("reddit_like", "products_like", "arxiv_like")
 

@@ -172,8 +172,6 @@ def graph_attention(
     """
     check_operand(A)
     kind = resolve_impl(impl, A)
-    if kind != "reference":
-        A.kernels.require("A", "graph_attention", "sddmm")
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
     check_choice("score", score, checks.SCORES)
     check_choice("edge_target", edge_target, ("both", "keys", "values"))
@@ -181,6 +179,9 @@ def graph_attention(
     flags = {"normalize": normalize, "is_causal": is_causal, "return_weights": return_weights}
     for name, flag in flags.items():
         check_flag(name, flag)
+    if kind != "reference":
+        dots = score in ("dot", "cosine") and not return_weights
+        A.kernels.require("A", "graph_attention", "sddmm" if dots else None)
     given = checks.Given(A, score, dtypes, in_coo)
     q, k, v = given.nodes(q, k, v)
     att = given.attention_vectors(att)

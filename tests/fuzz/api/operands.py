@@ -13,14 +13,15 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 from tests.fuzz.api.env import Env, check_equal
 from tests.fuzz.api.graphs import Form, draw_form, weighted
 from tests.fuzz.common import Draw, Trial
 
 PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
-FORMATS = tuple(FORMAT_NAMES)
+#: Formats whose operands run every operation.
+FORMATS = tuple(name for name in FORMAT_NAMES if exclusive_preset(name) is None)
 ORDERS = tuple(REORDERINGS)
 
 
@@ -39,8 +40,6 @@ def draw_env(trial: Trial) -> Env | None:
     options |= {"reorder": order, "format": draw.choice(FORMATS), "precision": draw.choice(PRECISIONS)}
     if order in METHODS and draw.chance(0.3):
         options["reorder_options"] = _order_options(draw, order)
-    if options["format"] == "hrpb":
-        options["panel"] = draw.choice((None, 16, 32))
     label = f"prepare {form.name} {kind} " + " ".join(
         str(options[name]) for name in ("reorder", "format", "precision")
     ) + f" {form.truth.rows}x{form.truth.cols} edges={form.truth.edges}"  # fmt: skip
