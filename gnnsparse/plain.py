@@ -37,8 +37,8 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
     """Converts plain values, as `to_plain` makes them, to a value of a type.
 
     Args:
-        kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, or
-            Mapping[str or int, a type].
+        kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, a type or None
+            (`int | None`), or Mapping[str or int, a type].
         content: plain values, as read from a JSON file.
         where: the name of the value in errors.
 
@@ -52,6 +52,9 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
         return _member(kind, content, where)
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, content, where)
+    if isinstance(kind, types.UnionType):
+        (of,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+        return None if content is None else from_plain(of, content, where)
     if kind in (int, float):
         return _number(kind, content, where)
     if kind in (str, bool):

@@ -7,6 +7,7 @@ into blocks and bricks (docs/format.md). Every preset is registered in the file 
 from gnnsparse.formats import presets  # noqa: F401  (first, so that messages list these names first)
 from gnnsparse.formats.arrays import ARRAYS, ArrayRule, check_blocked
 from gnnsparse.formats.matrix import BlockedMatrix
+from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.registry import FORMAT_NAMES, PRESETS, Preset, format_spec, register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.registry import discover
@@ -19,6 +20,7 @@ __all__ = [
     "BlockedMatrix",
     "FormatSpec",
     "Preset",
+    "WindowPolicy",
     "check_blocked",
     "format_spec",
     "register_preset",

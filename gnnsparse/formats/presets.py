@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnnsparse import _native
+from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.registry import register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
@@ -22,11 +23,19 @@ def _blocks_of_32_bits(spec: FormatSpec, precision: Precision, density: float) -
     return replace(spec, block=4, brick=4) if precision.storage.itemsize == 4 else spec
 
 
-# No padding: the last block is narrower.
+def _depth_of_blocks(policy: WindowPolicy, precision: Precision) -> WindowPolicy:
+    """The mma is as deep as a block has columns: m16n8k8 in fp16, m16n8k4 in tf32."""
+    return replace(policy, k=4 if precision.storage.itemsize == 4 else 8)
+
+
+# No padding: the last block is narrower. Windows of 16 rows are for comparison, with `swapped` or without.
 register_preset(
     FormatSpec("me-bcrs", window=8, panel=8, block=8, brick=8, encoding="dense"),
     source="FlashSparse, section 3.5",
+    panels={8: 8, 16: 16},
     adapt=_blocks_of_32_bits,
+    policy=WindowPolicy(x_load="coalesced", shuffle=False),
+    adapt_policy=_depth_of_blocks,
 )
 
 
@@ -40,11 +49,14 @@ register_preset(
     FormatSpec("cvse", window=8, panel=8, block=1, brick=1, encoding="dense", pad=16),
     source="SSpMM, section V-A",
     adapt=_taller_vectors,
+    policy=WindowPolicy(stage_a="double"),
 )
 
+# A goes through shared memory, elements of X go straight to where the operand has them (section IV-A).
 register_preset(
     FormatSpec("tiled-csr", window=8, panel=8, block=16, brick=16, encoding="dense", pad=16, zero_index=True),
     source="Tiled-CSR, section III-A",
+    policy=WindowPolicy(x_load="plain", shuffle=False, stage_a="single", grid="3d"),
 )
 
 register_preset(

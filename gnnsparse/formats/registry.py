@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 from gnnsparse.registry import Names, Registry
@@ -15,6 +16,8 @@ __all__ = ["FORMAT_NAMES", "PRESETS", "Preset", "format_spec", "register_preset"
 
 #: Changes a preset's parameters for a precision and a density, nnz / (rows * columns).
 Adapt = Callable[[FormatSpec, Precision, float], FormatSpec]
+#: Changes a preset's policy for a precision.
+AdaptPolicy = Callable[[WindowPolicy, Precision], WindowPolicy]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Preset:
         adapt: changes the parameters for a precision and a density; None: they depend on neither.
         public: whether `prepare` accepts the name. False: a form that only kernels use, made when a plan
             first needs it.
+        policy: the policy of the window kernel that the format's paper describes.
+        adapt_policy: changes the policy for a precision; None: it depends on none.
     """
 
     spec: FormatSpec
@@ -36,6 +41,8 @@ class Preset:
     panels: Mapping[int, int] = field(default_factory=dict)
     adapt: Adapt | None = None
     public: bool = True
+    policy: WindowPolicy = field(default_factory=WindowPolicy)
+    adapt_policy: AdaptPolicy | None = None
 
     def __post_init__(self) -> None:
         for panel in self.panels:
@@ -44,6 +51,11 @@ class Preset:
     def with_panel(self, panel: int) -> FormatSpec:
         """Returns the parameters with panels of `panel` rows, a key of `panels`."""
         return replace(self.spec, panel=panel, window=self.panels[panel])
+
+    def policy_for(self, precision: Precision) -> WindowPolicy:
+        """Returns the paper's policy in a precision, or the default one if there is no such kernel."""
+        policy = self.policy if self.adapt_policy is None else self.adapt_policy(self.policy, precision)
+        return WindowPolicy() if policy.why_not(precision, self.spec.encoding, 16) else policy
 
 
 #: The presets by name.
@@ -60,6 +72,8 @@ def register_preset(
     panels: Mapping[int, int] | None = None,
     adapt: Adapt | None = None,
     public: bool = True,
+    policy: WindowPolicy | None = None,
+    adapt_policy: AdaptPolicy | None = None,
 ) -> Preset:
     """Registers a preset under the name of `spec`; the arguments are the attributes of Preset.
 
@@ -68,7 +82,7 @@ def register_preset(
     """
     if spec.name in ("auto", "csr"):
         bad_value("format", f"got {spec.name!r} to register; accepted: a name that is not taken")
-    preset = Preset(spec, source, panels or {}, adapt, public)
+    preset = Preset(spec, source, panels or {}, adapt, public, policy or WindowPolicy(), adapt_policy)
     PRESETS.register(spec.name, preset)
     return preset
 

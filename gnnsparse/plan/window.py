@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnnsparse.cuda_path import Device
+from gnnsparse.formats import PRESETS, WindowPolicy
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.problem import Problem
@@ -25,11 +26,13 @@ class WindowPlan(Plan):
     Attributes:
         tile_limit: longer windows are cut into parts of at most this many K tiles of 16 column slots.
         residual: plan of the csr kernel for the rows that a format keeps out of its windows.
+        policy: how a window is multiplied.
     """
 
     kernel: ClassVar[str] = "window"
     tile_limit: int = _TILE_LIMIT
     residual: CsrPlan = field(default_factory=CsrPlan)
+    policy: WindowPolicy = field(default_factory=WindowPolicy)
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
@@ -66,11 +69,14 @@ class WindowKernel(Kernel):
         return "" if problem.format == "window" else f"format {problem.format} was asked for"
 
     def default(self, problem: Problem) -> WindowPlan:
-        """Returns a plan that cuts windows much longer than the mean."""
+        """Returns a plan with the policy of the format that cuts windows much longer than the mean."""
         groups = problem.groups or -(-problem.rows // problem.slot_rows)
         mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
         residual = replace(CSR.default(problem), reasons=())
-        return WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual)
+        policy = PRESETS[problem.format].policy_for(problem.precision)
+        if policy.stage_a != "none" and problem.device.capability < (8, 0):  # no asynchronous copies
+            policy = WindowPolicy()
+        return WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual, policy)
 
     def variants(self, problem: Problem) -> list[Plan]:
         """Returns the default plan, and one that hardly cuts any window."""
