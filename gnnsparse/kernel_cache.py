@@ -21,6 +21,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
+from gnnsparse.preprocess.places import value_places
 from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
@@ -69,6 +70,7 @@ class _RowGroups(Key[torch.Tensor]):
 @dataclass(frozen=True)
 class _WindowWork(Key[WorkList]):
     limit: int
+    for_scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,10 +265,22 @@ class KernelCache:
             raise RuntimeError("the operand has no blocked format")
         return self.blocked
 
-    def window_work(self, limit: int) -> WorkList:
-        """Returns every window, cut into parts of at most `limit` K tiles."""
+    @property
+    def value_places(self) -> torch.Tensor:
+        """The index of each nonzero's value in the `values` of the prepared format, int64 [nnz]."""
         blocked = self.require_blocked()
-        return self.kept.get(_WindowWork(limit), lambda: cut_windows(blocked, self.csr, limit))
+        return self.kept.get(_Array("value_places"), lambda: value_places(self.csr, blocked))
+
+    def window_work(self, limit: int, for_scores: bool = False) -> WorkList:
+        """Returns every window, cut into parts of at most `limit` K tiles.
+
+        Args:
+            limit: `tile_limit` of the plan.
+            for_scores: whether results in row order need the row offsets though the format stores values.
+        """
+        blocked = self.require_blocked()
+        key = _WindowWork(limit, for_scores and blocked.spec.stores_values)
+        return self.kept.get(key, lambda: cut_windows(blocked, self.csr, limit, for_scores))
 
     def blocked_view(self, weighted: bool = True) -> Any:
         """Returns the native handle of the prepared format, with or without its column weights."""
