@@ -101,6 +101,21 @@ class StoredRows:
 class CsrLanes:
     def __init__(self, lanes: int, row_lanes: int, row_limit: int, groups: _Array = None) -> None: ...
 
+class WindowPolicy:
+    def __init__(
+        self,
+        swapped: bool,
+        deep: bool,
+        x_load: int,
+        shuffle: bool,
+        stage_a: int,
+        stage_x: bool,
+        coarsening: int,
+        grid_3d: bool,
+        zero_ptr: _Array = None,
+        zero_cols: _Array = None,
+    ) -> None: ...
+
 class Edges:
     def __init__(self, row: torch.Tensor, col: torch.Tensor) -> None: ...
 
@@ -415,6 +430,18 @@ def cuda_spmm_window(
     precision: int,
     stream: int,
 ) -> None: ...
+def cuda_spmm_policy(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    policy: WindowPolicy,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: _Array,
+    precision: int,
+    stream: int,
+) -> None: ...
 def cuda_spmm_panel(
     a: Blocked,
     rows: StoredRows,
@@ -500,6 +527,18 @@ def cuda_sddmm_window(
     work: WorkList,
     q: Dense,
     k: Dense,
+    out: EdgeValues,
+    d: int,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_sddmm_blocks(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    q: Dense,
+    k: Dense,
+    blocks: _Array,
     out: EdgeValues,
     d: int,
     precision: int,

@@ -70,6 +70,7 @@ class _RowGroups(Key[torch.Tensor]):
 @dataclass(frozen=True)
 class _WindowWork(Key[WorkList]):
     limit: int
+    for_scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -284,10 +285,16 @@ class KernelCache:
         blocked = self.require_blocked()
         return self.kept.get(_Array("value_places"), lambda: value_places(self.csr, blocked))
 
-    def window_work(self, limit: int) -> WorkList:
-        """Returns every window, cut into parts of at most `limit` K tiles."""
+    def window_work(self, limit: int, for_scores: bool = False) -> WorkList:
+        """Returns every window, cut into parts of at most `limit` K tiles.
+
+        Args:
+            limit: `tile_limit` of the plan.
+            for_scores: whether results in row order need the row offsets though the format stores values.
+        """
         blocked = self.require_blocked()
-        return self.kept.get(_WindowWork(limit), lambda: cut_windows(blocked, self.csr, limit))
+        key = _WindowWork(limit, for_scores and blocked.spec.stores_values)
+        return self.kept.get(key, lambda: cut_windows(blocked, self.csr, limit, for_scores))
 
     def blocked_view(self, weighted: bool = True) -> Any:
         """Returns the native handle of the prepared format, with or without its column weights."""

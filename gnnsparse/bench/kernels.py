@@ -23,6 +23,7 @@ from gnnsparse.bench.candidates import (
 )
 from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, Verdict, poisoned_call
 from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
+from gnnsparse.bench.formats import TALL, details, format_plans, has_tall, tall_plans
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.noise import NoiseMeter, spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
@@ -57,6 +58,8 @@ class Settings:
         timing: "events": each call is timed on its own; "graph": CUDA graphs of several calls are timed, with
             warm caches.
         reorder: row order of this package's operands; peers get the matrix in its own order.
+        formats: published formats that are measured beside the kernels, by the policies of their papers.
+        ablate: whether each switch of a format's policy is measured changed, one at a time.
     """
 
     matrices: tuple[MatrixSpec, ...]
@@ -71,6 +74,8 @@ class Settings:
     cache: str = "warm"
     timing: str = "events"
     reorder: str = "none"
+    formats: tuple[str, ...] = ()
+    ablate: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,37 @@ class Bench:
                 work = Workload(subject, op, precision, width)
                 self._run_peers(work, sample, measured)
                 self._run_kernels(a, prepare_ms, work, sample)
+            del a
+            _release()
+            for format in self.settings.formats:
+                self._run_format(format, subject, op, precision, sample)
+                _release()
+
+    def _run_format(self, name: str, subject: Subject, op: str, precision: Precision, sample: Sample) -> None:
+        """Measures a published format, and with `ablate` each switch of its policy and windows of 16 rows."""
+        ablate = self.settings.ablate and op == "spmm"
+        for panel in (None, TALL) if ablate and has_tall(name) else (None,):
+            try:
+                a, prepare_ms = _prepare(subject, precision, self.settings.reorder, name, panel)
+            except (ValueError, RuntimeError, MemoryError) as error:
+                limit = isinstance(error, ValueError)  # a paper may not have the precision
+                case = Skipped(subject.name, _line(error), op, subject.kind, precision.value, 0, name, True)
+                self.skipped.append(replace(case, failed=not limit))
+                return
+            for width in self.settings.widths:
+                reference = Reference(Workload(subject, op, precision, width), sample)
+                try:
+                    plans = format_plans(a, op, width, ablate) if panel is None else tall_plans(a, width)
+                except (UnavailableError, ValueError) as error:
+                    where = (op, subject.kind, precision.value, width, name, True)
+                    self.skipped.append(Skipped(subject.name, _line(error), *where))
+                    continue
+                for label, plan in plans.items():
+                    row = self._add(
+                        label, reference, True, partial(self._ours, label, plan, a, prepare_ms, reference)
+                    )
+                    if row is not None:
+                        row.update(details(a, plan, op, width))
             del a
             _release()
 
@@ -309,13 +345,18 @@ def _check(who: Candidate, reference: Reference) -> Verdict:
     return reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
 
 
-def _prepare(subject: Subject, precision: Precision, reorder: str) -> tuple[SparseOperand, float]:
+def _prepare(
+    subject: Subject, precision: Precision, reorder: str, format: str = "auto", panel: int | None = None
+) -> tuple[SparseOperand, float]:
     """Returns the prepared matrix, and the milliseconds that its preparation took."""
     wait = torch.cuda.synchronize if subject.csr.device.type == "cuda" else lambda: None
     values = "gcn" if subject.kind == "gcn" else None
     wait()
     begin = time.perf_counter()
-    a = gnnsparse.prepare(subject.graph, values=values, precision=precision, reorder=reorder, cache=False)
+    a = gnnsparse.prepare(
+        subject.graph, values=values, precision=precision, reorder=reorder, format=format, panel=panel,
+        cache=False,
+    )  # fmt: skip
     wait()
     return a, 1e3 * (time.perf_counter() - begin)
 

@@ -18,6 +18,7 @@ from gnnsparse.bench.plot import PLOT_ENDINGS
 from gnnsparse.bench.workload import OPS, VALUES
 from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.environment import DEVICES
+from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 
@@ -34,6 +35,8 @@ FIT_DESCRIPTION = """\
 Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
 a record (docs/gpu-records.md). Takes about six minutes and much of the GPU's memory.
 """
+#: The formats of papers, by name.
+_FORMATS = tuple(name for name in FORMAT_NAMES if name not in ("auto", "csr", "window"))
 #: The matrices by type of device if none is named: on a CPU the large ones would take hours.
 _DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
 
@@ -154,6 +157,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reorder", type=_reorder, default="none", metavar="NAME",
         help=f"row order of our operands: {', '.join(REORDERINGS)}; peers get the matrix as it is",
     )  # fmt: skip
+    several(
+        "--format", _FORMATS, (),
+        f"published formats to measure beside the kernels, by the policies of their papers: "
+        f"{', '.join(_FORMATS)}; default: none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--ablate", action="store_true",
+        help="measure each switch of a format's policy changed, one at a time, and windows of 16 rows; needs "
+        "--format and an NVIDIA GPU",
+    )  # fmt: skip
     parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
     parser.add_argument(
         "--resume", action="store_true",
@@ -228,6 +241,10 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         fail("argument --timing: the calls of a graph follow one another: graph goes with --cache warm")
     if options.resume and options.out is None:
         fail("argument --resume: needs --out, the file to go on with")
+    if options.ablate and not options.format:
+        fail("argument --ablate: needs --format, the formats whose policies are changed")
+    if options.ablate and options.device != "cuda":
+        fail("argument --ablate: needs an NVIDIA GPU; on the CPU policies change nothing")
     groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
     return Settings(
         matrices=tuple(unique_names(spec for group in groups for spec in group)),
@@ -242,4 +259,6 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         cache=options.cache,
         timing=options.timing,
         reorder=options.reorder,
+        formats=tuple(dict.fromkeys(options.format)),
+        ablate=options.ablate,
     )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from gnnsparse.bench.formats import profiler_problem
 from gnnsparse.bench.kernels import Bench, Skipped
 from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
 from gnnsparse.bench.peers import BASELINES, peer_precision
@@ -201,6 +202,25 @@ def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
     return [(r, stored) for r, stored in pairs if r["values"] == "gcn" and stored is not None]
 
 
+def _ablation_table(rows: list[Row]) -> Table:
+    """Rows of formats: the time beside that of the paper's policy, and the modelled counts."""
+    table = Table(title="policies of formats: time, and modelled counts in millions")
+    for name in ("matrix", "values", "N", "precision", "format and change"):
+        table.add_column(name, overflow="fold")
+    for name in ("ms", "x its policy", "x baseline", "mma", "loads of X", "sectors of X", "gathered, GB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    own = {(*_in_precision(r), r["kernel"]): r["ms"] for r in rows}
+    for r in rows:
+        counts, ms = r.get("modelled"), own.get((*_in_precision(r), r["format"]))
+        millions = [f"{counts[name] / 1e6:.1f}" for name in ("mma", "x_loads", "x_sectors")] if counts else []
+        table.add_row(
+            escape(r["graph"]), r["values"], str(r["width"]), r["precision"], r["kernel"], f"{r['ms']:.3f}",
+            "" if ms is None else f"{ms / r['ms']:.2f}", _number(r["over_baseline"]), *(millions or [""] * 3),
+            f"{counts['gathered_bytes'] / 1e9:.2f}" if counts else "",
+        )  # fmt: skip
+    return table
+
+
 def _weights_table(pairs: list[tuple[Row, Row]]) -> Table:
     table = Table(title="auto: weights of rank 1 beside stored ones")
     for name in ("matrix", "N", "precision"):
@@ -256,6 +276,9 @@ def print_report(bench: Bench, console: Console) -> None:
             say(f"baseline of {op}: {_baseline_names(rows)}")
     if pairs := weight_pairs(bench.rows):
         console.print(_weights_table(pairs))
+    if formats := [row for row in bench.rows if row.get("format")]:
+        console.print(_ablation_table(formats))
+        say(profiler_problem())
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")

@@ -60,8 +60,13 @@ class WindowKernel(Kernel):
             return CanRun("the operand has no blocked format")
         if not (answer := takes(problem.device, problem.precision)):
             return answer
-        if problem.format != "window" and (problem.op == "sddmm" or problem.edge_values):
+        if problem.format == "window" or not (problem.op == "sddmm" or problem.edge_values):
+            return CanRun()
+        spec = PRESETS[problem.format].spec
+        if spec.encoding != "dense":
             return CanRun(f"{problem.format} stores no bits to place edge values by")
+        if problem.op == "sddmm" and problem.slot_rows != 8:
+            return CanRun(f"SDDMM takes windows of 8 rows, {problem.format} has {problem.slot_rows} here")
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:

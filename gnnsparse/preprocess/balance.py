@@ -128,10 +128,17 @@ def window_tiles(blocked: BlockedMatrix) -> torch.Tensor:
     return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.window)
 
 
-def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int) -> WorkList:
-    """Makes the work list of all windows, in parts of at most `limit` K tiles."""
+def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int, for_scores: bool = False) -> WorkList:
+    """Makes the work list of all windows, in parts of at most `limit` K tiles.
+
+    Args:
+        blocked: the windows.
+        csr: the matrix.
+        limit: most K tiles of a part.
+        for_scores: whether results in row order need the row offsets though the format stores values.
+    """
     items, cuts, partials = _cut(window_tiles(blocked), limit)
-    if blocked.spec.stores_values:
+    if blocked.spec.stores_values and not for_scores:
         return WorkList(items, cuts, partials)
     offsets = _row_offsets(blocked, csr, items, blocked.spec.window, WINDOW_K_TILE)
     return WorkList(items, cuts, partials, offsets)

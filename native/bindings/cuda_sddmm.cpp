@@ -40,6 +40,16 @@ void sddmm_window(const BlockedHandle& a, const StoredRowsHandle& rows, const Wo
                      stream_of(stream));
 }
 
+void sddmm_blocks(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                  const Dense& q, const Dense& k, const Memory& blocks, const EdgeValuesHandle& out,
+                  int64_t d, int precision_code, Address stream) {
+  const Precision precision = precision_of(precision_code);
+  require_vectors(q, a.view.rows, d, precision, "q");
+  require_vectors(k, a.view.cols, d, precision, "k");
+  cuda::sddmm_blocks(block_sddmm(a, rows, work, q, k, blocks, out, d, precision), precision,
+                     stream_of(stream));
+}
+
 }  // namespace
 
 void bind_cuda_sddmm(py::module_& m) {
@@ -53,6 +63,9 @@ void bind_cuda_sddmm(py::module_& m) {
   m.def("cuda_sddmm_window", &sddmm_window, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("q"), py::arg("k"), py::arg("out"), py::arg("d"), py::arg("precision"),
         py::arg("stream"));
+  m.def("cuda_sddmm_blocks", &sddmm_blocks, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("q"), py::arg("k"), py::arg("blocks"), py::arg("out"), py::arg("d"),
+        py::arg("precision"), py::arg("stream"));
 }
 
 }  // namespace gnnsparse::bindings

@@ -51,6 +51,16 @@ void spmm_window(const BlockedHandle& a, const StoredRowsHandle& rows, const Wor
   cuda::spmm_window(p, precision, stream_of(stream));
 }
 
+void spmm_policy(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                 const WindowPolicyHandle& policy, const Dense& x, const Dense& y, int64_t n,
+                 const Memory& partial, int precision_code, Address stream) {
+  const Precision precision = precision_of(precision_code);
+  require_window_shape(a.view);
+  require_vectors(x, a.view.cols, n, precision, "x");
+  const PolicySpmm p = policy_spmm(a, rows, work, policy, x, y, n, partial, precision);
+  cuda::spmm_policy(p, precision, stream_of(stream));
+}
+
 void spmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
                 const Dense& x, const Dense& y, int64_t n, int slices, const Memory& partial,
                 int precision_code, Address stream) {
@@ -72,6 +82,9 @@ void bind_cuda_spmm(py::module_& m) {
   m.def("cuda_spmm_window", &spmm_window, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"), py::arg("precision"),
         py::arg("stream"));
+  m.def("cuda_spmm_policy", &spmm_policy, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("policy"), py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"),
+        py::arg("precision"), py::arg("stream"));
   m.def("cuda_spmm_panel", &spmm_panel, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("x"), py::arg("y"), py::arg("n"), py::arg("slices"), py::arg("partial"),
         py::arg("precision"), py::arg("stream"));

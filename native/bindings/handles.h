@@ -6,6 +6,7 @@
 #include "checks.h"
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/policy_problem.h"
 #include "gnnsparse/work_list.h"
 
 namespace gnnsparse::bindings {
@@ -121,6 +122,13 @@ inline StoredRows indexed_rows(const StoredRowsHandle& handle, int64_t rows, int
   stored.indptr = gpu_array<const int64_t>(handle.indptr, rows + 1, "indptr");
   return stored;
 }
+
+// How the window kernel multiplies a dense format: see WindowPolicy.
+struct WindowPolicyHandle {
+  WindowPolicy policy;
+  Held zero_ptr;  // int64 [rows + 1], with zero_cols; or None
+  Held zero_cols;
+};
 
 // How the lanes of the csr kernels share out rows: see CsrLanes.
 struct CsrLanesHandle {

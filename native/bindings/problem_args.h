@@ -7,6 +7,7 @@
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_heights.h"
 #include "gnnsparse/panel_problem.h"
+#include "gnnsparse/policy_problem.h"
 #include "gnnsparse/window_problem.h"
 #include "handles.h"
 
@@ -56,6 +57,48 @@ inline WindowSpmm window_spmm(const BlockedHandle& a, const StoredRowsHandle& ro
   p.work = work_list<WindowItem>(work, has_values ? p.a.shape.window : 0);
   set_dense(p, x, y, n, precision);
   p.partial = partial_sums(partial, p.work.partials, p.a.shape.window, n);
+  return p;
+}
+
+// Blocks that a dense format's kernels find by shifts. Returns the logarithm of their columns.
+inline int require_dense_blocks(const BlockedView& a) {
+  if (a.encoding != Encoding::kDense) reject("format", "policies take dense formats");
+  int log_block = 0;
+  while (log_block < 4 && 1 << log_block < a.shape.block) ++log_block;
+  if (1 << log_block != a.shape.block) {
+    reject("format", "policies take blocks of 1, 2, 4, 8 or 16 columns");
+  }
+  if (a.shape.panel != a.shape.window) reject("format", "dense panels are one window");
+  return log_block;
+}
+
+// Raises where no kernel is compiled for a policy: gnnsparse/formats/policy.py says why.
+inline void require_policy(const WindowPolicy& policy, int window) {
+  const bool vector = policy.x_load == XLoad::kVector;
+  if (policy.shuffle && !vector) reject("shuffle", "needs vector loads");
+  if (policy.stage_x && !vector) reject("stage_x", "needs vector loads");
+  if (vector && !policy.shuffle && !policy.stage_x) reject("shuffle", "is off without stage_x");
+  if (policy.stage_x && policy.stage_a == Staging::kNone) reject("stage_x", "needs stage_a");
+  if (!policy.swapped && window != 16) reject("swapped", "is off with windows of 8 rows");
+  require_at_least_one(policy.coarsening, "coarsening");
+}
+
+inline PolicySpmm policy_spmm(const BlockedHandle& a, const StoredRowsHandle& rows,
+                              const WorkListHandle& work, const WindowPolicyHandle& handle,
+                              const Dense& x, const Dense& y, int64_t n, const Memory& partial,
+                              Precision precision) {
+  PolicySpmm p;
+  static_cast<WindowSpmm&>(p) = window_spmm(a, rows, work, x, y, n, partial, precision);
+  if (rows.values.given) reject("values", "are the format's own");
+  if (n > INT32_MAX) reject("n", "must be below 2^31");
+  p.log_block = require_dense_blocks(p.a);
+  require_policy(handle.policy, p.a.shape.window);
+  require_aligned(a.values, 16, "values");
+  p.policy = handle.policy;
+  if (handle.zero_ptr.given) {
+    p.zero_ptr = gpu_array<const int64_t>(handle.zero_ptr, p.a.rows + 1, "zero_ptr");
+    p.zero_cols = gpu_array<const int32_t>(handle.zero_cols, handle.zero_cols.count, "zero_cols");
+  }
   return p;
 }
 
@@ -156,6 +199,25 @@ inline WindowSddmm window_sddmm(const BlockedHandle& a, const StoredRowsHandle& 
   require_window_arrays(view, a.slots);
   auto p = sddmm_problem<WindowSddmm>(a, rows, q, k, out, d, precision);
   p.work = work_list<WindowItem>(work, view.shape.window);
+  return p;
+}
+
+// Scores of a dense format in its own layout, in row order, or both: one may be None.
+inline BlockSddmm block_sddmm(const BlockedHandle& a, const StoredRowsHandle& rows,
+                              const WorkListHandle& work, const Dense& q, const Dense& k,
+                              const Memory& blocks, const EdgeValuesHandle& out, int64_t d,
+                              Precision precision) {
+  require_window_shape(gpu(a));
+  if (gpu(a).shape.window != 8) reject("window", "SDDMM takes windows of 8 rows");
+  require_dense_blocks(gpu(a));
+  a.require_storage(precision);
+  require_window_arrays(gpu(a), a.slots);
+  auto p = sddmm_problem<BlockSddmm>(a, rows, q, k, out, d, precision);
+  p.work = work_list<WindowItem>(work, 8);
+  if (blocks.given) {
+    const int64_t count = product("blocks", a.slots, 8);
+    p.blocks = stored_array(blocks, count, p.out_dtype, Place::kGpu, "blocks");
+  }
   return p;
 }
 

@@ -191,6 +191,26 @@ void bind_handles(py::module_& m) {
              return CsrLanesHandle{lanes, row_lanes, row_limit, hold(groups, "groups")};
            }),
            py::arg("lanes"), py::arg("row_lanes"), py::arg("row_limit"), py::arg("groups") = none);
+  py::class_<WindowPolicyHandle>(m, "WindowPolicy")
+      .def(py::init([](bool swapped, bool deep, int x_load, bool shuffle, int stage_a, bool stage_x,
+                       int coarsening, bool grid_3d, const py::object& zero_ptr,
+                       const py::object& zero_cols) {
+             if (x_load < 0 || x_load > 2) reject("x_load", "must be 0, 1 or 2");
+             if (stage_a < 0 || stage_a > 2) reject("stage_a", "must be 0, 1 or 2");
+             const WindowPolicy policy = {swapped,
+                                          deep,
+                                          static_cast<XLoad>(x_load),
+                                          shuffle,
+                                          static_cast<Staging>(stage_a),
+                                          stage_x,
+                                          coarsening,
+                                          grid_3d};
+             return WindowPolicyHandle{policy, hold(zero_ptr, "zero_ptr"),
+                                       hold(zero_cols, "zero_cols")};
+           }),
+           py::arg("swapped"), py::arg("deep"), py::arg("x_load"), py::arg("shuffle"),
+           py::arg("stage_a"), py::arg("stage_x"), py::arg("coarsening"), py::arg("grid_3d"),
+           py::arg("zero_ptr") = none, py::arg("zero_cols") = none);
   py::class_<EdgesHandle>(m, "Edges")
       .def(py::init([](const py::object& row, const py::object& col) {
              EdgesHandle edges{hold(row, "row"), hold(col, "col")};

@@ -101,6 +101,11 @@ T shuffle(T value, int from) {
   return Block::current().meet(Shown<T>{value, from}, &exchange<T>);
 }
 
+inline void find_ballot(const bool (&predicates)[kLanes], uint32_t (&taken)[kLanes]) {
+  uint32_t ballot = 0;
+  for (unsigned lane = 0; lane < kLanes; ++lane) ballot |= uint32_t{predicates[lane]} << lane;
+  for (uint32_t& result : taken) result = ballot;
+}
 inline void find_any(const bool (&predicates)[kLanes], bool (&taken)[kLanes]) {
   bool any = false;
   for (const bool predicate : predicates) any |= predicate;
@@ -132,6 +137,10 @@ T __shfl_sync(uint32_t, T value, int from, int width = 32) {
 }
 inline bool __any_sync(uint32_t, bool predicate) {
   return gnnsparse::emulator::Block::current().meet(predicate, &gnnsparse::emulator::find_any);
+}
+
+inline uint32_t __ballot_sync(uint32_t, bool predicate) {
+  return gnnsparse::emulator::Block::current().meet(predicate, &gnnsparse::emulator::find_ballot);
 }
 
 template <class T>

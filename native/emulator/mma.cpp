@@ -20,6 +20,7 @@ using Columns = double __attribute__((vector_size(8 * sizeof(double))));
 template <Arithmetic kMath>
 struct Elements {
   using Fragment = FragmentM16N8K16;
+  using HalfFragment = FragmentM16N8K8Halves;
   static float of(uint32_t word, int half) {
     const auto bits = static_cast<uint16_t>(word >> 16 * half);
     return kMath == Arithmetic::kFp16 ? half_to_float(bits) : bf16_to_float(bits);
@@ -27,6 +28,7 @@ struct Elements {
 };
 struct Words {
   using Fragment = FragmentM16N8K8;
+  using HalfFragment = FragmentM16N8K4;
   // What the Tensor Core reads of a word.
   static float of(uint32_t word, int) { return bits_float(word & 0xffffe000u); }
 };
@@ -37,9 +39,10 @@ struct Elements<Arithmetic::kFp32> : Words {};
 
 }  // namespace
 
-template <Arithmetic kMath>
+template <Arithmetic kMath, bool kHalf>
 void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[emulator::kLanes]) {
-  using Fragment = typename Elements<kMath>::Fragment;
+  using Fragment = std::conditional_t<kHalf, typename Elements<kMath>::HalfFragment,
+                                      typename Elements<kMath>::Fragment>;
   constexpr int kHalves = Fragment::kElementsPerRegister;
   double a[16][Fragment::kK];
   Columns b[Fragment::kK];
@@ -80,5 +83,9 @@ template void multiply<Arithmetic::kTf32>(const MmaOperands (&)[emulator::kLanes
                                           MmaSums (&)[emulator::kLanes]);
 template void multiply<Arithmetic::kFp32>(const MmaOperands (&)[emulator::kLanes],
                                           MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kFp16, true>(const MmaOperands (&)[emulator::kLanes],
+                                                MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kTf32, true>(const MmaOperands (&)[emulator::kLanes],
+                                                MmaSums (&)[emulator::kLanes]);
 
 }  // namespace gnnsparse::cuda

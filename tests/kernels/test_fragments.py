@@ -41,10 +41,40 @@ def ptx_m16n8k8_tf32(operand: str) -> list[tuple[int, int]]:
     return elements
 
 
+def ptx_m16n8k8_halves(operand: str) -> list[tuple[int, int]]:
+    """PTX ISA, "Matrix Fragments for mma.m16n8k8", .f16: element index i."""
+    elements = []
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        for i in range({"a": 4, "b": 2, "c": 4}[operand]):
+            if operand == "b":
+                row, col = thread * 2 + i, group
+            else:
+                row, col = group if i < 2 else group + 8, thread * 2 + (i & 1)
+            elements.append((row, col))
+    return elements
+
+
+def ptx_m16n8k4(operand: str) -> list[tuple[int, int]]:
+    """PTX ISA, "Matrix Fragments for mma.m16n8k4", .tf32."""
+    elements = []
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        if operand == "a":
+            elements += [(group, thread), (group + 8, thread)]
+        elif operand == "b":
+            elements.append((thread, group))
+        else:
+            elements += [(group + 8 * (i // 2), thread * 2 + (i & 1)) for i in range(4)]
+    return elements
+
+
 @pytest.mark.parametrize("operand", ["a", "b", "c"])
 def test_fragment_tables_are_those_of_the_ptx_isa(built: ModuleType, operand: str) -> None:
     assert built.fragment_map("m16n8k16", operand) == ptx_m16n8k16(operand)
     assert built.fragment_map("m16n8k8", operand) == ptx_m16n8k8_tf32(operand)
+    assert built.fragment_map("m16n8k8 halves", operand) == ptx_m16n8k8_halves(operand)
+    assert built.fragment_map("m16n8k4", operand) == ptx_m16n8k4(operand)
 
 
 def test_unknown_fragments_are_refused(built: ModuleType) -> None:

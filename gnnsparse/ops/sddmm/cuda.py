@@ -58,7 +58,9 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
             out = q.new_empty(nnz)
             gpu = path()
             launch, result = getattr(gpu.native, name), gpu.native.EdgeValues(out)
-            launch(*head, load(q), load(k), result, width, code, streams.current())
+            # Scores in the blocks of a dense format are for who multiplies by them next; None: not asked for.
+            blocks = (None,) if name == "cuda_sddmm_blocks" else ()
+            launch(*head, load(q), load(k), *blocks, result, width, code, streams.current())
             return out
 
         return on_its_device(kernels.csr.device, run)
@@ -82,8 +84,9 @@ def _panel(kernels: KernelCache, plan: PanelPlan) -> _Launch:
 
 
 def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
-    work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=False)
-    return _Launch("cuda_sddmm_window", (view, _rows(kernels), work.view))
+    work = kernels.window_work(plan.tile_limit, for_scores=True)
+    name = "window" if kernels.require_blocked().spec.encoding == "bitmap" else "blocks"
+    return _Launch(f"cuda_sddmm_{name}", (kernels.blocked_view(weighted=False), _rows(kernels), work.view))
 
 
 _LAUNCHES: dict[type[Plan], Callable[[KernelCache, Any], _Launch]] = {

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr
-from gnnsparse.cuda_path import path
+from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value
+from gnnsparse.formats import BlockedMatrix
+from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 from gnnsparse.ops.dense import aligned_values, cuda_loader, on_its_device, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.preprocess.places import place_values
 
 __all__ = ["bind"]
 
@@ -129,32 +133,68 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean:
     if blocked is None:
         bad_value("plan", "the window kernel needs an operand in a blocked format")
     stores_values, edge_values = blocked.spec.stores_values, product.edge_values
-    if stores_values and edge_values:
+    placed = edge_values and stores_values
+    if placed and blocked.spec.encoding != "dense":
         bad_value("plan", f"{blocked.spec.name} stores no bits to place edge values by; use csr")
     weighted = not (stores_values or edge_values)
     own, scale = kernels.values if weighted else None, kernels.row_factors(weighted, mean)
-    work, view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=not edge_values)
+    work, own_view = kernels.window_work(plan.tile_limit), kernels.blocked_view(weighted=not edge_values)
     items, partials, window = work.view, work.partials, blocked.spec.window
     rows, indptr, row_ids = kernels.csr.rows, kernels.csr.indptr, kernels.row_ids
     load, code, streams = cuda_loader(precision, width), precision.code, kernels.streams
     residual = _bind_residual(kernels, plan.residual, width, mean)
     stored = path().native.StoredRows(indptr, row_ids, scale, own)
+    policy = _policy(kernels, blocked, plan)
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
         x_view = load(x)
         # If the format keeps rows out of its windows, empty rows are in neither part: nothing writes them.
         y = x.new_empty(rows, width) if residual is None else x.new_zeros(rows, width)
-        gpu, now = path(), stored
+        gpu, now, view = path(), stored, own_view
         y_view, partial = gpu.native.Dense(y), partial_sums(partials, window, width, y.device)
-        if values is not None:
+        if values is not None and placed:
+            rounded = aligned_values(values, precision)
+            view = replace(blocked, values=place_values(blocked, kernels.value_places, rounded)).view()
+        elif values is not None:
             now = gpu.native.StoredRows(indptr, row_ids, scale, aligned_values(values, precision))
         stream = streams.current()
-        gpu.native.cuda_spmm_window(view, now, items, x_view, y_view, width, partial, code, stream)
+        if policy is None:
+            gpu.native.cuda_spmm_window(view, now, items, x_view, y_view, width, partial, code, stream)
+        else:
+            gpu.native.cuda_spmm_policy(
+                view, now, items, policy, x_view, y_view, width, partial, code, stream
+            )  # fmt: skip
         if residual is not None:
             residual(x_view, y_view, y.device)
         return y
 
     return run
+
+
+def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _native.WindowPolicy | None:
+    """Returns the native handle of a plan's policy; None: it is the one that the window kernel has.
+
+    Raises:
+        ValueError: the policy can't exist for the operand's precision and format, or this GPU lacks a part.
+    """
+    policy, precision = plan.policy, kernels.precision
+    if why := policy.why_not(precision, blocked.spec.encoding, blocked.spec.window):
+        bad_value("plan", f"its policy can't run here: {why}")
+    if policy.is_default(precision):
+        return None
+    if blocked.spec.block not in POLICY_BLOCKS:
+        accepted = ", ".join(map(str, POLICY_BLOCKS))
+        bad_value(
+            "plan", f"its policy can't run blocks of {blocked.spec.block} columns; accepted: {accepted}"
+        )
+    capability = describe_device(kernels.csr.device).capability
+    if policy.stage_a != "none" and capability < (8, 0):
+        bad_value("plan", f"stage_a needs asynchronous copies, which sm_{capability[0]}{capability[1]} lacks")
+    deep = policy.depth(precision) == replace(policy, k=None).depth(precision)
+    return path().native.WindowPolicy(
+        policy.swapped, deep, X_LOADS.index(policy.x_load), policy.shuffle, STAGINGS.index(policy.stage_a),
+        policy.stage_x, policy.coarsening, policy.grid == "3d", blocked.zero_ptr, blocked.zero_cols,
+    )  # fmt: skip
 
 
 def _bind_residual(

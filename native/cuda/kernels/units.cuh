@@ -17,6 +17,11 @@ struct WindowSpmmUnit {
 };
 
 template <Precision P>
+struct PolicySpmmUnit {
+  static void run(const PolicySpmm& p, Stream stream);
+};
+
+template <Precision P>
 struct PanelSddmmUnit {
   static void run(const PanelSddmm& p, Stream stream);
 };

@@ -1,4 +1,4 @@
-// In place of cuda/device/mma.cuh: m16n8k16, and m16n8k8 of words, by the maps of fragment.h.
+// In place of cuda/device/mma.cuh: products of all shapes, by the maps of fragment.h.
 #pragma once
 
 #include "cuda_language.h"
@@ -15,13 +15,21 @@ struct MmaOperands {
 struct MmaSums {
   float d[4];
 };
-template <Arithmetic kMath>
+// `kHalf`: of half the depth; the operands' other registers are not used.
+template <Arithmetic kMath, bool kHalf = false>
 void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[emulator::kLanes]);
 
 template <Arithmetic kMath>
 void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   const MmaOperands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d[0], d[1], d[2], d[3]}};
   const auto sums = emulator::Block::current().meet(mine, &multiply<kMath>);
+  std::memcpy(d, sums.d, sizeof sums.d);
+}
+
+template <Arithmetic kMath>
+void mma(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+  const MmaOperands mine = {{a[0], a[1]}, {b[0]}, {d[0], d[1], d[2], d[3]}};
+  const auto sums = emulator::Block::current().meet(mine, &multiply<kMath, true>);
   std::memcpy(d, sums.d, sizeof sums.d);
 }
 

@@ -13,6 +13,7 @@
 #include "gnnsparse/heads_problem.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
+#include "gnnsparse/policy_problem.h"
 #include "gnnsparse/types.h"
 #include "gnnsparse/window_problem.h"
 
@@ -52,9 +53,11 @@ void spmm_heads(const HeadsSpmm& problem, Precision precision, Stream stream);
 void spmm_extreme(const ExtremeSpmm& problem, Precision precision, Stream stream);
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
 void spmm_window(const WindowSpmm& problem, Precision precision, Stream stream);
+void spmm_policy(const PolicySpmm& problem, Precision precision, Stream stream);
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream);
 void sddmm_heads(const HeadsSddmm& problem, Precision precision, Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
+void sddmm_blocks(const BlockSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 // The backward pass is kRows, which gives dQ and the row statistics, and then kColumns, which reads
 // the row statistics and gives dK and dV; or kFused, which does the work of both.
