@@ -34,9 +34,12 @@ FILES = {
     "formats/tall.py": """
         from gnnsparse.formats.registry import register_preset
         from gnnsparse.formats.spec import FormatSpec
+        from gnnsparse.precision import Precision
 
         register_preset(
-            FormatSpec("tall", window=16, panel=16, block=4, brick=4, encoding="dense"), source="a test"
+            FormatSpec("tall", window=16, panel=16, block=4, brick=4, encoding="dense"),
+            source="a test",
+            precisions=tuple(Precision),
         )
         """,
     "preprocess.reorder/backwards.py": """

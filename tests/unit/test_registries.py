@@ -159,6 +159,9 @@ def test_a_preset() -> None:
         source="a test",
         panels={8: 8, 16: 16},
         adapt=lambda spec, precision, density: replace(spec, pad=8 if precision.storage.itemsize == 2 else 1),
+        ops=("spmm", "sddmm"),
+        precisions=tuple(Precision),
+        paper_bytes=lambda matrix: 4 * matrix.vectors,
     )
     assert FORMAT_NAMES[-1] == "tall"
     assert (format_spec("tall", "fp16").pad, format_spec("tall", "fp32", panel=8).window) == (8, 8)
@@ -166,7 +169,9 @@ def test_a_preset() -> None:
     dense = dense_matrix(graph, None)
     for precision, panel in (("fp32", None), ("fp16", 8)):
         a = gnnsparse.prepare(graph, format="tall", precision=precision, panel=panel, cache=False)
-        assert a.stats()["format"] == "tall"
+        stats = a.stats()
+        assert stats["format"] == "tall"
+        assert stats["format_bytes"]["paper"] == 4 * a.kernels.blocked.vectors
         row, col, values = a.kernels.blocked.decode()
         found = torch.zeros(70, 50, dtype=torch.float64)
         found[row, col] = values.double()
@@ -200,9 +205,9 @@ def test_a_preset_that_changed_is_prepared_anew() -> None:
     for block in (4, 8):
         with temporary_registrations():
             register_preset(tall(block=block, brick=block, pad=8), source="a test")
-            operands.append(gnnsparse.prepare(graph, format="tall"))
+            operands.append(gnnsparse.prepare(graph, format="tall", precision="fp16"))
             assert operands[-1].kernels.blocked.spec.block == block
-            again = gnnsparse.prepare(graph, format="tall")
+            again = gnnsparse.prepare(graph, format="tall", precision="fp16")
             assert again.stats()["cache_hit"]
     assert not any(a.stats()["cache_hit"] for a in operands)
 
