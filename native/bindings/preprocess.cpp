@@ -98,6 +98,57 @@ void community_order(const CsrHandle& matrix, int rounds, double resolution, con
                        require_threads(threads));
 }
 
+// The rows of each number in the orders that rows of similar columns are grouped by.
+void require_numbers(std::initializer_list<std::pair<int64_t, const char*>> numbers) {
+  for (const auto& [value, name] : numbers) {
+    require_at_least_one(value, name);
+    if (value > INT32_MAX) reject(name, "must be below 2^31");
+  }
+}
+
+// How many rows were matched as similar, as complementary, or filled up; tiles, and short ones.
+py::tuple shuffle_rows(const CsrHandle& matrix, int64_t height, int64_t width, double threshold,
+                       int64_t bin, bool fill, const Memory& order) {
+  const CsrView& a = host(matrix);
+  require_numbers({{height, "height"}, {width, "width"}, {bin, "bin"}});
+  if (!(threshold >= 0)) reject("threshold", "must be at least 0");
+  auto* rows = host_array<int32_t>(order, a.rows, "order");
+  cpu::ShuffleCounts counts;
+  {
+    const py::gil_scoped_release release;
+    counts = cpu::shuffle_rows(a, {height, width, threshold, bin, fill}, rows);
+  }
+  return py::make_tuple(counts.similar, counts.complementary, counts.filled, counts.tiles,
+                        counts.short_tiles);
+}
+
+// The sums of distances in the given order and after each stage, and the rows that were moved.
+py::tuple jaccard_order(const CsrHandle& matrix, int64_t k, double alpha, bool tree, bool two_opt,
+                        int64_t window, bool isolation, double isolated, const Memory& order,
+                        int threads) {
+  const CsrView& a = host(matrix);
+  require_numbers({{k, "k"}, {window, "window"}});
+  if (!(alpha >= 0)) reject("alpha", "must be at least 0");
+  if (!(isolated >= 0)) reject("isolated", "must be at least 0");
+  auto* rows = host_array<int32_t>(order, a.rows, "order");
+  require_threads(threads);
+  cpu::JaccardStages stages;
+  {
+    const py::gil_scoped_release release;
+    stages = cpu::jaccard_order(a, {k, alpha, tree, two_opt, window, isolation, isolated}, rows,
+                                threads);
+  }
+  return py::make_tuple(stages.given, stages.tree, stages.two_opt, stages.isolation, stages.moved);
+}
+
+void cluster_order(const CsrHandle& matrix, int64_t height, int64_t group, int64_t k,
+                   const Memory& order, int threads) {
+  const CsrView& a = host(matrix);
+  require_numbers({{height, "height"}, {group, "group"}, {k, "k"}});
+  cpu::cluster_order(a, {height, group, k}, host_array<int32_t>(order, a.rows, "order"),
+                     require_threads(threads));
+}
+
 // The format of a matrix, on the CPU. Its panels begin at rows of the matrix.
 const BlockedView& host_format(const CsrView& a, const BlockedHandle& format) {
   const BlockedView& view = host(format);
@@ -288,6 +339,17 @@ void bind_csr(py::module_& m) {
         py::arg("threads"));
   m.def("community_order", &community_order, "Writes the rows in the order of their communities.",
         nogil, py::arg("a"), py::arg("rounds"), py::arg("resolution"), py::arg("order"),
+        py::arg("threads"));
+  m.def("shuffle_rows", &shuffle_rows,
+        "Writes the rows in the order of Tiled-CSR's row shuffle; returns its counts.",
+        py::arg("a"), py::arg("height"), py::arg("width"), py::arg("threshold"), py::arg("bin"),
+        py::arg("fill"), py::arg("order"));
+  m.def("jaccard_order", &jaccard_order,
+        "Writes the rows in RSH-SpMM's order; returns the objective of each stage.", py::arg("a"),
+        py::arg("k"), py::arg("alpha"), py::arg("tree"), py::arg("two_opt"), py::arg("window"),
+        py::arg("isolation"), py::arg("isolated"), py::arg("order"), py::arg("threads"));
+  m.def("cluster_order", &cluster_order, "Writes the rows in groups of clusters of similar rows.",
+        nogil, py::arg("a"), py::arg("height"), py::arg("group"), py::arg("k"), py::arg("order"),
         py::arg("threads"));
 }
 
