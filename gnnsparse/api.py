@@ -11,6 +11,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
 from gnnsparse.formats import FORMAT_NAMES, check_precision, format_spec
 from gnnsparse.operand import SparseOperand
+from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
@@ -38,6 +39,7 @@ def prepare(
     reorder_options: dict[str, Any] | None = None,
     format: str = "auto",
     panel: int | None = None,
+    balance: str = "auto",
     cache: bool | str | os.PathLike[str] = True,
     autotune: bool = False,
 ) -> SparseOperand:
@@ -56,17 +58,20 @@ def prepare(
         edge_weight: with values="gcn" or "mean": weights [edges] to normalise; None: 1 each.
         self_loop_weight: with values="gcn": weight of the self-loops that are added.
         precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32.
-        reorder: row order: "none", "degree", "rcm", "metis", "community" (fast enough for large graphs), or
-            another registered reordering (gnnsparse.preprocess.reorder.REORDERINGS). Results stay in the
-            caller's order.
-        reorder_options: options of the reordering: {"part_size": 128} for "metis", {"rounds": 10,
-            "resolution": 1.0} for "community".
+        reorder: row order: "none", "degree", "rcm", "metis", "community", "row-shuffle", "jaccard", "tca",
+            "auto" (the best of several by counts, or none), or another registered reordering
+            (gnnsparse.preprocess.reorder.REORDERINGS). Results stay in the caller's order.
+        reorder_options: options of the reordering, such as {"part_size": 128} for "metis";
+            `gnnsparse.reorder` documents them.
         format: "auto" (CSR on the CPU; on a GPU the window format as well), "csr", "window", a published
             format ("me-bcrs", "sr-bcrs", "cvse", "tiled-csr", "hrpb" or "rs-tile"), or another registered
             format (gnnsparse.formats.FORMAT_NAMES). Products of a published format run in it on every device,
             or raise: it has the precisions and the operations of its paper (docs/format.md).
         panel: rows of a panel: with format="hrpb" 16 (default) or 32; with "cvse" 8 or 16, the length of
             vectors, by default 16 from a density of 0.1 on; with "me-bcrs" 8 (default) or 16.
+        balance: how the window kernel cuts long windows of a blocked format into parts on a GPU: "auto": by
+            a limit on their length; "none": not at all; "wave": by the number of waves in which they run
+            (cuTeSpMM); "adaptive": super-long windows alone (RSH-SpMM). Parts are added up in a fixed order.
         cache: True stores the prepared graph in the user's cache folder (GNNSPARSE_CACHE_DIR), a path in
             the folder of that path; False does not store it.
         autotune: on a GPU, the first product of each width measures every kernel (about a second), uses the
@@ -89,6 +94,9 @@ def prepare(
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
     check_flag("autotune", autotune)
+    check_choice("balance", balance, BALANCES)
+    if balance != "auto" and format in ("auto", "csr"):
+        bad_value("balance", f"got {balance!r} for format={format!r}, which has no windows; accepted: auto")
     if panel is not None:
         check_integer("panel", panel)
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
@@ -120,6 +128,7 @@ def prepare(
         auto_format=format == "auto",
         cache_hit=hit,
         plans=plans,
+        balance=balance,
     )
 
 

@@ -174,10 +174,11 @@ class Csr:
         source += torch.repeat_interleave(start, degrees, output_size=self.nnz)
         return Csr(indptr, self.indices[source], self.cols), source.to(index_dtype(self.nnz))
 
-    def check_scratch(self, bytes_per_column: int) -> None:
-        """Raises MemoryError if scratch memory of `bytes_per_column` a column does not fit on the CPU."""
+    def check_scratch(self, bytes_per_column: int, bytes_per_row: int = 0) -> None:
+        """Raises MemoryError if scratch memory for each column, and for each row, does not fit on the CPU."""
         if self.device.type == "cpu":
             check_memory("num_cols", bytes_per_column * self.cols, f"a matrix of {self.cols} columns")
+            check_memory("num_nodes", bytes_per_row * self.rows, f"a matrix of {self.rows} rows")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
         """Adds the diagonal elements that are missing.
@@ -222,6 +223,61 @@ class Csr:
         order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
         _native.community_order(self.view, rounds, resolution, order, _threads())
         return order
+
+    def shuffled_rows(
+        self, height: int, width: int, threshold: float, bin: int, fill: bool
+    ) -> tuple[torch.Tensor, dict[str, int]]:
+        """Orders the rows of a matrix on the CPU by Tiled-CSR's row shuffle.
+
+        Args:
+            height, width, threshold, bin, fill: options of the "row-shuffle" reordering.
+
+        Returns:
+            int32 [rows], a permutation, and the counts that the reordering reports.
+        """
+        self.check_scratch(bytes_per_column=8, bytes_per_row=44)
+        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
+        counts = _native.shuffle_rows(self.view, height, width, threshold, bin, fill, order)
+        names = ("similar", "complementary", "filled", "tiles", "short_tiles")
+        return order, dict(zip(names, counts, strict=True))
+
+    def similar_rows_order(
+        self, neighbors: int, alpha: float, tree: bool, two_opt: bool, window: int, isolation: bool,
+        isolated: float,
+    ) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
+        """Orders the rows of a matrix on the CPU so that neighbouring rows are similar.
+
+        Args:
+            neighbors, alpha, tree, two_opt, window, isolation, isolated: options of the "jaccard" reordering.
+
+        Returns:
+            int32 [rows], a permutation, and the objective in the given order and after each stage.
+        """
+        self._check_similarity_scratch(neighbors)
+        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
+        *objective, moved = _native.jaccard_order(
+            self.view, neighbors, alpha, tree, two_opt, window, isolation, isolated, order, _threads()
+        )
+        stages = dict(zip(("given", "tree", "two_opt", "isolation"), objective, strict=True))
+        return order, {**stages, "moved": moved}
+
+    def clusters_order(self, height: int, group: int, neighbors: int) -> torch.Tensor:
+        """Orders the rows of a matrix on the CPU by clusters of similar rows.
+
+        Args:
+            height, group, neighbors: options of the "tca" reordering.
+
+        Returns:
+            int32 [rows], a permutation.
+        """
+        self._check_similarity_scratch(neighbors)
+        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
+        _native.cluster_order(self.view, height, group, neighbors, order, _threads())
+        return order
+
+    def _check_similarity_scratch(self, neighbors: int) -> None:
+        """Raises MemoryError if lists of the rows of each column and of similar rows do not fit."""
+        self.check_scratch(bytes_per_column=40 + 4 * _threads(), bytes_per_row=60 + 28 * neighbors)
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Counts the distinct columns in each group of `height` consecutive rows.

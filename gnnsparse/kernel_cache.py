@@ -71,6 +71,8 @@ class _RowGroups(Key[torch.Tensor]):
 class _WindowWork(Key[WorkList]):
     limit: int
     for_scores: bool = False
+    balance: str = "auto"
+    concurrent: int = 0
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class KernelCache:
         kept: the parts made so far.
         tuner: measures plans; None: plans are chosen by the model.
         streams: the CUDA streams on which the parts are read.
+        balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
@@ -150,6 +153,7 @@ class KernelCache:
     kept: Kept
     streams: Streams
     tuner: Callable[[KernelCache, Product], Plan] | None = None
+    balance: str = "auto"
     accepted: Accepted = field(init=False)
 
     def __post_init__(self) -> None:
@@ -285,16 +289,28 @@ class KernelCache:
         blocked = self.require_blocked()
         return self.kept.get(_Array("value_places"), lambda: value_places(self.csr, blocked))
 
-    def window_work(self, limit: int, for_scores: bool = False) -> WorkList:
-        """Returns every window, cut into parts of at most `limit` K tiles.
+    def window_work(
+        self, limit: int, for_scores: bool = False, *, balance: str = "auto", concurrent: int = 0
+    ) -> WorkList:
+        """Returns all windows, those that are long cut into parts.
 
         Args:
             limit: `tile_limit` of the plan.
             for_scores: whether results in row order need the row offsets though the format stores values.
+            balance: `balance` of the plan.
+            concurrent: `concurrent_windows` of the plan.
         """
         blocked = self.require_blocked()
-        key = _WindowWork(limit, for_scores and blocked.spec.stores_values)
-        return self.kept.get(key, lambda: cut_windows(blocked, self.csr, limit, for_scores))
+        for_scores = for_scores and blocked.spec.stores_values
+        if balance in ("auto", "none"):
+            key = _WindowWork(limit if balance == "auto" else 0, for_scores, balance)
+        else:
+            warps = self._record.csr.warps * describe_device(self.csr.device).multiprocessors
+            key = _WindowWork(0, for_scores, balance, concurrent or warps)
+        make = lambda: cut_windows(  # noqa: E731
+            blocked, self.csr, limit, for_scores, balance=balance, concurrent=key.concurrent
+        )
+        return self.kept.get(key, make)
 
     def blocked_view(self, weighted: bool = True) -> Any:
         """Returns the native handle of the prepared format, with or without its column weights."""
@@ -453,7 +469,9 @@ class KernelCache:
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
             near = self._near() if panels else 0
-            return Problem(*common, product.edge_values, weighted, panels, near, slot_rows, groups)
+            return Problem(
+                *common, product.edge_values, weighted, panels, near, slot_rows, groups, balance=self.balance
+            )
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
             *common, False, weighted, panels, 0, slot_rows, groups, product.value_width, product.heads,

@@ -70,6 +70,7 @@ class SparseOperand(Exported):
         auto_format: bool,
         cache_hit: bool,
         plans: PlanStore | None = None,
+        balance: str = "auto",
     ) -> SparseOperand:
         """Makes an operand of a prepared graph on `device`.
 
@@ -80,13 +81,14 @@ class SparseOperand(Exported):
             auto_format: whether the format is chosen by the device.
             cache_hit: whether the arrays were read from the cache.
             plans: where measured plans are stored; None: plans are chosen by the model.
+            balance: how windows are cut into parts, one of gnnsparse.plan.window.BALANCES.
         """
         with outside():
             if device != prepared.forward.csr.device:
                 prepared = move(prepared, device)
             if auto_format:
                 prepared = with_auto_format(prepared, precision)
-        return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans))
+        return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans, balance))
 
     # An operand is immutable: copies of a model share it. Where it does not exist, unpickling makes it with
     # its handle, so that a program that was traced with it runs in another process.
@@ -100,7 +102,7 @@ class SparseOperand(Exported):
         core = self._core
         state = core.prepared, core.precision, core.auto_format, core.cache_hit, core.plans
         pair = (self, self.T)[:: -1 if self._which else 1]
-        return _restore, (*state, self._which, tuple(operand.handle for operand in pair))
+        return _restore, (*state, self._which, tuple(operand.handle for operand in pair), core.balance)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -282,6 +284,7 @@ class SparseOperand(Exported):
             auto_format=core.auto_format,
             cache_hit=core.cache_hit,
             plans=core.plans,
+            balance=core.balance,
         )
         return moved if self._which == 0 else moved.T
 
@@ -398,8 +401,9 @@ class SparseOperand(Exported):
             the rows that a format keeps out; without a format, per element of A), bytes by part ("panels":
             those made so far), format_bytes (None without a format; "stored": bytes of the format's arrays;
             "paper": those of its paper's formula, with offsets and indices of 32 bits and nothing extra, or
-            None if it is of no paper), reorder (report), prepare_seconds, cache_hit, and kernel: {op:
-            {"name", "why"}} for each product that the format has; the name is None if no kernel can run it.
+            None if it is of no paper), reorder (report), balance (how windows are cut into parts),
+            prepare_seconds, cache_hit, and kernel: {op: {"name", "why"}} for each product that the format
+            has; the name is None if no kernel can run it.
 
         Raises:
             TypeError: `width` is no integer.
@@ -438,6 +442,7 @@ class SparseOperand(Exported):
             "bytes": sizes,
             "format_bytes": None if blocked is None else _format_bytes(blocked),
             "reorder": report["reorder"],
+            "balance": self._core.balance,
             "prepare_seconds": report["seconds"],
             "cache_hit": self.cache_hit,
             "kernel": chosen,
@@ -482,11 +487,13 @@ def _restore(
     plans: PlanStore | None,
     which: int,
     had: tuple[int, int] | tuple[None, None] = (None, None),
+    balance: str = "auto",
 ) -> SparseOperand:
     known: SparseOperand | None = handles.held(had[which])
     if known is not None and known.device == prepared.forward.csr.device:
         return known
-    operand = SparseOperand(OperandCore(prepared, precision, auto_format, cache_hit, plans), had=had)
+    core = OperandCore(prepared, precision, auto_format, cache_hit, plans, balance)
+    operand = SparseOperand(core, had=had)
     return operand if which == 0 else operand.T
 
 

@@ -60,12 +60,14 @@ class OperandCore:
         auto_format: bool,
         cache_hit: bool,
         plans: PlanStore | None = None,
+        balance: str = "auto",
     ) -> None:
         self.prepared = prepared
         self.precision = precision
         self.auto_format = auto_format
         self.cache_hit = cache_hit
         self.plans = plans
+        self.balance = balance
         self.device = prepared.forward.csr.device
         self.lock = ForkLock()  # one for both orientations, whose caches call each other
         self._maps, self._streams = Kept(self.lock, self.device), Streams(self.device)
@@ -79,7 +81,7 @@ class OperandCore:
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
         panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
         kept = Kept(self.lock, self.device)
-        cache = KernelCache(matrix, self.precision, panels, kept, self._streams)
+        cache = KernelCache(matrix, self.precision, panels, kept, self._streams, balance=self.balance)
         if self.plans is not None:
             cache.tuner = _tuner_of(self.plans, self.direction(which))
         return cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gnnsparse.cuda_path import Device
 from gnnsparse.gpus.model import TileCounts
@@ -52,6 +52,7 @@ class Problem:
             that lie close together; 0 if rows were reordered or nothing was counted.
         slot_rows: rows that share the column slots of that format.
         groups: number of groups of rows that share column slots; 0: all rows, `slot_rows` at a time.
+        balance: how windows are cut into parts that take about equally long, as `prepare` was asked for.
     """
 
     op: str
@@ -69,6 +70,7 @@ class Problem:
     near: int = 0
     slot_rows: int = 8
     groups: int = 0
+    balance: str = field(default="auto", kw_only=True)
 
     @cached_property
     def record(self) -> GpuRecord:

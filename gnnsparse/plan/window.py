@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnnsparse.cuda_path import Device
+from gnnsparse.errors import check_choice, check_integer
 from gnnsparse.formats import PRESETS, WindowPolicy
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
@@ -13,7 +14,10 @@ from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import WINDOW_K_TILE
 
-__all__ = ["WINDOW", "WindowPlan", "takes"]
+__all__ = ["BALANCES", "WINDOW", "WindowPlan", "takes"]
+
+#: How windows are cut into parts (gnnsparse.preprocess.balance.cut_windows).
+BALANCES = ("auto", "none", "wave", "adaptive")
 
 #: The least limit on the K tiles of a window's parts; the limit is larger if the mean window is long.
 _TILE_LIMIT = 24
@@ -24,15 +28,33 @@ class WindowPlan(Plan):
     """Parameters of the window kernel.
 
     Attributes:
-        tile_limit: longer windows are cut into parts of at most this many K tiles of 16 column slots.
+        tile_limit: longer windows are cut into parts of at most this many K tiles of 16 column slots, if
+            `balance` is "auto".
         residual: plan of the csr kernel for the rows that a format keeps out of its windows.
         policy: how a window is multiplied.
+        balance: "auto": windows are cut by `tile_limit`; "none": no window is cut; "wave": they are cut by
+            the number of waves in which they run (cuTeSpMM, section 5); "adaptive": super-long windows are
+            cut (RSH-SpMM, section 3.3.3).
+        concurrent_windows: number of windows that run at a time, for "wave" and "adaptive"; 0: as many as
+            the multiprocessors hold warps by the GPU's record.
+
+    Raises:
+        TypeError: `balance` or `concurrent_windows` is of another type.
+        ValueError: `balance` is unknown, or `concurrent_windows` is negative.
     """
 
     kernel: ClassVar[str] = "window"
     tile_limit: int = _TILE_LIMIT
     residual: CsrPlan = field(default_factory=CsrPlan)
     policy: WindowPolicy = field(default_factory=WindowPolicy)
+    balance: str = "auto"
+    concurrent_windows: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("balance", self.balance, BALANCES)
+        check_integer(
+            "concurrent_windows", self.concurrent_windows, least=0, accepted="0 or a positive integer"
+        )
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
@@ -74,18 +96,25 @@ class WindowKernel(Kernel):
         return "" if problem.format == "window" else f"format {problem.format} was asked for"
 
     def default(self, problem: Problem) -> WindowPlan:
-        """Returns a plan with the policy of the format that cuts windows much longer than the mean."""
+        """Returns a plan with the policy of the format, which cuts windows by the given balance."""
         groups = problem.groups or -(-problem.rows // problem.slot_rows)
         mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
         residual = replace(CSR.default(problem), reasons=())
         policy = PRESETS[problem.format].policy_for(problem.precision)
         if policy.stage_a != "none" and problem.device.capability < (8, 0):  # no asynchronous copies
             policy = WindowPolicy()
-        return WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual, policy)
+        plan = WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual, policy, problem.balance)
+        if problem.balance in ("auto", "none"):
+            return plan
+        # A warp takes a window and a slice of X, so that the slices of a window count as several.
+        warps = problem.record.csr.warps * problem.device.multiprocessors
+        return replace(plan, concurrent_windows=max(1, warps // max(problem.slices, 1)))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns the default plan, and one that hardly cuts any window."""
+        """Returns the default plan, and one that hardly cuts any window unless a balance was asked for."""
         plan = self.default(problem)
+        if problem.balance != "auto":
+            return [plan]
         return [plan, replace(plan, tile_limit=4 * plan.tile_limit)]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:

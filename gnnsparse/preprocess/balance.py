@@ -15,6 +15,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.locks import cached_property
+from gnnsparse.preprocess.splits import adaptive_parts, limited_parts, wave_parts
 from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
 
 __all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_tiles"]
@@ -64,23 +65,31 @@ class WorkList:
         )
 
 
-def _cut(work: torch.Tensor, limit: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Cuts rows, windows or panels into equal parts.
+def _cut(
+    work: torch.Tensor, parts: torch.Tensor, even: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Cuts rows, windows or panels into parts.
 
     Args:
         work: int64 [n], the nonzeros or K tiles of each row, window or panel.
-        limit: most nonzeros or K tiles of a part; what has none becomes one part.
+        parts: int64 [n], the number of parts of each, at least 1.
+        even: whether the parts of one differ by at most 1 in length, and are never empty if there is work for
+            all. False: all but the last part have the same length, which takes parts from `limited_parts`.
 
     Returns:
         `items`, `cuts` and `partials` of a WorkList.
     """
     device = work.device
-    parts = ((work + limit - 1) // limit).clamp(min=1)
-    length = (work + parts - 1) // parts
     item = torch.repeat_interleave(torch.arange(work.numel(), device=device), parts)
     first_part = parts.cumsum(0) - parts
-    begin = (torch.arange(item.numel(), device=device) - first_part[item]) * length[item]
-    count = torch.minimum(work[item] - begin, length[item]).clamp(min=0)
+    part = torch.arange(item.numel(), device=device) - first_part[item]
+    if even:
+        begin = part * work[item] // parts[item]
+        count = (part + 1) * work[item] // parts[item] - begin
+    else:
+        length = (work + parts - 1) // parts
+        begin = part * length[item]
+        count = torch.minimum(work[item] - begin, length[item]).clamp(min=0)
     is_cut = parts[item] > 1
     place = torch.where(is_cut, is_cut.cumsum(0) - 1, -1)
     items = torch.stack([item, begin, count, place], dim=1).to(torch.int32)
@@ -97,7 +106,7 @@ def cut_rows(csr: Csr, limit: int) -> WorkList:
     """
     degrees = csr.degrees
     long = (degrees > limit).nonzero().flatten()
-    items, cuts, partials = _cut(degrees[long], limit)
+    items, cuts, partials = _cut(degrees[long], limited_parts(degrees[long], limit))
     items[:, 0] = long[items[:, 0].long()].to(torch.int32)
     cuts[:, 0] = long[cuts[:, 0].long()].to(torch.int32)
     return WorkList(items, cuts, partials)
@@ -128,16 +137,29 @@ def window_tiles(blocked: BlockedMatrix) -> torch.Tensor:
     return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.window)
 
 
-def cut_windows(blocked: BlockedMatrix, csr: Csr, limit: int, for_scores: bool = False) -> WorkList:
-    """Makes the work list of all windows, in parts of at most `limit` K tiles.
+def cut_windows(
+    blocked: BlockedMatrix, csr: Csr, limit: int, for_scores: bool = False, *, balance: str = "auto",
+    concurrent: int = 1,
+) -> WorkList:  # fmt: skip
+    """Makes the work list of all windows.
 
     Args:
         blocked: the windows.
-        csr: the matrix.
-        limit: most K tiles of a part.
+        csr: the matrix in the windows' row order.
+        limit: most K tiles of a part; for the balance "auto".
         for_scores: whether results in row order need the row offsets though the format stores values.
+        balance: "auto": longer windows than `limit` are cut; "none": none is; "wave", "adaptive": see
+            `gnnsparse.preprocess.splits`.
+        concurrent: number of windows that run at a time; for the balances "wave" and "adaptive".
     """
-    items, cuts, partials = _cut(window_tiles(blocked), limit)
+    tiles = window_tiles(blocked)
+    parts = {
+        "auto": lambda: limited_parts(tiles, limit),
+        "none": lambda: torch.ones_like(tiles),
+        "wave": lambda: wave_parts(tiles, concurrent),
+        "adaptive": lambda: adaptive_parts(tiles, concurrent),
+    }[balance]()
+    items, cuts, partials = _cut(tiles, parts, even=balance != "auto")
     if blocked.spec.stores_values and not for_scores:
         return WorkList(items, cuts, partials)
     offsets = _row_offsets(blocked, csr, items, blocked.spec.window, WINDOW_K_TILE)
@@ -169,7 +191,8 @@ def cut_panels(
     if blocked.slots >= PANEL_K_TILE * _MOST_TILES:
         most = PANEL_K_TILE * _MOST_TILES
         bad_value("graph", f"has {blocked.slots} column slots in panels; accepted: below {most}")
-    items, cuts, partials = _cut(blocked.panel_ptr.diff() // PANEL_K_TILE, limit)
+    tiles = blocked.panel_ptr.diff() // PANEL_K_TILE
+    items, cuts, partials = _cut(tiles, limited_parts(tiles, limit))
     offsets = None
     if csr is not None:
         offsets = _row_offsets(blocked, csr, items, blocked.spec.panel, PANEL_K_TILE)

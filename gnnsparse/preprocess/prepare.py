@@ -119,15 +119,22 @@ def _blocked(matrix: Oriented, recipe: Recipe, spec: FormatSpec | None) -> Orien
     return matrix.with_blocked(convert(matrix.csr, spec, stored))
 
 
-def _ordering(graph: SparseGraph, recipe: Recipe) -> Reordering | None:
+def _order_options(recipe: Recipe, spec: FormatSpec | None) -> dict[str, Any]:
+    """Returns the options of the reordering, with the sizes of the format where they are left to it."""
+    options = dict(recipe.reorder_options)
+    sizes = {} if spec is None else {"height": spec.panel, "width": max(spec.block, spec.pad)}
+    return options | {name: size for name, size in sizes.items() if options.get(name) == 0}
+
+
+def _ordering(graph: SparseGraph, recipe: Recipe, spec: FormatSpec | None) -> Reordering | None:
     """Returns the row order and its report; None if none is asked for, which saves the report's time."""
     if recipe.reorder == "none" and not recipe.reorder_options:
         return None
-    return reorder(graph, recipe.reorder, **dict(recipe.reorder_options))
+    return reorder(graph, recipe.reorder, **_order_options(recipe, spec))
 
 
 def _transposed_order(
-    weights: Weighted, csr: Csr, order: Reordering | None, recipe: Recipe
+    weights: Weighted, csr: Csr, order: Reordering | None, recipe: Recipe, spec: FormatSpec | None
 ) -> torch.Tensor | None:
     """Returns the row order of A^T: A's order if the reordering is symmetric, else one of its own."""
     if order is None or order.order is None:
@@ -135,7 +142,7 @@ def _transposed_order(
     if METHODS[order.method].symmetric:
         return order.order
     transposed = replace(weights.graph, csr=csr, values=None, nnz_index_of_edge=None)
-    return reorder(transposed, order.method, **dict(recipe.reorder_options)).order
+    return reorder(transposed, order.method, **_order_options(recipe, spec)).order
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,9 +164,9 @@ class _Ordered:
     edge_map: torch.Tensor | None
 
 
-def _forward(weights: Weighted, recipe: Recipe) -> _Ordered:
+def _forward(weights: Weighted, recipe: Recipe, spec: FormatSpec | None) -> _Ordered:
     graph = weights.graph
-    ordering = _ordering(graph, recipe)
+    ordering = _ordering(graph, recipe, spec)
     order = None if ordering is None or ordering.order is None else ordering.order.to(graph.device)
     csr, from_given = _in_order(graph.csr, order)
     values, edge_map, to_own = graph.values, graph.nnz_index_of_edge, None
@@ -171,7 +178,9 @@ def _forward(weights: Weighted, recipe: Recipe) -> _Ordered:
     return _Ordered(matrix, ordering, from_given, to_own, edge_map)
 
 
-def _backward(weights: Weighted, forward: _Ordered, recipe: Recipe) -> tuple[Oriented, torch.Tensor, bool]:
+def _backward(
+    weights: Weighted, forward: _Ordered, recipe: Recipe, spec: FormatSpec | None
+) -> tuple[Oriented, torch.Tensor, bool]:
     """Returns the transpose, the index in `forward` of each of its nonzeros, and whether A is symmetric.
 
     A counts as symmetric if its structure is, whatever its values.
@@ -186,7 +195,7 @@ def _backward(weights: Weighted, forward: _Ordered, recipe: Recipe) -> tuple[Ori
     if symmetric:
         order, stored, from_given = matrix.row_ids, matrix.csr, forward.from_given
     else:
-        order = _transposed_order(weights, csr, forward.ordering, recipe)
+        order = _transposed_order(weights, csr, forward.ordering, recipe, spec)
         order = None if order is None else order.to(graph.device)
         stored, from_given = _in_order(csr, order)
     index = index if from_given is None else index[from_given.long()]
@@ -235,9 +244,9 @@ def build(source: Source, recipe: Recipe) -> Prepared:
     weights = normalize(source.build(), recipe.normalization, recipe.self_loop_weight)
     graph = weights.graph
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
-    ordered = _forward(weights, recipe)
+    ordered = _forward(weights, recipe, spec)
     forward = _blocked(ordered.matrix, recipe, spec)
-    backward, index, symmetric = _backward(weights, ordered, recipe)
+    backward, index, symmetric = _backward(weights, ordered, recipe, spec)
     if symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward)):
         backward = backward.with_blocked(forward.blocked)
     else:

@@ -61,6 +61,7 @@ class _Order:
     seconds: float
     before: Locality
     after: Locality
+    details: Any
 
 
 def _pack_oriented(prefix: str, matrix: Oriented) -> dict[str, torch.Tensor]:

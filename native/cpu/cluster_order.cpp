@@ -1,6 +1,6 @@
 // An order like the TCU-cache-aware reordering of DTC-SpMM (Fan et al., ASPLOS 2024): clusters of
-// similar rows that fill a window, and groups of similar clusters that share a cache. DTC-SpMM finds
-// similar rows by MinHash; here they are found by the lists of their rarest columns.
+// similar rows that fill a window, and groups of similar clusters that share a cache. DTC-SpMM
+// finds similar rows by MinHash; here they are found by the lists of their rarest columns.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -13,8 +13,8 @@
 namespace gnnsparse::cpu {
 namespace {
 
-// Joins the most similar rows first, to sets of at most `limit` rows, which are numbered in the order
-// of their first rows. Returns the set of each row, and how many there are.
+// Joins the most similar rows first, to sets of at most `limit` rows, which are numbered in the
+// order of their first rows. Returns the set of each row, and how many there are.
 std::pair<std::vector<int32_t>, int64_t> cluster(const CsrView& a, int64_t limit, int64_t k,
                                                  int threads) {
   const InvertedLists lists(a, threads);
@@ -83,12 +83,10 @@ void cluster_order(const CsrView& a, const ClusterOptions& options, int32_t* out
   std::iota(clusters.begin(), clusters.end(), 0);
   group_by_label(group, groups, clusters);
   // A cluster that is short of rows would move the borders of those behind it.
-  std::stable_partition(clusters.begin(), clusters.end(), [&](int32_t c) {
-    return starts[c + 1] - starts[c] == options.height;
-  });
-  std::stable_partition(clusters.begin(), clusters.end(), [&](int32_t c) {
-    return merged.indptr[c + 1] > merged.indptr[c];
-  });
+  std::stable_partition(clusters.begin(), clusters.end(),
+                        [&](int32_t c) { return starts[c + 1] - starts[c] == options.height; });
+  std::stable_partition(clusters.begin(), clusters.end(),
+                        [&](int32_t c) { return merged.indptr[c + 1] > merged.indptr[c]; });
   for (const int32_t c : clusters) {
     out = std::copy(rows.begin() + starts[c], rows.begin() + starts[c + 1], out);
   }

@@ -15,7 +15,8 @@ namespace {
 
 using Order = std::vector<int32_t>;
 
-constexpr double kLess = 1e-12;  // a change by less than this is none: sums of distances are rounded
+constexpr double kLess =
+    1e-12;  // a change by less than this is none: sums of distances are rounded
 
 // Links of each row in a list of pairs, in the order of the pairs.
 struct Adjacency {
@@ -120,8 +121,8 @@ class TwoOpt {
   Order given_;
 };
 
-// Windows do not overlap, so that they can be improved at the same time; a second pass is shifted by
-// half a window, for the borders of the first.
+// Windows do not overlap, so that they can be improved at the same time; a second pass is shifted
+// by half a window, for the borders of the first.
 void improve_windows(const RowSimilarity& similarity, Order& order, int64_t window, int threads) {
   const auto rows = static_cast<int64_t>(order.size());
   for (const int64_t shift : {int64_t{0}, window / 2}) {

@@ -66,8 +66,7 @@ class NeighborSearch {
     const auto rarer = [&](int32_t c, int32_t d) {
       return lists_.count(c) != lists_.count(d) ? lists_.count(c) < lists_.count(d) : c < d;
     };
-    const auto kept =
-        std::min<int64_t>(options_.features, static_cast<int64_t>(features_.size()));
+    const auto kept = std::min<int64_t>(options_.features, static_cast<int64_t>(features_.size()));
     std::partial_sort(features_.begin(), features_.begin() + kept, features_.end(), rarer);
     features_.resize(kept);
   }

@@ -19,9 +19,9 @@ struct InvertedLists {
   std::vector<int32_t> rows;
 };
 
-// Weighted Jaccard similarity (RSH-SpMM, section 3.4): columns weigh count^-alpha, count being their
-// number of nonzeros, and two rows are as similar as the weight of their common columns is to that
-// of all their columns. Two empty rows are equal, so that their similarity is 1.
+// Weighted Jaccard similarity (RSH-SpMM, section 3.4): columns weigh count^-alpha, count being
+// their number of nonzeros, and two rows are as similar as the weight of their common columns is to
+// that of all their columns. Two empty rows are equal, so that their similarity is 1.
 class RowSimilarity {
  public:
   RowSimilarity(const CsrView& a, const InvertedLists& lists, double alpha, int threads);
@@ -33,7 +33,8 @@ class RowSimilarity {
   double weight(int32_t column) const { return weight_[column]; }
   const CsrView& matrix() const { return a_; }
 
-  // Sum of the distances of neighbours in an order, added up in one order for any number of threads.
+  // Sum of the distances of neighbours in an order, added up in one order for any number of
+  // threads.
   double path_length(const std::vector<int32_t>& order, int threads) const;
 
  private:

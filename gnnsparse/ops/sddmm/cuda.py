@@ -84,7 +84,9 @@ def _panel(kernels: KernelCache, plan: PanelPlan) -> _Launch:
 
 
 def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
-    work = kernels.window_work(plan.tile_limit, for_scores=True)
+    work = kernels.window_work(
+        plan.tile_limit, for_scores=True, balance=plan.balance, concurrent=plan.concurrent_windows
+    )
     name = "window" if kernels.require_blocked().spec.encoding == "bitmap" else "blocks"
     return _Launch(f"cuda_sddmm_{name}", (kernels.blocked_view(weighted=False), _rows(kernels), work.view))
 

@@ -5,6 +5,7 @@ from gnnsparse.preprocess.reorder.locality import Locality
 from gnnsparse.preprocess.reorder.registry import (
     METHODS,
     REORDERINGS,
+    Found,
     Method,
     Option,
     check_known,
@@ -14,12 +15,13 @@ from gnnsparse.registry import discover
 
 # isort: off
 # Imported in the order in which messages list them. `discover` imports the files that are not named here.
-from gnnsparse.preprocess.reorder import degree, rcm, metis, community  # noqa: F401
+from gnnsparse.preprocess.reorder import degree, rcm, metis, community, row_shuffle, jaccard, tca, auto  # noqa: F401
 # isort: on
 
 __all__ = [
     "METHODS",
     "REORDERINGS",
+    "Found",
     "Locality",
     "Method",
     "Option",

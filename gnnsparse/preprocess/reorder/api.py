@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ class Reordering:
             order is unchanged.
         seconds: wall time of the reordering.
         before, after: locality of the graph's own order and of `order`.
+        details: what the reordering itself reports, as plain values: the row shuffle's tiles, the objective
+            after each stage of "jaccard", the orders that "auto" tried; empty for the others.
     """
 
     method: str
@@ -33,6 +35,7 @@ class Reordering:
     seconds: float
     before: Locality
     after: Locality
+    details: dict[str, Any] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
         """Returns everything but the order as plain values."""
@@ -41,6 +44,7 @@ class Reordering:
             "seconds": self.seconds,
             "before": asdict(self.before),
             "after": asdict(self.after),
+            "details": self.details,
         }
 
 
@@ -54,7 +58,10 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
             communities found by local moving, in at most `rounds` (10) sweeps at each level, at a
             `resolution` (1.0) of the modularity. "community" is fast enough for large graphs, and its
             `columns_32` is never above that of the graph's own order. The last three accept square matrices
-            only and work on A + A^T. `register_reordering` adds further ones.
+            only and work on A + A^T.
+            "row-shuffle" (Tiled-CSR), "jaccard" (RSH-SpMM), "tca" (like DTC-SpMM's) and "auto", the best of
+            several by counts, take any matrix; their functions in `gnnsparse.preprocess.reorder` document
+            their options. `register_reordering` adds further ones.
         options: options of the reordering, those in parentheses.
 
     Returns:
@@ -65,7 +72,7 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
         ValueError: there is no such reordering or option, a value is out of range, or the reordering needs
             a square matrix, fewer nonzeros, or returned no permutation.
         ImportError: the package that the reordering needs is not installed.
-        MemoryError: "community" needs more scratch memory than this machine has.
+        MemoryError: the reordering needs more scratch memory than this machine has.
     """
     check_choice("reorder", method, REORDERINGS)
     csr = graph.csr.to(torch.device("cpu"))
@@ -74,9 +81,10 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
         before = measure_locality(csr, None)
         return Reordering(method, None, 0.0, before, before)
     start = time.perf_counter()
-    order = METHODS[method].order(csr, **options)
+    found = METHODS[method].find(csr, **options)
     seconds = time.perf_counter() - start
     before = measure_locality(csr, None)
     if csr.nnz == 0 and not METHODS[method].empty:
         return Reordering(method, None, 0.0, before, before)
-    return Reordering(method, order, seconds, before, measure_locality(csr, order))
+    after = measure_locality(csr, found.order)
+    return Reordering(method, found.order, seconds, before, after, found.details)

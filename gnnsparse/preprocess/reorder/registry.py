@@ -20,11 +20,25 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 from gnnsparse.preprocess.reorder.undirected import undirected
 from gnnsparse.registry import Names, Registry
 
-__all__ = ["METHODS", "REORDERINGS", "Method", "Option", "check_known", "register_reordering"]
+__all__ = ["METHODS", "REORDERINGS", "Found", "Method", "Option", "check_known", "register_reordering"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-OrderFunction = TypeVar("OrderFunction", bound=Callable[..., torch.Tensor])
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a reordering's function may return: an order, and what it wants to report of it.
+
+    Attributes:
+        order: a permutation of the rows, an integer tensor [rows].
+        details: what is reported beside the order, as plain values of JSON by name.
+    """
+
+    order: torch.Tensor
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+OrderFunction = TypeVar("OrderFunction", bound="Callable[..., torch.Tensor | Found]")
 
 
 @dataclass(frozen=True)
@@ -84,8 +98,10 @@ class Method:
         name: the name that users give.
         function: computes the order. It is called with a matrix on the CPU and every option by keyword, and
             returns a permutation of the rows, an integer tensor [rows]: row i of the reordered matrix is row
-            order[i] of the given one. Callers use `order`, which checks what goes in and what comes out.
-        options: the options by name.
+            order[i] of the given one; or a Found with such an order. Callers use `find` or `order`, which
+            check what goes in and what comes out.
+        options: the options by name. If there are integers `height` and `width` whose default is 0,
+            `prepare` replaces that by the rows of a panel and the columns of a block of its format.
         square: whether the matrix has to be square.
         symmetric: whether the order of A is used for A^T, too. False: an order is computed for A^T.
         package: an optional package that the function imports; None: it imports none.
@@ -96,7 +112,7 @@ class Method:
     """
 
     name: str
-    function: Callable[..., torch.Tensor]
+    function: Callable[..., torch.Tensor | Found]
     options: Mapping[str, Option] = field(default_factory=dict)
     square: bool = False
     symmetric: bool = False
@@ -142,6 +158,10 @@ class Method:
             )
 
     def order(self, csr: Csr, **options: Any) -> torch.Tensor:
+        """Returns the order that `find` finds, int32 [rows]; see there."""
+        return self.find(csr, **options).order
+
+    def find(self, csr: Csr, **options: Any) -> Found:
         """Checks a matrix and the options, computes the order, and checks it.
 
         Args:
@@ -149,7 +169,7 @@ class Method:
             options: options of the reordering.
 
         Returns:
-            int32 [rows], a permutation of the rows.
+            The order, int32 [rows], a permutation of the rows, and what the function reports of it.
 
         Raises:
             TypeError: an option is of another type, or the function returned no tensor of integers.
@@ -159,12 +179,14 @@ class Method:
         options = self.check_options(options)
         self.check_matrix(csr)
         if csr.nnz == 0 and not self.empty:
-            return torch.arange(csr.rows, dtype=torch.int32, device="cpu")
+            return Found(torch.arange(csr.rows, dtype=torch.int32, device="cpu"))
         self.check_package()
         if self.undirected:
             csr = undirected(csr)
             self._check_nnz(csr, "A + A^T")
-        return self._permutation(self.function(csr, **options), csr.rows)
+        found = self.function(csr, **options)
+        order, details = (found.order, found.details) if isinstance(found, Found) else (found, {})
+        return Found(self._permutation(order, csr.rows), details)
 
     def _permutation(self, order: Any, rows: int) -> torch.Tensor:
         """Returns what the function made as int32 [rows], if it is a permutation of the rows.

@@ -1,0 +1,113 @@
+"""The reordering "auto": the best of several orders by counts, or none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.preprocess.reorder.registry import METHODS, Found, Method, Option, register_reordering
+
+__all__ = ["order_by_counts"]
+
+#: The orders that are tried. "metis" needs a package, and takes minutes where these take seconds.
+_TRIED = ("degree", "rcm", "community", "row-shuffle", "jaccard", "tca")
+#: Heights of the groups of rows of the kernels that a matrix without a format may run by.
+_HEIGHTS = (8, 16, 32)
+_WIDTH = 16
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Counts of an order, each summed over the heights of groups of rows.
+
+    Attributes:
+        columns: distinct columns of the groups, which are the rows of X that a kernel gathers.
+        blocks: blocks of these columns, which are the products of Tensor Cores.
+    """
+
+    columns: tuple[int, ...]
+    blocks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, csr: Csr, order: torch.Tensor | None, heights: tuple[int, ...], width: int) -> _Counts:
+        counts = [csr.count_columns(height, order) for height in heights]
+        blocks = tuple(int(((of + width - 1) // width).sum()) for of in counts)
+        return cls(tuple(int(of.sum()) for of in counts), blocks)
+
+    def share_of(self, other: _Counts) -> float:
+        """Returns the columns as a share of another order's, the mean over the heights."""
+        pairs = list(zip(self.columns, other.columns, strict=True))
+        return sum(own / max(theirs, 1) for own, theirs in pairs) / len(pairs)
+
+    def is_never_above(self, other: _Counts) -> bool:
+        """Returns whether no count is above that of another order."""
+        both = (*zip(self.columns, other.columns, strict=True), *zip(self.blocks, other.blocks, strict=True))
+        return all(own <= theirs for own, theirs in both)
+
+    def report(self, seconds: float, heights: tuple[int, ...]) -> dict[str, Any]:
+        columns = {str(height): count for height, count in zip(heights, self.columns, strict=True)}
+        blocks = {str(height): count for height, count in zip(heights, self.blocks, strict=True)}
+        return {"seconds": seconds, "columns": columns, "blocks": blocks}
+
+
+def _problem(method: Method, csr: Csr) -> str:
+    """Returns why a reordering does not take a matrix; "" if it does."""
+    if method.square and csr.rows != csr.cols:
+        return "needs a square matrix"
+    most = csr.nnz * (2 if method.undirected else 1)
+    return "" if method.most_nnz is None or most <= method.most_nnz else "takes fewer nonzeros"
+
+
+@register_reordering(
+    "auto",
+    options={
+        "least_gain": Option(float, 0.02, least=0, most=1),
+        "height": Option(int, 0, least=0, most=2**20),
+        "width": Option(int, 0, least=0, most=2**20),
+    },
+)
+def order_by_counts(csr: Csr, least_gain: float, height: int, width: int) -> Found:
+    """Tries "degree", "rcm", "community", "row-shuffle", "jaccard" and "tca", and takes the best by counts.
+
+    Counted are the distinct columns of each panel, which are the rows of X that a kernel gathers, and the
+    blocks that the columns fill. An order is taken if neither count is above that of the matrix's own order,
+    so that it is never worse than "none"; of several the one with the fewest columns, the first of equals.
+
+    Args:
+        csr: a matrix of any shape.
+        least_gain: an order has to save more than this share of the columns; a smaller gain does not pay for
+            results that are written in another order.
+        height, width: rows of a panel and columns of a block; 0: those of the format. Without one, panels of
+            8, 16 and 32 rows are counted, in blocks of 16 columns, and no count may be above that of "none".
+
+    Returns:
+        The order, with the name of the chosen one, and for each order that was tried its seconds and counts
+        by height, or why it was not tried.
+    """
+    heights, width = (height,) if height else _HEIGHTS, width or _WIDTH
+    own = _Counts.of(csr, None, heights, width)
+    tried: dict[str, Any] = {"none": own.report(0.0, heights)}
+    chosen, best, least = "none", torch.arange(csr.rows, device="cpu"), 1 - least_gain
+    for name in _TRIED:
+        method = METHODS[name]
+        if problem := _problem(method, csr):
+            tried[name] = {"not_tried": problem}
+            continue
+        sizes = {"height": height, "width": width}
+        start = time.perf_counter()
+        try:
+            order = method.order(csr, **{key: sizes[key] for key in sizes if key in method.options})
+        except MemoryError as error:
+            tried[name] = {"not_tried": str(error)}
+            continue
+        seconds = time.perf_counter() - start
+        counts = _Counts.of(csr, order, heights, width)
+        tried[name] = counts.report(seconds, heights)
+        share = counts.share_of(own)
+        if share < least and counts.is_never_above(own):
+            chosen, best, least = name, order, share
+    return Found(best, {"chosen": chosen, "tried": tried})
