@@ -49,6 +49,31 @@ def test_every_format(
     assert "cuda_spmm_window" in copyless.called
 
 
+def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> None:
+    graph = random_graph(300, 1000, 0.002, hubs=1, empty_rows=0.1)
+    a = make(graph, "cpu", precision="fp16", format=name, panel=panel, balance=balance, reorder=reorder)
+    x = emulated.padded(torch.randn(1000, 40), "fp16")
+    plan = Plan("window", balance=balance, concurrent_windows=30)
+    check(a, dense_matrix(graph, None), x, plan=plan)
+    assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
+    work = a.kernels.window_work(0, balance, 30)
+    assert (work.partials > 0) is (balance != "none")
+
+
+@pytest.mark.usefixtures("poisoned", "copyless")
+@pytest.mark.parametrize(("name", "panel"), FORMATS)
+@pytest.mark.parametrize("balance", ["none", "wave", "adaptive"])
+def test_every_balance(name: str, panel: int | None, balance: str) -> None:
+    check_balance(name, panel, balance, "none")
+
+
+@pytest.mark.usefixtures("poisoned", "copyless")
+@pytest.mark.parametrize(("name", "panel"), [("me-bcrs", None), ("hrpb", 32), ("rs-tile", None)])
+@pytest.mark.parametrize("reorder", ["row-shuffle", "jaccard", "tca", "auto"])
+def test_cut_windows_in_every_order(name: str, panel: int | None, reorder: str) -> None:
+    check_balance(name, panel, "wave", reorder)
+
+
 def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
     heights, kept_out = set(), 0
     for shape in SHAPES:

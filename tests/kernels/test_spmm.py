@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan
+from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.convert import convert
+from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import (
     FORMAT_PRECISIONS,
@@ -227,14 +229,37 @@ def test_edge_values_of_the_call(device: str, precision: str, kernel: str) -> No
         assert_accurate(y.cpu(), plain_product(dense, x, precision), dense @ x.double())
 
 
-@pytest.mark.parametrize("reorder", ["degree", "rcm", "metis", "community"])
-@pytest.mark.parametrize("name", ["csr", "window", "rs-tile"])
+@pytest.mark.parametrize("reorder", REORDERINGS[1:])
+@pytest.mark.parametrize("name", ["csr", "window", "rs-tile", "hrpb"])
 def test_row_order_is_folded_into_the_result(device: str, reorder: str, name: str) -> None:
     graph = random_graph(140, 140, 0.05, hubs=2, empty_rows=0.05)
     a = make(graph, device, precision=precision_for(name), reorder=reorder, format=name)
     dense = dense_matrix(graph, None)
     check(a, dense, torch.randn(140, 32))
     check(a.T, dense.T, torch.randn(140, 32))
+
+
+@pytest.mark.parametrize("reorder", ["none", "row-shuffle", "jaccard", "tca", "auto"])
+@pytest.mark.parametrize("name", ["me-bcrs", "tiled-csr"])
+def test_row_orders_of_matrices_that_are_not_square(device: str, reorder: str, name: str) -> None:
+    graph = random_graph(90, 140, 0.05, hubs=2, empty_rows=0.05)
+    a = make(graph, device, precision="fp16", reorder=reorder, format=name)
+    dense = dense_matrix(graph, None)
+    check(a, dense, torch.randn(140, 32))
+    check(a.T, dense.T, torch.randn(90, 32))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("balance", BALANCES)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "csr"])
+def test_every_balance(device: str, balance: str, name: str) -> None:
+    """The plan's own cuts; sums are added in a fixed order, so that a second run gives the same bits."""
+    graph = random_graph(300, 4000, 0.004, hubs=3, empty_rows=0.1)
+    a = make(graph, device, precision="fp16", format=name, balance=balance)
+    x = torch.randn(4000, 100)
+    check(a, dense_matrix(graph, None), x)
+    check(a.T, dense_matrix(graph, None).T, torch.randn(300, 100))
+    assert torch.equal(a @ x.to(device), a @ x.to(device))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

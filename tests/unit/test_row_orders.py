@@ -1,0 +1,409 @@
+"""The orders of Tiled-CSR, RSH-SpMM and DTC-SpMM, and "auto": against plain versions and brute force."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.data import load_matrix
+from gnnsparse.preprocess.reorder import METHODS, reorder
+from gnnsparse.testing import random_graph
+from tests.data_folder import data_file, requires_data
+
+PAPERS = ("row-shuffle", "jaccard", "tca", "auto")
+
+
+def column_sets(graph: SparseGraph) -> list[frozenset[int]]:
+    indptr, indices = graph.csr.indptr.tolist(), graph.csr.indices.tolist()
+    return [frozenset(indices[a:b]) for a, b in pairwise(indptr)]
+
+
+def of_rows(rows: list[list[int]], cols: int) -> SparseGraph:
+    """A matrix whose row i has the columns rows[i]."""
+    indptr = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    columns = torch.tensor([c for row in rows for c in row], dtype=torch.int64)
+    return SparseGraph.from_csr(indptr, columns, num_cols=cols)
+
+
+@st.composite
+def matrices(draw: st.DrawFn, most_rows: int = 60, most_cols: int = 60) -> SparseGraph:
+    """Matrices of any shape with empty, equal and long rows."""
+    rows, cols = draw(st.integers(1, most_rows)), draw(st.integers(1, most_cols))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+    kinds = draw(st.integers(1, rows))
+    dense = torch.rand(kinds, cols, generator=generator) < draw(st.sampled_from([0.0, 0.05, 0.2, 0.9]))
+    dense = dense[torch.randint(kinds, (rows,), generator=generator)]
+    dense |= torch.rand(rows, cols, generator=generator) < draw(st.sampled_from([0.0, 0.02]))
+    dense[torch.rand(rows, generator=generator) < draw(st.sampled_from([0.0, 0.3]))] = False
+    return of_rows([row.nonzero().flatten().tolist() for row in dense], cols)
+
+
+def order_of(graph: SparseGraph, method: str, **options: Any) -> list[int]:
+    found = reorder(graph, method, **options).order
+    return list(range(graph.num_rows)) if found is None else found.tolist()
+
+
+@pytest.mark.parametrize("method", PAPERS)
+@given(graph=matrices())
+def test_orders_are_permutations_for_any_number_of_threads(method: str, graph: SparseGraph) -> None:
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append(order_of(graph, method))
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
+    assert sorted(found[0]) == list(range(graph.num_rows))
+
+
+@pytest.mark.parametrize("method", PAPERS)
+def test_threads_do_not_change_the_order_of_a_larger_graph(method: str) -> None:
+    graph = random_graph(5000, 3000, 0.003, seed=3, hubs=5, empty_rows=0.1)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            found.append(order_of(graph, method))
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2]
+
+
+# The row shuffle.
+
+
+def plain_shuffle(
+    rows: list[frozenset[int]], height: int, width: int, threshold: float, bin: int, fill: bool
+) -> list[int]:
+    """Algorithms 1 to 3 of Tiled-CSR as they are written, with the project's choices."""
+    left = sorted((r for r in range(len(rows)) if rows[r]), key=lambda r: sum(c * c for c in rows[r]))
+    full: list[int] = []
+    short: list[int] = []
+    while left:
+        first = left.pop(0)
+        slot, passed = [first], []
+        union = set(rows[first])
+        for r in list(left):
+            if len(slot) == height or len(passed) == bin:
+                break
+            both = len(rows[r] | rows[first])
+            similar = both < (1 + threshold) * len(rows[first]) or both < (1 + threshold) * len(rows[r])
+            complementary = len(union) < width and len(union | rows[r]) <= width
+            if similar or complementary:
+                slot.append(r)
+                union |= rows[r]
+                left.remove(r)
+            else:
+                passed.append(r)
+        while fill and len(slot) < height and passed:
+            best = min(passed, key=lambda r: len(rows[r] - union))
+            passed.remove(best)
+            left.remove(best)
+            slot.append(best)
+            union |= rows[best]
+        (full if len(slot) == height else short).extend(slot)
+    return [*full, *short, *(r for r in range(len(rows)) if not rows[r])]
+
+
+@given(
+    graph=matrices(), height=st.integers(1, 9), width=st.integers(1, 20),
+    threshold=st.sampled_from([0.0, 0.25, 0.5, 2.0]), bin=st.integers(1, 40), fill=st.booleans(),
+)  # fmt: skip
+def test_the_shuffle_is_the_papers(
+    graph: SparseGraph, height: int, width: int, threshold: float, bin: int, fill: bool
+) -> None:
+    options: dict[str, Any] = {
+        "height": height, "width": width, "threshold": threshold, "bin": bin, "fill": fill
+    }  # fmt: skip
+    assert order_of(graph, "row-shuffle", **options) == plain_shuffle(column_sets(graph), **options)
+
+
+def test_rows_that_complement_each_other_share_a_tile() -> None:
+    """As in figure 4 (b): rows 0 and 3, and rows 1 and 2, have 4 columns together; in order they have 7."""
+    graph = of_rows([[0, 1, 2], [4, 5], [4, 6, 7], [1, 3]], 8)
+    found = reorder(graph, "row-shuffle", height=2, width=4, threshold=0.0, bin=4)
+    pairs = [set(found.order.tolist()[i : i + 2]) for i in (0, 2)]
+    assert {0, 3} in pairs
+    assert {1, 2} in pairs
+    assert found.details == {"similar": 0, "complementary": 2, "filled": 0, "tiles": 2, "short_tiles": 0}
+
+
+def utilisation(graph: SparseGraph, order: torch.Tensor | None) -> float:
+    """The share of nonzeros in the 8 x 16 tiles of Tiled-CSR."""
+    columns = graph.csr.count_columns(8, order)
+    return graph.nnz / (128 * int(((columns + 15) // 16).sum()))
+
+
+@requires_data
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("body_decoder_layer_3_ffn_conv1", 1.9),
+        ("body_encoder_layer_0_self_attention_multihead_attention_q", 1.35),
+    ],
+)
+def test_the_shuffle_fills_tiles_of_variational_dropout(name: str, least: float) -> None:
+    """The issue asks for 1.3 times the utilisation at sparsity 0.98; measured are 1.98 and 1.41."""
+    file = data_file("dlmc", "transformer", "variational_dropout", "0.98", f"{name}.smtx.gz")
+    graph = load_matrix(file)
+    order = reorder(graph, "row-shuffle").order
+    assert utilisation(graph, order) >= least * utilisation(graph, None)
+    dense = torch.zeros(graph.num_rows, graph.num_cols, dtype=torch.bool)
+    dense[graph.csr.row_index(), graph.csr.indices.long()] = True
+    in_tiles = dense[order.long()].reshape(-1, 8, graph.num_cols).any(1).sum(1)
+    tiles = int(((in_tiles + 15) // 16).sum())
+    a = gnnsparse.prepare(graph, format="tiled-csr", reorder="row-shuffle", precision="fp16", cache=False)
+    assert a.kernels.require_blocked().slots == 16 * tiles
+
+
+# The Jaccard order.
+
+
+def distances(graph: SparseGraph, alpha: float) -> torch.Tensor:
+    """1 - weighted Jaccard similarity of all pairs of rows, float64 [rows, rows]; 0 for two empty rows."""
+    dense = torch.zeros(graph.num_rows, graph.num_cols, dtype=torch.float64)
+    dense[graph.csr.row_index(), graph.csr.indices.long()] = 1
+    weight = dense.sum(0).clamp(min=1).pow(-alpha)
+    common = (dense * weight) @ dense.T
+    total = (dense * weight).sum(1)
+    both = total[:, None] + total[None, :] - common
+    return torch.where(both > 0, 1 - common / both, 0.0)
+
+
+def length(distance: torch.Tensor, order: list[int]) -> float:
+    rows = torch.tensor(order)
+    return float(distance[rows[:-1], rows[1:]].sum())
+
+
+STAGES = ("given", "tree", "two_opt", "isolation")
+
+
+@given(
+    graph=matrices(), alpha=st.sampled_from([0.0, 0.5, 2.0]), neighbors=st.integers(1, 12),
+    window=st.integers(4, 40), isolated=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    tree=st.booleans(), two_opt=st.booleans(), isolation=st.booleans(),
+)  # fmt: skip
+def test_no_stage_raises_the_objective(graph: SparseGraph, alpha: float, **options: Any) -> None:
+    found = reorder(graph, "jaccard", alpha=alpha, **options)
+    if found.order is None:
+        return
+    distance, stages = distances(graph, alpha), found.details
+    assert stages["given"] == pytest.approx(length(distance, list(range(graph.num_rows))), abs=1e-9)
+    assert stages["isolation"] == pytest.approx(length(distance, found.order.tolist()), abs=1e-9)
+    for before, after in pairwise(STAGES):
+        assert stages[after] <= stages[before] + 1e-9
+        if not options[after]:
+            assert stages[after] == stages[before]
+
+
+def test_each_stage_by_itself_shortens_the_path() -> None:
+    graph = random_graph(400, 300, 0.02, seed=5, empty_rows=0.1)
+    off = dict.fromkeys(STAGES[1:], False)
+    assert order_of(graph, "jaccard", **off) == list(range(400))
+    for stage in STAGES[1:]:
+        stages = reorder(graph, "jaccard", **{**off, stage: True}).details
+        assert stages["isolation"] < stages["given"] - 1
+    whole = reorder(graph, "jaccard").details
+    assert whole["given"] > whole["tree"] > whole["two_opt"] > whole["isolation"]
+
+
+def plain_tree_order(distance: torch.Tensor) -> list[int]:
+    """Depth-first order of the spanning forest of least distance over the pairs with a common column."""
+    n = distance.shape[0]
+    pairs = sorted((float(distance[u, v]), u, v) for u in range(n) for v in range(u + 1, n))
+    group, tree = list(range(n)), [[] for _ in range(n)]
+    for d, u, v in pairs:
+        if d < 1 and group[u] != group[v]:
+            tree[u].append(v)
+            tree[v].append(u)
+            old, new = group[v], group[u]
+            group = [new if g == old else g for g in group]
+    order: list[int] = []
+
+    def visit(u: int) -> None:
+        order.append(u)
+        for v in tree[u]:  # in the order of the sorted pairs: the most similar first
+            if v not in order:
+                visit(v)
+
+    for root in range(n):
+        if root not in order:
+            visit(root)
+    return order
+
+
+@given(seed=st.integers(0, 2**20), rows=st.integers(2, 30), cols=st.integers(2, 40))
+def test_the_tree_order_is_that_of_the_least_spanning_forest(seed: int, rows: int, cols: int) -> None:
+    """Rows of at most 16 columns: each of them is a feature, so that all similar rows are candidates."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(1, min(cols, 16) + 1, (rows,), generator=generator).tolist()
+    graph = of_rows([sorted(torch.randperm(cols, generator=generator)[:k].tolist()) for k in sizes], cols)
+    distance = distances(graph, 0.0)  # exact: both compute quotients of the same integers
+    found = reorder(graph, "jaccard", alpha=0.0, neighbors=30, two_opt=False, isolation=False)
+    plain = plain_tree_order(distance)
+    if length(distance, plain) < length(distance, list(range(rows))) - 1e-9:
+        assert found.order.tolist() == plain
+    else:
+        assert found.order.tolist() == list(range(rows))
+
+
+def test_columns_that_many_rows_have_count_less() -> None:
+    """Row 0 shares frequent columns with most rows, a rare one with the last: alpha says who is nearer."""
+    frequent = [[0, 1, 10 + i] for i in range(12)]
+    graph = of_rows([[0, 1, 5], *frequent, [5, 40]], 41)
+    last = len(frequent) + 1
+    for alpha, neighbor in ((0.0, False), (2.0, True)):
+        order = order_of(graph, "jaccard", alpha=alpha, two_opt=False, isolation=False)
+        assert (abs(order.index(0) - order.index(last)) == 1) is neighbor
+
+
+def test_an_isolated_row_moves_beside_its_most_similar_row_or_to_the_end() -> None:
+    block = [[0, 1, 2, 3]] * 4
+    other = [[10, 11, 12, 13]] * 4
+    graph = of_rows([*block, [10, 11, 12, 14], [20], *other], 21)
+    order = order_of(graph, "jaccard", tree=False, two_opt=False)
+    # Row 4 resembles one neighbour after row 5 has gone to the end; row 5 resembles nobody.
+    assert order[-1] == 5
+    assert order[:4] == [0, 1, 2, 3]
+    found = reorder(graph, "jaccard", tree=False, two_opt=False)
+    assert found.details["moved"] >= 1
+    assert found.details["isolation"] < found.details["given"]
+
+
+@pytest.mark.parametrize("method", ["row-shuffle", "jaccard", "tca"])
+def test_equal_rows_come_together(method: str) -> None:
+    """64 rows of each of 10 kinds in random order: every window is of one kind afterwards."""
+    kind = torch.arange(640)[torch.randperm(640, generator=torch.Generator().manual_seed(1))] % 10
+    graph = of_rows([list(range(20 * k, 20 * k + 20)) for k in kind.tolist()], 200)
+    found = reorder(graph, method)
+    assert found.before.columns_8 > 5 * found.after.columns_8
+    assert found.after.columns_8 == 80 * 20
+
+
+def test_groups_bring_similar_windows_together() -> None:
+    """Windows of 8 equal rows, whose kinds come in pairs that share half their columns."""
+    generator = torch.Generator().manual_seed(2)
+    kind = torch.arange(160)[torch.randperm(160, generator=generator)] // 8
+    rows = [
+        [*range(100 * (k // 2), 100 * (k // 2) + 8), *range(10_000 + 8 * k, 10_008 + 8 * k)]
+        for k in kind.tolist()
+    ]
+    graph = of_rows(rows, 11_000)
+    order = torch.tensor(order_of(graph, "tca", group=2, height=8))
+    windows = kind[order].reshape(20, 8)
+    assert bool((windows == windows[:, :1]).all())
+    pairs = (windows[:, 0] // 2).reshape(10, 2)
+    assert bool((pairs[:, 0] == pairs[:, 1]).all())
+
+
+# The best by counts.
+
+
+@given(graph=matrices(), height=st.sampled_from([0, 8, 16]), least_gain=st.sampled_from([0.0, 0.02, 0.5]))
+def test_auto_is_never_worse_than_none(graph: SparseGraph, height: int, least_gain: float) -> None:
+    found = reorder(graph, "auto", height=height, least_gain=least_gain)
+    if found.order is None:
+        return
+    sets, order, tried = column_sets(graph), found.order.tolist(), found.details["tried"]
+    chosen = tried[found.details["chosen"]]
+    for h in (height,) if height else (8, 16, 32):
+        for rows, counts in ((list(range(len(sets))), tried["none"]), (order, chosen)):
+            groups = [set().union(*(sets[r] for r in rows[i : i + h])) for i in range(0, len(rows), h)]
+            assert counts["columns"][str(h)] == sum(map(len, groups))
+            assert counts["blocks"][str(h)] == sum(-(-len(group) // 16) for group in groups)
+        assert chosen["columns"][str(h)] <= tried["none"]["columns"][str(h)]
+        assert chosen["blocks"][str(h)] <= tried["none"]["blocks"][str(h)]
+    if found.details["chosen"] == "none":
+        assert order == list(range(len(sets)))
+
+
+def test_auto_says_what_it_tried_and_keeps_it_in_the_cache() -> None:
+    graph = random_graph(300, 300, 0.02, seed=1, weighted=False)
+    told = []
+    for hit in (False, True):
+        a = gnnsparse.prepare(graph, reorder="auto", format="hrpb", panel=32, precision="fp16")
+        assert a.cache_hit is hit
+        told.append(a.stats()["reorder"])
+    assert told[0] == told[1]
+    tried = told[0]["details"]["tried"]
+    assert list(tried) == ["none", "degree", "rcm", "community", "row-shuffle", "jaccard", "tca"]
+    assert all(list(counts["columns"]) == ["32"] for counts in tried.values())
+    assert tried[told[0]["details"]["chosen"]]["columns"]["32"] < 0.98 * tried["none"]["columns"]["32"]
+    rectangular = reorder(random_graph(90, 40, 0.1), "auto").details["tried"]
+    assert rectangular["rcm"] == {"not_tried": "needs a square matrix"}
+
+
+def test_auto_goes_on_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*_: Any, **__: Any) -> None:
+        raise MemoryError("num_nodes: too many")
+
+    monkeypatch.setattr("gnnsparse.csr.Csr.similar_rows_order", short)
+    tried = reorder(random_graph(90, 40, 0.1), "auto").details["tried"]
+    assert tried["jaccard"] == {"not_tried": "num_nodes: too many"}
+    assert "columns" in tried["tca"]
+
+
+@pytest.mark.parametrize("method", ["row-shuffle", "tca", "auto"])
+def test_tiles_have_the_sizes_of_the_format(method: str) -> None:
+    graph = random_graph(200, 150, 0.04, seed=9)
+    given = {"height": 32, **({"width": 16} if "width" in METHODS[method].options else {})}
+    orders = {
+        "format": gnnsparse.prepare(
+            graph, format="hrpb", panel=32, precision="fp16", reorder=method, cache=False
+        ),
+        "given": gnnsparse.prepare(
+            graph, precision="fp16", reorder=method, reorder_options=given, cache=False
+        ),
+        "default": gnnsparse.prepare(graph, precision="fp16", reorder=method, cache=False),
+    }
+    rows = {name: a.kernels.row_ids.tolist() for name, a in orders.items()}
+    assert rows["format"] == rows["given"]
+    if method != "auto":
+        assert rows["default"] != rows["given"]
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("row-shuffle", {"threshold": -0.1}, "threshold: got -0.1"),
+        ("row-shuffle", {"bin": 0}, "bin: got 0"),
+        ("jaccard", {"neighbors": 0}, "neighbors: got 0"),
+        ("jaccard", {"window": 3}, "window: got 3"),
+        ("jaccard", {"isolated": 1.5}, "isolated: got 1.5"),
+        ("tca", {"group": 0}, "group: got 0"),
+        ("auto", {"least_gain": 2}, "least_gain: got 2"),
+        ("auto", {"no": 2}, "unknown options for 'auto': no"),
+    ],
+)
+def test_options_out_of_range(method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        reorder(random_graph(20, 20, 0.2), method, **options)
+    with pytest.raises(TypeError, match="fill: got"):
+        reorder(random_graph(20, 20, 0.2), "row-shuffle", fill=1)
+
+
+@pytest.mark.parametrize("method", ["row-shuffle", "jaccard", "tca"])
+def test_time_grows_with_the_rows_alone(method: str) -> None:
+    """A million rows take seconds: lists of candidates are bounded. Hubs are what would break the bounds."""
+    hubs, rows = 20, 100_000
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randint(rows, (rows, 3), generator=generator)
+    columns[:, 0] %= hubs  # columns that thousands of rows have
+    graph = SparseGraph.from_edge_index(
+        torch.stack([columns.flatten(), torch.arange(rows).repeat_interleave(3)])
+    )
+    start = time.perf_counter()
+    order = METHODS[method].order(graph.csr)
+    assert time.perf_counter() - start < 30
+    assert order.numel() == graph.num_rows
