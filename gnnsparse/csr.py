@@ -278,6 +278,7 @@ class Csr:
     def _check_similarity_scratch(self, neighbors: int) -> None:
         """Raises MemoryError if lists of the rows of each column and of similar rows do not fit."""
         self.check_scratch(bytes_per_column=40 + 4 * _threads(), bytes_per_row=60 + 28 * neighbors)
+        check_memory("graph", 4 * self.nnz, f"lists of {self.nnz} nonzeros")
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Counts the distinct columns in each group of `height` consecutive rows.

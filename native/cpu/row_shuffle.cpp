@@ -42,23 +42,28 @@ class Tile {
     rows.push_back(row);
     mark(row);
   }
+  // How a row's columns overlap with those of the first row and of the tile.
+  struct Overlap {
+    int64_t length, common, added;  // its columns, the first row's among them, the tile's not
+  };
+  Overlap overlap(int32_t row) const {
+    Overlap found{length(row), 0, 0};
+    for_each_column(row, [&](int32_t c) {
+      found.common += in_first_[c] == id_;
+      found.added += in_tile_[c] != id_;
+    });
+    return found;
+  }
   // Algorithm 2: the columns of both rows are hardly more than those of one of them.
-  bool is_similar(int32_t row, double threshold) const {
-    int64_t common = 0;
-    for_each_column(row, [&](int32_t c) { common += in_first_[c] == id_; });
-    const auto both = static_cast<double>(first_length_ + length(row) - common);
-    return both < (1 + threshold) * static_cast<double>(std::max(first_length_, length(row)));
+  bool is_similar(const Overlap& row, double threshold) const {
+    const auto both = static_cast<double>(first_length_ + row.length - row.common);
+    return both < (1 + threshold) * static_cast<double>(std::max(first_length_, row.length));
   }
   // Algorithm 3: the columns of all rows together fit one tile.
-  bool is_complementary(int32_t row, int64_t width) const {
-    return columns_ < width && columns_ + added_by(row) <= width;
+  bool is_complementary(const Overlap& row, int64_t width) const {
+    return columns_ < width && columns_ + row.added <= width;
   }
-  // Columns that the tile has not got yet.
-  int64_t added_by(int32_t row) const {
-    int64_t added = 0;
-    for_each_column(row, [&](int32_t c) { added += in_tile_[c] != id_; });
-    return added;
-  }
+  int64_t columns() const { return columns_; }
 
   std::vector<int32_t> rows;
 
@@ -110,20 +115,31 @@ class Waiting {
   int64_t first_;
 };
 
+// A row that was passed over, and the columns that it would have added to a tile of so many
+// columns.
+struct Passed {
+  int64_t at;
+  int64_t added;
+  int64_t tile_columns;
+
+  // What it adds to the tile now, at the least: of its columns the tile may have got all its new
+  // ones.
+  int64_t adds_at_least(const Tile& tile) const { return added - (tile.columns() - tile_columns); }
+};
+
 // Adds the rows that a tile was passed over for, those first that add the fewest columns.
-int64_t fill(Tile& tile, std::vector<int64_t>& bin, Waiting& waiting, int64_t height) {
+int64_t fill(Tile& tile, std::vector<Passed>& bin, Waiting& waiting, int64_t height) {
   int64_t filled = 0;
   while (static_cast<int64_t>(tile.rows.size()) < height && !bin.empty()) {
-    auto best = bin.begin();
-    int64_t fewest = tile.added_by(waiting.row(*best));
-    for (auto at = best + 1; at != bin.end() && fewest > 0; ++at) {
-      const int64_t added = tile.added_by(waiting.row(*at));
-      if (added >= fewest) continue;
-      best = at;
-      fewest = added;
+    auto best = bin.end();
+    for (auto passed = bin.begin(); passed != bin.end(); ++passed) {
+      if (best != bin.end() && passed->adds_at_least(tile) >= best->added) continue;
+      passed->added = tile.overlap(waiting.row(passed->at)).added;
+      passed->tile_columns = tile.columns();
+      if (best == bin.end() || passed->added < best->added) best = passed;
     }
-    tile.add(waiting.row(*best));
-    waiting.take(*best);
+    tile.add(waiting.row(best->at));
+    waiting.take(best->at);
     bin.erase(best);
     ++filled;
   }
@@ -136,7 +152,7 @@ ShuffleCounts shuffle_rows(const CsrView& a, const ShuffleOptions& options, int3
   Waiting waiting(presorted(a));
   Tile tile(a);
   ShuffleCounts counts;
-  std::vector<int64_t> bin;
+  std::vector<Passed> bin;
   std::vector<int32_t> left;  // rows of tiles that are short of rows
   int32_t* out = order;
   while (waiting.first() != waiting.end()) {
@@ -147,13 +163,14 @@ ShuffleCounts shuffle_rows(const CsrView& a, const ShuffleOptions& options, int3
     for (at = waiting.next(at); at != waiting.end(); at = waiting.next(at)) {
       if (static_cast<int64_t>(tile.rows.size()) == options.height) break;
       if (static_cast<int64_t>(bin.size()) == options.bin) break;
-      const bool similar = tile.is_similar(waiting.row(at), options.threshold);
-      if (similar || tile.is_complementary(waiting.row(at), options.width)) {
+      const Tile::Overlap row = tile.overlap(waiting.row(at));
+      const bool similar = tile.is_similar(row, options.threshold);
+      if (similar || tile.is_complementary(row, options.width)) {
         tile.add(waiting.row(at));
         waiting.take(at);
         ++(similar ? counts.similar : counts.complementary);
       } else {
-        bin.push_back(at);
+        bin.push_back({at, row.added, tile.columns()});
       }
     }
     if (options.fill) counts.filled += fill(tile, bin, waiting, options.height);

@@ -247,6 +247,18 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
 ]
 
 
+def jaccard_order(
+    k: int = 2,
+    alpha: float = 0.5,
+    window: int = 8,
+    isolated: float = 0.1,
+    order: Any = None,
+    threads: int = 1,
+) -> Any:
+    order = torch.empty(6, dtype=torch.int32) if order is None else order
+    return _native.jaccard_order(CSR.view, k, alpha, True, True, window, True, isolated, order, threads)
+
+
 @pytest.mark.parametrize("function", GOOD, ids=lambda f: f.__name__)
 def test_right_arguments_are_accepted(function: Callable[..., Any]) -> None:
     """Otherwise the errors below might have another cause."""
@@ -287,6 +299,20 @@ def test_wrong_arguments_are_named(message: str, function: Callable[..., Any], w
         ("rounds: must be at least 1", lambda: _native.community_order(SQUARE.view, 0, 1.0, ints(6), 1)),
         ("resolution: must be above 0", lambda: _native.community_order(SQUARE.view, 1, -1.0, ints(6), 1)),
         ("order: has .* bytes", lambda: _native.community_order(SQUARE.view, 1, 1.0, ints(5), 1)),
+        ("height: must be at least 1", lambda: _native.shuffle_rows(CSR.view, 0, 16, 0.5, 8, True, ints(6))),
+        ("width: must be at least 1", lambda: _native.shuffle_rows(CSR.view, 8, 0, 0.5, 8, True, ints(6))),
+        ("bin: must be below 2", lambda: _native.shuffle_rows(CSR.view, 8, 8, 0.5, 2**31, True, ints(6))),
+        ("threshold: must be", lambda: _native.shuffle_rows(CSR.view, 8, 8, -0.5, 8, True, ints(6))),
+        ("order: has .* bytes", lambda: _native.shuffle_rows(CSR.view, 8, 8, 0.5, 8, True, ints(5))),
+        ("k: must be at least 1", lambda: jaccard_order(k=0)),
+        ("window: must be at least 1", lambda: jaccard_order(window=0)),
+        ("alpha: must be at least 0", lambda: jaccard_order(alpha=float("nan"))),
+        ("isolated: must be at least 0", lambda: jaccard_order(isolated=-1.0)),
+        ("order: has .* bytes", lambda: jaccard_order(order=ints(5))),
+        ("threads: must be at least 1", lambda: jaccard_order(threads=0)),
+        ("height: must be at least 1", lambda: _native.cluster_order(CSR.view, 0, 2, 2, ints(6), 1)),
+        ("group: must be at least 1", lambda: _native.cluster_order(CSR.view, 8, 0, 2, ints(6), 1)),
+        ("order: has .* bytes", lambda: _native.cluster_order(CSR.view, 8, 2, 2, ints(5), 1)),
         ("matrix: must be square", lambda: _native.add_self_loops(CSR.view, longs(7), None, None, 1)),
         ("indptr: has .* bytes", lambda: _native.add_self_loops(SQUARE.view, longs(6), None, None, 1)),
         ("indices: has .* bytes", lambda: _native.add_self_loops(SQUARE.view, longs(7), ints(1), ints(9), 1)),

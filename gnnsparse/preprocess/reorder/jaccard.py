@@ -11,7 +11,7 @@ __all__ = ["order_by_similarity"]
 @register_reordering(
     "jaccard",
     options={
-        "neighbors": Option(int, 8, least=1, most=1024),
+        "neighbors": Option(int, 8, least=1, most=64),
         "alpha": Option(float, 0.5, least=0, most=16),
         "tree": Option(bool, True),
         "two_opt": Option(bool, True),

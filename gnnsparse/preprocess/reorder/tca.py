@@ -17,7 +17,7 @@ _HEIGHT = 8
     "tca",
     options={
         "group": Option(int, 128, least=1, most=2**20),
-        "neighbors": Option(int, 8, least=1, most=1024),
+        "neighbors": Option(int, 8, least=1, most=64),
         "height": Option(int, 0, least=0, most=2**20),
     },
 )
