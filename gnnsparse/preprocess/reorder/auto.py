@@ -81,8 +81,9 @@ def order_by_counts(csr: Csr, least_gain: float, height: int, width: int) -> Fou
         csr: a matrix of any shape.
         least_gain: an order has to save more than this share of the columns; a smaller gain does not pay for
             results that are written in another order.
-        height, width: rows of a panel and columns of a block; 0: those of the format. Without one, panels of
-            8, 16 and 32 rows are counted, in blocks of 16 columns, and no count may be above that of "none".
+        height: rows of a panel; 0: those of the format. Without one, panels of 8, 16 and 32 rows are counted,
+            and no count may be above that of "none".
+        width: columns of a block; 0: those of the format, 16 without one.
 
     Returns:
         The order, with the name of the chosen one, and for each order that was tried its seconds and counts

@@ -37,8 +37,9 @@ def shuffle_rows(csr: Csr, threshold: float, bin: int, fill: bool, height: int, 
         bin: most rows that are passed over for one tile.
         fill: whether a tile that is short of rows takes those of the bin that add the fewest columns to it,
             which the paper does not do.
-        height, width: rows and columns of a tile; 0: those of the format, 8 and 16 without one. Rows
-            complement a tile if all columns together are at most `width`.
+        height: rows of a tile; 0: the rows of a panel of the format, 8 without one.
+        width: columns of a tile; 0: those of a block of the format, 16 without one. A row complements a tile
+            if all columns together are at most `width`.
 
     Returns:
         The order, with the number of tiles, those that are short of rows, and rows by how they were matched.
