@@ -14,6 +14,7 @@ from gnnsparse import _native
 from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
+from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
@@ -55,9 +56,11 @@ def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> N
     x = emulated.padded(torch.randn(1000, 40), "fp16")
     plan = Plan("window", balance=balance, concurrent_windows=30)
     check(a, dense_matrix(graph, None), x, plan=plan)
-    assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
-    work = a.kernels.window_work(0, balance, 30)
+    made = a.kernels.kept.values_of(WorkList)
+    work = a.kernels.window_work(0, balance=balance, concurrent=30)
+    assert any(work is other for other in made)
     assert (work.partials > 0) is (balance != "none")
+    assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
 
 
 @pytest.mark.usefixtures("poisoned", "copyless")

@@ -91,7 +91,7 @@ def check_list(tiles: list[int], graph: SparseGraph, balance: str, concurrent: i
     """Items cover every window once and in order, partial sums follow one another, no part is empty."""
     blocked = convert(graph.csr, format_spec("window"), None)
     assert window_tiles(blocked).tolist() == tiles
-    work = cut_windows(blocked, graph.csr, 24, balance, concurrent)
+    work = cut_windows(blocked, graph.csr, 24, balance=balance, concurrent=concurrent)
     place, at, cuts = 0, 0, []
     for window, count in enumerate(tiles):
         parts = [item for item in work.items.tolist() if item[0] == window]
@@ -174,8 +174,8 @@ def test_plans_take_the_balance_and_what_runs_at_a_time(balance: str) -> None:
         warps = a.kernels.problem(Product("spmm", 64)).record.csr.warps * H200.multiprocessors
         variants = WINDOW.variants(a.kernels.problem(Product("spmm", 64)))
         limit = plans[64].tile_limit
-        given = a.kernels.window_work(limit, balance, warps)
-        assert a.kernels.window_work(limit, balance) is given or balance in ("auto", "none")
+        given = a.kernels.window_work(limit, balance=balance, concurrent=warps)
+        assert a.kernels.window_work(limit, balance=balance) is given or balance in ("auto", "none")
     at_a_time = {"wave": (warps, warps // 4), "adaptive": (warps, warps // 4)}.get(balance, (0, 0))
     assert (plans[64].concurrent_windows, plans[256].concurrent_windows) == at_a_time
     assert {plan.balance for plan in (*plans.values(), *variants)} == {balance}

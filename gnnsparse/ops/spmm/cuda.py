@@ -138,9 +138,7 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean:
         bad_value("plan", f"{blocked.spec.name} stores no bits to place edge values by; use csr")
     weighted = not (stores_values or edge_values)
     own, scale = kernels.values if weighted else None, kernels.row_factors(weighted, mean)
-    work = kernels.window_work(
-        plan.tile_limit, balance=plan.balance, concurrent=plan.concurrent_windows
-    )
+    work = kernels.window_work(plan.tile_limit, balance=plan.balance, concurrent=plan.concurrent_windows)
     own_view = kernels.blocked_view(weighted=not edge_values)
     items, partials, window = work.view, work.partials, blocked.spec.window
     rows, indptr, row_ids = kernels.csr.rows, kernels.csr.indptr, kernels.row_ids

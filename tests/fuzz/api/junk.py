@@ -12,6 +12,7 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph, masks
 from gnnsparse import nn as layers
+from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.testing import random_graph
 from tests.fuzz.common import Draw, Trial
 
@@ -119,10 +120,11 @@ def _prepare(draw: Draw) -> Call:
         "edge_weight": lambda: anything(draw),
         "self_loop_weight": lambda: number(draw),
         "precision": lambda: _or_junk(draw, "fp16", "fp32", "FP16"),
-        "reorder": lambda: _or_junk(draw, "metis", "community", "rcm", "degree"),
+        "reorder": lambda: _or_junk(draw, *REORDERINGS),
         "reorder_options": lambda: _or_junk(draw, {"rounds": number(draw)}, {"part_size": number(draw)}, {}),
         "format": lambda: _or_junk(draw, "window", "hrpb", "rs-tile", "csr", "panel"),
         "panel": lambda: number(draw),
+        "balance": lambda: _or_junk(draw, "none", "wave", "adaptive"),
         "autotune": lambda: anything(draw),
     }
     for name in table:

@@ -14,6 +14,7 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
+from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 from tests.fuzz.api.env import Env, check_equal
 from tests.fuzz.api.graphs import Form, draw_form, weighted
@@ -40,6 +41,8 @@ def draw_env(trial: Trial) -> Env | None:
     options |= {"reorder": order, "format": draw.choice(FORMATS), "precision": draw.choice(PRECISIONS)}
     if order in METHODS and draw.chance(0.3):
         options["reorder_options"] = _order_options(draw, order)
+    if options["format"] not in ("auto", "csr"):
+        options["balance"] = draw.choice(BALANCES)
     label = f"prepare {form.name} {kind} " + " ".join(
         str(options[name]) for name in ("reorder", "format", "precision")
     ) + f" {form.truth.rows}x{form.truth.cols} edges={form.truth.edges}"  # fmt: skip
@@ -87,6 +90,20 @@ def _order_options(draw: Draw, order: str) -> dict[str, Any]:
         "part_size": (128, 1, 4, 1000),
         "rounds": (10, 1, 3),
         "resolution": (1.0, 0.1, 5),
+        "threshold": (0.25, 0, 10),
+        "bin": (256, 1, 3),
+        "fill": (True, False),
+        "neighbors": (8, 1, 64),
+        "alpha": (0.5, 0, 3),
+        "tree": (True, False),
+        "two_opt": (True, False),
+        "window": (32, 4, 5),
+        "isolation": (True, False),
+        "isolated": (0.1, 0, 1),
+        "group": (128, 1, 3),
+        "least_gain": (0.02, 0, 1),
+        "height": (0, 1, 8, 100),
+        "width": (0, 1, 16),
     }
     return {name: draw.choice(some[name]) for name in METHODS[order].options if name in some}
 
