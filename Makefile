@@ -13,6 +13,8 @@ JOBS ?= 2
 WHEEL_CUDA ?= on
 # For how long make fuzz runs.
 SECONDS ?= 60
+# Published matrices, for make reproduce.
+DATA ?= ../shared/data
 # For the tests of gnnsparse.interop.dgl. Its dependencies would replace torch; the extra "dgl" has those it imports.
 DGL ?= dgl==2.1.0; python_version < "3.13" and sys_platform == "linux" and platform_machine == "x86_64"
 
@@ -23,7 +25,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs results gpu clean
+.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs results reproduce gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -95,6 +97,14 @@ results: $(VENV)/.dev
 	$(bin)/python scripts/readme_tables.py
 	$(bin)/python -m tests.fuzz.report
 	$(bin)/gnnsparse report --out build/report.html
+
+# What the five papers count, beside ours, from the matrices in $(DATA); `make results` then makes the tables of
+# docs/papers.md.
+reproduce: $(VENV)/.dev
+	for paper in flashsparse sspmm tiled-csr cutespmm rsh-spmm; do \
+	  $(bin)/gnnsparse reproduce $$paper --device cpu --data $(DATA) \
+	    --json benchmarks/results/reproduce_$$(echo $$paper | tr - _)_cpu.json || exit 1; \
+	done
 
 gpu:
 	scripts/gpu_check.sh

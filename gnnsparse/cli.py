@@ -14,6 +14,7 @@ from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_argument
 from gnnsparse.doctor import options as doctor
 from gnnsparse.profiling import options as profiling
 from gnnsparse.report import options as report
+from gnnsparse.reproduce import options as reproduce
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +27,7 @@ _COMMANDS = (
     ("report", "one page of all results", report),
     ("doctor", "is this installation right?", doctor),
     ("profile", "what a training step costs", profiling),
+    ("reproduce", "figures and tables of the five papers", reproduce),
 )
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
@@ -178,6 +180,13 @@ def _profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     return run_profile(options, arguments)
 
 
+def _reproduce(options: argparse.Namespace) -> int:
+    paper, names, session = reproduce.session_of(options, options.fail)
+    from gnnsparse.reproduce.command import run_reproduce
+
+    return run_reproduce(paper, names, session, options.json)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
@@ -189,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse report [options]`: exits with 1 if there is no result.
     `gnnsparse doctor [options]`: exits with 1 if something is broken.
     `gnnsparse profile [options]`: exits with the status of the process that is profiled.
+    `gnnsparse reproduce PAPER [options]`: exits with 1 if nothing could be computed.
     Options that are not accepted exit with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -203,6 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _doctor(options)
             case "profile":
                 return _profile(options, arguments)
+            case "reproduce":
+                return _reproduce(options)
         actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
     except (ValueError, OSError) as error:  # of files and folders that were named

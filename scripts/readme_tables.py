@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import headline
+import paper_tables
 import precision_tables
 import product_tables
 from markdown_tables import origin, table
@@ -29,12 +30,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 #: The figure of the README's first screen.
 FIGURE = ROOT / "docs" / "speed.svg"
-_NUMERICS = ROOT / "docs" / "numerics.md"
+_NUMERICS, _PAPERS = ROOT / "docs" / "numerics.md", ROOT / "docs" / "papers.md"
 #: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
     "precision-operations": _NUMERICS,
     "precision-sums": _NUMERICS,
     "precision-scaling": _NUMERICS,
+    "papers-mechanisms": _PAPERS,
+    "papers-numbers": _PAPERS,
+    "papers-presets": _PAPERS,
+    "papers-sparsities": _PAPERS,
 }
 #: The tables that the README has, too.
 IN_README = ("headline",)
@@ -51,6 +56,11 @@ _OPERATIONS = "accuracy_operations_h200.json"
 
 def load(name: str) -> dict[str, Any]:
     return json.loads((RESULTS / name).read_text())
+
+
+def load_if_there(name: str) -> dict[str, Any] | None:
+    """Returns the content of a file of results; None if it is not there."""
+    return load(name) if (RESULTS / name).is_file() else None
 
 
 def epochs_table() -> str:
@@ -308,6 +318,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "precision-operations": lambda: precision_tables.operations(load(_OPERATIONS)),
     "precision-sums": lambda: precision_tables.sums(load(_OPERATIONS)),
     "precision-scaling": lambda: precision_tables.scaling(load(_OPERATIONS)),
+    "papers-mechanisms": lambda: paper_tables.mechanisms(load_if_there),
+    "papers-numbers": lambda: paper_tables.numbers(load_if_there),
+    "papers-presets": lambda: paper_tables.presets(load_if_there),
+    "papers-sparsities": lambda: paper_tables.sparsities(load_if_there),
     "agnn-layer": agnn_layer_table,
     "agnn-step": agnn_step_table,
     "attention": attention_table,

@@ -24,6 +24,8 @@ __all__ = [
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may need; less than 1, because allocators round up.
 _MEMORY_SHARE = 0.9
+#: Most elements of a matrix that is multiplied with all its zeros.
+_DENSE_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,16 @@ def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
     return lambda: dgl.ops.u_mul_e_sum(block, x, edges)
 
 
+def _cublas(work: Workload) -> Callable[[], torch.Tensor]:
+    """Binds the product of the matrix with all its zeros, which small matrices of pruned weights are."""
+    csr, (x,) = work.subject.csr, work.dense
+    if csr.rows * csr.cols > _DENSE_ELEMENTS:
+        raise UnavailableError(f"{csr.rows} x {csr.cols} is too large to be stored with all its zeros")
+    dense = torch.zeros(csr.rows, csr.cols, dtype=x.dtype, device=x.device)
+    dense[csr.row_index(), csr.indices.long()] = work.subject.explicit_values.to(x.dtype)
+    return lambda: dense @ x
+
+
 def _cusparse_best(work: Workload) -> Iterable[Variant]:
     return list(spmm_variants(work) if work.op == "spmm" else sddmm_variants(work))
 
@@ -161,6 +173,7 @@ def _cusparse_best(work: Workload) -> Iterable[Variant]:
 PEERS = {
     "cusparse-best": Peer(("spmm", "sddmm"), ("cuda",), _cusparse_best),
     "cusparse": Peer(("spmm",), ("cuda",), _torch_csr),
+    "cublas": Peer(("spmm",), ("cuda",), _cublas),
     "sparse_mm": Peer(("spmm",), ("cpu",), _sparse_mm, ("fp32",)),
     "sparse_mm_reduce": Peer(("spmm",), ("cpu",), _sparse_mm_reduce),
     "pyg": Peer(("spmm",), ("cpu", "cuda"), _pyg),

@@ -1,0 +1,54 @@
+"""Counts that the five papers give, computed from the structure of a matrix.
+
+Instructions and memory accesses (FlashSparse), footprints of all formats, utilisation (Tiled-CSR, SSpMM),
+bricks, synergy and modelled intensity (cuTeSpMM), and the division of rows, load balance and order of rows
+(RSH-SpMM, cuTeSpMM). Functions take a graph, a CSR matrix or a blocked matrix, and need no GPU.
+"""
+
+from gnnsparse.analysis.accesses import INSTRUCTION_K, Accesses, count_accesses
+from gnnsparse.analysis.balance import imbalance, wave_segments
+from gnnsparse.analysis.bricks import BRICK, SYNERGY, Bricks, count_bricks, grid_bricks, synergy_class
+from gnnsparse.analysis.correlation import rank_correlation
+from gnnsparse.analysis.footprints import FOOTPRINTS, footprint
+from gnnsparse.analysis.order import adjacent_dissimilarity
+from gnnsparse.analysis.partition import (
+    DEFAULT_THRESHOLD,
+    READINGS,
+    RowPartition,
+    default_limits,
+    new_columns,
+    partition_rows,
+)
+from gnnsparse.analysis.structure import HEIGHTS, Matrix, count_vectors, structure_of
+from gnnsparse.analysis.utilisation import row_utilisation, tile_utilisation, vector_density
+
+__all__ = [
+    "BRICK",
+    "DEFAULT_THRESHOLD",
+    "FOOTPRINTS",
+    "HEIGHTS",
+    "INSTRUCTION_K",
+    "READINGS",
+    "SYNERGY",
+    "Accesses",
+    "Bricks",
+    "Matrix",
+    "RowPartition",
+    "adjacent_dissimilarity",
+    "count_accesses",
+    "count_bricks",
+    "count_vectors",
+    "default_limits",
+    "footprint",
+    "grid_bricks",
+    "imbalance",
+    "new_columns",
+    "partition_rows",
+    "rank_correlation",
+    "row_utilisation",
+    "structure_of",
+    "synergy_class",
+    "tile_utilisation",
+    "vector_density",
+    "wave_segments",
+]

@@ -1,0 +1,141 @@
+"""A benchmark of operands in published formats, beside `auto` and the peers, on equal workloads."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+import gnnsparse
+from gnnsparse.bench.candidates import Candidate, UnavailableError, our_kernel
+from gnnsparse.bench.check import KERNEL_FACTOR, Reference, Sample, poisoned_call
+from gnnsparse.bench.kernels import Bench
+from gnnsparse.bench.workload import Workload
+from gnnsparse.formats import PRESETS
+from gnnsparse.kernel_cache import Product
+from gnnsparse.operand import SparseOperand
+from gnnsparse.plan import Plan, choose_plan
+from gnnsparse.precision import Precision
+
+__all__ = ["PAPER_FORMATS", "FormatCase", "PresetBench", "paper_formats", "precision_of"]
+
+#: The formats of the five papers, and the papers that they are of.
+PAPER_FORMATS = {
+    "me-bcrs": "FlashSparse",
+    "cvse": "SSpMM",
+    "tiled-csr": "Tiled-CSR",
+    "hrpb": "cuTeSpMM",
+    "rs-tile": "RSH-SpMM",
+}
+
+
+@dataclass(frozen=True)
+class FormatCase:
+    """An operand to measure: a format, and what is changed of its plan.
+
+    Attributes:
+        format: name of the format.
+        label: name of the case in rows.
+        panel: rows of a panel; None: the format's default.
+        policy: fields of the plan's policy that are changed (gnnsparse.formats.WindowPolicy).
+        reorder: row order of the operand.
+        precision: the one precision in which it is measured; None: all of the settings.
+    """
+
+    format: str
+    label: str
+    panel: int | None = None
+    policy: Mapping[str, Any] | None = None
+    reorder: str = "none"
+    precision: str | None = None
+
+
+def precision_of(name: str, wanted: Iterable[str] = ("fp16", "tf32")) -> str:
+    """Returns the first of some precisions that a format has, or the first one if it has none of them.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    has = {precision.value for precision in getattr(PRESETS[PRESETS.check(name)], "precisions", Precision)}
+    wanted = tuple(wanted)
+    return next((precision for precision in wanted if precision in has), wanted[0])
+
+
+def paper_formats(
+    names: Iterable[str] = PAPER_FORMATS, precisions: Iterable[str] = ("fp16", "tf32")
+) -> tuple[FormatCase, ...]:
+    """Returns a case for each of some formats, in the first of some precisions that the format has.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    wanted = tuple(precisions)
+    return tuple(FormatCase(name, name, precision=precision_of(name, wanted)) for name in names)
+
+
+def _prepare(case: FormatCase, work: Workload) -> tuple[SparseOperand, float]:
+    """Returns the operand of a case, and the milliseconds that its preparation took."""
+    wait = torch.cuda.synchronize if work.device.type == "cuda" else lambda: None
+    wait()
+    begin = time.perf_counter()
+    a = gnnsparse.prepare(
+        work.subject.graph, values="gcn" if work.subject.kind == "gcn" else None, precision=work.precision,
+        reorder=case.reorder, format=case.format, panel=case.panel, cache=False,
+    )  # fmt: skip
+    wait()
+    return a, 1e3 * (time.perf_counter() - begin)
+
+
+@dataclass
+class PresetBench(Bench):
+    """The benchmark of kernels with further operands, each in a published format.
+
+    Rows of a case have its label as `kernel`, and `preprocess_ms` is the time of its own preparation.
+
+    Attributes:
+        cases: the formats.
+    """
+
+    cases: tuple[FormatCase, ...] = ()
+
+    def _run_kernels(self, a: SparseOperand, prepare_ms: float, work: Workload, sample: Sample) -> None:
+        super()._run_kernels(a, prepare_ms, work, sample)
+        reference = Reference(work, sample)
+        for case in self.cases:
+            if case.precision not in (None, work.precision.value):
+                continue
+            self._add(case.label, reference, True, partial(self._case, case, reference))
+            if torch.cuda.is_initialized():  # operands of large graphs take gigabytes
+                gc.collect()
+                torch.cuda.empty_cache()
+
+    def _case(self, case: FormatCase, reference: Reference) -> dict[str, Any]:
+        """Measures one case; raises UnavailableError if the format does not have the operation."""
+        work = reference.work
+        try:
+            a, prepare_ms = _prepare(case, work)
+            plan = self._plan(case, a, work)
+        except (ValueError, NotImplementedError) as error:  # a precision or an operation the paper lacks
+            raise UnavailableError(str(error)) from error
+        made = our_kernel(case.label, plan, a, work)
+        who: Candidate = replace(made, preprocess_ms=prepare_ms)
+        result = who.in_caller_order(poisoned_call(who.call, work, fill_all=True))
+        return self._measure(who, reference, reference.judge(result, KERNEL_FACTOR))
+
+    def _plan(self, case: FormatCase, a: SparseOperand, work: Workload) -> Plan:
+        plan = choose_plan(a.kernels.problem(Product(work.op, work.width)))
+        if not case.policy:
+            return plan
+        if "policy" not in {field.name for field in fields(plan)}:
+            raise UnavailableError(f"the plan of {plan.kernel} has no policy to change")
+        changed: Any = plan
+        policy = replace(changed.policy, **case.policy)
+        spec = a.kernels.blocked.spec if a.kernels.blocked is not None else PRESETS[case.format].spec
+        if problem := policy.why_not(work.precision, spec.encoding, spec.window):
+            raise UnavailableError(problem)
+        return replace(changed, policy=policy)

@@ -1,0 +1,1 @@
+"""`gnnsparse reproduce`: figures and tables of the five papers, beside what this project gets."""

@@ -1,0 +1,1 @@
+"""The papers, one file each: every module registers one."""

@@ -1,0 +1,88 @@
+"""Figures of accuracy and of training time: runs of train.py in a checkout of the repository."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gnnsparse
+from gnnsparse.reproduce.figures import Missing, Outcome
+from gnnsparse.reproduce.session import Session
+
+__all__ = ["checkout", "train_once", "train_study"]
+
+_NO_CHECKOUT = Missing(
+    "train.py", "it is in the repository: clone it, `pip install -e .[train]`, and run this command there"
+)
+
+
+def checkout() -> Path | None:
+    """Returns the root of the checkout that this package is imported from; None if it is installed."""
+    root = Path(gnnsparse.__file__).resolve().parents[1]
+    return root if (root / "train.py").is_file() else None
+
+
+def _train(root: Path, options: list[str]) -> str:
+    """Runs train.py; returns "" or the last line that a failed run printed."""
+    done = subprocess.run([sys.executable, "train.py", *options], cwd=root, capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    return lines[-1] if lines else f"exit status {done.returncode}"
+
+
+def train_study(session: Session, experiment: str) -> Outcome:
+    """Runs a study of configs/experiment, and lists its scores beside the paper's.
+
+    The study is kept in outputs/: the same command goes on with what is left of it.
+    """
+    outcome, root = Outcome(), checkout()
+    if root is None:
+        outcome.missing.append(_NO_CHECKOUT)
+        return outcome
+    options = [f"experiment={experiment}", f"device={session.device}"]
+    if session.data is not None:
+        options.append(f"data={session.data.resolve()}")
+    if session.seeds is not None:
+        options.append(f"seeds={session.seeds}")
+    folder = root / "outputs" / f"reproduce-{experiment}-{session.device}-{session.seeds or 'all'}"
+    problem = _train(root, [*options, f"hydra.run.dir={folder}"])
+    file = folder / "study.json"
+    if problem or not file.is_file():
+        outcome.missing.append(Missing(f"the study {experiment}", problem or f"it left no {file.name}"))
+        return outcome
+    add_scores(outcome, json.loads(file.read_text()))
+    return outcome
+
+
+def add_scores(outcome: Outcome, study: dict[str, Any]) -> None:
+    """Adds the scores of a study.json, and those that the paper alone has."""
+    paper = study["paper"]
+    scores = {name.lower(): found for name, found in paper["scores"].items()}
+    for row in study["rows"]:
+        published = scores.get(row["dataset"], {}).get(row["variant"])
+        seeds = f"mean of {len(row['seeds'])} seeds, deviation {row['standard_deviation']:.2f}"
+        what = f"{row['variant']}: test {row['metric']}"
+        outcome.add(what, row["dataset"], "paper's", row["mean"], published, "%", seeds)
+    measured = {row["dataset"] for row in study["rows"]}
+    for name in paper["scores"]:
+        if name.lower() not in measured:
+            outcome.missing.append(Missing(name, "no data set of this project"))
+    outcome.notes.extend(paper["notes"])
+
+
+def train_once(session: Session, options: list[str]) -> tuple[dict[str, Any] | None, Missing | None]:
+    """Runs train.py once; returns the content of result.json, or what is missing."""
+    root = checkout()
+    if root is None:
+        return None, _NO_CHECKOUT
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder, "run")
+        problem = _train(root, [*options, f"device={session.device}", f"hydra.run.dir={run}"])
+        if problem:
+            return None, Missing("a run of train.py", problem)
+        return json.loads((run / "result.json").read_text()), None

@@ -1,0 +1,264 @@
+"""The tables of docs/papers.md: the papers' numbers, mechanisms and formats, from files of results.
+
+A cell whose file is not there is empty, and a table whose file is not there says how to measure it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from markdown_tables import origin, origins, table
+
+__all__ = ["FIGURES", "FILES", "mechanisms", "numbers", "presets", "sparsities"]
+
+Content = dict[str, Any]
+#: Returns the content of a file of results; None if it is not there.
+Load = Callable[[str], Content | None]
+
+PAPERS = {
+    "flashsparse": "FlashSparse", "sspmm": "SSpMM", "tiled-csr": "Tiled-CSR", "cutespmm": "cuTeSpMM",
+    "rsh-spmm": "RSH-SpMM",
+}  # fmt: skip
+#: The formats of the papers.
+FORMATS = {
+    "me-bcrs": "FlashSparse", "cvse": "SSpMM", "tiled-csr": "Tiled-CSR", "hrpb": "cuTeSpMM",
+    "rs-tile": "RSH-SpMM",
+}  # fmt: skip
+GRAPHS, DLMC, SPARSITY, POLICIES = (
+    f"presets_{name}.json" for name in ("graphs", "dlmc", "sparsity", "policies")
+)
+#: The figures that effects are taken from.
+FIGURES: dict[str, set[str]] = {paper: set() for paper in PAPERS}
+#: Every file that the tables are made of.
+FILES = (
+    GRAPHS, DLMC, SPARSITY, POLICIES,
+    *(f"reproduce_{paper.replace('-', '_')}_{where}.json" for paper in PAPERS for where in ("cpu", "h200")),
+)  # fmt: skip
+
+
+def _mean(ratios: Iterable[float]) -> float | None:
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"
+
+
+def _figures(load: Load, paper: str) -> dict[str, Content]:
+    """Returns the figures of a paper that are in files, those of the GPU over those of the CPU."""
+    found: dict[str, Content] = {}
+    for where in ("cpu", "h200"):
+        content = load(f"reproduce_{paper.replace('-', '_')}_{where}.json")
+        for name, figure in (content or {"figures": {}})["figures"].items():
+            if figure["rows"] or name not in found:
+                found[name] = figure
+    return found
+
+
+def _value(row: Content, key: str) -> str:
+    value, unit = row[key], row["unit"]
+    if value is None:
+        return ""
+    text = f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.3g}"
+    return f"{text} {unit}".strip() if unit in ("%", "s", "GFLOP/s") else f"{text}{unit}"
+
+
+def _row(load: Load, paper: str, figure: str, quantity: str, matrix: str = "") -> Content | None:
+    rows = _figures(load, paper).get(figure, {"rows": []})["rows"]
+    return next((r for r in rows if r["quantity"] == quantity and matrix in r["matrix"]), None)
+
+
+def _count(paper: str, figure: str, quantity: str, text: str, matrix: str = "") -> Callable[[Load], str]:
+    """Makes an effect of a row of `gnnsparse reproduce`, such as "43.1 % fewer instructions (paper 43 %)"."""
+    FIGURES[paper].add(figure)
+
+    def effect(load: Load) -> str:
+        row = _row(load, paper, figure, quantity, matrix)
+        if row is None:
+            return ""
+        published = f" (paper {_value(row, 'paper')})" if row["paper"] is not None else ""
+        return f"{_value(row, 'ours')} {text}{published}"
+
+    return effect
+
+
+def _switch(with_it: str, without: str, op: str = "spmm") -> Callable[[Load], str]:
+    """Makes an effect of two cases of the file of policies: the speed of one over the other."""
+
+    def effect(load: Load) -> str:
+        content = load(POLICIES)
+        if content is None:
+            return ""
+        of = {(r["graph"], r["kernel"]): r["ms"] for r in content["rows"] if r["ok"] and r["op"] == op}
+        pairs = {graph: (of[graph, with_it], of[graph, without]) for graph, kernel in of
+                 if kernel == with_it and (graph, without) in of}  # fmt: skip
+        mean = _mean(slow / fast for fast, slow in pairs.values())
+        return "" if mean is None else f"{mean:.2f}x {op} ({', '.join(pairs)})"
+
+    return effect
+
+
+Effect = Callable[[Load], str]
+#: (paper, mechanism, where it lives, its effects).
+_MECHANISMS: tuple[tuple[str, str, str, tuple[Effect, ...]], ...] = (
+    ("FlashSparse", "swap-and-transpose: vectors of 8 rows (3.2)", "`WindowPolicy.swapped`; `panel=` 8, 16",
+     (_count("flashsparse", "figure-1", "fewer instructions, mean", "fewer instructions"),
+      _switch("me-bcrs", "me-bcrs 16x1"), _switch("me-bcrs", "me-bcrs 16x1", "sddmm"))),
+    ("FlashSparse", "coalesced thread mapping (3.3)", '`WindowPolicy.x_load="coalesced"`',
+     (_switch("me-bcrs", "me-bcrs plain"),)),
+    ("FlashSparse", "ME-BCRS (3.5)", '`format="me-bcrs"`',
+     (_count("flashsparse", "table-7", "smaller than SR-BCRS, mean", "less than SR-BCRS"),)),
+    ("FlashSparse", "SDDMM into SpMM's sub-blocks (3.4)", '`sddmm` of `format="me-bcrs"`', ()),
+    ("SSpMM", "Sparse Vector Compression (V-A)", '`format="cvse"`',
+     (_count("sspmm", "figure-13", "V = 8: bytes over CSR, mean", "CSR's bytes at V = 8"),
+      _count("sspmm", "figure-13", "V = 16: bytes over CSR, mean", "at V = 16"))),
+    ("SSpMM", "V by sparsity (V-B)", '`panel=8` or `16` with `format="cvse"`; by density without', ()),
+    ("SSpMM", "Transpose Mapping (III)", "`WindowPolicy.swapped`", ()),
+    ("SSpMM", "Register Shuffle and 128-bit loads (IV)", '`WindowPolicy.shuffle`, `x_load="vector"`',
+     (_switch("cvse", "cvse without shuffle"),)),
+    ("SSpMM", "A double-buffered in shared memory (algorithm 2)", '`WindowPolicy.stage_a="double"`',
+     (_switch("cvse", "cvse stage_a=none"), _switch("cvse", "cvse stage_a=single"))),
+    ("Tiled-CSR", "tiles of 8 x 16 with a Zero Index (III-A)", '`format="tiled-csr"`',
+     (_count("tiled-csr", "figure-9", "over SR-BCRS, rows as given, mean", "SR-BCRS's utilisation"),)),
+    ("Tiled-CSR", "row shuffle (III-B, III-C)", '`reorder="row-shuffle"`',
+     (_count("tiled-csr", "figure-9", "over SR-BCRS, rows shuffled, mean", "SR-BCRS's utilisation"),)),
+    ("Tiled-CSR", "adaptive memory access (IV-A)", '`WindowPolicy.stage_a="single"`, `x_load="plain"`',
+     (_switch("tiled-csr", "tiled-csr stage_a=none"),)),
+    ("Tiled-CSR", "3D grid (IV-B)", '`WindowPolicy.grid="3d"`', (_switch("tiled-csr", "tiled-csr flat"),)),
+    ("cuTeSpMM", "HRPB: bricks behind bits (3.2)", '`format="hrpb"`, `panel=16` or `32`',
+     (_count("cutespmm", "figure-1", "density with columns packed", "of the elements of NotreDame's bricks",
+             "NotreDame_www"),)),
+    ("cuTeSpMM", "wave-aware division (5, equations 6 and 7)", '`balance="wave"`',
+     (_count("cutespmm", "section-5", "segments", "segments of the paper's 991 panels", "991"),)),
+    ("cuTeSpMM", "synergy and operational intensity (4, 6.4)", "`gnnsparse.analysis.count_bricks`",
+     (_count("cutespmm", "figure-7", "rank correlation with measured speed, tf32, N = 128",
+             "rank correlation with our speed"),
+      _count("cutespmm", "figure-7", "rank correlation with the paper's speed on an A100, N = 128",
+             "with the paper's on an A100"))),
+    ("RSH-SpMM", "RS-Tile (3.2)", '`format="rs-tile"`',
+     (_count("rsh-spmm", "figure-13", "rs-tile, of COO, mean", "of COO's metadata"),)),
+    ("RSH-SpMM", "algorithm 1 and its threshold (3.3.1)", '`format_options={"threshold": 4}`',
+     (_count("rsh-spmm", "figure-14", "algorithm, threshold 4: block over threshold 0",
+             "nonzeros a block at threshold 4"),)),
+    ("RSH-SpMM", "locality-aware reordering (3.4)", '`reorder="jaccard"`',
+     (_count("rsh-spmm", "figure-16", "jaccard: fewer blocks", "fewer blocks on ddi", "ddi"),
+      _count("rsh-spmm", "figure-16-speed", "spmm: speed of jaccard over none, mean", "speed"))),
+    ("RSH-SpMM", "adaptive division of super-long rows (3.3.3)", '`balance="adaptive"`', ()),
+)  # fmt: skip
+
+
+def mechanisms(load: Load) -> str:
+    """Makes the table of mechanisms, with what each was measured to be worth."""
+    rows = []
+    for paper, what, where, effects in _MECHANISMS:
+        found = [effect(load) for effect in effects]
+        rows.append([paper, what, where, "; ".join(filter(None, found))])
+    return table(["paper", "mechanism", "where", "measured effect"], rows)
+
+
+def numbers(load: Load) -> str:
+    """Makes the table of the papers' numbers beside ours."""
+    rows, contents = [], []
+    for paper, title in PAPERS.items():
+        for where in ("cpu", "h200"):
+            if (content := load(f"reproduce_{paper.replace('-', '_')}_{where}.json")) is not None:
+                contents.append(content)
+        for name, figure in _figures(load, paper).items():
+            for row in figure["rows"]:
+                if row["paper"] is not None:
+                    cells = [row["quantity"], row["matrix"], _value(row, "paper"), _value(row, "ours")]
+                    is_what = {"paper's": "the paper's", "stand-in": "a stand-in", "example": "an example"}
+                    rows.append([title, name, *cells, is_what.get(row["origin"], "a subset")])
+    if not rows:
+        return "Not computed yet: `gnnsparse reproduce PAPER --data FOLDER --json FILE` does it."
+    header = ["paper", "figure", "quantity", "matrix", "paper", "ours", "matrix is"]
+    return table(header, rows) + "\n\n" + origins(contents)
+
+
+def _right(content: Content) -> dict[tuple[str, str], Content]:
+    return {
+        (r["graph"], r["kernel"]): r for r in content["rows"] if r["ok"] and r["op"] == "spmm" and r["ours"]
+    }
+
+
+def _speed_rows(content: Content, where: str) -> list[list[str]]:
+    """Returns rows of the speeds of each format and of auto, and of auto beside the fastest format."""
+    right = _right(content)
+    graphs = list(dict.fromkeys(graph for graph, _ in right))
+    rows = []
+    for name in (*FORMATS, "auto"):
+        mine = [right[graph, name] for graph in graphs if (graph, name) in right]
+        best = [row["over_baseline"] for row in mine if row["over_baseline"]]
+        plain = [row["over_torch"] for row in mine if row["over_torch"]]
+        precisions = ", ".join(dict.fromkeys(row["precision"] for row in mine))
+        cells = [where, str(len(mine)), f"`{name}`", precisions, _times(_mean(best)), _times(_mean(plain))]
+        rows.append([*cells, _times(min(best, default=None))])
+    return [row for row in rows if row[1] != "0"]
+
+
+def _auto_beside(content: Content, where: str) -> str:
+    """Returns how auto compares with the fastest format of each matrix, and with the best single format."""
+    right = _right(content)
+    against: dict[str, dict[str, float]] = {}
+    for (graph, name), row in right.items():
+        if name in FORMATS and (graph, "auto") in right:
+            against.setdefault(graph, {})[name] = row["ms"] / right[graph, "auto"]["ms"]
+    if not against:
+        return ""
+    fastest = [min(speeds.values()) for speeds in against.values()]
+    single = {name: _mean(s[name] for s in against.values() if name in s) for name in FORMATS}
+    best = min((mean, name) for name, mean in single.items() if mean is not None)
+    return (
+        f"On {where}, `auto` has {_mean(fastest):.2f} times the speed of the fastest format of each matrix "
+        f"(least {min(fastest):.2f}), and {best[0]:.2f} times that of the best single format, `{best[1]}`."
+    )
+
+
+def presets(load: Load) -> str:
+    """Makes the table of the speeds of every format and of auto."""
+    files = {GRAPHS: "the five large graphs", DLMC: "DLMC"}
+    found = {where: content for name, where in files.items() if (content := load(name)) is not None}
+    if not found:
+        return (
+            "Not measured yet: `python benchmarks/presets.py graphs --out "
+            "benchmarks/results/presets_graphs.json` on a GPU does it."
+        )
+    rows = [row for where, content in found.items() for row in _speed_rows(content, where)]
+    header = ["on", "matrices", "operand", "precision", "over cuSPARSE at its best", "over torch's", "least"]
+    texts = [text for where, content in found.items() if (text := _auto_beside(content, where))]
+    return "\n\n".join([table(header, rows), *texts, origins(found.values())])
+
+
+def sparsities(load: Load) -> str:
+    """Makes the table of DLMC by sparsity: auto and the fastest format beside cuSPARSE and cuBLAS."""
+    content = load(SPARSITY)
+    if content is None:
+        return (
+            "Not measured yet: `python benchmarks/presets.py sparsity --data FOLDER --out "
+            "benchmarks/results/presets_sparsity.json` on a GPU does it."
+        )
+    half = [r for r in content["rows"] if r["ok"] and r["precision"] == "fp16"]
+    of = {(r["graph"], r["kernel"]): r["ms"] for r in half}
+    groups: dict[float, list[str]] = {}
+    for graph in dict.fromkeys(r["graph"] for r in half):
+        groups.setdefault(float(graph.split("/")[-2]), []).append(graph)
+    rows = []
+    for sparsity, graphs in sorted(groups.items()):
+        cells = [f"{sparsity:g}", str(len(graphs))]
+        for peer in ("cusparse-best", "cublas"):
+            pairs = [(of[g, peer], of[g, "auto"]) for g in graphs if (g, peer) in of and (g, "auto") in of]
+            speeds = [theirs / ours for theirs, ours in pairs]
+            cells += [_times(_mean(speeds)), _times(min(speeds, default=None))]
+        best = [min(of[g, name] for name in FORMATS if (g, name) in of) / of[g, "auto"] for g in graphs
+                if (g, "auto") in of and any((g, name) in of for name in FORMATS)]  # fmt: skip
+        rows.append([*cells, _times(_mean(best))])
+    header = ["sparsity", "matrices", "`auto` over cuSPARSE", "least", "over cuBLAS, dense", "least",
+              "over the fastest format"]  # fmt: skip
+    faster = [row[0] for row in rows if row[4] and float(row[4].rstrip("x")) > 1]
+    text = (
+        f"`auto` is faster than cuBLAS's dense product from a sparsity of {faster[0]} on." if faster else ""
+    )
+    return "\n\n".join(filter(None, [table(header, rows), text, origin(content)]))

@@ -1,0 +1,110 @@
+"""The benchmark of the papers' formats: what it measures, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gnnsparse.bench.kernels import Settings
+from gnnsparse.bench.matrices import parse_matrix
+from gnnsparse.bench.presets import PAPER_FORMATS, FormatCase, PresetBench, paper_formats, precision_of
+from gnnsparse.formats import PRESETS
+from gnnsparse.precision import Precision
+from tests.scripts import load_script
+
+presets = load_script("../benchmarks/presets")
+
+MATRIX = "arxiv_like:scale=0.01"
+
+
+def run(device: str, cases: tuple[FormatCase, ...], **settings: Any) -> PresetBench:
+    settings = {"precisions": ("fp16",), "widths": (32,), "values": ("random",), **settings}
+    bench = PresetBench(
+        Settings(tuple(parse_matrix(MATRIX)), device=device, kernels=("auto",), repeats=2, **settings)
+    )
+    bench.cases = cases
+    bench.run()
+    return bench
+
+
+def test_every_format_is_measured_and_right(device: str) -> None:
+    cases = paper_formats()
+    precisions = tuple(dict.fromkeys(case.precision for case in cases))
+    bench = run(device, cases, precisions=precisions)
+    measured = [row["kernel"] for row in bench.rows]
+    assert measured.count("auto") == len(precisions)
+    assert sorted(set(measured) - {"auto"}) == sorted(PAPER_FORMATS)
+    assert all(row["ok"] and row["ours"] and row["ms"] > 0 for row in bench.rows), bench.rows
+    assert not bench.skipped
+    if device == "cuda":  # the format's own kernel, not the one that auto chooses
+        assert not any(row["plan"].startswith("csr") for row in bench.rows if row["kernel"] != "auto")
+
+
+def test_a_case_that_can_not_run_is_named_with_the_reason(device: str) -> None:
+    cases = (
+        FormatCase("me-bcrs", "plain", policy={"no_such_switch": True}),
+        FormatCase("hrpb", "64", panel=64),
+    )
+    bench = run(device, cases, precisions=("tf32",))
+    assert [row["kernel"] for row in bench.rows] == ["auto"]
+    reasons = {skipped.name: skipped.reason for skipped in bench.skipped}
+    assert set(reasons) == {"plain", "64"}
+    assert "panel: got 64" in reasons["64"]
+
+
+def test_a_format_is_measured_in_the_first_precision_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    only = SimpleNamespace(precisions=(Precision.FP32, Precision.TF32))
+    monkeypatch.setitem(PRESETS._entries, "hrpb", only)
+    assert precision_of("hrpb") == "tf32"
+    assert precision_of("hrpb", ("fp32", "tf32")) == "fp32"
+    assert precision_of("hrpb", ("fp16",)) == "fp16"  # refused when it is prepared, with the reason
+    assert [case.precision for case in paper_formats(("me-bcrs", "hrpb"))] == ["fp16", "tf32"]
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="format: got 'ell'"):
+        paper_formats(["ell"])
+
+
+def arguments(tmp_path: Path, *more: str) -> list[str]:
+    return ["graphs", "--device", "cpu", "--scale", "0.01", "--repeats", "1", "--formats", "me-bcrs",
+            "--out", str(tmp_path / "out.json"), *more]  # fmt: skip
+
+
+def test_the_script_goes_on_with_the_matrices_that_a_file_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(presets, "GENERATED_GRAPHS", ("arxiv_like", "dd_like"))
+    assert presets.main(arguments(tmp_path)) == 0
+    whole = json.loads((tmp_path / "out.json").read_text())
+    first = [row for row in whole["rows"] if row["graph"].startswith("arxiv_like")]
+    assert len(first) < len(whole["rows"])
+    (tmp_path / "out.json").write_text(json.dumps({**whole, "rows": first}))
+    capsys.readouterr()
+    assert presets.main(arguments(tmp_path)) == 0
+    assert "arxiv_like" not in capsys.readouterr().err
+    again = json.loads((tmp_path / "out.json").read_text())
+    assert again["rows"][: len(first)] == first
+    assert [row["kernel"] for row in again["rows"]] == [row["kernel"] for row in whole["rows"]]
+
+
+def test_a_file_of_other_options_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(presets, "GENERATED_GRAPHS", ("dd_like",))
+    assert presets.main(arguments(tmp_path)) == 0
+    before = (tmp_path / "out.json").read_text()
+    with pytest.raises(SystemExit):
+        presets.main(arguments(tmp_path, "--precision", "bf16"))
+    assert "was measured with precisions" in capsys.readouterr().err
+    assert (tmp_path / "out.json").read_text() == before
+
+
+def test_pruned_weights_need_their_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        presets.main(["dlmc", "--out", str(tmp_path / "out.json")])
+    assert "--data: dlmc needs the folder that has a folder dlmc" in capsys.readouterr().err
