@@ -212,7 +212,7 @@ def _ablation_table(rows: list[Row]) -> Table:
     own = {(*_in_precision(r), r["kernel"]): r["ms"] for r in rows}
     for r in rows:
         counts, ms = r.get("modelled"), own.get((*_in_precision(r), r["format"]))
-        millions = [f"{counts[name] / 1e6:.1f}" for name in ("mma", "x_loads", "x_sectors")] if counts else []
+        millions = [f"{counts[name] / 1e6:.2f}" for name in ("mma", "x_loads", "x_sectors")] if counts else []
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"], r["kernel"], f"{r['ms']:.3f}",
             "" if ms is None else f"{ms / r['ms']:.2f}", _number(r["over_baseline"]), *(millions or [""] * 3),

@@ -36,19 +36,17 @@ struct PolicyRows {
   using Registers = uint32_t[Tile::kRegisters][kFeatures];
 
   // `x` is the first feature of the warp's tile in the first row of X; `left` features from there
-  // on exist, and rows are padded to whole 16 bytes.
+  // on exist, and rows are padded to whole 16 bytes. operand_registers() takes the rows further.
   __device__ static void gather(const Storage* x, int64_t stride, int left, const Gathered& slots,
-                                int lane, Registers& reg) {
-    Vec16 rows[kLaneSlots];
+                                int lane, Vec16 (&rows)[kLaneSlots]) {
 #pragma unroll
     for (int q = 0; q < kLaneSlots; ++q) {
       rows[q] = Vec16{};
       if (slots.column[q] >= 0) load(x + slots.column[q] * stride, left, lane_row(lane), rows[q]);
     }
-    operand_registers<P>(rows, reg);
   }
 
-  // The same out of shared memory, where row s of the K tile has its features at
+  // The registers out of shared memory, where row s of the K tile has its features at
   // `rows` + s * kStagedRowBytes.
   __device__ static void take(uint32_t rows, int lane, Registers& reg) {
     const int group = lane_row(lane);

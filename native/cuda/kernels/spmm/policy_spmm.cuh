@@ -118,35 +118,36 @@ __device__ void multiply_direct(const PolicySpmm& p, const WindowRange& range, i
   using Tile = typename Kind::Tile;
   using Storage = typename Tile::Storage;
   const ItemSlots item(range);
-  const int32_t* columns = p.a.columns + range.first;
+  const int first = Tile::slot(lane, 0);
+  const int32_t* columns = p.a.columns + range.first + first;
   const auto gathered = [&](int position) {
     Gathered slots;
 #pragma unroll
     for (int q = 0; q < kLaneSlots; ++q) {
-      const int at = position + Tile::slot(lane, q);
-      slots.column[q] = at < item.end ? load_const(columns + at) : -1;
+      const int at = position + Tile::slot(0, q);  // by how much the lane's slots lie apart
+      slots.column[q] = at < item.end - first ? load_const(columns + at) : -1;
     }
     return slots;
   };
   const auto* values = static_cast<const Storage*>(p.a.values) + range.first * p.a.shape.window;
-  const WindowBlocks<Kind::P, GlobalValues<Storage>> blocks{
-      {values}, p.log_block, range.slots, p.a.shape.window};
+  const WindowBlocks<Kind::P, GlobalValues<Storage>> blocks({values}, p.log_block, range.slots,
+                                                            p.a.shape.window, lane);
   const Storage* x = static_cast<const Storage*>(p.x.data) + tile;
   const int left = static_cast<int>(min(p.n - tile, int64_t{Tile::kFeatures}));
   Gathered slots = gathered(item.first);
   for (int position = item.first; position < item.end;) {
-    typename Kind::Rows::Registers rows;
+    Vec16 rows[kLaneSlots];
     Kind::Rows::gather(x, p.x.stride, left, slots, lane, rows);
     typename PolicySums<Kind>::Values a;
 #pragma unroll
-    for (int i = 0; i < Kind::kRowTiles; ++i) {
-      blocks.load(lane_row(lane) + kTileRows * i, position, lane, 0, a[i]);
-    }
+    for (int i = 0; i < Kind::kRowTiles; ++i) blocks.load(i, position, 0, a[i]);
     const int left_slots = item.end - position;
     position += kWindowKTile;
     slots = gathered(position);
     __syncwarp();  // loads branch by lane, an mma takes the whole warp
-    sums.multiply(a, rows, left_slots);
+    typename Kind::Rows::Registers registers;
+    operand_registers<Kind::P>(rows, registers);
+    sums.multiply(a, registers, left_slots);
   }
 }
 
@@ -259,8 +260,8 @@ class StagedWindow {
     const int begin = item_.first + stage * kStageSlots;
     const uint32_t from = buffer(stage);
     // Blocks are as wide as what is left of the panel, which goes on after a part of a cut window.
-    const WindowBlocks<Kind::P, SharedValues<Storage>> blocks{
-        {from}, p_.log_block, range_.slots - begin, p_.a.shape.window};
+    const WindowBlocks<Kind::P, SharedValues<Storage>> blocks(
+        {from}, p_.log_block, range_.slots - begin, p_.a.shape.window, lane_);
     const int left = static_cast<int>(min(p_.n - tile, int64_t{Tile::kFeatures}));
 #pragma unroll 1
     for (int k_tile = 0; k_tile < kStageTiles; ++k_tile) {
@@ -268,10 +269,8 @@ class StagedWindow {
       const int slots = item_.end - begin - position;
       if (slots <= 0) break;
       const uint32_t columns = columns_at(from) + 4 * position;
-      typename Kind::Rows::Registers rows;
-      if constexpr (is_staged(Kind::kLoad)) {
-        Kind::Rows::take(rows_at(from) + position * kStagedRowBytes, lane_, rows);
-      } else {
+      Vec16 rows[kLaneSlots];
+      if constexpr (!is_staged(Kind::kLoad)) {
         Gathered gathered;
 #pragma unroll
         for (int q = 0; q < kLaneSlots; ++q) {
@@ -287,10 +286,16 @@ class StagedWindow {
       for (int i = 0; i < Kind::kRowTiles; ++i) {
         uint32_t skip = 0;
         if (p_.zero_ptr != nullptr) skip = zeros[i].next(columns, min(slots, kWindowKTile), lane_);
-        blocks.load(lane_row(lane_) + kTileRows * i, position, lane_, skip, a[i]);
+        blocks.load(i, position, skip, a[i]);
       }
       __syncwarp();  // loads branch by lane, an mma takes the whole warp
-      sums.multiply(a, rows, slots);
+      typename Kind::Rows::Registers registers;
+      if constexpr (is_staged(Kind::kLoad)) {
+        Kind::Rows::take(rows_at(from) + position * kStagedRowBytes, lane_, registers);
+      } else {
+        operand_registers<Kind::P>(rows, registers);
+      }
+      sums.multiply(a, registers, slots);
     }
   }
 
@@ -306,7 +311,7 @@ class StagedWindow {
 inline constexpr int kDirectWarps = 2;  // of a block; they share nothing
 
 template <class Kind>
-__global__ void __launch_bounds__(kDirectWarps* kWarp, Kind::Result::kSums > 4 ? 8 : 12)
+__global__ void __launch_bounds__(kDirectWarps* kWarp, Kind::Result::kSums > 4 ? 8 : 11)
     policy_direct_kernel(const __grid_constant__ PolicySpmm p,
                          const __grid_constant__ PolicyGrid grid) {
   using Tile = typename Kind::Tile;

@@ -32,48 +32,81 @@ struct SharedValues {
 };
 
 // The dense blocks of a window, or of whole blocks of it: `slots` column slots from `values` on.
+// A lane reads them in row lane_row(lane) of a row tile.
 template <Precision P, class Values>
-struct WindowBlocks {
+class WindowBlocks {
+ public:
   using Tile = PolicyTile<P>;
+  using Registers = uint32_t[Tile::kRegisters];
 
-  Values values;
-  int log_block;
-  int slots;
-  int window;
-
-  // Registers of row `row` at the lane's slots of the K tile at `position`. Bits of `skip` name
-  // slots of the K tile whose values are zero and are not read.
-  __device__ void load(int row, int position, int lane, uint32_t skip,
-                       uint32_t (&reg)[Tile::kRegisters]) const {
+  __device__ WindowBlocks(Values values, int log_block, int slots, int window, int lane)
+      : values_(values),
+        log_block_(log_block),
+        slots_(slots),
+        window_(window),
+        row_(lane_row(lane)),
+        first_(Tile::slot(lane, 0)) {
 #pragma unroll
     for (int r = 0; r < Tile::kRegisters; ++r) {
-      const int slot = Tile::slot(lane, 4 / Tile::kRegisters * r);
+      const int slot = slot_of(r);
+      const int begin = slot >> log_block << log_block;
+      in_tile_[r] = begin * window + (row_ << log_block) + slot - begin;
+    }
+  }
+
+  // Registers of the lane's row of row tile `tile` at its slots of the K tile at `position`. Bits
+  // of `skip` name slots of the K tile whose values are zero and are not read.
+  __device__ void load(int tile, int position, uint32_t skip, Registers& reg) const {
+    if (position + kWindowKTile <= slots_ && skip == 0) {
+      load_whole(tile, position, reg);
+      return;
+    }
+    const int row = row_ + kTileRows * tile;
+#pragma unroll
+    for (int r = 0; r < Tile::kRegisters; ++r) {
+      const int slot = slot_of(r);
+      reg[r] = element(row, position + slot, skip >> slot);
       if constexpr (kWords<P>) {
-        reg[r] = to_tf32(element(row, position + slot, skip >> slot));
+        reg[r] = to_tf32(reg[r]);
       } else {
-        reg[r] = pair(row, position + slot, skip >> slot);
+        reg[r] |= element(row, position + slot + 1, skip >> (slot + 1)) << 16;
       }
     }
   }
 
  private:
-  __device__ int64_t offset(int row, int position) const {
-    const int begin = position >> log_block << log_block;
-    const int width = min(slots - begin, 1 << log_block);
-    return int64_t{begin} * window + row * width + (position - begin);
+  __device__ int slot_of(int r) const {
+    return first_ + Tile::slot(0, kLaneSlots / Tile::kRegisters * r);
+  }
+  // Of a K tile whose blocks are whole, as nearly all are.
+  __device__ void load_whole(int tile, int position, Registers& reg) const {
+    const int64_t at = int64_t{position} * window_ + (tile * kTileRows << log_block_);
+#pragma unroll
+    for (int r = 0; r < Tile::kRegisters; ++r) {
+      const int64_t place = at + in_tile_[r];
+      if constexpr (kWords<P>) {
+        reg[r] = to_tf32(values_.one(place));
+      } else if (log_block_ > 0) {
+        reg[r] = values_.two(place);
+      } else {
+        reg[r] = values_.one(place) | values_.one(place + window_) << 16;
+      }
+    }
   }
   __device__ uint32_t element(int row, int position, uint32_t skip) const {
-    if (position >= slots || (skip & 1u)) return 0;
-    return values.one(offset(row, position));
+    if (position >= slots_ || (skip & 1u)) return 0;
+    const int begin = position >> log_block_ << log_block_;
+    const int width = min(slots_ - begin, 1 << log_block_);
+    return values_.one(int64_t{begin} * window_ + row * width + (position - begin));
   }
-  // Two neighbouring slots from an even one on, in a whole block by one load.
-  __device__ uint32_t pair(int row, int position, uint32_t skip) const {
-    const int end = ((position >> log_block) + 1) << log_block;
-    if (log_block > 0 && end <= slots && (skip & 3u) == 0) {
-      return values.two(offset(row, position));
-    }
-    return element(row, position, skip) | element(row, position + 1, skip >> 1) << 16;
-  }
+
+  Values values_;
+  int log_block_;
+  int slots_;
+  int window_;
+  int row_;
+  int first_;                      // the lane's first slot
+  int in_tile_[Tile::kRegisters];  // values of a K tile before those of the lane, in row tile 0
 };
 
 // Walks along the stored zeros of one row, K tile by K tile. The four lanes of a row walk together.
