@@ -3,8 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "gnnsparse/blocked.h"
@@ -181,9 +181,10 @@ class PanelRows {
     offsets_.assign(static_cast<size_t>(rows_) + 1, 0);
     for_each_element(a, p, rows_, [&](const Element& element) {
       const int32_t column = view.columns[element.slot];
-      require_format(element.row < rows_, "has nonzeros behind the last row");
+      require_format(0 <= element.row && element.row < rows_, "has nonzeros outside of the rows");
       require_format(0 <= column && column < view.cols, "columns are out of range");
-      require_format(element.place < a.values, "value_ptr is out of range");
+      require_format(view.values == nullptr || (0 <= element.place && element.place < a.values),
+                     "value_ptr is out of range");
       ++offsets_[static_cast<size_t>(element.row) + 1];
       elements_.push_back(element);
     });

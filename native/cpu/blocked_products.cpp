@@ -2,6 +2,7 @@
 // multiplied row by row with the kernels of CSR rows, so that both round alike.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "blocked_elements.h"
@@ -40,7 +41,8 @@ std::vector<float> row_values(const SpmmArgs& args, const PanelRows& panel) {
   for (int64_t r = 0; r < rows.rows; ++r) {
     const int64_t first = args.a.indptr[panel.first() + r];
     const int64_t count = rows.indptr[r + 1] - rows.indptr[r];
-    require_format(count == args.a.indptr[panel.first() + r + 1] - first,
+    const int64_t end = args.a.indptr[panel.first() + r + 1];
+    require_format(0 <= first && first + count == end && end <= args.a.nnz,
                    "bits are not those of the rows that the values are of");
     std::copy(args.values + first, args.values + first + count, values.data() + rows.indptr[r]);
   }

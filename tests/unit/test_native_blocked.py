@@ -1,0 +1,110 @@
+"""The native products over blocked formats refuse arrays that would lead outside of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse import _native
+from tests.native_calls import GRAPH, NNZ, attached, attached_panels, blocked, ints, longs
+
+
+def spmm(**changed: Any) -> torch.Tensor:
+    y = torch.zeros(6, 3)
+    given = {
+        "a": attached("me-bcrs"), "rows": _native.StoredRows(), "x": torch.ones(5, 3).half(), "y": y,
+        "threads": 1,
+    }  # fmt: skip
+    _native.cpu_spmm_blocked(**{**given, **changed})
+    return y
+
+
+def sddmm(**changed: Any) -> torch.Tensor:
+    matrix = blocked("me-bcrs")
+    out = torch.zeros(matrix.slots * 8)
+    given = {
+        "a": attached("me-bcrs"), "row_ids": None, "q": torch.ones(6, 3).half(), "k": torch.ones(5, 3).half(),
+        "out": out, "threads": 1,
+    }  # fmt: skip
+    _native.cpu_sddmm_blocked(**{**given, **changed})
+    return out
+
+
+def with_zeros(zero_ptr: torch.Tensor, zero_cols: torch.Tensor) -> _native.Blocked:
+    handle = attached("tiled-csr")
+    handle.attach_zero_index(zero_ptr, zero_cols)
+    return handle
+
+
+def test_they_run() -> None:
+    assert torch.allclose(
+        spmm()[:, 0], torch.from_numpy(GRAPH.to_scipy().toarray()).half().float().sum(1), atol=1e-2
+    )
+    assert int((sddmm() == 3).sum()) == NNZ
+
+
+BITS = {"panel_rows": None}
+CASES: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
+    ("format: has no arrays", spmm, {"a": _native.Blocked(8, 8, 8, 8, False, 0, 6, 5, NNZ)}),
+    ("values: is None", spmm, {"a": attached("me-bcrs", values=None)}),
+    ("values: is None", sddmm, {"a": attached("window")}),
+    ("bitmap: is None", spmm, {"a": attached("window", bitmap=None)}),
+    ("value_ptr: is None", spmm, {"a": attached("hrpb", value_ptr=None)}),
+    ("x: has shape", spmm, {"x": torch.ones(4, 3).half()}),
+    ("y: has shape", spmm, {"y": torch.ones(5, 3)}),
+    ("threads: must be", spmm, {"threads": 0}),
+    ("row_ids: has", spmm, {"rows": _native.StoredRows(None, ints(5))}),
+    ("row_scale: has", spmm, {"rows": _native.StoredRows(None, None, torch.ones(5))}),
+    ("indptr: is None", spmm, {"a": attached("window"), "rows": _native.StoredRows(None, None, None, torch.ones(NNZ))}),
+    ("k: must have the dtype of q", sddmm, {"k": torch.ones(5, 3)}),
+    ("out: has", sddmm, {"out": torch.zeros(7)}),
+    ("panel_ptr is out of range", spmm, {"a": attached_panels(0, 48, 32)}),
+    ("panel_ptr is out of range", spmm, {"a": attached_panels(0, -16, 32)}),
+    ("panel_rows is out of range", spmm, {"a": attached_panels(0, 16, 32, rows=(0, 9))}),
+    ("panel_rows is out of range", spmm, {"a": attached_panels(0, 16, 32, rows=(-1, 0))}),
+    ("columns are out of range", spmm, {"a": attached("me-bcrs", columns=ints(blocked("me-bcrs").slots) + 5)}),
+    ("columns are out of range", sddmm, {"a": attached("me-bcrs", columns=ints(blocked("me-bcrs").slots) - 1)}),
+    ("zero_ptr is out of range", spmm, {"a": with_zeros(longs(7) + 9, ints(3))}),
+    ("zero_ptr: has", spmm, {}),
+    (
+        "bits are not those", spmm,
+        {"a": attached("window"), "rows": _native.StoredRows(longs(7), None, None, torch.ones(NNZ))},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "call", "changed"), [case for case in CASES if case[2]])
+def test_what_does_not_fit_is_refused(
+    message: str, call: Callable[..., Any], changed: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(**changed)
+
+
+def test_a_zero_index_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="zero_ptr: has"):
+        with_zeros(longs(6), ints(3))
+
+
+@pytest.mark.parametrize("first", [-5, 10**9])
+def test_packed_values_that_are_not_there_are_refused(first: int) -> None:
+    value_ptr = blocked("hrpb").value_ptr.clone()
+    value_ptr[0] = first
+    with pytest.raises(ValueError, match="value_ptr is out of range"):
+        spmm(a=attached("hrpb", value_ptr=value_ptr))
+
+
+@pytest.mark.parametrize("window", [-1, 1, 10**6])
+def test_bricks_of_windows_that_are_not_there_are_refused(window: int) -> None:
+    brick_rows = torch.full_like(blocked("hrpb").brick_rows, window)
+    with pytest.raises(ValueError, match="has nonzeros outside of the rows"):
+        spmm(a=attached("hrpb", brick_rows=brick_rows))
+
+
+def test_bricks_that_are_not_stored_are_refused() -> None:
+    brick_ptr = blocked("hrpb").brick_ptr + 10**6
+    with pytest.raises(ValueError, match="has bricks that are not stored"):
+        spmm(a=attached("hrpb", brick_ptr=brick_ptr))
