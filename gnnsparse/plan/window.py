@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gnnsparse.cuda_path import Device
 from gnnsparse.errors import check_choice, check_integer
-from gnnsparse.formats import PRESETS, WindowPolicy
+from gnnsparse.formats import PRESETS, WindowPolicy, operations
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.problem import Problem
@@ -84,6 +84,9 @@ class WindowKernel(Kernel):
             return answer
         if problem.format == "window" or not (problem.op == "sddmm" or problem.edge_values):
             return CanRun()
+        if "sddmm" not in operations(problem.format):
+            what = "sddmm" if problem.op == "sddmm" else "edge values"
+            return CanRun(f"{PRESETS[problem.format].source} has no {what}")
         spec = PRESETS[problem.format].spec
         if spec.encoding != "dense":
             return CanRun(f"{problem.format} stores no bits to place edge values by")
