@@ -311,7 +311,7 @@ class StagedWindow {
 inline constexpr int kDirectWarps = 2;  // of a block; they share nothing
 
 template <class Kind>
-__global__ void __launch_bounds__(kDirectWarps* kWarp, Kind::Result::kSums > 4 ? 8 : 11)
+__global__ void __launch_bounds__(kDirectWarps* kWarp, Kind::kRowTiles > 1 ? 8 : 11)
     policy_direct_kernel(const __grid_constant__ PolicySpmm p,
                          const __grid_constant__ PolicyGrid grid) {
   using Tile = typename Kind::Tile;
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(kDirectWarps* kWarp, Kind::Result::kSums > 4 ?
 }
 
 template <class Kind>
-__global__ void __launch_bounds__(kMostPolicyWarps* kWarp, Kind::Result::kSums > 4 ? 4 : 5)
+__global__ void __launch_bounds__(kMostPolicyWarps* kWarp, Kind::kRowTiles > 1 ? 4 : 5)
     policy_staged_kernel(const __grid_constant__ PolicySpmm p,
                          const __grid_constant__ PolicyGrid grid) {
   using Tile = typename Kind::Tile;
