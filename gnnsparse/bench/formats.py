@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,8 +14,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.tiles import VECTOR_BYTES, WINDOW_K_TILE
 
 __all__ = [
-    "TALL", "ModelledCounts", "details", "format_plans", "has_tall", "modelled_counts", "profiler_problem",
-    "tall_plans",
+    "TALL", "ModelledCounts", "details", "format_plans", "has_tall", "modelled_counts", "tall_plans",
 ]  # fmt: skip
 
 #: Rows of the windows that are measured for comparison where a preset has them (FlashSparse, figure 1).
@@ -40,13 +38,6 @@ class ModelledCounts:
     x_loads: int
     x_sectors: int
     gathered_bytes: int
-
-
-def profiler_problem() -> str:
-    """Returns why sectors and instructions are not measured."""
-    if shutil.which("ncu") is None:
-        return "no profiler: ncu is not on the path; sectors and instructions are modelled counts"
-    return "no profiler was asked to run; sectors and instructions are modelled counts (docs/benchmarks.md)"
 
 
 def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[str, Plan]:

@@ -22,6 +22,7 @@ from gnnsparse.bench.candidates import (
     same_run,
 )
 from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, Verdict, poisoned_call
+from gnnsparse.bench.counters import Run, count, find_ncu
 from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
 from gnnsparse.bench.formats import TALL, details, format_plans, has_tall, tall_plans
 from gnnsparse.bench.matrices import MatrixSpec
@@ -60,6 +61,7 @@ class Settings:
         reorder: row order of this package's operands; peers get the matrix in its own order.
         formats: published formats that are measured beside the kernels, by the policies of their papers.
         ablate: whether each switch of a format's policy is measured changed, one at a time.
+        profile: whether sectors and instructions of SpMM in the formats are read from the GPU's counters.
     """
 
     matrices: tuple[MatrixSpec, ...]
@@ -76,6 +78,7 @@ class Settings:
     reorder: str = "none"
     formats: tuple[str, ...] = ()
     ablate: bool = False
+    profile: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Bench:
         rows: the measurements, as they are written to the JSON file (docs/benchmarks.md lists the keys).
         skipped: what was not measured.
         commits: the commits of a run that this one goes on with.
+        profiler_problem: why the GPU's counters were asked for and not read; "" if they were.
         noise: what is known of the noise; it is read when the run begins and after each matrix.
     """
 
@@ -119,6 +123,7 @@ class Bench:
     rows: list[dict[str, Any]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
+    profiler_problem: str = ""
 
     def __post_init__(self) -> None:
         self._rates = rates_of(device_name(self.settings.device))
@@ -145,12 +150,13 @@ class Bench:
         for op in self.settings.ops:
             # SDDMM ignores the weights.
             for kind in self.settings.values if op == "spmm" else ("none",):
-                self._run_subject(spec.name, graph, op, kind)
+                self._run_subject(spec, graph, op, kind)
         del graph
         _release()
         self.noise.read()
 
-    def _run_subject(self, name: str, graph: SparseGraph, op: str, kind: str) -> None:
+    def _run_subject(self, spec: MatrixSpec, graph: SparseGraph, op: str, kind: str) -> None:
+        name = spec.name
         try:
             subject = make_subject(name, graph, kind)
             sample = Sample.of(subject)
@@ -174,10 +180,12 @@ class Bench:
             del a
             _release()
             for format in self.settings.formats:
-                self._run_format(format, subject, op, precision, sample)
+                self._run_format(format, spec, subject, precision, op, sample)
                 _release()
 
-    def _run_format(self, name: str, subject: Subject, op: str, precision: Precision, sample: Sample) -> None:
+    def _run_format(
+        self, name: str, spec: MatrixSpec, subject: Subject, precision: Precision, op: str, sample: Sample
+    ) -> None:
         """Measures a published format, and with `ablate` each switch of its policy and windows of 16 rows."""
         ablate = self.settings.ablate and op == "spmm"
         for panel in (None, TALL) if ablate and has_tall(name) else (None,):
@@ -196,14 +204,31 @@ class Bench:
                     where = (op, subject.kind, precision.value, width, name, True)
                     self.skipped.append(Skipped(subject.name, _line(error), *where))
                     continue
+                rows = []
                 for label, plan in plans.items():
                     row = self._add(
                         label, reference, True, partial(self._ours, label, plan, a, prepare_ms, reference)
                     )
                     if row is not None:
                         row.update(details(a, plan, op, width))
+                        rows.append((row, plan))
+                if self.settings.profile and op == "spmm":
+                    self._profile(rows, Run(
+                        spec, subject.kind, precision.value, width, self.settings.reorder, name, panel,
+                        tuple(plan for _, plan in rows),
+                    ))  # fmt: skip
             del a
             _release()
+
+    def _profile(self, rows: list[tuple[dict[str, Any], Plan]], run: Run) -> None:
+        """Adds to the rows what ncu counts of their plans, or sets why it can't as `profiler_problem`."""
+        try:
+            counts = count(run, find_ncu())
+        except UnavailableError as error:
+            self.profiler_problem = _line(error)
+            return
+        for (row, _), counted in zip(rows, counts, strict=True):
+            row["counted"] = counted
 
     def _run_peers(self, work: Workload, sample: Sample, measured: set[tuple[str, Precision, int]]) -> None:
         references = {work.precision: Reference(work, sample)}

@@ -167,6 +167,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure each switch of a format's policy changed, one at a time, and windows of 16 rows; needs "
         "--format and an NVIDIA GPU",
     )  # fmt: skip
+    parser.add_argument(
+        "--profile", action="store_true",
+        help="read sectors and instructions of SpMM in the formats from the GPU's counters, by ncu; needs "
+        "--format and an NVIDIA GPU",
+    )  # fmt: skip
     parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
     parser.add_argument(
         "--resume", action="store_true",
@@ -241,10 +246,11 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         fail("argument --timing: the calls of a graph follow one another: graph goes with --cache warm")
     if options.resume and options.out is None:
         fail("argument --resume: needs --out, the file to go on with")
-    if options.ablate and not options.format:
-        fail("argument --ablate: needs --format, the formats whose policies are changed")
-    if options.ablate and options.device != "cuda":
-        fail("argument --ablate: needs an NVIDIA GPU; on the CPU policies change nothing")
+    for name, why in (("ablate", "policies change nothing"), ("profile", "there are no such counters")):
+        if getattr(options, name) and not options.format:
+            fail(f"argument --{name}: needs --format, the formats whose policies run")
+        if getattr(options, name) and options.device != "cuda":
+            fail(f"argument --{name}: needs an NVIDIA GPU; on the CPU {why}")
     groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
     return Settings(
         matrices=tuple(unique_names(spec for group in groups for spec in group)),
@@ -261,4 +267,5 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         reorder=options.reorder,
         formats=tuple(dict.fromkeys(options.format)),
         ablate=options.ablate,
+        profile=options.profile,
     )

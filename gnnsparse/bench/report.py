@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.formats import profiler_problem
 from gnnsparse.bench.kernels import Bench, Skipped
 from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
 from gnnsparse.bench.peers import BASELINES, peer_precision
@@ -203,20 +202,22 @@ def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
 
 
 def _ablation_table(rows: list[Row]) -> Table:
-    """Rows of formats: the time beside that of the paper's policy, and the modelled counts."""
-    table = Table(title="policies of formats: time, and modelled counts in millions")
+    """Rows of formats: the time beside that of the paper's policy, modelled counts, and a profiler's."""
+    table = Table(title="policies of formats: time, modelled counts and a profiler's, in millions")
     for name in ("matrix", "values", "N", "precision", "format and change"):
         table.add_column(name, overflow="fold")
-    for name in ("ms", "x its policy", "x baseline", "mma", "loads of X", "sectors of X", "gathered, GB"):
+    modelled = ("mma", "loads of X", "sectors of X", "gathered, GB")
+    for name in ("ms", "x its policy", "x baseline", *modelled, "DRAM sectors", "L2 sectors", "instructions"):
         table.add_column(name, justify="right", no_wrap=True)
     own = {(*_in_precision(r), r["kernel"]): r["ms"] for r in rows}
     for r in rows:
         counts, ms = r.get("modelled"), own.get((*_in_precision(r), r["format"]))
         millions = [f"{counts[name] / 1e6:.2f}" for name in ("mma", "x_loads", "x_sectors")] if counts else []
+        counted = [f"{number / 1e6:.2f}" for number in r.get("counted", {}).values()]
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"], r["kernel"], f"{r['ms']:.3f}",
             "" if ms is None else f"{ms / r['ms']:.2f}", _number(r["over_baseline"]), *(millions or [""] * 3),
-            f"{counts['gathered_bytes'] / 1e9:.2f}" if counts else "",
+            f"{counts['gathered_bytes'] / 1e9:.2f}" if counts else "", *counted,
         )  # fmt: skip
     return table
 
@@ -278,7 +279,8 @@ def print_report(bench: Bench, console: Console) -> None:
         console.print(_weights_table(pairs))
     if formats := [row for row in bench.rows if row.get("format")]:
         console.print(_ablation_table(formats))
-        say(profiler_problem())
+        if bench.profiler_problem or not bench.settings.profile:
+            say(f"no profiler: {bench.profiler_problem or 'ask for it with --profile'}")
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse.bench.candidates import UnavailableError
+from gnnsparse.bench.counters import Run, count
 from gnnsparse.bench.formats import format_plans, has_tall, modelled_counts, tall_plans
+from gnnsparse.bench.matrices import parse_matrix
 from gnnsparse.cli import main
 from gnnsparse.formats import WindowPolicy
 from gnnsparse.plan import Plan
@@ -81,9 +84,62 @@ def test_formats_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "no profiler" in capsys.readouterr().out
 
 
+#: The table of ncu 2025.3: messages, then a line for each kernel and metric; larger numbers have commas.
+TABLE = """==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","7","policy_direct_kernel","dram__sectors_read.sum","sector","1,234"
+"0","7","policy_direct_kernel","lts__t_sectors_op_read.sum","sector","5,678,901"
+"0","7","policy_direct_kernel","smsp__inst_executed.sum","inst","42"
+"1","7","policy_staged_kernel","dram__sectors_read.sum","sector","9"
+"1","7","policy_staged_kernel","lts__t_sectors_op_read.sum","sector","8"
+"1","7","policy_staged_kernel","smsp__inst_executed.sum","inst","7"
+"""
+
+
+def profiler(folder: Path, text: str, status: int = 0) -> str:
+    """A program that answers as ncu does, once it has seen that it was given what to run."""
+    (folder / "answer").write_text(text)
+    program = folder / "ncu"
+    check = 'for last in "$@"; do :; done\ntest -f "$last" || exit 9\n'
+    program.write_text(f"#!/bin/sh\n{check}cat {folder}/answer\nexit {status}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def profiled(plans: int) -> Run:
+    (matrix,) = parse_matrix("dd_like")
+    return Run(matrix, "none", "fp16", 64, "none", "me-bcrs", None, (Plan("window"),) * plans)
+
+
+def test_counters_are_those_of_the_plans_in_order(tmp_path: Path) -> None:
+    assert count(profiled(2), profiler(tmp_path, TABLE)) == [
+        {"dram_sectors": 1234, "l2_sectors": 5678901, "instructions": 42},
+        {"dram_sectors": 9, "l2_sectors": 8, "instructions": 7},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "plans", "message"),
+    [
+        (TABLE, 0, 3, "ncu saw 2 kernels of 3 plans"),
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", 1, 2, "ncu: ERR_NVGPUCTRPERM - no permission"),
+        ("", 3, 2, "ncu: it ended with 3"),
+    ],
+)
+def test_why_counters_can_not_be_read(
+    tmp_path: Path, text: str, status: int, plans: int, message: str
+) -> None:
+    with pytest.raises(UnavailableError, match=message):
+        count(profiled(plans), profiler(tmp_path, text, status))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--ablate"], "--ablate: needs --format"), (["--format", "csr"], "invalid choice: 'csr'")],
+    [
+        (["--ablate"], "--ablate: needs --format"),
+        (["--profile"], "--profile: needs --format"),
+        (["--format", "csr"], "invalid choice: 'csr'"),
+    ],
 )
 def test_options_that_do_not_go_together(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]

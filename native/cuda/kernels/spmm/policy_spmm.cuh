@@ -310,8 +310,15 @@ class StagedWindow {
 
 inline constexpr int kDirectWarps = 2;  // of a block; they share nothing
 
+// Blocks that must fit on a multiprocessor: as many as leave registers enough.
 template <class Kind>
-__global__ void __launch_bounds__(kDirectWarps* kWarp, Kind::kRowTiles > 1 ? 8 : 11)
+constexpr int direct_blocks() {
+  if (Kind::kRowTiles > 1) return 8;
+  return Kind::kLoad == RowLoad::kVector ? 10 : 12;
+}
+
+template <class Kind>
+__global__ void __launch_bounds__(kDirectWarps* kWarp, direct_blocks<Kind>())
     policy_direct_kernel(const __grid_constant__ PolicySpmm p,
                          const __grid_constant__ PolicyGrid grid) {
   using Tile = typename Kind::Tile;
