@@ -27,6 +27,10 @@ from tests.kernels.test_sddmm import check as check_scores
 from tests.kernels.test_spmm import check
 
 PRECISIONS = ("fp16", "tf32")
+#: The formats, with the precisions that their papers multiply in.
+PRESETS = [
+    ("me-bcrs", "fp16"), ("me-bcrs", "tf32"), ("cvse", "fp16"), ("tiled-csr", "fp16"), ("sr-bcrs", "fp16"),
+]  # fmt: skip
 #: Formats with windows of 8 and of 16 rows; blocks of 4, 8, 1 and 16 columns; padded and not.
 FORMATS = {8: ("me-bcrs", 8, 0.06), 16: ("me-bcrs", 16, 0.06)}
 
@@ -76,8 +80,7 @@ def test_every_combination(native: RunningPath, precision: str, window: int, pol
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["me-bcrs", "cvse", "tiled-csr"])
+@pytest.mark.parametrize(("name", "precision"), PRESETS)
 @pytest.mark.parametrize("shape", [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004)])
 def test_every_switch_of_every_preset(
     native: RunningPath, name: str, precision: str, shape: tuple[int, int, float]
@@ -100,17 +103,17 @@ def test_every_switch_of_every_preset(
     rows=st.integers(1, 70),
     cols=st.integers(1, 100),
     density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    name=st.sampled_from(["me-bcrs", "cvse", "tiled-csr"]),
+    case=st.sampled_from(PRESETS),
     width=st.integers(1, 140),
     limit=st.integers(1, 4),
-    precision=st.sampled_from(PRECISIONS),
     number=st.integers(0, 2**20),
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    native: RunningPath, rows: int, cols: int, density: float, name: str, width: int, limit: int,
-    precision: str, number: int, seed: int,
+    native: RunningPath, rows: int, cols: int, density: float, case: tuple[str, str], width: int, limit: int,
+    number: int, seed: int,
 ) -> None:  # fmt: skip
+    name, precision = case
     graph = random_graph(rows, cols, density, seed=seed)
     a = make(graph, "cpu", precision=precision, format=name)
     able = policies(precision, a.kernels.blocked.spec.window)
@@ -119,10 +122,10 @@ def test_property(
     check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_repeats_are_bitwise(native: RunningPath, precision: str) -> None:
+@pytest.mark.parametrize(("name", "precision"), PRESETS)
+def test_repeats_are_bitwise(native: RunningPath, name: str, precision: str) -> None:
     graph = random_graph(61, 200, 0.1, hubs=2)
-    a = make(graph, "cpu", precision=precision, format="cvse")
+    a = make(graph, "cpu", precision=precision, format=name)
     x = torch.randn(200, 96)
     first = gnnsparse.spmm(a, x)
     assert torch.equal(first, gnnsparse.spmm(a, x))
@@ -209,13 +212,10 @@ def test_blocks_hold_the_scores_where_spmm_reads_them(
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", ["me-bcrs", "cvse", "tiled-csr"])
 @pytest.mark.parametrize("reorder", ["none", "degree"])
-def test_edge_values_are_placed_in_the_blocks(
-    native: RunningPath, name: str, precision: str, reorder: str
-) -> None:
+def test_edge_values_are_placed_in_the_blocks(native: RunningPath, precision: str, reorder: str) -> None:
     graph = random_graph(61, 90, 0.08, hubs=1, empty_rows=0.1)
-    a = make(graph, "cpu", precision=precision, format=name, reorder=reorder)
+    a = make(graph, "cpu", precision=precision, format="me-bcrs", reorder=reorder)
     values, dense = torch.randn(a.nnz), torch.zeros(61, 90, dtype=torch.float64)
     values[::7] = 0.0
     row, col = a.indices()

@@ -14,14 +14,11 @@ from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import dense_matrix, make, plain_product
-from tests.kernels.test_emulated_policies import policies
+from tests.kernels.test_emulated_policies import PRESETS, policies
 from tests.kernels.test_sddmm import check as check_scores
 from tests.kernels.test_spmm import check
 
 pytestmark = pytest.mark.gpu
-
-#: The formats and the precisions that their papers multiply in.
-PRESETS = [("me-bcrs", "fp16"), ("me-bcrs", "tf32"), ("cvse", "fp16"), ("tiled-csr", "fp16")]
 
 
 @pytest.mark.usefixtures("poisoned")
