@@ -52,8 +52,9 @@ def test_every_format(
 
 def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> None:
     graph = random_graph(300, 1000, 0.002, hubs=1, empty_rows=0.1)
-    a = make(graph, "cpu", precision="fp16", format=name, panel=panel, balance=balance, reorder=reorder)
-    x = emulated.padded(torch.randn(1000, 40), "fp16")
+    precision = precision_for(name)
+    a = make(graph, "cpu", precision=precision, format=name, panel=panel, balance=balance, reorder=reorder)
+    x = emulated.padded(torch.randn(1000, 40), precision)
     plan = Plan("window", balance=balance, concurrent_windows=30)
     check(a, dense_matrix(graph, None), x, plan=plan)
     made = a.kernels.kept.values_of(WorkList)

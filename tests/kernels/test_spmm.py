@@ -255,7 +255,7 @@ def test_row_orders_of_matrices_that_are_not_square(device: str, reorder: str, n
 def test_every_balance(device: str, balance: str, name: str) -> None:
     """The plan's own cuts; sums are added in a fixed order, so that a second run gives the same bits."""
     graph = random_graph(300, 4000, 0.004, hubs=3, empty_rows=0.1)
-    a = make(graph, device, precision="fp16", format=name, balance=balance)
+    a = make(graph, device, precision=precision_for(name), format=name, balance=balance)
     x = torch.randn(4000, 100)
     check(a, dense_matrix(graph, None), x)
     check(a.T, dense_matrix(graph, None).T, torch.randn(300, 100))

@@ -332,7 +332,7 @@ def test_auto_says_what_it_tried_and_keeps_it_in_the_cache() -> None:
     graph = random_graph(300, 300, 0.02, seed=1, weighted=False)
     told = []
     for hit in (False, True):
-        a = gnnsparse.prepare(graph, reorder="auto", format="hrpb", panel=32, precision="fp16")
+        a = gnnsparse.prepare(graph, reorder="auto", format="hrpb", panel=32, precision="tf32")
         assert a.cache_hit is hit
         told.append(a.stats()["reorder"])
     assert told[0] == told[1]
@@ -360,7 +360,7 @@ def test_tiles_have_the_sizes_of_the_format(method: str) -> None:
     given = {"height": 32, **({"width": 16} if "width" in METHODS[method].options else {})}
     orders = {
         "format": gnnsparse.prepare(
-            graph, format="hrpb", panel=32, precision="fp16", reorder=method, cache=False
+            graph, format="hrpb", panel=32, precision="tf32", reorder=method, cache=False
         ),
         "given": gnnsparse.prepare(
             graph, precision="fp16", reorder=method, reorder_options=given, cache=False

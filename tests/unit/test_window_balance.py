@@ -141,9 +141,9 @@ def test_auto_cuts_as_before() -> None:
 def test_balance_is_checked() -> None:
     graph = random_graph(20, 20, 0.2)
     with pytest.raises(ValueError, match="balance: got 'best'; accepted: auto, none, wave, adaptive"):
-        gnnsparse.prepare(graph, format="hrpb", precision="fp16", balance="best")
+        gnnsparse.prepare(graph, format="hrpb", precision="tf32", balance="best")
     with pytest.raises(TypeError, match="balance: got int"):
-        gnnsparse.prepare(graph, format="hrpb", precision="fp16", balance=1)  # type: ignore[arg-type]
+        gnnsparse.prepare(graph, format="hrpb", precision="tf32", balance=1)  # type: ignore[arg-type]
     for name in ("auto", "csr"):
         with pytest.raises(
             ValueError, match=f"balance: got 'wave' for format='{name}', which has no windows"
@@ -158,7 +158,7 @@ def test_balance_is_checked() -> None:
 def test_the_balance_goes_with_the_operand_and_not_into_the_cache() -> None:
     graph = random_graph(60, 60, 0.1)
     for hit, balance in ((False, "wave"), (True, "none"), (True, "auto")):
-        a = gnnsparse.prepare(graph, format="hrpb", precision="fp16", balance=balance)
+        a = gnnsparse.prepare(graph, format="hrpb", precision="tf32", balance=balance)
         assert a.cache_hit is hit
         for same in (a, a.T, pickle.loads(pickle.dumps(a)), a.to("cpu")):
             assert same.stats()["balance"] == balance
