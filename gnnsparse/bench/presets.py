@@ -20,7 +20,6 @@ from gnnsparse.formats import PRESETS
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, choose_plan
-from gnnsparse.precision import Precision
 
 __all__ = ["PAPER_FORMATS", "FormatCase", "PresetBench", "precision_of"]
 
@@ -59,7 +58,7 @@ def precision_of(name: str, wanted: Iterable[str] = ("fp16", "tf32")) -> str:
     Raises:
         ValueError: there is no such format.
     """
-    has = {precision.value for precision in getattr(PRESETS[PRESETS.check(name)], "precisions", Precision)}
+    has = {precision.value for precision in PRESETS[PRESETS.check(name)].precisions}
     wanted = tuple(wanted)
     return next((precision for precision in wanted if precision in has), wanted[0])
 
