@@ -11,7 +11,7 @@ from typing import Any
 
 from markdown_tables import origin, origins, table
 
-__all__ = ["FIGURES", "FILES", "mechanisms", "numbers", "presets", "sparsities"]
+__all__ = ["FIGURES", "FILES", "SWITCHES", "mechanisms", "numbers", "presets", "sparsities"]
 
 Content = dict[str, Any]
 #: Returns the content of a file of results; None if it is not there.
@@ -31,6 +31,8 @@ GRAPHS, DLMC, SPARSITY, POLICIES = (
 )
 #: The figures that effects are taken from.
 FIGURES: dict[str, set[str]] = {paper: set() for paper in PAPERS}
+#: The rows of the file of policies that effects are taken from.
+SWITCHES: set[str] = set()
 #: Every file that the tables are made of.
 FILES = (
     GRAPHS, DLMC, SPARSITY, POLICIES,
@@ -85,18 +87,19 @@ def _count(paper: str, figure: str, quantity: str, text: str, matrix: str = "") 
     return effect
 
 
-def _switch(with_it: str, without: str, op: str = "spmm") -> Callable[[Load], str]:
-    """Makes an effect of two cases of the file of policies: the speed of one over the other."""
+def _switch(with_it: str, without: str) -> Callable[[Load], str]:
+    """Makes an effect of two rows of the file of policies: the speed of SpMM by one over the other."""
+    SWITCHES.update((with_it, without))
 
     def effect(load: Load) -> str:
         content = load(POLICIES)
         if content is None:
             return ""
-        of = {(r["graph"], r["kernel"]): r["ms"] for r in content["rows"] if r["ok"] and r["op"] == op}
+        of = {(r["graph"], r["kernel"]): r["ms"] for r in content["rows"] if r["ok"] and r["op"] == "spmm"}
         pairs = {graph: (of[graph, with_it], of[graph, without]) for graph, kernel in of
                  if kernel == with_it and (graph, without) in of}  # fmt: skip
         mean = _mean(slow / fast for fast, slow in pairs.values())
-        return "" if mean is None else f"{mean:.2f}x {op} ({', '.join(pairs)})"
+        return "" if mean is None else f"{mean:.2f}x ({', '.join(pairs)})"
 
     return effect
 
@@ -106,9 +109,9 @@ Effect = Callable[[Load], str]
 _MECHANISMS: tuple[tuple[str, str, str, tuple[Effect, ...]], ...] = (
     ("FlashSparse", "swap-and-transpose: vectors of 8 rows (3.2)", "`WindowPolicy.swapped`; `panel=` 8, 16",
      (_count("flashsparse", "figure-1", "fewer instructions, mean", "fewer instructions"),
-      _switch("me-bcrs", "me-bcrs 16x1"), _switch("me-bcrs", "me-bcrs 16x1", "sddmm"))),
+      _switch("me-bcrs", "me-bcrs panel=16 swapped=False"))),
     ("FlashSparse", "coalesced thread mapping (3.3)", '`WindowPolicy.x_load="coalesced"`',
-     (_switch("me-bcrs", "me-bcrs plain"),)),
+     (_switch("me-bcrs", "me-bcrs x_load=plain"),)),
     ("FlashSparse", "ME-BCRS (3.5)", '`format="me-bcrs"`',
      (_count("flashsparse", "table-7", "smaller than SR-BCRS, mean", "less than SR-BCRS"),)),
     ("FlashSparse", "SDDMM into SpMM's sub-blocks (3.4)", '`sddmm` of `format="me-bcrs"`', ()),
@@ -118,7 +121,7 @@ _MECHANISMS: tuple[tuple[str, str, str, tuple[Effect, ...]], ...] = (
     ("SSpMM", "V by sparsity (V-B)", '`panel=8` or `16` with `format="cvse"`; by density without', ()),
     ("SSpMM", "Transpose Mapping (III)", "`WindowPolicy.swapped`", ()),
     ("SSpMM", "Register Shuffle and 128-bit loads (IV)", '`WindowPolicy.shuffle`, `x_load="vector"`',
-     (_switch("cvse", "cvse without shuffle"),)),
+     (_switch("cvse", "cvse shuffle=False"),)),
     ("SSpMM", "A double-buffered in shared memory (algorithm 2)", '`WindowPolicy.stage_a="double"`',
      (_switch("cvse", "cvse stage_a=none"), _switch("cvse", "cvse stage_a=single"))),
     ("Tiled-CSR", "tiles of 8 x 16 with a Zero Index (III-A)", '`format="tiled-csr"`',
@@ -127,7 +130,8 @@ _MECHANISMS: tuple[tuple[str, str, str, tuple[Effect, ...]], ...] = (
      (_count("tiled-csr", "figure-9", "over SR-BCRS, rows shuffled, mean", "SR-BCRS's utilisation"),)),
     ("Tiled-CSR", "adaptive memory access (IV-A)", '`WindowPolicy.stage_a="single"`, `x_load="plain"`',
      (_switch("tiled-csr", "tiled-csr stage_a=none"),)),
-    ("Tiled-CSR", "3D grid (IV-B)", '`WindowPolicy.grid="3d"`', (_switch("tiled-csr", "tiled-csr flat"),)),
+    ("Tiled-CSR", "3D grid (IV-B)", '`WindowPolicy.grid="3d"`',
+     (_switch("tiled-csr", "tiled-csr grid=flat"),)),
     ("cuTeSpMM", "HRPB: bricks behind bits (3.2)", '`format="hrpb"`, `panel=16` or `32`',
      (_count("cutespmm", "figure-1", "density with columns packed", "of the elements of NotreDame's bricks",
              "NotreDame_www"),)),
@@ -178,42 +182,52 @@ def numbers(load: Load) -> str:
     return table(header, rows) + "\n\n" + origins(contents)
 
 
-def _right(content: Content) -> dict[tuple[str, str], Content]:
-    return {
-        (r["graph"], r["kernel"]): r for r in content["rows"] if r["ok"] and r["op"] == "spmm" and r["ours"]
-    }
+def _right(content: Content) -> dict[str, dict[str, tuple[Content, Content | None]]]:
+    """Returns for each operand and matrix its right row of SpMM, and that of auto in the same precision.
+
+    A format has the row of its first precision, of fp16 and then tf32.
+    """
+    rows = [r for r in content["rows"] if r["ok"] and r["op"] == "spmm" and r["ours"]]
+    auto = {(r["graph"], r["precision"]): r for r in rows if r["kernel"] == "auto"}
+    found: dict[str, dict[str, tuple[Content, Content | None]]] = {}
+    for name in (*FORMATS, "auto"):
+        mine = [r for r in rows if r["kernel"] == name]
+        precision = min((r["precision"] for r in mine), default="")  # "fp16" < "tf32"
+        chosen = [r for r in mine if r["precision"] == precision]
+        found[name] = {r["graph"]: (r, auto.get((r["graph"], precision))) for r in chosen}
+    return found
 
 
 def _speed_rows(content: Content, where: str) -> list[list[str]]:
-    """Returns rows of the speeds of each format and of auto, and of auto beside the fastest format."""
-    right = _right(content)
-    graphs = list(dict.fromkeys(graph for graph, _ in right))
+    """Returns rows of the speeds of each format and of auto."""
     rows = []
-    for name in (*FORMATS, "auto"):
-        mine = [right[graph, name] for graph in graphs if (graph, name) in right]
+    for name, of_graph in _right(content).items():
+        mine = [row for row, _ in of_graph.values()]
+        if not mine:
+            continue
         best = [row["over_baseline"] for row in mine if row["over_baseline"]]
         plain = [row["over_torch"] for row in mine if row["over_torch"]]
-        precisions = ", ".join(dict.fromkeys(row["precision"] for row in mine))
-        cells = [where, str(len(mine)), f"`{name}`", precisions, _times(_mean(best)), _times(_mean(plain))]
-        rows.append([*cells, _times(min(best, default=None))])
-    return [row for row in rows if row[1] != "0"]
+        cells = [where, str(len(mine)), f"`{name}`", mine[0]["precision"]]
+        rows.append([*cells, _times(_mean(best)), _times(min(best, default=None)), _times(_mean(plain))])
+    return rows
 
 
 def _auto_beside(content: Content, where: str) -> str:
     """Returns how auto compares with the fastest format of each matrix, and with the best single format."""
-    right = _right(content)
-    against: dict[str, dict[str, float]] = {}
-    for (graph, name), row in right.items():
-        if name in FORMATS and (graph, "auto") in right:
-            against.setdefault(graph, {})[name] = row["ms"] / right[graph, "auto"]["ms"]
-    if not against:
+    faster: dict[str, dict[str, float]] = {}
+    for name, of_graph in _right(content).items():
+        for graph, (row, auto) in of_graph.items():
+            if name != "auto" and auto is not None:
+                faster.setdefault(graph, {})[name] = row["ms"] / auto["ms"]
+    if not faster:
         return ""
-    fastest = [min(speeds.values()) for speeds in against.values()]
-    single = {name: _mean(s[name] for s in against.values() if name in s) for name in FORMATS}
+    fastest = [min(speeds.values()) for speeds in faster.values()]
+    single = {name: _mean(s[name] for s in faster.values() if name in s) for name in FORMATS}
     best = min((mean, name) for name, mean in single.items() if mean is not None)
     return (
         f"On {where}, `auto` has {_mean(fastest):.2f} times the speed of the fastest format of each matrix "
-        f"(least {min(fastest):.2f}), and {best[0]:.2f} times that of the best single format, `{best[1]}`."
+        f"(least {min(fastest):.2f}), and {best[0]:.2f} times that of the best single format, `{best[1]}`, "
+        "each beside `auto` in its precision."
     )
 
 
@@ -227,7 +241,7 @@ def presets(load: Load) -> str:
             "benchmarks/results/presets_graphs.json` on a GPU does it."
         )
     rows = [row for where, content in found.items() for row in _speed_rows(content, where)]
-    header = ["on", "matrices", "operand", "precision", "over cuSPARSE at its best", "over torch's", "least"]
+    header = ["on", "matrices", "operand", "precision", "over cuSPARSE at its best", "least", "over torch's"]
     texts = [text for where, content in found.items() if (text := _auto_beside(content, where))]
     return "\n\n".join([table(header, rows), *texts, origins(found.values())])
 

@@ -1,4 +1,4 @@
-"""A benchmark of operands in published formats, beside `auto` and the peers, on equal workloads."""
+"""Cases that figures of the papers compare: formats with row orders, heights and policies of their own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from gnnsparse.formats import PRESETS
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, choose_plan
-from gnnsparse.precision import Precision
 
-__all__ = ["PAPER_FORMATS", "FormatCase", "PresetBench", "paper_formats", "precision_of"]
+__all__ = ["PAPER_FORMATS", "FormatCase", "PresetBench", "precision_of"]
 
 #: The formats of the five papers, and the papers that they are of.
 PAPER_FORMATS = {
@@ -44,7 +43,6 @@ class FormatCase:
         panel: rows of a panel; None: the format's default.
         policy: fields of the plan's policy that are changed (gnnsparse.formats.WindowPolicy).
         reorder: row order of the operand.
-        precision: the one precision in which it is measured; None: all of the settings.
     """
 
     format: str
@@ -52,7 +50,6 @@ class FormatCase:
     panel: int | None = None
     policy: Mapping[str, Any] | None = None
     reorder: str = "none"
-    precision: str | None = None
 
 
 def precision_of(name: str, wanted: Iterable[str] = ("fp16", "tf32")) -> str:
@@ -61,21 +58,9 @@ def precision_of(name: str, wanted: Iterable[str] = ("fp16", "tf32")) -> str:
     Raises:
         ValueError: there is no such format.
     """
-    has = {precision.value for precision in getattr(PRESETS[PRESETS.check(name)], "precisions", Precision)}
+    has = {precision.value for precision in PRESETS[PRESETS.check(name)].precisions}
     wanted = tuple(wanted)
     return next((precision for precision in wanted if precision in has), wanted[0])
-
-
-def paper_formats(
-    names: Iterable[str] = PAPER_FORMATS, precisions: Iterable[str] = ("fp16", "tf32")
-) -> tuple[FormatCase, ...]:
-    """Returns a case for each of some formats, in the first of some precisions that the format has.
-
-    Raises:
-        ValueError: there is no such format.
-    """
-    wanted = tuple(precisions)
-    return tuple(FormatCase(name, name, precision=precision_of(name, wanted)) for name in names)
 
 
 def _prepare(case: FormatCase, work: Workload) -> tuple[SparseOperand, float]:
@@ -93,12 +78,14 @@ def _prepare(case: FormatCase, work: Workload) -> tuple[SparseOperand, float]:
 
 @dataclass
 class PresetBench(Bench):
-    """The benchmark of kernels with further operands, each in a published format.
+    """The benchmark of kernels with further cases, each an operand of its own.
 
-    Rows of a case have its label as `kernel`, and `preprocess_ms` is the time of its own preparation.
+    `Settings.formats` measures formats as they are, and `Settings.ablate` one switch at a time. A case may
+    have a row order, a height and several switches, for SDDMM as well. Its rows have its label as `kernel`,
+    and the time of its own preparation as `preprocess_ms`.
 
     Attributes:
-        cases: the formats.
+        cases: the cases.
     """
 
     cases: tuple[FormatCase, ...] = ()
@@ -107,8 +94,6 @@ class PresetBench(Bench):
         super()._run_kernels(a, prepare_ms, work, sample)
         reference = Reference(work, sample)
         for case in self.cases:
-            if case.precision not in (None, work.precision.value):
-                continue
             self._add(case.label, reference, True, partial(self._case, case, reference))
             if torch.cuda.is_initialized():  # operands of large graphs take gigabytes
                 gc.collect()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from gnnsparse.bench.formats import has_tall
 from gnnsparse.bench.presets import PAPER_FORMATS
+from gnnsparse.formats import PRESETS
+from gnnsparse.formats.policy import policy_changes
+from gnnsparse.precision import Precision
 from gnnsparse.reproduce.figures import PAPERS
 from gnnsparse.reproduce.papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr
 from tests.scripts import load_script
@@ -61,12 +63,22 @@ def test_speeds_of_formats_are_geometric_means() -> None:
             row("b", "auto", 2.0), row("b", "cvse", 8.0), row("b", "me-bcrs", 2.0),
             row("b", "hrpb", 0.1, ok=False), row("a", "cusparse-best", 8.0)]  # fmt: skip
     made = paper_tables.presets(loader(**{"presets_graphs.json": rows}))
-    assert cells(made, "the five large graphs | 2 | `cvse`")[3:] == ["fp16", "2.00x", "4.00x", "1.00x"]
-    assert cells(made, "the five large graphs | 2 | `auto`")[3:] == ["fp16", "5.66x", "11.31x", "4.00x"]
+    assert cells(made, "the five large graphs | 2 | `cvse`")[3:] == ["fp16", "2.00x", "1.00x", "4.00x"]
+    assert cells(made, "the five large graphs | 2 | `auto`")[3:] == ["fp16", "5.66x", "4.00x", "11.31x"]
     assert "`hrpb`" not in made  # wrong results are no speeds
     # Of a: 2 beside cvse; of b: 1 beside me-bcrs. In the mean me-bcrs has 2, cvse 2.83.
     assert "1.41 times the speed of the fastest format of each matrix (least 1.00)" in made
     assert "2.00 times that of the best single format, `me-bcrs`" in made
+
+
+def test_a_format_without_fp16_is_compared_in_tf32() -> None:
+    slow = {"precision": "tf32"}
+    rows = [row("a", "auto", 1.0), row("a", "auto", 2.0, **slow), row("a", "hrpb", 4.0, **slow),
+            row("a", "cvse", 3.0), row("a", "cvse", 0.5, **slow)]  # fmt: skip
+    made = paper_tables.presets(loader(**{"presets_dlmc.json": rows}))
+    assert cells(made, "DLMC | 1 | `hrpb`")[3:5] == ["tf32", "2.00x"]
+    assert cells(made, "DLMC | 1 | `cvse`")[3:5] == ["fp16", "2.67x"]
+    assert "2.00 times the speed of the fastest format" in made  # hrpb: 4.0 beside 2.0; cvse: 3.0 beside 1.0
 
 
 def test_the_sparsity_from_which_the_sparse_product_is_faster() -> None:
@@ -82,11 +94,11 @@ def test_the_sparsity_from_which_the_sparse_product_is_faster() -> None:
 
 
 def test_effects_of_switches_are_named_with_their_matrices() -> None:
-    rows = [row("a", "me-bcrs", 1.0), row("a", "me-bcrs plain", 2.0), row("b", "me-bcrs plain", 9.0),
-            row("a", "me-bcrs", 1.0, op="sddmm"), row("a", "me-bcrs 16x1", 3.0, op="sddmm")]  # fmt: skip
+    rows = [row("a", "me-bcrs", 1.0), row("a", "me-bcrs x_load=plain", 2.0), row("b", "me-bcrs", 9.0),
+            row("a", "me-bcrs panel=16 swapped=False", 3.0, ok=False)]  # fmt: skip
     made = paper_tables.mechanisms(loader(**{"presets_policies.json": rows}))
-    assert cells(made, "FlashSparse | coalesced")[-1] == "2.00x spmm (a)"
-    assert cells(made, "FlashSparse | swap")[-1] == "3.00x sddmm (a)"
+    assert cells(made, "FlashSparse | coalesced")[-1] == "2.00x (a)"
+    assert cells(made, "FlashSparse | swap")[-1] == ""
 
 
 def test_numbers_stand_beside_the_papers() -> None:
@@ -110,16 +122,14 @@ def test_numbers_stand_beside_the_papers() -> None:
     assert effect == "42 % fewer instructions (paper 43 %)"
 
 
-@pytest.mark.parametrize("name", list(presets.POLICIES))
-def test_every_case_of_the_policies_has_a_place_in_the_table(name: str) -> None:
-    """So that a case that is renamed does not silently empty a cell."""
-    compared = ("me-bcrs", "cvse", "tiled-csr")
-    rows = [row("a", case, 1.0, op=op) for case in presets.POLICIES for op in ("spmm", "sddmm")]
-    with_all = paper_tables.mechanisms(loader(**{"presets_policies.json": rows}))
-    without = [r for r in rows if r["kernel"] != name]
-    assert name in compared or with_all != paper_tables.mechanisms(
-        loader(**{"presets_policies.json": without})
-    )
+def test_the_switches_are_those_that_the_benchmark_changes() -> None:
+    """So that a switch that is renamed does not silently empty a cell."""
+    changed = set()
+    for name in presets.POLICY_FORMATS:
+        policy, window = PRESETS[name].policy_for(Precision.FP16), PRESETS[name].spec.window
+        changed |= {name, *(f"{name} {change}" for change in policy_changes(policy, Precision.FP16, window))}
+    assert paper_tables.SWITCHES - changed == {"me-bcrs panel=16 swapped=False"}
+    assert has_tall("me-bcrs")
 
 
 def test_the_effects_are_of_figures_that_there_are() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from gnnsparse import analysis
 from gnnsparse.csr import Csr
-from gnnsparse.formats import PRESETS, Preset, format_spec
+from gnnsparse.formats import PRESETS, format_spec
 from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.convert import convert
 
@@ -194,7 +193,6 @@ def test_footprints_are_those_of_the_papers_arrays(dense: np.ndarray) -> None:
     assert {name: analysis.footprint(csr, name) for name in analysis.FOOTPRINTS} == expected
 
 
-@pytest.mark.skipif("paper_bytes" not in {f.name for f in fields(Preset)}, reason="presets have no formulas")
 @given(patterns())
 def test_the_presets_formulas_give_the_same_bytes(dense: np.ndarray) -> None:
     """The formats count from their own arrays, the analysis from the structure."""

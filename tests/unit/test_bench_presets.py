@@ -11,7 +11,7 @@ import pytest
 
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import parse_matrix
-from gnnsparse.bench.presets import PAPER_FORMATS, FormatCase, PresetBench, paper_formats, precision_of
+from gnnsparse.bench.presets import PAPER_FORMATS, FormatCase, PresetBench, precision_of
 from gnnsparse.formats import PRESETS
 from gnnsparse.precision import Precision
 from tests.scripts import load_script
@@ -32,16 +32,14 @@ def run(device: str, cases: tuple[FormatCase, ...], **settings: Any) -> PresetBe
 
 
 def test_every_format_is_measured_and_right(device: str) -> None:
-    cases = paper_formats()
-    precisions = tuple(dict.fromkeys(case.precision for case in cases))
-    bench = run(device, cases, precisions=precisions)
-    measured = [row["kernel"] for row in bench.rows]
-    assert measured.count("auto") == len(precisions)
-    assert sorted(set(measured) - {"auto"}) == sorted(PAPER_FORMATS)
-    assert all(row["ok"] and row["ours"] and row["ms"] > 0 for row in bench.rows), bench.rows
-    assert not bench.skipped
-    if device == "cuda":  # the format's own kernel, not the one that auto chooses
-        assert not any(row["plan"].startswith("csr") for row in bench.rows if row["kernel"] != "auto")
+    for name in PAPER_FORMATS:
+        precision = precision_of(name)
+        bench = run(device, (FormatCase(name, "mine"), FormatCase(name, "ordered", reorder="degree")),
+                    precisions=(precision,))  # fmt: skip
+        assert [row["kernel"] for row in bench.rows] == ["auto", "mine", "ordered"], bench.skipped
+        assert all(row["ok"] and row["ours"] and row["ms"] > 0 for row in bench.rows), bench.rows
+        if device == "cuda":  # the format's own kernel, not the one that auto chooses
+            assert not any(row["plan"].startswith("csr") for row in bench.rows[1:])
 
 
 def test_a_case_that_can_not_run_is_named_with_the_reason(device: str) -> None:
@@ -62,17 +60,31 @@ def test_a_format_is_measured_in_the_first_precision_that_it_has(monkeypatch: py
     assert precision_of("hrpb") == "tf32"
     assert precision_of("hrpb", ("fp32", "tf32")) == "fp32"
     assert precision_of("hrpb", ("fp16",)) == "fp16"  # refused when it is prepared, with the reason
-    assert [case.precision for case in paper_formats(("me-bcrs", "hrpb"))] == ["fp16", "tf32"]
 
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ValueError, match="format: got 'ell'"):
-        paper_formats(["ell"])
+        precision_of("ell")
+
+
+@pytest.mark.gpu
+def test_switches_of_a_policy_are_changed() -> None:
+    cases = (
+        FormatCase("me-bcrs", "coalesced"),
+        FormatCase("me-bcrs", "plain", policy={"x_load": "plain", "shuffle": False}),
+        FormatCase("me-bcrs", "16x1", panel=16, policy={"swapped": False}),
+        FormatCase("me-bcrs", "no", policy={"k": 4}),
+    )
+    bench = run("cuda", cases)
+    assert [row["kernel"] for row in bench.rows] == ["auto", "coalesced", "plain", "16x1"]
+    assert all(row["ok"] for row in bench.rows), bench.rows
+    (skipped,) = bench.skipped
+    assert "no mma of depth 4 in fp16" in skipped.reason
 
 
 def arguments(tmp_path: Path, *more: str) -> list[str]:
     return ["graphs", "--device", "cpu", "--scale", "0.01", "--repeats", "1", "--formats", "me-bcrs",
-            "--out", str(tmp_path / "out.json"), *more]  # fmt: skip
+            "--precision", "fp16", "--out", str(tmp_path / "out.json"), *more]  # fmt: skip
 
 
 def test_the_script_goes_on_with_the_matrices_that_a_file_lacks(
