@@ -127,10 +127,10 @@ void for_each_recorded(const BlockedArrays& a, int64_t p, Body body) {
                  "has panels that are no whole blocks");
   for (int64_t slot = slots.begin; slot < slots.end; slot += kRecordSlots) {
     const int64_t begin = a.records.size_ptr[slot / kRecordSlots];
-    const int64_t size = a.records.size_ptr[slot / kRecordSlots + 1] - begin;
-    require_format(begin >= 0 && size >= 4 * record_header_words(0) &&
-                       begin + size <= a.values * value_bytes && begin % kRecordAlignment == 0,
-                   "size_ptr is out of range");
+    const int64_t size = a.values * value_bytes - begin;  // to the end of all records
+    require_format(
+        begin >= 0 && size >= 4 * record_header_words(0) && begin % kRecordAlignment == 0,
+        "size_ptr is out of range");
     const PackedRecord record(a.records.packed_blocks + begin);
     require_format(record.bricks() <= kRecordColumns * kRecordPanelBricks &&
                        record_bytes(record.bricks(), 0, value_bytes) <= size,

@@ -71,8 +71,13 @@ def one_less(array: torch.Tensor, blocked: BlockedMatrix) -> None:
     array[-1] -= 1
 
 
-def other_window(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    array[0] = 1 - array[0]
+def other_record(array: torch.Tensor, blocked: BlockedMatrix) -> None:
+    array[1] = 0
+
+
+def last_value(array: torch.Tensor, blocked: BlockedMatrix) -> None:
+    """Of the last record, which zeros fill up."""
+    array[int(array.nonzero()[-1])] = 99
 
 
 def other_bit(array: torch.Tensor, blocked: BlockedMatrix) -> None:
@@ -87,15 +92,14 @@ CHANGES: dict[str, Callable[[torch.Tensor, BlockedMatrix], None]] = {
     "panel_rows": one_less,
     "panel_ptr": moved_offset(lambda blocked: blocked.spec.block),
     "columns": other_column,
-    "brick_ptr": moved_offset(lambda blocked: 1),
-    "brick_rows": other_window,
     "bitmap": other_bit,
     "value_ptr": moved_offset(lambda blocked: 1),
     "values": other_value,
     "zero_ptr": moved_offset(lambda blocked: 1),
     "zero_cols": other_column,
+    "size_ptr": other_record,
+    "packed_blocks": last_value,
     "residual_rows": one_less,
-    "residual_ptr": moved_offset(lambda blocked: 1),
     "residual_cols": other_column,
     "residual_values": other_value,
 }
