@@ -77,6 +77,11 @@ class Blocked:
         slot_scale: _Array,
     ) -> None: ...
     def attach_zero_index(self, zero_ptr: torch.Tensor, zero_cols: torch.Tensor) -> None: ...
+    def attach_records(self, size_ptr: torch.Tensor, packed_blocks: torch.Tensor) -> None: ...
+    def attach_residual(self, rows: torch.Tensor, columns: torch.Tensor, values: _Array) -> None: ...
+
+class PackedPolicy:
+    def __init__(self, stage_a: int, stage_x: bool, coarsening: int, residual_with_windows: bool) -> None: ...
 
 class WorkList:
     def __init__(
@@ -451,6 +456,30 @@ def cuda_spmm_policy(
     rows: StoredRows,
     work: WorkList,
     policy: WindowPolicy,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: _Array,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_spmm_records(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    policy: PackedPolicy,
+    x: Dense,
+    y: Dense,
+    n: int,
+    partial: _Array,
+    precision: int,
+    stream: int,
+) -> None: ...
+def cuda_spmm_tiles(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    policy: PackedPolicy,
     x: Dense,
     y: Dense,
     n: int,

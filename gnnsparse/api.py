@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
-from gnnsparse.formats import FORMAT_NAMES, check_precision, format_spec
+from gnnsparse.formats import FORMAT_NAMES, PRESETS, check_precision, format_spec
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
@@ -39,6 +39,7 @@ def prepare(
     reorder_options: dict[str, Any] | None = None,
     format: str = "auto",
     panel: int | None = None,
+    format_options: dict[str, Any] | None = None,
     balance: str = "auto",
     cache: bool | str | os.PathLike[str] = True,
     autotune: bool = False,
@@ -69,6 +70,8 @@ def prepare(
             or raise: it has the precisions and the operations of its paper (docs/format.md).
         panel: rows of a panel: with format="hrpb" 16 (default) or 32; with "cvse" 8 or 16, the length of
             vectors, by default 16 from a density of 0.1 on; with "me-bcrs" 8 (default) or 16.
+        format_options: options of the format: for "rs-tile" {"threshold": 4} keeps rows of at most 4 nonzeros
+            out of the windows, unless they add {"new_columns": 3} or more columns to theirs.
         balance: how the window kernel cuts long windows of a blocked format into parts on a GPU: "auto": by
             a limit on their length; "none": not at all; "wave": by the number of waves in which they run
             (cuTeSpMM); "adaptive": super-long windows alone (RSH-SpMM). Parts are added up in a fixed order.
@@ -109,6 +112,7 @@ def prepare(
         reorder_options=_read_options(reorder, reorder_options),
         format="csr" if format == "auto" else format,
         panel=panel,
+        format_options=_read_format_options(format, format_options),
         precision=precision,
     )
     source = read_source(graph, num_nodes, num_cols, weights)
@@ -160,6 +164,19 @@ def _read_options(reorder: str, options: Any) -> tuple[tuple[str, Any], ...]:
         check_known(reorder, options, {})
         return ()
     return tuple(sorted(METHODS[reorder].check_options(options).items()))
+
+
+def _read_format_options(format: str, options: Any) -> tuple[tuple[str, Any], ...]:
+    """Returns the options of a format that were given, checked. The others are chosen by the matrix."""
+    options = {} if options is None else options
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        bad_type("format_options", options, "a dict of option names and values")
+    if format not in PRESETS:
+        if options:
+            unknown = ", ".join(options)
+            bad_value("format_options", f"unknown options for {format!r}: {unknown}; accepted: none")
+        return ()
+    return tuple(sorted(PRESETS[format].check_options(options).items()))
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Generic, TypeVar, overload
 
-from gnnsparse.errors import bad_type, bad_value, check_choice
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 
-__all__ = ["Names", "Registry", "discover", "temporary_registrations"]
+__all__ = ["Names", "Option", "Registry", "discover", "temporary_registrations"]
 
 Entry = TypeVar("Entry")
 
@@ -82,6 +85,55 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
     def __repr__(self) -> str:
         return f"Registry({self._argument}: {', '.join(self)})"
+
+
+@dataclass(frozen=True)
+class Option:
+    """The values that an option of a registered entry accepts.
+
+    Attributes:
+        kind: type of the option: int, float (which accepts integers), bool or str.
+        default: the value if none is given.
+        least, most: inclusive bounds; None: no bound.
+        above: an exclusive lower bound; None: no bound.
+        choices: for a str: the values accepted.
+    """
+
+    kind: type
+    default: Any
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, name: str, value: Any) -> Any:
+        """Returns the value converted to `kind` if it is accepted; else raises TypeError or ValueError."""
+        if self.kind is bool:
+            return check_flag(name, value)
+        if self.kind is str:
+            return check_choice(name, value, self.choices)
+        accepted = int if self.kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, accepted):
+            bad_type(name, value, "an integer" if self.kind is int else "a number")
+        low = -math.inf if self.least is None else self.least
+        high = sys.float_info.max if self.most is None else self.most
+        above = -math.inf if self.above is None else self.above
+        if not (low <= value <= high and above < value):
+            bad_value(
+                name, f"got {value if isinstance(value, int) else f'{value:g}'}; accepted: {self._range()}"
+            )
+        return self.kind(value)
+
+    def _range(self) -> str:
+        if self.least is not None and self.most is not None:
+            return f"{self.least} to {self.most}"
+        bounds = [
+            f"{word} {bound}"
+            for word, bound in (("at least", self.least), ("at most", self.most), ("above", self.above))
+            if bound is not None
+        ]
+        kind = "a finite number " if self.kind is float else ""
+        return kind + " and ".join(bounds)
 
 
 class Names(Sequence[str]):

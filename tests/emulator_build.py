@@ -55,8 +55,8 @@ UNITS: list[tuple[str, ...]] = [
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm", "sddmm/window_sddmm",
         "sddmm/csr_sddmm", "attention/panel_attention", "graph_attention/graph_attention",
-        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "sddmm/block_sddmm",
-        "softmax", "common/pack", "common/reduce")),
+        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
+        "sddmm/block_sddmm", "softmax", "common/pack", "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.

@@ -9,6 +9,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats import format_spec
+from gnnsparse.precision import Precision
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 
@@ -215,6 +216,25 @@ def attached(name: str = "window", **changed: Any) -> _native.Blocked:
     return handle
 
 
+def attached_records(panel: int = 16, **changed: Any) -> _native.Blocked:
+    """The matrix in hrpb's packed blocks."""
+    values = torch.ones(NNZ)
+    matrix = convert(CSR, format_spec("hrpb", Precision.TF32, panel=panel), values)
+    handle = _native.Blocked(16, panel, 16, 4, False, _native.ENCODING_CODES["bitmap"], 6, 5, NNZ)
+    handle.attach(None, matrix.panel_ptr, matrix.columns, *[None] * 6)
+    given = {"size_ptr": matrix.size_ptr, "packed_blocks": matrix.packed_blocks}
+    handle.attach_records(**{**given, **changed})
+    return handle
+
+
+def attached_residual(**changed: Any) -> _native.Blocked:
+    """Two rows with room for three nonzeros each, beside the matrix in the format "window"."""
+    handle = attached()
+    given = {"rows": ints(2), "columns": ints(6), "values": torch.zeros(6)}
+    handle.attach_residual(**{**given, **changed})
+    return handle
+
+
 def attached_panels(*offsets: int, rows: tuple[int, ...] = (0, 0)) -> _native.Blocked:
     """Two panels of the format "window", in all of which no bit is set."""
     return attached(
@@ -282,5 +302,5 @@ GOOD: list[Callable[..., Any]] = [
     spmm, sddmm, attention, row_grads, column_grads, attached, coo_to_csr, split, transposed, permuted,
     count_panels, fill_blocked, problem, blocked_handle, first_unlike, graph_problem, graph_result,
     graph_attention, graph_rows, graph_columns, spmm_heads, spmm_extreme, sddmm_heads, softmax_heads,
-    softmax_heads_grad,
+    softmax_heads_grad, attached_records, attached_residual,
 ]  # fmt: skip

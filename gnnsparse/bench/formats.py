@@ -7,6 +7,7 @@ from typing import Any
 
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
+from gnnsparse.formats.packed import packed_changes, packed_kernel
 from gnnsparse.formats.policy import policy_changes
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, WindowPlan
@@ -60,7 +61,12 @@ def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[st
     plans = {name: plan}
     if not (ablate and op == "spmm" and blocked is not None and isinstance(plan, WindowPlan)):
         return plans
-    if blocked.spec.encoding == "dense" and a.precision is not Precision.BF16:
+    if packed_kernel(blocked.spec):
+        changes = packed_changes(plan.policy, a.precision, blocked.spec)
+        plans |= {f"{name} {change}": replace(plan, policy=p) for change, p in changes.items()}
+        if blocked.residual_rows is not None:
+            plans[f"{name} residual_mode=after"] = replace(plan, residual_mode="after")
+    elif blocked.spec.encoding == "dense" and a.precision is not Precision.BF16:
         changes = policy_changes(plan.policy, a.precision, blocked.spec.window)
         plans |= {f"{name} {change}": replace(plan, policy=p) for change, p in changes.items()}
     return plans
@@ -125,5 +131,7 @@ def details(a: SparseOperand, plan: Plan, op: str, width: int) -> dict[str, Any]
     found: dict[str, Any] = {"format": None if blocked is None else blocked.spec.name}
     if blocked is None or op != "spmm" or not isinstance(plan, WindowPlan):
         return found
+    if packed_kernel(blocked.spec):  # other kernels, which the model does not describe
+        return {**found, "policy": asdict(plan.policy)}
     counts = modelled_counts(blocked, plan.policy, a.precision, width)
     return {**found, "policy": asdict(plan.policy), "modelled": asdict(counts)}

@@ -56,6 +56,10 @@ def _bricks(matrix: BlockedMatrix) -> int:
     return matrix.slots // matrix.spec.brick * (matrix.spec.panel // matrix.spec.window)
 
 
+def _lists_bricks(spec: FormatSpec) -> bool:
+    return spec.active_bricks and spec.encoding != "dense" and not spec.records
+
+
 def _last(offsets: torch.Tensor | None) -> int:
     return 0 if offsets is None or offsets.numel() == 0 else int(offsets[-1])
 
@@ -133,17 +137,12 @@ def _check_residual_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
     check_ascending(name, array, csr.rows)
 
 
-def _check_residual_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_offsets(name, array, 0 if matrix.residual_cols is None else matrix.residual_cols.numel())
-
-
 def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     """Compares the rows kept out of the windows with those of the matrix."""
-    check_indices(name, array, csr.cols)
-    ptr, rows, starts = matrix.residual_ptr, matrix.residual_rows, matrix.panel_rows
-    if ptr is None or rows is None or starts is None:
+    kept_out, starts = matrix.residual_rows, matrix.panel_rows
+    if kept_out is None or starts is None:
         return  # one of them is missing, which its own rule says
-    rows, starts, lengths = rows.long(), starts.long(), ptr.diff()
+    rows, starts = kept_out.long(), starts.long()
     times = torch.zeros(
         csr.rows + 1, dtype=torch.int64, device="cpu"
     )  # how often a row is in a window, or kept out
@@ -151,14 +150,23 @@ def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
     times.index_add_(0, (starts + matrix.spec.panel).clamp(max=csr.rows), torch.full_like(starts, -1))
     times = times.cumsum(0)[:-1]
     times[rows] += 1
+    wrong = "are not those of the rows that are in no window"
     if bool((times > 1).any()) or bool(((times == 0) & (csr.degrees > 0)).any()):
-        bad_value(name, "are not those of the rows that are in no window")
-    if not torch.equal(lengths, csr.degrees[rows]):
-        bad_value(name, "are not those of the rows that are in no window")
-    place = torch.arange(array.numel(), device="cpu")
-    place += torch.repeat_interleave(csr.indptr[:-1][rows] - ptr[:-1], lengths)
-    if not torch.equal(csr.indices[place], array):
-        bad_value(name, "are not those of the rows that are in no window")
+        bad_value(name, wrong)
+    lengths = csr.degrees[rows]
+    width = int(lengths.max()) if rows.numel() else 0
+    if array.numel() != rows.numel() * width:
+        bad_value(name, f"has {array.numel()} places; accepted: {width} for each of {rows.numel()} rows")
+    place = torch.arange(width, device="cpu").expand(rows.numel(), width)
+    inside = place < lengths[:, None]
+    expected = torch.full_like(place, -1, dtype=torch.int32)
+    expected[inside] = csr.indices[(csr.indptr[:-1][rows][:, None] + place)[inside]]
+    if not torch.equal(array, expected.flatten()):
+        bad_value(name, wrong)
+
+
+def _check_size_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
+    check_offsets(name, array, 0 if matrix.packed_blocks is None else matrix.packed_blocks.nbytes)
 
 
 #: The arrays in the order in which they are checked.
@@ -166,37 +174,33 @@ ARRAYS: dict[str, ArrayRule] = {
     "panel_rows": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_panel_rows),
     "panel_ptr": ArrayRule(torch.int64, lambda s: True, lambda m: _panels(m) + 1, _check_panel_ptr),
     "columns": ArrayRule(torch.int32, lambda s: True, None, _check_columns),
-    "brick_rows": ArrayRule(
-        torch.int32, lambda s: s.active_bricks and s.encoding != "dense", None, _check_brick_rows
-    ),
+    "brick_rows": ArrayRule(torch.int32, _lists_bricks, None, _check_brick_rows),
     "brick_ptr": ArrayRule(
         torch.int64,
-        lambda s: s.active_bricks and s.encoding != "dense",
+        _lists_bricks,
         lambda m: m.slots // m.spec.brick + 1,
         _check_brick_ptr,
     ),
     "value_ptr": ArrayRule(
         torch.int64,
-        lambda s: s.packed or s.encoding == "entries",
+        lambda s: (s.packed and not s.records) or s.encoding == "entries",
         lambda m: m.slots // m.spec.block + 1,
         _check_value_ptr,
     ),
     "bitmap": ArrayRule(
         torch.uint8,
-        lambda s: s.encoding == "bitmap",
+        lambda s: s.encoding == "bitmap" and not s.records,
         lambda m: _bricks(m) * m.spec.window * m.spec.brick // 8,
         _check_bitmap,
     ),
-    "values": ArrayRule(None, lambda s: s.stores_values, _value_count, _check_values),
+    "values": ArrayRule(None, lambda s: s.stores_values and not s.records, _value_count, _check_values),
+    "size_ptr": ArrayRule(
+        torch.int64, lambda s: s.records, lambda m: m.slots // m.spec.block + 1, _check_size_ptr
+    ),
+    "packed_blocks": ArrayRule(None, lambda s: s.records, None, _check_bitmap),
     "zero_ptr": ArrayRule(torch.int64, lambda s: s.zero_index, lambda m: m.rows + 1, _check_zero_ptr),
     "zero_cols": ArrayRule(torch.int32, lambda s: s.zero_index, None, _check_zero_cols),
     "residual_rows": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_residual_rows),
-    "residual_ptr": ArrayRule(
-        torch.int64,
-        lambda s: s.split_short_rows,
-        lambda m: 1 if m.residual_rows is None else m.residual_rows.numel() + 1,
-        _check_residual_ptr,
-    ),
     "residual_cols": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_residual_cols),
     "residual_values": ArrayRule(
         None,

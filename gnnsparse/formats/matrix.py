@@ -10,6 +10,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
 from gnnsparse.formats.arrays import ARRAYS
+from gnnsparse.formats.records import paper_bytes, read_records
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.locks import cached_property
 
@@ -39,9 +40,14 @@ class BlockedMatrix:
         values: dense, packed or entries, in the storage dtype of the precision. Zeros of the matrix are -0.0
             in dense formats, whose other elements are +0.0. An entry is a 16-bit value
             and the 16-bit byte offset of the value in its block's operand (native packed_entries.h).
+        size_ptr: int64 [blocks + 1], the bytes in front of each block's record.
+        packed_blocks: the records of all blocks, in the storage dtype; they take the place of bitmap,
+            brick_ptr, brick_rows, value_ptr and values (native packed_record.h).
         zero_ptr, zero_cols: int64 [rows + 1] and int32: columns of the stored zeros of each row.
-        residual_rows, residual_ptr, residual_cols, residual_values: the rows kept out of the windows, as a
-            small CSR matrix: row numbers (int32), offsets (int64), columns (int32), values (storage dtype).
+        residual_rows: int32 [residual rows], the rows kept out of the windows.
+        residual_cols, residual_values: int32 and storage dtype [residual rows * width]: columns and values
+            of these rows. Every row has room for the nonzeros of the longest one, so that no offsets are
+            needed; the places behind a row's last nonzero are -1 and 0.
     """
 
     spec: FormatSpec
@@ -56,10 +62,11 @@ class BlockedMatrix:
     brick_rows: torch.Tensor | None = None
     value_ptr: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    size_ptr: torch.Tensor | None = None
+    packed_blocks: torch.Tensor | None = None
     zero_ptr: torch.Tensor | None = None
     zero_cols: torch.Tensor | None = None
     residual_rows: torch.Tensor | None = None
-    residual_ptr: torch.Tensor | None = None
     residual_cols: torch.Tensor | None = None
     residual_values: torch.Tensor | None = None
 
@@ -96,14 +103,19 @@ class BlockedMatrix:
     @cached_property
     def residual(self) -> Csr | None:
         """The rows kept out of the windows, or None; its row i is row residual_rows[i] of the matrix."""
-        if self.residual_ptr is None or self.residual_cols is None:
+        if self.residual_rows is None or self.residual_cols is None:
             return None
-        return Csr(self.residual_ptr, self.residual_cols, self.cols)
+        real = self.residual_cols >= 0
+        rows = self.residual_rows.numel()
+        lengths = real.reshape(rows, real.numel() // max(rows, 1)).sum(1)
+        return Csr(torch.nn.functional.pad(lengths.cumsum(0), (1, 0)), self.residual_cols[real], self.cols)
 
-    @property
+    @cached_property
     def residual_csr_values(self) -> torch.Tensor | None:
         """The values of `residual`, or None."""
-        return self.residual_values
+        if self.residual_cols is None or self.residual_values is None:
+            return None
+        return self.residual_values[self.residual_cols >= 0]
 
     def to(self, device: torch.device) -> BlockedMatrix:
         """Returns the matrix on `device`."""
@@ -128,6 +140,10 @@ class BlockedMatrix:
         )  # fmt: skip
         if self.zero_ptr is not None and self.zero_cols is not None:
             view.attach_zero_index(self.zero_ptr, self.zero_cols)
+        if self.size_ptr is not None and self.packed_blocks is not None:
+            view.attach_records(self.size_ptr, self.packed_blocks)
+        if self.residual_rows is not None and self.residual_cols is not None:
+            view.attach_residual(self.residual_rows, self.residual_cols, self.residual_values)
         return view
 
     def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:
@@ -136,9 +152,15 @@ class BlockedMatrix:
         Args:
             zeros: number of stored zeros, without those in padded slots (tiled-csr).
             residual_nnz: number of nonzeros kept out of the windows (rs-tile).
+
+        The paper of rs-tile gives its residual rows a fixed size, so that the rows' room counts. That of hrpb
+        does not align its records, which are stored in whole 16 bytes.
         """
         spec, slots, value = self.spec, self.slots, 0 if self.values is None else self.values.itemsize
         total = 8 * (self.panels + 1) + 4 * slots
+        if self.size_ptr is not None and self.packed_blocks is not None:
+            records = paper_bytes(self.size_ptr, self.packed_blocks, self.nnz)
+            return total + 8 * self.size_ptr.numel() + records
         if spec.encoding == "dense":
             total += value * spec.window * slots
         if spec.encoding == "bitmap":
@@ -153,9 +175,10 @@ class BlockedMatrix:
             total += 8 * (slots // spec.block + 1) + self.values.nbytes  # with the padding of each block
         if spec.zero_index:
             total += 8 * (self.rows + 1) + 4 * zeros
-        if self.residual_rows is not None:
-            kept_out = self.residual_rows.numel()
-            total += 4 * self.panels + 4 * kept_out + 8 * (kept_out + 1) + (4 + value) * residual_nnz
+        if self.residual_rows is not None and self.residual_cols is not None:
+            total += (
+                4 * self.panels + 4 * self.residual_rows.numel() + (4 + value) * self.residual_cols.numel()
+            )
         return total
 
     def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -173,8 +196,8 @@ class BlockedMatrix:
         if host.residual is not None and host.residual_rows is not None:
             row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
             col = torch.cat([col, host.residual.indices.long()])
-            if values is not None and host.residual_values is not None:
-                values = torch.cat([values, host.residual_values])
+            if values is not None and host.residual_csr_values is not None:
+                values = torch.cat([values, host.residual_csr_values])
         return row, col, values
 
     def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -236,6 +259,8 @@ class BlockedMatrix:
 
     def _decode_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         spec, windows = self.spec, self.spec.panel // self.spec.window
+        if spec.records:
+            return self._decode_records()
         if self.bitmap is None:
             bad_type("bitmap", None, "a bitmap format")
         bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
@@ -252,3 +277,14 @@ class BlockedMatrix:
         panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
         row = self._first_row(panel) + window * spec.window + r
         return row, self.columns.long()[slot], self.values if spec.packed else None
+
+    def _decode_records(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if self.size_ptr is None or self.packed_blocks is None:
+            bad_type("packed_blocks", None, "a format of packed blocks")
+        spec, bricks = self.spec, read_records(self.size_ptr, self.packed_blocks)
+        bits = (bricks.bitmap[:, :, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
+        brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
+        slot = bricks.block[brick] * spec.block + bricks.column[brick] * spec.brick + c
+        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
+        row = self._first_row(panel) + bricks.row[brick] * spec.window + r
+        return row, self.columns.long()[slot], bricks.values

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse.formats.matrix import BlockedMatrix
+from gnnsparse.formats.records import paper_bytes
 
 __all__ = ["csr_bytes", "cvse_bytes", "hrpb_bytes", "me_bcrs_bytes", "rs_tile_bytes", "tiled_csr_bytes"]
 
@@ -66,12 +67,11 @@ def hrpb_bytes(matrix: BlockedMatrix) -> int:
     A block has a pattern of 64 bits and a row for each active brick, an offset for each brick column and one
     more, and the values of its nonzeros; beside the blocks lie blockedRowPtr, activeCols and sizePtr.
     """
-    spec = matrix.spec
-    blocks = matrix.slots // spec.block
-    bricks = 0 if matrix.brick_rows is None else matrix.brick_rows.numel()
-    packed = (8 + _INDEX) * bricks + _INDEX * (spec.block // spec.brick + 1) * blocks
-    packed += _value_bytes(matrix.values) * matrix.nnz
-    return packed + _INDEX * (matrix.panels + 1 + spec.block * blocks + blocks + 1)
+    if matrix.size_ptr is None or matrix.packed_blocks is None:
+        return 0
+    blocks = matrix.slots // matrix.spec.block
+    packed = paper_bytes(matrix.size_ptr, matrix.packed_blocks, matrix.nnz)
+    return packed + _INDEX * (matrix.panels + 1 + matrix.slots + blocks + 1)
 
 
 def rs_tile_bytes(matrix: BlockedMatrix) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnnsparse import _native
+from gnnsparse.formats.packed import RECORD_POLICY, TILE_POLICY
 from gnnsparse.formats.paper_bytes import (
     cvse_bytes,
     hrpb_bytes,
@@ -16,12 +17,17 @@ from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.registry import OPS, register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
+from gnnsparse.registry import Option
 
 __all__: list[str] = []
 
 #: The precisions of papers whose kernels have fp16 alone, with bf16 added.
 _HALF = (Precision.FP16, Precision.BF16)
 _ADDED = (Precision.BF16,)
+
+#: The largest threshold of rs-tile: every row that is kept out has room for as many nonzeros as the longest
+#: of them, and CUDA cores take them one by one. The paper's thresholds end at 6 (section 4.3.2).
+MOST_SHORT_NNZ = 64
 
 # The window kernel's own format: bits alone. Rank-1 weights lie beside the columns, edge values in row order.
 register_preset(
@@ -87,12 +93,13 @@ register_preset(
 register_preset(
     FormatSpec(
         "hrpb", window=16, panel=16, block=16, brick=4, encoding="bitmap", packed=True, pad=16,
-        active_bricks=True,
+        active_bricks=True, records=True,
     ),
     source="cuTeSpMM, section 3.2",
     panels={16: 16, 32: 16},
     precisions=(Precision.TF32,),
     paper_bytes=hrpb_bytes,
+    policy=RECORD_POLICY,
 )  # fmt: skip
 
 register_preset(
@@ -101,8 +108,15 @@ register_preset(
         split_short_rows=True,
     ),
     source="RSH-SpMM, section 3.2",
-    precisions=(Precision.TF32,),
+    # Section 4.1 measures fp16; the registers of figure 7 are those of tf32.
+    precisions=(Precision.FP16, Precision.TF32, Precision.BF16),
+    added=_ADDED,
     paper_bytes=rs_tile_bytes,
+    policy=TILE_POLICY,
+    options={
+        "threshold": Option(int, 0, least=0, most=MOST_SHORT_NNZ),
+        "new_columns": Option(int, 0, least=0, most=MOST_SHORT_NNZ + 1),
+    },
 )  # fmt: skip
 
 # The panel kernels' formats are made from CSR when a plan first uses them. This one has bits alone, with

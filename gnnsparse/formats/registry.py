@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.packed import packed_kernel
 from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
-from gnnsparse.registry import Names, Registry
+from gnnsparse.registry import Names, Option, Registry
 
 if TYPE_CHECKING:
     from gnnsparse.formats.matrix import BlockedMatrix
@@ -50,6 +51,8 @@ class Preset:
             first needs it.
         policy: the policy of the window kernel that the format's paper describes.
         adapt_policy: changes the policy for a precision; None: it depends on none.
+        options: what a caller may set by `prepare(..., format_options=...)`: names of fields of the
+            parameters, each with the values it accepts.
     """
 
     spec: FormatSpec
@@ -65,6 +68,7 @@ class Preset:
     public: bool = True
     policy: WindowPolicy = field(default_factory=WindowPolicy)
     adapt_policy: AdaptPolicy | None = None
+    options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for panel in self.panels:
@@ -73,6 +77,25 @@ class Preset:
             bad_value("precisions", f"of {self.spec.name}: accepted: at least one, those in `added` included")
         if "spmm" not in self.ops or not set(self.ops) <= set(OPS):
             bad_value("ops", f"of {self.spec.name}: got {self.ops}; accepted: spmm, with or without sddmm")
+        known = {f.name for f in fields(FormatSpec)}
+        for name in self.options:
+            if name not in known:
+                bad_value("options", f"got {name!r} for {self.spec.name}; accepted: a field of FormatSpec")
+
+    def check_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the given options if all are accepted.
+
+        Raises:
+            TypeError: an option is of another type.
+            ValueError: an option is unknown or out of range.
+        """
+        if unknown := [name for name in given if name not in self.options]:
+            accepted = ", ".join(self.options) or "none"
+            bad_value(
+                "format_options",
+                f"unknown options for {self.spec.name!r}: {', '.join(unknown)}; accepted: {accepted}",
+            )
+        return {name: self.options[name].check(name, value) for name, value in given.items()}
 
     def with_panel(self, panel: int) -> FormatSpec:
         """Returns the parameters with panels of `panel` rows, a key of `panels`."""
@@ -81,6 +104,8 @@ class Preset:
     def policy_for(self, precision: Precision) -> WindowPolicy:
         """Returns the paper's policy in a precision, or the default one if there is no such kernel."""
         policy = self.policy if self.adapt_policy is None else self.adapt_policy(self.policy, precision)
+        if packed_kernel(self.spec):
+            return policy
         return WindowPolicy() if policy.why_not(precision, self.spec.encoding, 16) else policy
 
 
@@ -114,8 +139,9 @@ def register_preset(spec: FormatSpec, source: str, **attributes: Any) -> Preset:
 
 
 def format_spec(
-    name: str, precision: Precision | str = Precision.FP16, density: float = 0.0, panel: int | None = None
-) -> FormatSpec:
+    name: str, precision: Precision | str = Precision.FP16, density: float = 0.0, panel: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> FormatSpec:  # fmt: skip
     """Returns the parameters of a preset for a precision, a density and a height of panels.
 
     Args:
@@ -123,10 +149,12 @@ def format_spec(
         precision: the precision; me-bcrs, for example, has blocks of 8 columns at 16 bits and of 4 at 32.
         density: nnz / (rows * columns); cvse, for example, has vectors of 16 rows from 0.1 on, else of 8.
         panel: rows of a panel, for presets that have several heights; None: the preset's choice.
+        options: options of the preset, such as {"threshold": 4} for rs-tile; None: none.
 
     Raises:
-        TypeError: `name` or `precision` is of another type.
-        ValueError: there is no such preset or precision, or the preset has no such height.
+        TypeError: `name`, `precision` or an option is of another type.
+        ValueError: there is no such preset or precision, the preset has no such height or option, or an
+            option is out of range.
     """
     precision = Precision.parse(precision)
     preset = PRESETS[PRESETS.check(name)]
@@ -135,6 +163,7 @@ def format_spec(
     if panel is None and preset.choose_panel is not None:
         panel = preset.choose_panel(density)
     spec = preset.spec if panel is None else preset.with_panel(panel)
+    spec = replace(spec, **preset.check_options(options or {}))
     return spec if preset.adapt is None else preset.adapt(spec, precision, density)
 
 

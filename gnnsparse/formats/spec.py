@@ -31,6 +31,13 @@ class FormatSpec:
         active_bricks: bitmap only: whether bricks without a nonzero are left out.
         zero_index: dense only: whether the columns of the stored zeros of each row are listed.
         split_short_rows: whether rows that would make a window sparse are kept in a small CSR matrix.
+        records: whether each block's brick offsets, brick rows, bits and values lie together in one record
+            (native/include/gnnsparse/packed_record.h) in place of four arrays; packed formats whose active
+            bricks have 16 rows x 4 columns, in blocks of 16 columns.
+        threshold: the most nonzeros of a row that is kept out of the windows; None: chosen by the size and
+            the density of the matrix (`gnnsparse.preprocess.convert.short_row_limits`).
+        new_columns: how few columns such a row must add to its window: fewer than these; None: chosen by
+            the threshold.
         lane_order: whether the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
             lanes that use them (native/include/gnnsparse/panel_tile.h), and padded column slots are -1.
     """
@@ -46,6 +53,9 @@ class FormatSpec:
     active_bricks: bool = False
     zero_index: bool = False
     split_short_rows: bool = False
+    records: bool = False
+    threshold: int | None = None
+    new_columns: int | None = None
     lane_order: bool = False
 
     def __post_init__(self) -> None:
@@ -69,6 +79,21 @@ class FormatSpec:
             bad_value("format", "a zero index needs dense values in panels of whole blocks, with all rows")
         if self.split_short_rows and not self.stores_values:
             bad_value("format", "rows are kept out of formats that store values")
+        if self.records and not (self.packed and self.active_bricks and self._has_record_shape):
+            bad_value("format", "records need packed values in active bricks of 16 x 4, 16 columns a block")
+        if not self.split_short_rows and (self.threshold is not None or self.new_columns is not None):
+            bad_value("format", "a threshold goes with rows that are kept out of the windows")
+        if self.split_short_rows and self.panel != self.window:
+            bad_value("format", "rows are kept out of windows that are panels")
+
+    @property
+    def _has_record_shape(self) -> bool:
+        return (self.window, self.brick, self.block) == (16, 4, 16) and self.panel in (16, 32)
+
+    @property
+    def item_rows(self) -> int:
+        """Rows that one item of a work list takes: those of a window, or of a panel of packed blocks."""
+        return self.panel if self.records else self.window
 
     @property
     def stores_values(self) -> bool:

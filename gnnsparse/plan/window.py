@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from gnnsparse.cuda_path import Device
 from gnnsparse.errors import check_choice, check_integer
-from gnnsparse.formats import PRESETS, WindowPolicy, operations
+from gnnsparse.formats import PRESETS, FormatSpec, WindowPolicy, operations
+from gnnsparse.formats.packed import packed_kernel, why_not_packed
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.problem import Problem
@@ -22,6 +23,9 @@ BALANCES = ("auto", "none", "wave", "adaptive")
 #: The least limit on the K tiles of a window's parts; the limit is larger if the mean window is long.
 _TILE_LIMIT = 24
 
+#: When rows that rs-tile keeps out of its windows are computed.
+RESIDUAL_MODES = ("same-launch", "after")
+
 
 @dataclass(frozen=True)
 class WindowPlan(Plan):
@@ -30,17 +34,20 @@ class WindowPlan(Plan):
     Attributes:
         tile_limit: longer windows are cut into parts of at most this many K tiles of 16 column slots, if
             `balance` is "auto".
-        residual: plan of the csr kernel for the rows that a format keeps out of its windows.
+        residual: plan of the csr kernel for the rows that a format keeps out of its windows. Of rs-tile the
+            kernel of its windows computes these rows, too.
         policy: how a window is multiplied.
         balance: "auto": windows are cut by `tile_limit`; "none": no window is cut; "wave": they are cut by
             the number of waves in which they run (cuTeSpMM, section 5); "adaptive": super-long windows are
             cut (RSH-SpMM, section 3.3.3).
         concurrent_windows: number of windows that run at a time, for "wave" and "adaptive"; 0: as many as
             the multiprocessors hold warps by the GPU's record.
+        residual_mode: when the kernel of rs-tile computes the rows that are kept out: "same-launch" (blocks
+            of threads beside those of the windows) or "after" (a launch of their own).
 
     Raises:
-        TypeError: `balance` or `concurrent_windows` is of another type.
-        ValueError: `balance` is unknown, or `concurrent_windows` is negative.
+        TypeError: `balance`, `residual_mode` or `concurrent_windows` is of another type.
+        ValueError: `balance` or `residual_mode` is unknown, or `concurrent_windows` is negative.
     """
 
     kernel: ClassVar[str] = "window"
@@ -49,12 +56,14 @@ class WindowPlan(Plan):
     policy: WindowPolicy = field(default_factory=WindowPolicy)
     balance: str = "auto"
     concurrent_windows: int = 0
+    residual_mode: str = "same-launch"
 
     def __post_init__(self) -> None:
         check_choice("balance", self.balance, BALANCES)
         check_integer(
             "concurrent_windows", self.concurrent_windows, least=0, accepted="0 or a positive integer"
         )
+        check_choice("residual_mode", self.residual_mode, RESIDUAL_MODES)
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
@@ -66,6 +75,12 @@ def takes(device: Device, precision: Precision) -> CanRun:
         name = f"sm_{device.capability[0]}{device.capability[1]}"
         return CanRun(f"no Tensor Core product of {precision.value} on {name}")
     return CanRun()
+
+
+def _packed_spec(problem: Problem) -> FormatSpec | None:
+    """Returns the parameters of the problem's format if it has a kernel of its own (formats.packed)."""
+    preset = PRESETS.get(problem.format)
+    return preset.spec if preset is not None and packed_kernel(preset.spec) else None
 
 
 class WindowKernel(Kernel):
@@ -82,6 +97,13 @@ class WindowKernel(Kernel):
             return CanRun("the operand has no blocked format")
         if not (answer := takes(problem.device, problem.precision)):
             return answer
+        packed = _packed_spec(problem)
+        if packed is not None:
+            policy = PRESETS[problem.format].policy_for(problem.precision)
+            if why := why_not_packed(policy, problem.precision, packed):
+                return CanRun(why)
+            if problem.device.capability < (8, 0):
+                return CanRun(f"{problem.format} copies asynchronously, from sm_80 on")
         if problem.format == "window" or not (problem.op == "sddmm" or problem.edge_values):
             return CanRun()
         if "sddmm" not in operations(problem.format):
@@ -104,7 +126,8 @@ class WindowKernel(Kernel):
         mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
         residual = replace(CSR.default(problem), reasons=())
         policy = PRESETS[problem.format].policy_for(problem.precision)
-        if policy.stage_a != "none" and problem.device.capability < (8, 0):  # no asynchronous copies
+        copies = policy.stage_a != "none" and _packed_spec(problem) is None
+        if copies and problem.device.capability < (8, 0):  # no asynchronous copies
             policy = WindowPolicy()
         plan = WindowPlan(max(_TILE_LIMIT, int(1.3 * mean)), residual, policy, problem.balance)
         if problem.balance in ("auto", "none"):

@@ -132,9 +132,9 @@ def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
 
 
 def window_tiles(blocked: BlockedMatrix) -> torch.Tensor:
-    """Returns the number of K tiles of each window, int64 [windows]."""
+    """Returns the number of K tiles of each window, or of each panel of packed blocks, int64 [windows]."""
     per_panel = (blocked.panel_ptr.diff() + WINDOW_K_TILE - 1) // WINDOW_K_TILE
-    return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.window)
+    return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.item_rows)
 
 
 def cut_windows(

@@ -35,7 +35,7 @@ from gnnsparse.preprocess.cache_files import (
 __all__ = ["CACHE_VERSION", "CacheEntry", "CacheWarning", "GraphCache"]
 
 #: A part of every key, to be raised when the meaning of the stored arrays changes.
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 _DEFAULT_CAP = 20 * 2**30
 _SUFFIX = ".safetensors"
 #: Damaged files that are kept for inspection.

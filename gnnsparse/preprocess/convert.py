@@ -9,28 +9,49 @@ from gnnsparse.csr import Csr, run_cuda
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
+from gnnsparse.formats.records import pack_records
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
 
 
-def short_row_limits(rows: int, nnz: int) -> tuple[int, int]:
+#: The largest threshold that is chosen: beyond it tiles become no denser, and the work of the CUDA cores
+#: grows (RSH-SpMM, section 4.3.2).
+_MOST_DEFAULT_THRESHOLD = 6
+
+
+def short_row_limits(rows: int, nnz: int, spec: FormatSpec) -> tuple[int, int]:
     """Chooses the thresholds of RSH-SpMM (algorithm 1) for rows that are kept out of the windows.
 
-    The paper leaves their values open. Here a row is kept out if it has at most a quarter of the mean number
-    of nonzeros (or at most 2), unless it adds more than half as many columns to its window.
+    A row is kept out if it has at most `threshold` nonzeros and adds fewer than `new_columns` columns to the
+    window that would begin with it. The paper computes both from the numbers of rows and nonzeros by a
+    function that it does not give, and says that the first stays below a plateau at 6 (section 4.3.2). Here
+    the threshold is a quarter of the mean number of nonzeros, at least 2 and at most 6.
+
+    The paper contradicts itself on the second condition. Algorithm 1, and the text beside it, keep out the
+    rows that add few columns. Sections 2.3, 3.2 and 4.3.2 keep out rows whose columns differ from those of
+    their neighbours, which add many. The algorithm is followed, with more than half of the threshold as
+    `new_columns`: an extremely short row of one or two nonzeros is then kept out whatever its columns, as
+    the other sections want, and a longer one only if its window has about half of its columns anyway.
+    `new_columns` above `threshold` keeps out every short row.
+
+    Args:
+        rows, nnz: size of the matrix.
+        spec: the format, whose own `threshold` and `new_columns` come first.
 
     Returns:
         The thresholds (nonzeros, new columns).
     """
-    short = max(2, nnz // max(rows, 1) // 4)
-    return short, max(2, short // 2 + 1)
+    short = spec.threshold
+    if short is None:
+        short = min(max(2, nnz // max(rows, 1) // 4), _MOST_DEFAULT_THRESHOLD)
+    return short, max(3, short // 2 + 1) if spec.new_columns is None else spec.new_columns
 
 
 def _split(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the first row of each window, and the rows kept out; on the CPU, because the scan is serial."""
     window_rows = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
     residual = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
-    limits = short_row_limits(csr.rows, csr.nnz)
+    limits = short_row_limits(csr.rows, csr.nnz, spec)
     windows, kept_out = _native.split_short_rows(csr.view, spec.window, *limits, window_rows, residual)
     return window_rows[:windows].clone(), residual[:kept_out].clone()
 
@@ -232,11 +253,30 @@ def _with_values(
         picked = torch.repeat_interleave(csr.indptr[:-1][rows] - start[:-1], lengths)
         picked += torch.arange(int(start[-1]), device=picked.device)
         arrays["residual_rows"] = residual
-        arrays["residual_ptr"] = start
-        arrays["residual_cols"] = csr.indices[picked]
+        # Every row has room for the nonzeros of the longest one, and so needs no offset.
+        width = int(lengths.max()) if rows.numel() else 0
+        place = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device) * width, lengths)
+        place += torch.arange(place.numel(), device=place.device)
+        place -= torch.repeat_interleave(start[:-1], lengths)
+        shape = (rows.numel() * width,)
+        arrays["residual_cols"] = torch.full(shape, -1, dtype=torch.int32, device=rows.device)
+        arrays["residual_cols"][place] = csr.indices[picked]
         if values is not None:
-            arrays["residual_values"] = values[picked]
-    return BlockedMatrix(spec, target.rows, target.cols, target.nnz, **{**target.arrays, **arrays})
+            arrays["residual_values"] = torch.zeros(shape, dtype=values.dtype, device=rows.device)
+            arrays["residual_values"][place] = values[picked]
+    made = {**target.arrays, **arrays}
+    if spec.records:
+        made = _in_records(made, values)
+    return BlockedMatrix(spec, target.rows, target.cols, target.nnz, **made)
+
+
+def _in_records(arrays: dict[str, torch.Tensor], values: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Puts together what each block stores, in place of the arrays of all blocks."""
+    if values is None:
+        bad_type("values", None, "the values of the nonzeros, which packed blocks store")
+    parts = [arrays.pop(name) for name in ("bitmap", "brick_ptr", "brick_rows", "value_ptr", "values")]
+    arrays["size_ptr"], arrays["packed_blocks"] = pack_records(*parts)
+    return arrays
 
 
 def _zero_index(

@@ -40,6 +40,7 @@ class Recipe:
         reorder_options: options of the reordering, as sorted pairs (name, value).
         format: name of a blocked format, or "csr".
         panel: rows of a panel, for formats that have several heights; None: the format's default.
+        format_options: options of the format, as sorted pairs (name, value).
         precision: precision that stored values are rounded to.
     """
 
@@ -49,6 +50,7 @@ class Recipe:
     reorder_options: tuple[tuple[str, Any], ...] = ()
     format: str = "csr"
     panel: int | None = None
+    format_options: tuple[tuple[str, Any], ...] = ()
     precision: Precision = Precision.FP32
 
     @property
@@ -60,7 +62,7 @@ class Recipe:
         """Returns the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
         if self.format == "csr":
             return None
-        return format_spec(self.format, self.precision, density, self.panel)
+        return format_spec(self.format, self.precision, density, self.panel, dict(self.format_options))
 
     def key(self, source: Source) -> str:
         """Returns the cache key of a source that is prepared by this recipe."""

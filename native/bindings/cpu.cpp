@@ -44,6 +44,13 @@ cpu::BlockedArrays blocked_arrays(const BlockedHandle& a) {
   arrays.bricks = 8 * a.bitmap.count / (int64_t{shape.window} * shape.brick);
   if (a.values.given) arrays.values_dtype = storage_dtype(a.values, "values");
   const bool bits = arrays.view.encoding == Encoding::kBitmap;
+  if (a.records.size_ptr != nullptr) {
+    arrays.records = a.records;
+    arrays.view.values = a.records.packed_blocks;
+    arrays.values = a.packed_blocks.count;
+    arrays.values_dtype = storage_dtype(a.packed_blocks, "packed_blocks");
+    return arrays;
+  }
   if (a.slots > 0 && bits && arrays.view.bitmap == nullptr) reject("bitmap", "is None");
   if (a.slots > 0 && !bits && arrays.view.values == nullptr) reject("values", "is None");
   const bool entries = arrays.view.encoding == Encoding::kEntries;

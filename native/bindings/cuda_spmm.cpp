@@ -61,6 +61,24 @@ void spmm_policy(const BlockedHandle& a, const StoredRowsHandle& rows, const Wor
   cuda::spmm_policy(p, precision, stream_of(stream));
 }
 
+void spmm_records(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                  const PackedPolicyHandle& policy, const Dense& x, const Dense& y, int64_t n,
+                  const Memory& partial, int precision_code, Address stream) {
+  const Precision precision = precision_of(precision_code);
+  require_vectors(x, a.view.cols, n, precision, "x");
+  const PackedSpmm p = record_spmm(a, rows, work, x, y, n, partial, policy, precision);
+  cuda::spmm_records(p, precision, stream_of(stream));
+}
+
+void spmm_tiles(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
+                const PackedPolicyHandle& policy, const Dense& x, const Dense& y, int64_t n,
+                const Memory& partial, int precision_code, Address stream) {
+  const Precision precision = precision_of(precision_code);
+  require_vectors(x, a.view.cols, n, precision, "x");
+  const PackedSpmm p = tile_spmm(a, rows, work, x, y, n, partial, policy, precision);
+  cuda::spmm_tiles(p, precision, stream_of(stream));
+}
+
 void spmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
                 const Dense& x, const Dense& y, int64_t n, int slices, const Memory& partial,
                 int precision_code, Address stream) {
@@ -83,6 +101,12 @@ void bind_cuda_spmm(py::module_& m) {
         py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"), py::arg("precision"),
         py::arg("stream"));
   m.def("cuda_spmm_policy", &spmm_policy, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("policy"), py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"),
+        py::arg("precision"), py::arg("stream"));
+  m.def("cuda_spmm_records", &spmm_records, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
+        py::arg("policy"), py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"),
+        py::arg("precision"), py::arg("stream"));
+  m.def("cuda_spmm_tiles", &spmm_tiles, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("policy"), py::arg("x"), py::arg("y"), py::arg("n"), py::arg("partial"),
         py::arg("precision"), py::arg("stream"));
   m.def("cuda_spmm_panel", &spmm_panel, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),

@@ -33,6 +33,10 @@ struct BlockedHandle {
   int64_t nnz = 0;
   Held panel_rows, panel_ptr, columns, bitmap, brick_ptr, brick_rows, value_ptr, values, slot_scale;
   Held zero_ptr, zero_cols;
+  RecordsView records;
+  Held size_ptr, packed_blocks;
+  ResidualView residual;
+  Held residual_rows, residual_cols, residual_values;
 
   const BlockedView& on(Place place) const {
     if (!panel_ptr.given) reject("format", "has no arrays: attach them");
@@ -49,6 +53,8 @@ struct BlockedHandle {
     };
     require(values, "values");
     require(slot_scale, "slot_scale");
+    require(packed_blocks, "packed_blocks");
+    require(residual_values, "residual_values");
   }
 };
 inline const BlockedView& host(const BlockedHandle& a) { return a.on(Place::kHost); }
@@ -128,6 +134,14 @@ struct WindowPolicyHandle {
   WindowPolicy policy;
   Held zero_ptr;  // int64 [rows + 1], with zero_cols; or None
   Held zero_cols;
+};
+
+// How an operand of a packed format is multiplied: see PackedSpmm.
+struct PackedPolicyHandle {
+  int stage_a;
+  bool stage_x;
+  int coarsening;
+  bool residual_with_windows;
 };
 
 // How the lanes of the csr kernels share out rows: see CsrLanes.

@@ -242,13 +242,29 @@ void require_bits(const BlockedHandle& handle, int threads) {
                 "brick_rows");
 }
 
+// Records in whole blocks, each in its place of the packed blocks.
+void require_records(const BlockedHandle& handle, int64_t value_bytes) {
+  const BlockedView& format = handle.view;
+  const int64_t bytes = product("packed_blocks", handle.packed_blocks.count, value_bytes);
+  require_running_sum(handle.records.size_ptr, handle.slots / kRecordSlots, bytes, "size_ptr");
+  for (int64_t p = 0; p <= format.panels; ++p) {
+    if (format.panel_ptr[p] % kRecordSlots != 0) reject("panel_ptr", "has panels of broken blocks");
+  }
+}
+
 int64_t first_unlike(const CsrHandle& matrix, const BlockedHandle& handle, int threads) {
   const CsrView& a = host(matrix);
   const BlockedView& format = host_format(a, handle);
   require_running_sum(a.indptr, a.rows, a.nnz, "indptr");
   require_running_sum(format.panel_ptr, format.panels, handle.slots, "panel_ptr");
-  if (format.encoding == Encoding::kBitmap) require_bits(handle, require_threads(threads));
-  return cpu::first_unlike(a, format, require_threads(threads));
+  int64_t value_bytes = 0;
+  if (handle.records.size_ptr != nullptr) {
+    value_bytes = bytes_of(handle.packed_blocks.element);
+    require_records(handle, value_bytes);
+  } else if (format.encoding == Encoding::kBitmap) {
+    require_bits(handle, require_threads(threads));
+  }
+  return cpu::first_unlike(a, format, handle.records, value_bytes, require_threads(threads));
 }
 
 void count_entries(const Memory& banks, const Memory& counts) {

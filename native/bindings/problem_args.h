@@ -4,6 +4,7 @@
 #include "attention_args.h"
 #include "checks.h"
 #include "gnnsparse/cuda_api.h"
+#include "gnnsparse/packed_problem.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_heights.h"
 #include "gnnsparse/panel_problem.h"
@@ -99,6 +100,76 @@ inline PolicySpmm policy_spmm(const BlockedHandle& a, const StoredRowsHandle& ro
     p.zero_ptr = gpu_array<const int64_t>(handle.zero_ptr, p.a.rows + 1, "zero_ptr");
     p.zero_cols = gpu_array<const int32_t>(handle.zero_cols, handle.zero_cols.count, "zero_cols");
   }
+  return p;
+}
+
+inline WindowPolicy packed_policy(const PackedPolicyHandle& handle) {
+  require_code(handle.stage_a, 3, "stage_a");
+  if (handle.coarsening != 1 && handle.coarsening != 2 && handle.coarsening != 4) {
+    reject("coarsening", "must be 1, 2 or 4");
+  }
+  WindowPolicy policy;
+  policy.stage_a = static_cast<Staging>(handle.stage_a);
+  policy.stage_x = handle.stage_x;
+  policy.coarsening = handle.coarsening;
+  return policy;
+}
+
+// The parts that HRPB and RS-Tile have in common; `item_rows`: of a partial sum.
+inline PackedSpmm packed_spmm(const BlockedHandle& a, const StoredRowsHandle& rows,
+                              const WorkListHandle& work, const Dense& x, const Dense& y, int64_t n,
+                              const Memory& partial, const PackedPolicyHandle& policy,
+                              int64_t item_rows, Precision precision) {
+  PackedSpmm p;
+  p.policy = packed_policy(policy);
+  p.residual_with_windows = policy.residual_with_windows;
+  p.a = gpu(a);
+  a.require_storage(precision);
+  if (rows.values.given) reject("rows", "have values; those of the format are in its blocks");
+  p.stored = stored_rows(rows, p.a.rows, a.nnz, precision);
+  p.work = work_list<WindowItem>(work, 0);
+  set_dense(p, x, y, n, precision);
+  p.partial = partial_sums(partial, p.work.partials, item_rows, n);
+  p.records = a.records;
+  p.residual = a.residual;
+  return p;
+}
+
+inline PackedSpmm record_spmm(const BlockedHandle& a, const StoredRowsHandle& rows,
+                              const WorkListHandle& work, const Dense& x, const Dense& y, int64_t n,
+                              const Memory& partial, const PackedPolicyHandle& policy,
+                              Precision precision) {
+  const BlockedView& view = gpu(a);
+  if (a.records.size_ptr == nullptr) reject("format", "has no packed blocks");
+  require_aligned(a.packed_blocks, kRecordAlignment, "packed_blocks");
+  if (policy.coarsening != 4 && !(policy.stage_a == 1 && policy.stage_x)) {
+    reject("coarsening", "must be 4 unless A and X are staged once");
+  }
+  return packed_spmm(a, rows, work, x, y, n, partial, policy, view.shape.panel, precision);
+}
+
+inline PackedSpmm tile_spmm(const BlockedHandle& a, const StoredRowsHandle& rows,
+                            const WorkListHandle& work, const Dense& x, const Dense& y, int64_t n,
+                            const Memory& partial, const PackedPolicyHandle& policy,
+                            Precision precision) {
+  const BlockedView& view = gpu(a);
+  const BlockedShape& shape = view.shape;
+  if (shape.window != 8 || shape.panel != 8 || shape.block != 8 || shape.brick != 8 ||
+      view.encoding != Encoding::kBitmap || view.brick_ptr != nullptr || shape.lane_order) {
+    reject("format", "must have windows of 8 rows in blocks of one brick of 8 x 8, all stored");
+  }
+  if (a.slots > 0) {
+    if (view.bitmap == nullptr) reject("bitmap", "is None");
+    if (view.value_ptr == nullptr) reject("value_ptr", "is None");
+    if (view.values == nullptr) reject("values", "is None");
+  }
+  require_aligned(a.values, 16, "values");
+  require_aligned(a.columns, 16, "columns");
+  require_aligned(a.bitmap, 8, "bitmap");
+  if (policy.stage_x) reject("stage_x", "rows of X go to registers");
+  if (a.residual.count > 0 && a.residual.values == nullptr) reject("residual_values", "is None");
+  auto p = packed_spmm(a, rows, work, x, y, n, partial, policy, shape.window, precision);
+  p.value_bytes = product("values", a.values.count, size_of(storage_of(precision)));
   return p;
 }
 

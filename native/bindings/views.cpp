@@ -166,6 +166,51 @@ void attach_zero_index(BlockedHandle& a, const py::object& zero_ptr, const py::o
   a.view.zero_cols = array_there<const int32_t>(a.zero_cols, a.zero_cols.count, first, "zero_cols");
 }
 
+// Records in place of the encoding's arrays.
+void attach_records(BlockedHandle& a, const py::object& size_ptr, const py::object& packed_blocks) {
+  const BlockedShape& shape = a.view.shape;
+  if (!a.panel_ptr.given) reject("format", "has no arrays: attach them");
+  if (shape.window != kRecordBrickRows || shape.block != kRecordSlots ||
+      shape.brick != kRecordBrickWidth || shape.panel > kRecordPanelBricks * kRecordBrickRows) {
+    reject("packed_blocks", "are of panels of 16 or 32 rows in bricks of 16 x 4, 16 columns wide");
+  }
+  a.size_ptr = hold(size_ptr, "size_ptr");
+  a.packed_blocks = hold(packed_blocks, "packed_blocks");
+  const Memory& first = a.panel_ptr;
+  const int64_t blocks = a.slots / shape.block;
+  a.records.size_ptr = array_there<const int64_t>(a.size_ptr, blocks + 1, first, "size_ptr");
+  const DType dtype = storage_dtype(a.packed_blocks, "packed_blocks");
+  const int64_t bytes = product("packed_blocks", a.packed_blocks.count, size_of(dtype));
+  a.records.packed_blocks = static_cast<const uint8_t*>(stored_array(
+      a.packed_blocks, a.packed_blocks.count, dtype, place_of(first), "packed_blocks"));
+  require_offsets(a.records.size_ptr, blocks, a.size_ptr, bytes, "size_ptr");
+}
+
+// The rows that the format keeps out of its windows.
+void attach_residual(BlockedHandle& a, const py::object& rows, const py::object& columns,
+                     const py::object& values) {
+  if (!a.panel_ptr.given) reject("format", "has no arrays: attach them");
+  a.residual_rows = hold(rows, "residual_rows");
+  a.residual_cols = hold(columns, "residual_cols");
+  a.residual_values = hold(values, "residual_values");
+  const Memory& first = a.panel_ptr;
+  ResidualView& residual = a.residual;
+  residual.count = a.residual_rows.count;
+  residual.width = residual.count == 0 ? 0 : a.residual_cols.count / residual.count;
+  const int64_t places = residual.count * residual.width;
+  if (places != a.residual_cols.count) {
+    reject("residual_cols", "must have as many places for each row of residual_rows");
+  }
+  residual.rows =
+      array_there<const int32_t>(a.residual_rows, residual.count, first, "residual_rows");
+  residual.columns = array_there<const int32_t>(a.residual_cols, places, first, "residual_cols");
+  if (a.residual_values.given) {
+    residual.values =
+        stored_array(a.residual_values, places, storage_dtype(a.residual_values, "residual_values"),
+                     place_of(first), "residual_values");
+  }
+}
+
 void bind_handles(py::module_& m) {
   const py::object none = py::none();
   py::class_<WorkListHandle>(m, "WorkList")
@@ -186,6 +231,12 @@ void bind_handles(py::module_& m) {
            }),
            py::arg("indptr") = none, py::arg("row_ids") = none, py::arg("row_scale") = none,
            py::arg("values") = none, py::arg("col_scale") = none);
+  py::class_<PackedPolicyHandle>(m, "PackedPolicy")
+      .def(py::init([](int stage_a, bool stage_x, int coarsening, bool residual_with_windows) {
+             return PackedPolicyHandle{stage_a, stage_x, coarsening, residual_with_windows};
+           }),
+           py::arg("stage_a"), py::arg("stage_x"), py::arg("coarsening"),
+           py::arg("residual_with_windows"));
   py::class_<CsrLanesHandle>(m, "CsrLanes")
       .def(py::init([](int lanes, int row_lanes, int64_t row_limit, const py::object& groups) {
              return CsrLanesHandle{lanes, row_lanes, row_limit, hold(groups, "groups")};
@@ -245,6 +296,8 @@ void bind_views(py::module_& m) {
              const py::object& brick_rows, const py::object& value_ptr, const py::object& values,
              const py::object& slot_scale) {
             BlockedHandle made = a;  // a rejected array changes nothing
+            made.records = {};       // they were of other panels
+            made.residual = {};
             attach_columns(made, panel_rows, panel_ptr, columns);
             attach_contents(made, bitmap, brick_ptr, brick_rows, value_ptr, values, slot_scale);
             a = made;
@@ -260,7 +313,26 @@ void bind_views(py::module_& m) {
             attach_zero_index(made, zero_ptr, zero_cols);
             a = made;
           },
-          "Sets the Zero Index, after attach.", py::arg("zero_ptr"), py::arg("zero_cols"));
+          "Sets the Zero Index, after attach.", py::arg("zero_ptr"), py::arg("zero_cols"))
+      .def(
+          "attach_records",
+          [](BlockedHandle& a, const py::object& size_ptr, const py::object& packed_blocks) {
+            BlockedHandle made = a;
+            attach_records(made, size_ptr, packed_blocks);
+            a = made;
+          },
+          "Sets the arrays of a format of packed blocks, after attach.", py::arg("size_ptr"),
+          py::arg("packed_blocks"))
+      .def(
+          "attach_residual",
+          [](BlockedHandle& a, const py::object& rows, const py::object& columns,
+             const py::object& values) {
+            BlockedHandle made = a;
+            attach_residual(made, rows, columns, values);
+            a = made;
+          },
+          "Sets the rows that are kept out of the windows, after attach.", py::arg("rows"),
+          py::arg("columns"), py::arg("values"));
   bind_handles(m);
 }
 

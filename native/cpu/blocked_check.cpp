@@ -140,9 +140,65 @@ bool columns_match(const BlockedView& format, const Slots& slots, PanelRows& row
   return rows.all_taken();
 }
 
+// The nonzeros of the bricks of a record that `size` bytes have room for: ascending column offsets,
+// and the rows of the bricks of a column ascend. -1: it is none.
+int64_t count_record(const uint8_t* bytes, int64_t size, int64_t windows, int64_t value_bytes) {
+  if (size < 4 * record_header_words(0)) return -1;
+  const PackedRecord record(bytes);
+  const int64_t bricks = record.bricks();
+  if (record.col_ptr(0) != 0 || bricks > kRecordColumns * windows) return -1;
+  if (size < record_bytes(bricks, 0, value_bytes)) return -1;
+  int64_t nnz = 0;
+  for (int column = 0; column < kRecordColumns; ++column) {
+    const uint32_t begin = record.col_ptr(column);
+    const uint32_t end = record.col_ptr(column + 1);
+    if (begin > end || end > bricks) return -1;
+    for (uint32_t brick = begin; brick < end; ++brick) {
+      if (record.row(brick) >= windows || record.pattern(brick) == 0) return -1;
+      if (brick > begin && record.row(brick) <= record.row(brick - 1)) return -1;
+      nnz += popcount64(record.pattern(brick));
+    }
+  }
+  return size == record_bytes(bricks, nnz, value_bytes) ? nnz : -1;
+}
+
+// Takes the nonzeros of a record, whose slots begin at `slot`, brick by brick.
+bool record_matches(const BlockedView& format, const PackedRecord& record, const Slots& slots,
+                    int64_t slot, PanelRows& rows) {
+  for (int column = 0; column < kRecordColumns; ++column, slot += kRecordBrickWidth) {
+    uint64_t hit = 0;
+    for (uint32_t brick = record.col_ptr(column); brick < record.col_ptr(column + 1); ++brick) {
+      for (uint64_t bits = record.pattern(brick); bits != 0; bits &= bits - 1) {
+        const int bit = __builtin_ctzll(bits);
+        const int64_t row = kRecordBrickRows * int64_t{record.row(brick)} + bit / kRecordBrickWidth;
+        const int position = bit % kRecordBrickWidth;
+        if (!rows.take(row, format.columns[slot + position])) return false;
+        hit |= uint64_t{1} << position;
+      }
+    }
+    if (hit != low_bits(std::min<int64_t>(slots.real_end - slot, kRecordBrickWidth))) return false;
+  }
+  return true;
+}
+
+bool records_match(const BlockedView& format, const RecordsView& records, int64_t value_bytes,
+                   const Slots& slots, PanelRows& rows) {
+  const int64_t windows = format.shape.panel / format.shape.window;
+  for (int64_t slot = slots.first; slot < slots.end; slot += kRecordSlots) {
+    const int64_t begin = records.size_ptr[slot / kRecordSlots];
+    const int64_t size = records.size_ptr[slot / kRecordSlots + 1] - begin;
+    const uint8_t* bytes = records.packed_blocks + begin;
+    if (begin % kRecordAlignment != 0) return false;
+    if (count_record(bytes, size, windows, value_bytes) < 0) return false;
+    if (!record_matches(format, PackedRecord(bytes), slots, slot, rows)) return false;
+  }
+  return rows.all_taken();
+}
+
 }  // namespace
 
-int64_t first_unlike(const CsrView& a, const BlockedView& format, int threads) {
+int64_t first_unlike(const CsrView& a, const BlockedView& format, const RecordsView& records,
+                     int64_t value_bytes, int threads) {
   std::atomic<int64_t> found{format.panels};
   constexpr int64_t kPanels = 256;
   parallel_chunks(format.panels, kPanels, threads, [&](int64_t begin, int64_t end) {
@@ -154,7 +210,11 @@ int64_t first_unlike(const CsrView& a, const BlockedView& format, int threads) {
                            : format.shape.lane_order            ? lanes_match
                                                                 : bricks_match;
       Slots slots;
-      if (split_slots(format, p, slots) && matches(format, slots, rows)) continue;
+      if (split_slots(format, p, slots) &&
+          (records.size_ptr != nullptr ? records_match(format, records, value_bytes, slots, rows)
+                                       : matches(format, slots, rows))) {
+        continue;
+      }
       int64_t first = found.load();
       while (p < first && !found.compare_exchange_weak(first, p)) {
       }

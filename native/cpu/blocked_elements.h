@@ -118,6 +118,37 @@ void for_each_bitmap(const BlockedArrays& a, int64_t p, Body body) {
   }
 }
 
+// Records, whose values are numbered by their place among all bytes.
+template <class Body>
+void for_each_recorded(const BlockedArrays& a, int64_t p, Body body) {
+  const int64_t value_bytes = size_of(a.values_dtype);
+  const SlotRange slots(a, p);
+  require_format(slots.begin % kRecordSlots == 0 && slots.end % kRecordSlots == 0,
+                 "has panels that are no whole blocks");
+  for (int64_t slot = slots.begin; slot < slots.end; slot += kRecordSlots) {
+    const int64_t begin = a.records.size_ptr[slot / kRecordSlots];
+    const int64_t size = a.values * value_bytes - begin;  // to the end of all records
+    require_format(
+        begin >= 0 && size >= 4 * record_header_words(0) && begin % kRecordAlignment == 0,
+        "size_ptr is out of range");
+    const PackedRecord record(a.records.packed_blocks + begin);
+    require_format(record.bricks() <= kRecordColumns * kRecordPanelBricks &&
+                       record_bytes(record.bricks(), 0, value_bytes) <= size,
+                   "has records with more bricks than there is room for");
+    int64_t place = (record.values() - a.records.packed_blocks) / value_bytes;
+    for (int column = 0; column < kRecordColumns; ++column) {
+      require_format(record.col_ptr(column + 1) <= record.bricks(), "has bricks of no record");
+      for (uint32_t brick = record.col_ptr(column); brick < record.col_ptr(column + 1); ++brick) {
+        for (uint64_t bits = record.pattern(brick); bits != 0; bits &= bits - 1) {
+          const int bit = __builtin_ctzll(bits);
+          body(Element{kRecordBrickRows * int64_t{record.row(brick)} + bit / kRecordBrickWidth,
+                       slot + kRecordBrickWidth * column + bit % kRecordBrickWidth, place++});
+        }
+      }
+    }
+  }
+}
+
 // Bitmaps in the order of the lanes that use them.
 template <class Body>
 void for_each_lane_bit(const BlockedArrays& a, int64_t p, int64_t rows, Body body) {
@@ -158,6 +189,7 @@ void for_each_entry(const BlockedArrays& a, int64_t p, int64_t rows, Body body) 
 // slots.
 template <class Body>
 void for_each_element(const BlockedArrays& a, int64_t p, int64_t rows, Body body) {
+  if (a.records.size_ptr != nullptr) return for_each_recorded(a, p, body);
   switch (a.view.encoding) {
     case Encoding::kDense:
       return for_each_dense(a, p, rows, body);

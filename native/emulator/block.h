@@ -30,6 +30,7 @@ class Block {
 
   unsigned thread() const { return thread_; }
   unsigned lane() const { return thread_ % kLanes; }
+  unsigned threads() const { return count_; }
   unsigned x() const { return x_; }
   unsigned y() const { return y_; }
 

@@ -59,6 +59,11 @@ struct ThreadIdx {
     operator unsigned() const { return Block::current().thread(); }
   } x;
 };
+struct BlockDim {
+  struct {
+    operator unsigned() const { return Block::current().threads(); }
+  } x;
+};
 struct BlockIdx {
   struct {
     operator unsigned() const { return Block::current().x(); }
@@ -80,6 +85,7 @@ To bits_as(From value) {
 }  // namespace gnnsparse::emulator
 
 static const gnnsparse::emulator::ThreadIdx threadIdx;
+static const gnnsparse::emulator::BlockDim blockDim;
 static const gnnsparse::emulator::BlockIdx blockIdx;
 
 namespace gnnsparse::emulator {

@@ -85,6 +85,8 @@ template void multiply<Arithmetic::kFp32>(const MmaOperands (&)[emulator::kLanes
                                           MmaSums (&)[emulator::kLanes]);
 template void multiply<Arithmetic::kFp16, true>(const MmaOperands (&)[emulator::kLanes],
                                                 MmaSums (&)[emulator::kLanes]);
+template void multiply<Arithmetic::kBf16, true>(const MmaOperands (&)[emulator::kLanes],
+                                                MmaSums (&)[emulator::kLanes]);
 template void multiply<Arithmetic::kTf32, true>(const MmaOperands (&)[emulator::kLanes],
                                                 MmaSums (&)[emulator::kLanes]);
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import product
 
 import torch
 
 import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.cuda_path import path
+from gnnsparse.formats.packed import packed_changes, packed_kernel
 from gnnsparse.plan import CsrAttentionPlan, Plan
+from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
@@ -39,6 +42,17 @@ def products(a: gnnsparse.SparseOperand, width: int) -> None:
     weights = gnnsparse.edge_softmax(a, leaf)
     y = gnnsparse.spmm(a, x, weights)
     y.square().sum().backward()
+
+
+def packed(a: gnnsparse.SparseOperand) -> None:
+    """Every policy of the kernels of packed formats, with windows cut and rows on CUDA cores."""
+    spec = a.kernels.require_blocked().spec
+    for width in (7, 136):
+        x, plan = torch.randn(a.shape[1], width, device="cuda"), a.plan(width)
+        policies = (plan.policy, *packed_changes(plan.policy, a.precision, spec).values())
+        for policy, limit, mode in product(policies, (1, 100), RESIDUAL_MODES):
+            now = replace(plan, policy=policy, tile_limit=limit, residual_mode=mode)
+            gnnsparse.spmm(a, x, plan=now)
 
 
 def heads(a: gnnsparse.SparseOperand, count: int, width: int) -> None:
@@ -95,6 +109,8 @@ def all_products() -> None:
             a = gnnsparse.prepare(graph, precision=precision, format=name, cache=False)
             for width in (5, 40):
                 products(a, width)
+            if a.kernels.blocked is not None and packed_kernel(a.kernels.blocked.spec):
+                packed(a)
         a = gnnsparse.prepare(graph, precision=precision, cache=False)
         for count, width in ((3, 5), (2, 16), (16, 1)):
             heads(a, count, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -11,25 +12,43 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.formats import format_spec
+from gnnsparse.formats import FormatSpec, format_spec, register_preset
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.convert import convert
+from gnnsparse.registry import temporary_registrations
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.helpers import dense_matrix, has_precision, make, plain_product, precision_for
+from tests.helpers import dense_matrix, has_precision, make, plain_product
 from tests.kernels.test_spmm import check
 
 LOW = ("fp16", "bf16", "tf32")
 FORMATS = [
-    ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("hrpb", 16), ("hrpb", 32),
-    ("rs-tile", None), ("sr-bcrs", None),
+    ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("packed-16x4", 16),
+    ("packed-16x4", 32), ("packed-8x8", None), ("sr-bcrs", None),
 ]  # fmt: skip
-CASES = [(name, panel, p) for name, panel in FORMATS for p in LOW if has_precision(name, p)]
-#: Shapes and densities: of cvse both window heights, of rs-tile rows that are kept out of the windows.
+CASES = [
+    (name, panel, p)
+    for name, panel in FORMATS
+    for p in LOW
+    if name.startswith("packed") or has_precision(name, p)
+]
+#: Shapes and densities: of cvse both window heights, of packed-8x8 rows that are kept out of the windows.
 SHAPES = [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004), (1, 1, 1.0)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def packed_presets() -> Iterator[None]:
+    """Packed formats of a user's own: hrpb and rs-tile have kernels of theirs (test_packed_spmm.py)."""
+    common = {"encoding": "bitmap", "packed": True, "pad": 16, "block": 16}
+    with temporary_registrations():
+        tall = FormatSpec("packed-16x4", window=16, panel=16, brick=4, active_bricks=True, **common)
+        register_preset(tall, "a test", panels={16: 16, 32: 16})
+        low = FormatSpec("packed-8x8", window=8, panel=8, brick=8, split_short_rows=True, **common)
+        register_preset(low, "a test")
+        yield
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -82,12 +101,12 @@ def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
     heights, kept_out = set(), 0
     for shape in SHAPES:
         graph = random_graph(*shape, hubs=1, empty_rows=0.1)
-        cvse, rs_tile = (
-            make(graph, "cpu", precision=precision_for(name), format=name).kernels.blocked
-            for name in ("cvse", "rs-tile")
+        cvse, packed = (
+            make(graph, "cpu", precision="fp16", format=name).kernels.blocked
+            for name in ("cvse", "packed-8x8")
         )
         heights.add(cvse.spec.window)
-        kept_out += rs_tile.residual_rows.numel()
+        kept_out += packed.residual_rows.numel()
     assert heights == {8, 16}
     assert kept_out > 0
 

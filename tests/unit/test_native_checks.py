@@ -23,6 +23,8 @@ from tests.native_calls import (
     attached,
     attached_bricks,
     attached_panels,
+    attached_records,
+    attached_residual,
     attention,
     blocked_handle,
     column_grads,
@@ -55,6 +57,15 @@ from tests.native_calls import (
 
 #: Offsets that end where they have to.
 FALLING = torch.tensor([0, NNZ, 0, NNZ, NNZ, NNZ, NNZ])
+
+
+def broken_records() -> _native.Blocked:
+    """Panels of packed blocks that begin inside a block."""
+    handle = attached_records()
+    handle.attach(None, torch.tensor([0, 8]), ints(8), *[None] * 6)
+    handle.attach_records(longs(1), torch.zeros(0))
+    return handle
+
 
 #: The start of the message, a function of those above, and what is wrong.
 WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
@@ -239,6 +250,14 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
         first_unlike,
         {"format": attached("panel", brick_ptr=torch.tensor([0, 1]), brick_rows=ints(1))},
     ),
+    ("size_ptr: has .* bytes", attached_records, {"size_ptr": longs(0)}),
+    ("size_ptr: runs from 0 to 16", attached_records, {"size_ptr": torch.tensor([0, 16])}),
+    ("packed_blocks: has uint8", attached_records, {"packed_blocks": torch.zeros(9, dtype=torch.uint8)}),
+    ("size_ptr: runs from 0", attached_records, {"packed_blocks": torch.zeros(4)}),
+    ("residual_cols: must have as many places", attached_residual, {"columns": ints(5)}),
+    ("residual_rows: has int64", attached_residual, {"rows": longs(2)}),
+    ("residual_values: has .* bytes", attached_residual, {"values": torch.zeros(5)}),
+    ("panel_ptr: has panels of broken blocks", first_unlike, {"format": broken_records()}),
     ("threads: must be at least 1", first_unlike, {"threads": 0}),
     ("brick: bricks are counted", count_panels, {"bricks": longs(1)}),
     ("bitmap: is None", fill_blocked, {"format": attached(bitmap=None)}),

@@ -13,6 +13,7 @@ from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
+from gnnsparse.formats.packed import packed_kernel, why_not_packed
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 from gnnsparse.ops.dense import aligned_values, cuda_loader, on_its_device, partial_sums
@@ -132,6 +133,8 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean:
     blocked, precision, width = kernels.blocked, kernels.precision, product.width
     if blocked is None:
         bad_value("plan", "the window kernel needs an operand in a blocked format")
+    if kernel := packed_kernel(blocked.spec):
+        return _bind_packed(kernels, blocked, kernel, plan, product, mean)
     stores_values, edge_values = blocked.spec.stores_values, product.edge_values
     placed = edge_values and stores_values
     if placed and blocked.spec.encoding != "dense":
@@ -198,6 +201,37 @@ def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _
     )  # fmt: skip
 
 
+def _bind_packed(
+    kernels: KernelCache, blocked: BlockedMatrix, kernel: str, plan: WindowPlan, product: Product, mean: bool
+) -> SpmmCall:
+    """Binds the kernel of hrpb ("records") or of rs-tile ("tiles")."""
+    spec, precision, width, policy = blocked.spec, kernels.precision, product.width, plan.policy
+    if product.edge_values:
+        bad_value("plan", f"{spec.name} stores no bits to place edge values by; use csr")
+    if why := why_not_packed(policy, precision, spec):
+        bad_value("plan", why)
+    work = kernels.window_work(plan.tile_limit, balance=plan.balance, concurrent=plan.concurrent_windows)
+    view = kernels.blocked_view(weighted=False)
+    items, partials, item_rows = work.view, work.partials, spec.item_rows
+    stored = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(False, mean))
+    how = path().native.PackedPolicy(
+        STAGINGS.index(policy.stage_a), policy.stage_x, policy.coarsening, plan.residual_mode == "same-launch"
+    )
+    rows, code, streams = kernels.csr.rows, precision.code, kernels.streams
+    load, every_row = cuda_loader(precision, width), not spec.split_short_rows
+
+    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+        x_view, gpu = load(x), path()
+        # Empty rows may be neither in a window nor in the rows that are kept out: nothing writes them.
+        y = x.new_empty(rows, width) if every_row else x.new_zeros(rows, width)
+        partial = partial_sums(partials, item_rows, width, y.device)
+        launch = gpu.native.cuda_spmm_records if kernel == "records" else gpu.native.cuda_spmm_tiles
+        launch(view, stored, items, how, x_view, gpu.native.Dense(y), width, partial, code, streams.current())
+        return y
+
+    return run
+
+
 def _bind_residual(
     kernels: KernelCache, plan: CsrPlan, width: int, mean: bool
 ) -> Callable[[_native.Dense, _native.Dense, torch.device], None] | None:
@@ -208,7 +242,7 @@ def _bind_residual(
     work = kernels.residual_work(plan.row_limit)
     # Values of the residual have the weights of its rows already.
     counts = kernels.residual_counts() if mean else None
-    rows = path().native.StoredRows(None, kernels.residual_row_ids(), counts, blocked.residual_values)
+    rows = path().native.StoredRows(None, kernels.residual_row_ids(), counts, blocked.residual_csr_values)
     multiply = _csr_product(kernels, blocked.residual, work, None, plan, width)
     return lambda x, y, device: multiply(rows, x, y, device)
 

@@ -6,8 +6,6 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -16,9 +14,9 @@ import torch
 
 from gnnsparse.array_checks import check_csr, check_permutation
 from gnnsparse.csr import Csr
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
+from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.preprocess.reorder.undirected import undirected
-from gnnsparse.registry import Names, Registry
+from gnnsparse.registry import Names, Option, Registry
 
 __all__ = ["METHODS", "REORDERINGS", "Found", "Method", "Option", "check_known", "register_reordering"]
 
@@ -39,55 +37,6 @@ class Found:
 
 
 OrderFunction = TypeVar("OrderFunction", bound="Callable[..., torch.Tensor | Found]")
-
-
-@dataclass(frozen=True)
-class Option:
-    """The values that an option of a reordering accepts.
-
-    Attributes:
-        kind: type of the option: int, float (which accepts integers), bool or str.
-        default: the value if none is given.
-        least, most: inclusive bounds; None: no bound.
-        above: an exclusive lower bound; None: no bound.
-        choices: for a str: the values accepted.
-    """
-
-    kind: type
-    default: Any
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def check(self, name: str, value: Any) -> Any:
-        """Returns the value converted to `kind` if it is accepted; else raises TypeError or ValueError."""
-        if self.kind is bool:
-            return check_flag(name, value)
-        if self.kind is str:
-            return check_choice(name, value, self.choices)
-        accepted = int if self.kind is int else (int, float)
-        if isinstance(value, bool) or not isinstance(value, accepted):
-            bad_type(name, value, "an integer" if self.kind is int else "a number")
-        low = -math.inf if self.least is None else self.least
-        high = sys.float_info.max if self.most is None else self.most
-        above = -math.inf if self.above is None else self.above
-        if not (low <= value <= high and above < value):
-            bad_value(
-                name, f"got {value if isinstance(value, int) else f'{value:g}'}; accepted: {self._range()}"
-            )
-        return self.kind(value)
-
-    def _range(self) -> str:
-        if self.least is not None and self.most is not None:
-            return f"{self.least} to {self.most}"
-        bounds = [
-            f"{word} {bound}"
-            for word, bound in (("at least", self.least), ("at most", self.most), ("above", self.above))
-            if bound is not None
-        ]
-        kind = "a finite number " if self.kind is float else ""
-        return kind + " and ".join(bounds)
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,19 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
   }
 }
 
-// Half as deep: m16n8k8 of fp16, and m16n8k4 of tf32.
+// Half as deep: m16n8k8 of fp16 and bf16, and m16n8k4 of tf32.
 template <Arithmetic kMath>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
-  static_assert(kMath == Arithmetic::kFp16 || kMath == Arithmetic::kTf32, "for policies");
+  static_assert(kMath != Arithmetic::kFp32, "for policies");
   if constexpr (kMath == Arithmetic::kFp16) {
     asm volatile(
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+  } else if constexpr (kArchitecture.ampere_mma && kMath == Arithmetic::kBf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
         "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(b[0]));

@@ -178,4 +178,21 @@ __device__ __forceinline__ void store_row(const MutableDenseView& y, int64_t row
   }
 }
 
+// Writes two neighbouring elements, of which those before column `limit - col` exist.
+__device__ __forceinline__ void store_pair(const MutableDenseView& y, int64_t row, int64_t col,
+                                           int64_t limit, float first, float second) {
+  const int64_t at = row * y.stride + col;
+  const bool whole = col + 2 <= limit && at % 2 == 0;
+  if (whole && y.dtype == DType::kFloat32 && reinterpret_cast<uintptr_t>(y.data) % 8 == 0) {
+    *reinterpret_cast<float2*>(static_cast<float*>(y.data) + at) = make_float2(first, second);
+  } else if (whole && y.dtype != DType::kFloat32 && reinterpret_cast<uintptr_t>(y.data) % 4 == 0) {
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(y.data) + at) =
+        y.dtype == DType::kFloat16 ? pack(__floats2half2_rn(first, second))
+                                   : pack(__floats2bfloat162_rn(first, second));
+  } else {
+    store_scalar(y.data, y.dtype, at, first);
+    if (col + 1 < limit) store_scalar(y.data, y.dtype, at + 1, second);
+  }
+}
+
 }  // namespace gnnsparse::cuda

@@ -22,6 +22,16 @@ struct PolicySpmmUnit {
 };
 
 template <Precision P>
+struct RecordSpmmUnit {
+  static void run(const PackedSpmm& p, Stream stream);
+};
+
+template <Precision P>
+struct TileSpmmUnit {
+  static void run(const PackedSpmm& p, Stream stream);
+};
+
+template <Precision P>
 struct PanelSddmmUnit {
   static void run(const PanelSddmm& p, Stream stream);
 };

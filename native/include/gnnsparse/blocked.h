@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "gnnsparse/packed_record.h"
 #include "gnnsparse/types.h"
 
 namespace gnnsparse {
@@ -127,8 +128,11 @@ void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* b
 
 // The first panel whose columns or bits are not those of its rows of `a`, or -1; with packed values
 // also one where value_ptr does not count them. Offsets and brick rows are in range, and panels are
-// whole blocks. Stored values are not looked at.
-int64_t first_unlike(const CsrView& a, const BlockedView& format, int threads);
+// whole blocks. Stored values are not looked at. Where the format has records they take the place
+// of the bits, bricks and value offsets; size_ptr never decreases and ends with the packed blocks,
+// and `value_bytes` are those of a stored value.
+int64_t first_unlike(const CsrView& a, const BlockedView& format, const RecordsView& records,
+                     int64_t value_bytes, int threads);
 
 // RSH-SpMM, algorithm 1: rows with at most `short_nnz` nonzeros that add fewer than
 // `short_columns` columns to their window go to `residual`, the others start a window of `window`

@@ -41,9 +41,10 @@ struct BlockedArrays {
   BlockedView view;
   DType values_dtype = DType::kFloat32;
   int64_t slots = 0;
-  int64_t bricks = 0;  // in the bitmap
-  int64_t values = 0;  // elements of `values`
-  int64_t zeros = 0;   // in the Zero Index
+  int64_t bricks = 0;   // in the bitmap
+  int64_t values = 0;   // elements of `values`
+  int64_t zeros = 0;    // in the Zero Index
+  RecordsView records;  // where there are, `values` are all their bytes
 };
 
 // Softmax over the nonzeros of each row, and its gradient. Rows without nonzeros have no output.

@@ -11,6 +11,7 @@
 #include "gnnsparse/csr_problem.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
+#include "gnnsparse/packed_problem.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/policy_problem.h"
@@ -54,6 +55,9 @@ void spmm_extreme(const ExtremeSpmm& problem, Precision precision, Stream stream
 void sddmm_csr(const CsrSddmm& problem, Precision precision, Stream stream);
 void spmm_window(const WindowSpmm& problem, Precision precision, Stream stream);
 void spmm_policy(const PolicySpmm& problem, Precision precision, Stream stream);
+// HRPB, and RS-Tile.
+void spmm_records(const PackedSpmm& problem, Precision precision, Stream stream);
+void spmm_tiles(const PackedSpmm& problem, Precision precision, Stream stream);
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream);
 void sddmm_heads(const HeadsSddmm& problem, Precision precision, Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);

@@ -125,6 +125,7 @@ def _prepare(draw: Draw) -> Call:
         "format": lambda: _or_junk(draw, "window", "hrpb", "rs-tile", "csr", "panel"),
         "panel": lambda: number(draw),
         "balance": lambda: _or_junk(draw, "none", "wave", "adaptive"),
+        "format_options": lambda: _or_junk(draw, {"threshold": number(draw)}, {"new_columns": 3}, {}),
         "autotune": lambda: anything(draw),
     }
     for name in table:
