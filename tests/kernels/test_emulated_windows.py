@@ -21,7 +21,7 @@ from gnnsparse.registry import temporary_registrations
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.helpers import dense_matrix, has_precision, make, plain_product
+from tests.helpers import dense_matrix, has_precision, make, plain_product, precision_for
 from tests.kernels.test_spmm import check
 
 LOW = ("fp16", "bf16", "tf32")
