@@ -31,7 +31,7 @@ METRICS = {
 #: Where CUDA puts ncu, if it is not on the path.
 _USUAL = Path("/usr/local/cuda/bin/ncu")
 #: The kernels whose counters are read: one for each product, the sums of cut windows apart.
-_KERNELS = "regex:(policy_direct|policy_staged|window_spmm)_kernel"
+_KERNELS = "regex:(policy_direct|policy_staged|window_spmm|record_spmm|tile_spmm)_kernel"
 #: Seconds that a profiled program may take; a matrix is generated and prepared in it.
 _SECONDS = 300
 

@@ -133,5 +133,7 @@ def details(a: SparseOperand, plan: Plan, op: str, width: int) -> dict[str, Any]
         return found
     if packed_kernel(blocked.spec):  # other kernels, which the model does not describe
         return {**found, "policy": asdict(plan.policy)}
-    counts = modelled_counts(blocked, plan.policy, a.precision, width)
-    return {**found, "policy": asdict(plan.policy), "modelled": asdict(counts)}
+    found["policy"] = asdict(plan.policy)
+    if blocked.spec.encoding == "dense":  # kernels of packed values leave out bricks without a nonzero
+        found["modelled"] = asdict(modelled_counts(blocked, plan.policy, a.precision, width))
+    return found

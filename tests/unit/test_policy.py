@@ -71,7 +71,8 @@ def test_presets_have_the_policies_of_their_papers() -> None:
     assert (sspmm.x_load, sspmm.shuffle, sspmm.stage_a, sspmm.stage_x) == ("vector", True, "double", False)
     tiled = PRESETS["tiled-csr"].policy_for(TF32)
     assert (tiled.stage_a, tiled.stage_x, tiled.grid) == ("single", False, "3d")
-    for name in PRESETS:  # where a paper has no kernel, the project's own one runs
+    dense = [name for name in PRESETS if PRESETS[name].spec.encoding == "dense"]
+    for name in dense:  # where a paper has no kernel, the project's own one runs
         assert PRESETS[name].policy_for(BF16).is_default(BF16)
         assert not PRESETS[name].policy_for(FP16).why_not(FP16, PRESETS[name].spec.encoding, 8)
 
