@@ -83,7 +83,6 @@ void for_each_dense(const BlockedArrays& a, int64_t p, int64_t rows, Body body) 
 template <class Body>
 void for_each_bit(const BlockedArrays& a, int64_t brick, Body body) {
   const BlockedShape& shape = a.view.shape;
-  require_format(0 <= brick && brick < a.bricks, "has bricks that are not stored");
   const int64_t nbytes = int64_t{shape.window} * shape.brick / 8;
   const uint8_t* bytes = a.view.bitmap + brick * nbytes;
   for (int64_t bit = 0; bit < 8 * nbytes; ++bit) {
@@ -108,6 +107,7 @@ void for_each_bitmap(const BlockedArrays& a, int64_t p, Body body) {
     const bool listed = view.brick_ptr != nullptr;
     const int64_t begin = listed ? view.brick_ptr[column] : column * windows;
     const int64_t end = listed ? view.brick_ptr[column + 1] : begin + windows;
+    require_format(0 <= begin && begin <= end && end <= a.bricks, "brick_ptr is out of range");
     for (int64_t brick = begin; brick < end; ++brick) {
       const int64_t window = listed ? view.brick_rows[brick] : brick - begin;
       for_each_bit(a, brick, [&](int64_t row, int64_t col) {
