@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from gnnsparse import _native
+from gnnsparse.formats import FormatSpec
+from gnnsparse.preprocess.convert import convert
 from tests.native_calls import GRAPH, NNZ, attached, attached_panels, blocked, ints, longs
 
 
@@ -39,6 +42,18 @@ def with_zeros(zero_ptr: torch.Tensor, zero_cols: torch.Tensor) -> _native.Block
     return handle
 
 
+#: Packed values in active bricks, with an array for each.
+BRICKS = convert(
+    GRAPH.csr,
+    FormatSpec("bricks", 16, 16, 16, 4, "bitmap", packed=True, pad=16, active_bricks=True),
+    GRAPH.values.half(),
+)
+
+
+def bricks(**changed: Any) -> _native.Blocked:
+    return replace(BRICKS, **changed).view()
+
+
 def test_they_run() -> None:
     dense = torch.from_numpy(GRAPH.to_scipy().toarray()).half().float()
     torch.testing.assert_close(spmm(), dense.sum(1, keepdim=True).expand(6, 3))
@@ -54,7 +69,7 @@ CASES: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("values: is None", spmm, {"a": attached("me-bcrs", values=None)}),
     ("values: is None", sddmm, {"a": attached("window")}),
     ("bitmap: is None", spmm, {"a": attached("window", bitmap=None)}),
-    ("value_ptr: is None", spmm, {"a": attached("hrpb", value_ptr=None)}),
+    ("value_ptr: is None", spmm, {"a": bricks(value_ptr=None)}),
     ("x: has shape", spmm, {"x": torch.ones(4, 3).half()}),
     ("y: has shape", spmm, {"y": torch.ones(5, 3)}),
     ("threads: must be", spmm, {"threads": 0}),
@@ -89,20 +104,23 @@ def test_a_zero_index_of_another_length_is_refused() -> None:
 
 @pytest.mark.parametrize("first", [-5, 10**9])
 def test_packed_values_that_are_not_there_are_refused(first: int) -> None:
-    value_ptr = blocked("hrpb").value_ptr.clone()
+    assert BRICKS.value_ptr is not None
+    value_ptr = BRICKS.value_ptr.clone()
     value_ptr[0] = first
     with pytest.raises(ValueError, match="value_ptr is out of range"):
-        spmm(a=attached("hrpb", value_ptr=value_ptr))
+        spmm(a=bricks(value_ptr=value_ptr))
 
 
 @pytest.mark.parametrize("window", [-1, 1, 10**6])
 def test_bricks_of_windows_that_are_not_there_are_refused(window: int) -> None:
-    brick_rows = torch.full_like(blocked("hrpb").brick_rows, window)
+    assert BRICKS.brick_rows is not None
+    brick_rows = torch.full_like(BRICKS.brick_rows, window)
     with pytest.raises(ValueError, match="has nonzeros outside of the rows"):
-        spmm(a=attached("hrpb", brick_rows=brick_rows))
+        spmm(a=bricks(brick_rows=brick_rows))
 
 
 def test_bricks_that_are_not_stored_are_refused() -> None:
-    brick_ptr = blocked("hrpb").brick_ptr + 10**6
+    assert BRICKS.brick_ptr is not None
+    brick_ptr = BRICKS.brick_ptr + 10**6
     with pytest.raises(ValueError, match="brick_ptr is out of range"):
-        spmm(a=attached("hrpb", brick_ptr=brick_ptr))
+        spmm(a=bricks(brick_ptr=brick_ptr))
