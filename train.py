@@ -352,6 +352,7 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
         values=run.values,
         precision=run.precision,
         several_labels=task.several_labels(dataset),
+        regression=task.regression(dataset),
         run={name: plain(cfg[name]) for name in ("dataset", "preprocess", *task.groups)} | {"seed": run.seed},
     )
 

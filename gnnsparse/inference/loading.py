@@ -33,26 +33,55 @@ class Prediction:
     """What a model says of N nodes or sequences.
 
     Attributes:
-        logits: float32 [N, C], for C classes or labels.
+        logits: float32 [N, C], for C classes or labels; of a model that predicts numbers the numbers.
         several_labels: whether a node can have several labels.
+        regression: whether the model predicts numbers; there are no probabilities and no classes then.
     """
 
     logits: torch.Tensor
     several_labels: bool = False
+    regression: bool = False
+
+    @property
+    def values(self) -> torch.Tensor:
+        """float32 [N, C], the numbers that a model of a regression predicts.
+
+        Raises:
+            ValueError: the model predicts classes.
+        """
+        if not self.regression:
+            bad_value("values", "the model predicts classes; accepted: .probabilities, .classes, .logits")
+        return self.logits
 
     @property
     def probabilities(self) -> torch.Tensor:
-        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself."""
+        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself.
+
+        Raises:
+            ValueError: the model predicts numbers.
+        """
+        self._check_classes("probabilities")
         return self.logits.sigmoid() if self.several_labels else self.logits.softmax(dim=1)
 
     @property
     def classes(self) -> torch.Tensor:
-        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half."""
+        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half.
+
+        Raises:
+            ValueError: the model predicts numbers.
+        """
+        self._check_classes("classes")
         return self.logits > 0 if self.several_labels else self.logits.argmax(dim=1)
+
+    def _check_classes(self, name: str) -> None:
+        if self.regression:
+            bad_value(name, "the model predicts numbers; accepted: .values")
 
 
 def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
-    """Returns the classes and probabilities of a prediction by name, on the CPU."""
+    """Returns the classes and probabilities of a prediction by name, or its numbers, on the CPU."""
+    if prediction.regression:
+        return {"values": prediction.values.cpu()}
     return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
 
 
@@ -134,7 +163,8 @@ class LoadedModel:
         """
         inputs = self.inputs(x, graph, padding)
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
-            return Prediction(self.module(*inputs).float(), self.recipe.several_labels)
+            logits = self.module(*inputs).float()
+        return Prediction(logits, self.recipe.several_labels, self.recipe.regression)
 
 
 def load(

@@ -27,12 +27,17 @@ class TaskModule(pl.LightningModule):
 
     Attributes:
         score_name: name of the score by which the best epoch is chosen.
+        smaller_is_better: whether smaller values of that score are better.
+        confusion: after a test of a classifier int64 [classes, classes] on the CPU: how many items of the
+            test part with the class of a row were given the class of a column. None: there is none.
 
     Raises:
         ValueError: the weight decay needs a `first_layer`, which the model lacks.
     """
 
     score_name: str
+    smaller_is_better: bool = False
+    confusion: torch.Tensor | None = None
 
     def __init__(self, model: torch.nn.Module, optimizer: OptimizerConfig, max_steps: int) -> None:
         super().__init__()

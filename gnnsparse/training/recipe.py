@@ -38,6 +38,7 @@ class ModelRecipe:
         values: weights of the operand that the model needs: "gcn", "mean" or None.
         precision: the precision that it was trained in, a name in gnnsparse.Precision.
         several_labels: whether a node can have several labels.
+        regression: whether the model predicts numbers, not classes.
         run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
 
     Raises:
@@ -53,6 +54,7 @@ class ModelRecipe:
     values: str | None = None
     precision: str = "fp32"
     several_labels: bool = False
+    regression: bool = False
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,6 +64,7 @@ class ModelRecipe:
             "values": (None, *NORMALIZATIONS),
             "precision": tuple(Precision.names()),
             "several_labels": (False, True),
+            "regression": (False, True),
         }
         for name, accepted in choices.items():
             value = getattr(self, name)
@@ -89,6 +92,8 @@ class ModelRecipe:
             ValueError: a value is missing, unknown, of another type or out of range.
         """
         names = [item.name for item in dataclasses.fields(cls)]
+        if isinstance(content, dict):
+            content = {"regression": False, **content}  # which files of earlier versions do not have
         if not isinstance(content, dict) or set(content) != set(names):
             got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
             bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")
