@@ -10,6 +10,7 @@ from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
 from gnnsparse.data.graphs import GraphDataset
+from gnnsparse.data.links import LinkDataset
 from gnnsparse.data.listops import LISTOPS_TOKENS, evaluate_listops, load_listops
 from gnnsparse.data.load import DATASETS, SEQUENCE_DATASETS, load_dataset, load_sequences
 from gnnsparse.data.registry import CATALOG, DatasetEntry, register_dataset
@@ -30,6 +31,7 @@ __all__ = [
     "DatasetEntry",
     "DatasetUnavailableError",
     "GraphDataset",
+    "LinkDataset",
     "NodeDataset",
     "SequenceDataset",
     "SequencePart",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,8 +61,10 @@ def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Te
     values = None
     if any(graph.values is not None for graph in graphs):
         device = graphs[0].device
-        ones = (torch.ones(g.nnz, dtype=torch.float32, device=device) for g in graphs)
-        values = torch.cat([one if g.values is None else g.values for g, one in zip(graphs, ones, strict=True)])
+        ones = [torch.ones(g.nnz, dtype=torch.float32, device=device) for g in graphs]
+        values = torch.cat(
+            [one if g.values is None else g.values for g, one in zip(graphs, ones, strict=True)]
+        )
     return SparseGraph(Csr(torch.cat(offsets), torch.cat(columns), total), values), nodes
 
 

@@ -114,8 +114,8 @@ def check_targets(name: str, targets: Any, items: int, count: int, *, regression
         if not bool(((targets == 0) | (targets == 1) | targets.isnan()).all()):
             bad_value(
                 name,
-                "holds other numbers than 0 and 1; accepted: 1 for each label that an item has, 0 for those that "
-                "it does not have, NaN for missing ones (numbers to predict: metric='mae', 'mse' or 'r2')",
+                "holds other numbers than 0 and 1; accepted: 1 for each label that an item has, 0 for the "
+                "others, NaN for missing ones (numbers to predict: metric='mae', 'mse' or 'r2')",
             )
     else:
         check_tensor(name, targets, dtypes=(torch.int64,), shape=(items,))

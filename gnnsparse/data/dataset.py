@@ -118,9 +118,7 @@ class NodeDataset:
         )
 
 
-def check_masks(
-    train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str
-) -> None:
+def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str) -> None:
     """Raises unless the arguments are bool [count], and no item, such as a "node", is in two of them."""
     masks = {"train_mask": train, "val_mask": val, "test_mask": test}
     for name, mask in masks.items():

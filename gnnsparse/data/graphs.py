@@ -79,7 +79,9 @@ class GraphDataset:
         if bool(wrong.any()):
             at = int(wrong.nonzero()[0])
             row, column = int(csr.row_index()[at]), int(csr.indices[at])
-            bad_value("graph", f"has an edge from node {column} to node {row} of another graph; accepted: none")
+            bad_value(
+                "graph", f"has an edge from node {column} to node {row} of another graph; accepted: none"
+            )
 
     @property
     def num_graphs(self) -> int:
@@ -117,7 +119,9 @@ def check_graph_ptr(graph_ptr: torch.Tensor, nodes: int) -> None:
     """Raises unless `graph_ptr` is int64 [graphs + 1] and ascends from 0 to `nodes`, without repeats."""
     check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
     if graph_ptr.numel() == 0 or int(graph_ptr[0]) != 0 or int(graph_ptr[-1]) != nodes:
-        bad_value("graph_ptr", f"does not lead from 0 to {nodes}; accepted: the first node of each graph, and N")
+        bad_value(
+            "graph_ptr", f"does not lead from 0 to {nodes}; accepted: the first node of each graph, and N"
+        )
     if bool((graph_ptr.diff() <= 0).any()):
         at = int((graph_ptr.diff() <= 0).nonzero()[0])
         bad_value("graph_ptr", f"graph {at} has no nodes; accepted: graphs of one node or more")

@@ -158,7 +158,9 @@ def read_tu(title: str, root: str | os.PathLike[str] | None, download: bool = Tr
                 if file.suffix == ".npz" and file.is_file():
                     return _read_npz(file)
         unpacked = base is not None and (base / title / f"{title}_A.txt").is_file()
-        return _read_text(raw_folder(_source(title), base / title if unpacked and base else base, download), title)
+        return _read_text(
+            raw_folder(_source(title), base / title if unpacked and base else base, download), title
+        )
     except (ValueError, OSError) as error:
         if isinstance(error, DatasetUnavailableError):
             raise
@@ -207,7 +209,9 @@ def _read_text(folder: Path, title: str) -> TUGraphs:
         if (np.diff(graph_of) < 0).any() or sorted(set(graph_of.tolist())) != list(range(y.size)):
             raise ValueError(f"{title}_graph_indicator.txt: does not count from 1 to {y.size}, node by node")
         if labels.size != nodes or (attributes is not None and attributes.shape[0] != nodes):
-            raise ValueError(f"{title}_node_labels.txt, _node_attributes.txt: have other rows than {nodes} nodes")
+            raise ValueError(
+                f"{title}_node_labels.txt, _node_attributes.txt: have other rows than {nodes} nodes"
+            )
         row, column = (torch.from_numpy(np.ascontiguousarray(pairs[:, k] - 1)) for k in (0, 1))
         csr, _ = coo_to_csr(row, column, nodes, nodes)
         ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(y.size + 1)).astype(np.int64))

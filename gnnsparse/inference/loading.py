@@ -113,24 +113,38 @@ class LoadedModel:
         options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
         return prepare(graph, **options).to(self.device)
 
-    def inputs(self, x: Any, graph: Any, padding: torch.Tensor | None = None) -> tuple[Any, ...]:
+    def inputs(
+        self,
+        x: Any,
+        graph: Any,
+        padding: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> tuple[Any, ...]:
         """Checks the arguments of `predict`, and returns those of the model, on its device."""
         adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
         if adj.device != self.device:
             bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
         if self.recipe.task == "sequence":
             return self._sequences(x, adj, padding)
-        if self.recipe.task != "node":
+        if self.recipe.task not in ("node", "graph"):
             bad_value(
-                "task", f"{self.recipe.task!r} is unknown here; accepted: node, sequence (or call .module)"
+                "task",
+                f"{self.recipe.task!r} is unknown here; accepted: node, graph, sequence (or call .module)",
             )
         if padding is not None:
             bad_value("padding", "goes with models of sequences; accepted: None")
+        if graph_ptr is not None and self.recipe.task != "graph":
+            bad_value("graph_ptr", "goes with models of graphs; accepted: None")
         check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
         dtype = (
             Precision.parse(self.recipe.precision).storage if self.device.type == "cuda" else torch.float32
         )
-        return x.to(self.device, dtype), adj
+        if self.recipe.task == "node":
+            return x.to(self.device, dtype), adj
+        if graph_ptr is None:
+            graph_ptr = torch.tensor([0, adj.shape[0]], dtype=torch.int64, device=self.device)
+        check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
+        return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
 
     def _sequences(self, tokens: Any, adj: SparseOperand, padding: torch.Tensor | None) -> Any:
         check_tensor("x", tokens, dtypes=_INTEGERS, shape=(None, adj.shape[1]))
@@ -146,7 +160,13 @@ class LoadedModel:
             check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
         return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
 
-    def predict(self, x: Any, graph: Any, padding: torch.Tensor | None = None) -> Prediction:
+    def predict(
+        self,
+        x: Any,
+        graph: Any,
+        padding: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> Prediction:
         """Computes logits, probabilities and classes, without gradients, in the precision of the training.
 
         Args:
@@ -155,13 +175,15 @@ class LoadedModel:
             graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
                 takes.
             padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
+            graph_ptr: of a model of graphs: int64 [graphs + 1], the first node of each graph, and the number
+                of nodes, where `graph` is block-diagonal; None: it is one graph.
 
         Raises:
             TypeError: an argument is of another type or dtype.
-            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node" nor
-                "sequence".
+            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node",
+                "graph" nor "sequence".
         """
-        inputs = self.inputs(x, graph, padding)
+        inputs = self.inputs(x, graph, padding, graph_ptr)
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
             logits = self.module(*inputs).float()
         return Prediction(logits, self.recipe.several_labels, self.recipe.regression)

@@ -20,8 +20,8 @@ from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch
 from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
-from gnnsparse.training.plots import confusion_matrix
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.plots import confusion_matrix
 from gnnsparse.training.task import RunOptions, Task
 
 __all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]

@@ -29,7 +29,8 @@ class ModelRecipe:
 
     Attributes:
         registry: where the model is registered, as "MODULE:NAME": a Registry in a module that can be
-            imported, whose entries have a method `build(in_channels, out_channels=..., **options)`.
+            imported, whose entries have a method `build(in_channels, out_channels=..., **options)`, or for
+            several tasks a method `for_task(task)` that returns such an entry.
         name: the model's name in the registry.
         options: the options of `build`.
         in_channels: features of a node, or size of a vocabulary.
@@ -114,9 +115,10 @@ class ModelRecipe:
         if self.name not in models:
             bad_value("name", f"got {_short(self.name)}; accepted by {self.registry}: {', '.join(models)}")
         try:
-            return models[self.name].build(
-                self.in_channels, out_channels=self.out_channels, **_copy(self.options)
-            )
+            entry = models[self.name]
+            if hasattr(entry, "for_task"):  # one model may be for several tasks
+                entry = entry.for_task(self.task)
+            return entry.build(self.in_channels, out_channels=self.out_channels, **_copy(self.options))
         except (TypeError, ValueError) as error:
             raise ValueError(f"options of {self.name}: {error}") from error
 
