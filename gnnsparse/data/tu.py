@@ -115,9 +115,13 @@ def load_tu(
         val = torch.zeros_like(test)
         val[rest[stratified_folds(data.y[rest], FOLDS, seed or 0) == 0]] = True
         train = train & ~val
-    return GraphDataset(
-        title.lower(), data.graph, data.graph_ptr, x, data.y, train, val, test, int(data.y.max()) + 1
-    )
+    classes = int(data.y.max()) + 1
+    try:
+        return GraphDataset(
+            title.lower(), data.graph, data.graph_ptr, x, data.y, train, val, test, classes
+        )
+    except ValueError as error:
+        raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
 
 
 def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
@@ -157,13 +161,10 @@ def read_tu(title: str, root: str | os.PathLike[str] | None, download: bool = Tr
             for file in (base, base / f"{title}.npz", base / "tu" / f"{title}.npz"):
                 if file.suffix == ".npz" and file.is_file():
                     return _read_npz(file)
-        unpacked = base is not None and (base / title / f"{title}_A.txt").is_file()
-        return _read_text(
-            raw_folder(_source(title), base / title if unpacked and base else base, download), title
-        )
+            if (base / title / f"{title}_A.txt").is_file():
+                base = base / title  # the archive, unpacked
+        return _read_text(raw_folder(_source(title), base, download), title)
     except (ValueError, OSError) as error:
-        if isinstance(error, DatasetUnavailableError):
-            raise
         raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
 
 
