@@ -117,9 +117,7 @@ def load_tu(
         train = train & ~val
     classes = int(data.y.max()) + 1
     try:
-        return GraphDataset(
-            title.lower(), data.graph, data.graph_ptr, x, data.y, train, val, test, classes
-        )
+        return GraphDataset(title.lower(), data.graph, data.graph_ptr, x, data.y, train, val, test, classes)
     except ValueError as error:
         raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
 
