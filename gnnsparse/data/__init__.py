@@ -5,7 +5,7 @@
 from gnnsparse.data import digits, published, synthetic  # noqa: F401
 # isort: on
 
-from gnnsparse.data.block_diagonal import BlockBatch, BlockBatches, block_diagonal
+from gnnsparse.data.blocks import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph

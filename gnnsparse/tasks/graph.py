@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.data.block_diagonal import BlockBatches
+from gnnsparse.data.blocks import BlockBatches
 from gnnsparse.data.graphs import GraphDataset
 from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
