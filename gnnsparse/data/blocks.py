@@ -93,8 +93,7 @@ class BlockBatches:
     """Makes batches of the blocks of a prepared block-diagonal operand.
 
     The weights, the self-loops and the transpose of the whole operand were computed when it was prepared. A
-    batch gathers them, on the operand's device, by ranges that are known on the CPU: it sorts nothing, and
-    never makes the CPU wait for a GPU.
+    batch gathers them, on the operand's device, by ranges that are known on the CPU, and sorts nothing.
 
     Args:
         operand: a square operand that was prepared with reorder="none", whose blocks are graphs.

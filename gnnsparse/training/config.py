@@ -121,7 +121,7 @@ class TrainerConfig:
 
     Attributes:
         max_epochs: number of epochs, which includes those before a resumed checkpoint.
-        batch_size: sequences of a step; a step on a whole graph ignores it.
+        batch_size: sequences, graphs or edges of a step; a step on the nodes of a whole graph ignores it.
         val_every: epochs from one validation to the next; the last epoch is validated as well. The best epoch
             is chosen among the validated ones.
         patience: training stops when the validation score has not improved for this many epochs; None: it
