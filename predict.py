@@ -32,6 +32,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     from gnnsparse.data import DatasetUnavailableError
     from gnnsparse.environment import describe_environment, write_json
     from gnnsparse.tasks import TASKS
+    from gnnsparse.training.metrics import shown_score
 
     model = gnnsparse.load(cfg.checkpoint, device=cfg.device)
     own = _options_of_the_run(cfg, model.recipe)
@@ -59,8 +60,8 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
         np.savez(target, **named)
     write_json(folder.path / "result.json", content)
     folder.finish()
-    scores = ", ".join(f"{name} {100 * value:.2f} %" for name, value in metrics["test"].items())
-    print(f"{len(arrays['classes'])} predictions; test: {scores}\n{file}")
+    scores = ", ".join(f"{name} {shown_score(name, value)}" for name, value in metrics["test"].items())
+    print(f"{len(next(iter(arrays.values())))} predictions; test: {scores}\n{file}")
     return float(next(iter(metrics["test"].values())))
 
 

@@ -256,8 +256,8 @@ def task_name(cfg: DictConfig) -> str:
     names = [OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model")]
     with naming("dataset"):
         task = CATALOG[CATALOG.check(names[0])].task
-    if MODELS[MODELS.check(names[1])].task != task:
-        fitting = ", ".join(name for name, model in MODELS.items() if model.task == task)
+    if task not in MODELS[MODELS.check(names[1])].tasks:
+        fitting = ", ".join(name for name, model in MODELS.items() if task in model.tasks)
         raise ValueError(
             f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of {task}s; accepted: {fitting}"
         )
@@ -269,7 +269,7 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.n
     from gnnsparse.errors import bad_value, naming
     from models import MODELS
 
-    model, options = MODELS[cfg.model.name], options_of(cfg.model)
+    model, options = MODELS[cfg.model.name].for_task(task_name(cfg)), options_of(cfg.model)
     for name in options:
         if name not in model.options:
             bad_value(
@@ -352,6 +352,7 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
         values=run.values,
         precision=run.precision,
         several_labels=task.several_labels(dataset),
+        regression=task.regression(dataset),
         run={name: plain(cfg[name]) for name in ("dataset", "preprocess", *task.groups)} | {"seed": run.seed},
     )
 
@@ -384,6 +385,7 @@ def report(
     return {
         "model": cfg.model.name,
         "dataset": cfg.dataset.name,
+        "task": task.name,
         **task.describe(data, run),
         "precision": cfg.precision,
         "seed": cfg.seed,

@@ -157,6 +157,11 @@ class SparseOperand(Exported):
         return int(self._core.prepared.report["edges"])
 
     @property
+    def prepared(self) -> Prepared:
+        """The arrays of A and of its transpose, in the orientation in which they were prepared."""
+        return self._core.prepared
+
+    @property
     def handle(self) -> int:
         """The integer that stands for this operand in custom ops."""
         return self._handle

@@ -31,6 +31,7 @@ class ConvStack(torch.nn.Module):
         norm: normalisation between convolution and ReLU: "none", "batch" or "layer".
         residual: whether the input of a layer is added to its output; not in the last layer, nor if the
             shapes differ.
+        input_dropout: whether dropout drops inputs of the first layer as well.
 
     Raises:
         TypeError: an argument is of another type.
@@ -48,10 +49,12 @@ class ConvStack(torch.nn.Module):
         dropout: float = 0.5,
         norm: str = "none",
         residual: bool = False,
+        input_dropout: bool = True,
     ) -> None:
         super().__init__()
         self.dropout = check_share("dropout", dropout)
         self.residual = check_flag("residual", residual)
+        self.input_dropout = check_flag("input_dropout", input_dropout)
         hidden = [check_integer("hidden_channels", hidden_channels)] * (check_layers(num_layers) - 1)
         widths = [in_channels, *hidden, out_channels]
         self.convs = torch.nn.ModuleList(self.conv(a, b) for a, b in itertools.pairwise(widths))
@@ -75,7 +78,9 @@ class ConvStack(torch.nn.Module):
         last = len(self.convs) - 1
         for index, conv in enumerate(self.convs):
             inputs = x
-            x = conv(dropout(x, self.dropout, self.training), adj)
+            if index > 0 or self.input_dropout:
+                x = dropout(x, self.dropout, self.training)
+            x = conv(x, adj)
             if index < last:
                 x = F.relu(self.norms[index](x))
                 if self.residual and x.shape == inputs.shape:

@@ -10,7 +10,7 @@ from gnnsparse.nn import GINConv, dropout
 from models.parts import check_layers, make_norm
 from models.registry import register_model
 
-__all__ = ["GIN"]
+__all__ = ["GIN", "gin_network"]
 
 
 @register_model("gin", task="node")
@@ -53,7 +53,7 @@ class GIN(torch.nn.Module):
         check_integer("hidden_channels", hidden_channels)
         inputs = [in_channels] + [hidden_channels] * (check_layers(num_layers) - 1)
         self.convs = torch.nn.ModuleList(
-            GINConv(_network(width, hidden_channels, norm), train_eps=train_eps) for width in inputs
+            GINConv(gin_network(width, hidden_channels, norm), train_eps=train_eps) for width in inputs
         )
         self.lin = torch.nn.Linear(hidden_channels, out_channels)
 
@@ -79,7 +79,7 @@ class GIN(torch.nn.Module):
         return y
 
 
-def _network(in_channels: int, hidden_channels: int, norm: str) -> torch.nn.Module:
+def gin_network(in_channels: int, hidden_channels: int, norm: str) -> torch.nn.Module:
     """Makes the network of a GINConv."""
     return torch.nn.Sequential(
         torch.nn.Linear(in_channels, hidden_channels),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 
+from gnnsparse.errors import bad_value
 from gnnsparse.registry import Registry
 
-__all__ = ["MODELS", "REQUIRED", "Model", "register_model"]
+__all__ = ["MODELS", "REQUIRED", "Model", "options_like", "register_model", "register_variant"]
 
 Build = TypeVar("Build", bound=Callable[..., torch.nn.Module])
 
@@ -19,6 +20,19 @@ Build = TypeVar("Build", bound=Callable[..., torch.nn.Module])
 REQUIRED = inspect.Parameter.empty
 #: The arguments of a model that the data set decides.
 _SIZES = ("in_channels", "out_channels")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The class of a model for another task than its first one.
+
+    Attributes:
+        build: the class.
+        options: its options with their defaults.
+    """
+
+    build: Callable[..., torch.nn.Module]
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,17 +44,40 @@ class Model:
         task: the training task that it is for, a name in gnnsparse.tasks. A model for "node" maps x [nodes,
             in_channels] and an operand to logits [nodes, out_channels]. A model for "sequence" maps tokens
             [batch, length] below in_channels, the operand of a pattern and a padding mask to logits [batch,
-            out_channels].
+            out_channels]. A model for "graph" maps x, the operand of a batch and graph_ptr [graphs + 1] to
+            [graphs, out_channels]. A model for "link" has embeddings of in_channels nodes: it maps an operand
+            to features of the nodes, and its method `score` maps these and pairs of nodes to logits.
         values: the weights of the operand that the model needs, an argument of `gnnsparse.prepare`, with the
             default options.
         values_by: the name of an option that decides the weights, and the weights for each of its values;
             None: they are always the same.
+        variants: the classes of the model for other tasks, by the name of the task.
+        own: the options with their defaults, where the signature of the class does not tell; None: it does.
     """
 
     build: Callable[..., torch.nn.Module]
     task: str
     values: str | None = None
     values_by: tuple[str, Mapping[str, str | None]] | None = None
+    variants: dict[str, Variant] = field(default_factory=dict)
+    own: Mapping[str, Any] | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks that there is a class for."""
+        return (self.task, *self.variants)
+
+    def for_task(self, task: str) -> Model:
+        """Returns the model for a task, which is one of `tasks`.
+
+        Raises:
+            ValueError: there is no class for the task.
+        """
+        if task == self.task:
+            return self
+        if task not in self.variants:
+            bad_value("task", f"got {task!r}; accepted: {', '.join(self.tasks)}")
+        return replace(self, build=self.variants[task].build, task=task, own=self.variants[task].options)
 
     def values_with(self, options: Mapping[str, Any]) -> str | None:
         """Returns the weights of the operand that the model needs with these options, which were checked."""
@@ -52,8 +89,17 @@ class Model:
     @property
     def options(self) -> dict[str, Any]:
         """The options with their defaults, REQUIRED for those without one."""
-        parameters = inspect.signature(self.build).parameters
-        return {name: option.default for name, option in parameters.items() if name not in _SIZES}
+        return _options_of(self.build) if self.own is None else dict(self.own)
+
+
+def _options_of(build: Callable[..., torch.nn.Module]) -> dict[str, Any]:
+    parameters = inspect.signature(build).parameters
+    return {name: option.default for name, option in parameters.items() if name not in _SIZES}
+
+
+def options_like(build: Callable[..., torch.nn.Module], name: str, default: Any) -> dict[str, Any]:
+    """Returns the options of a model with their defaults, and one more."""
+    return {**_options_of(build), name: default}
 
 
 #: The models by name.
@@ -77,6 +123,32 @@ def register_model(
 
     def keep(build: Build) -> Build:
         MODELS.register(name, Model(build, task, values, values_by))
+        return build
+
+    return keep
+
+
+def register_variant(
+    name: str, *, task: str, like: Mapping[str, Any] | None = None
+) -> Callable[[Build], Build]:
+    """Registers the decorated class as a registered model for another task, as `gin` classifies graphs, too.
+
+    It needs the same weights of the operand.
+
+    Args:
+        name: the name of the model.
+        task: the task, a name in gnnsparse.tasks, which the model has no class for yet.
+        like: the options of the class with their defaults; None: those of its signature.
+
+    Raises:
+        ValueError: there is no such model, or it has a class for the task.
+    """
+
+    def keep(build: Build) -> Build:
+        model = MODELS[MODELS.check(name)]
+        if task in model.tasks:
+            bad_value("task", f"got {task!r} for {name} to register; accepted: one that it has no class for")
+        model.variants[task] = Variant(build, _options_of(build) if like is None else like)
         return build
 
     return keep

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gnnsparse import Precision
-from gnnsparse.data.dataset import METRICS
+from gnnsparse.data.dataset import CLASS_METRICS
 from gnnsparse.errors import bad_value
 from studies.peers import PEERS
 
@@ -178,7 +178,7 @@ def _checked(given: dict[str, Any], options: list[str]) -> StudyOptions:
     if not 1 <= merged.seeds <= 10_000:
         bad_value("seeds", f"got {merged.seeds}; accepted: a number of seeds, from 1 to 10000")
     if merged.metric is not None:
-        _check_names("metric", [merged.metric], METRICS)
+        _check_names("metric", [merged.metric], CLASS_METRICS)
     data = None if merged.data is None else Path(merged.data).expanduser().absolute()
     if data is not None and not data.is_dir():
         bad_value("data", f"there is no folder {merged.data}")

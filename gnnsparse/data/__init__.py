@@ -5,9 +5,12 @@
 from gnnsparse.data import digits, published, synthetic  # noqa: F401
 # isort: on
 
+from gnnsparse.data.blocks import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
+from gnnsparse.data.graphs import GraphDataset
+from gnnsparse.data.links import LinkDataset
 from gnnsparse.data.listops import LISTOPS_TOKENS, evaluate_listops, load_listops
 from gnnsparse.data.load import DATASETS, SEQUENCE_DATASETS, load_dataset, load_sequences
 from gnnsparse.data.registry import CATALOG, DatasetEntry, register_dataset
@@ -22,12 +25,17 @@ __all__ = [
     "GENERATED_GRAPHS",
     "LISTOPS_TOKENS",
     "SEQUENCE_DATASETS",
+    "BlockBatch",
+    "BlockBatches",
     "BlockModel",
     "DatasetEntry",
     "DatasetUnavailableError",
+    "GraphDataset",
+    "LinkDataset",
     "NodeDataset",
     "SequenceDataset",
     "SequencePart",
+    "block_diagonal",
     "data_folder",
     "evaluate_listops",
     "graph_like",

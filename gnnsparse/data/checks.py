@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_tensor, shown
 
-__all__ = ["check_finite", "check_labels", "check_scale", "check_seed", "check_split"]
+__all__ = ["check_finite", "check_labels", "check_scale", "check_seed", "check_split", "check_targets"]
 
 _MAX_SEED = 2**63 - 1
 
@@ -88,3 +88,39 @@ def check_labels(name: str, labels: Any, nodes: int, count: int) -> None:
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= count:
         bad_value(name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}")
+
+
+def check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
+    """Raises if `targets` are no targets of nodes or graphs, of which some may be missing.
+
+    Args:
+        name: the argument.
+        targets: int64 [items], a class below `count` of each item, -1 if it is missing; or float32 [items,
+            count] of 0 and 1, NaN for labels that are missing; with `regression` float32 [items] (if `count`
+            is 1) or [items, count], finite numbers, NaN for those that are missing.
+        items: the number of nodes or graphs.
+        count: the number of classes, of labels, or of numbers to predict for an item.
+        regression: whether the targets are numbers to predict.
+    """
+    if regression:
+        accepted = f"({items},) or ({items}, 1)" if count == 1 else f"({items}, {count})"
+        check_tensor(name, targets, dtypes=(torch.float32,))
+        if tuple(targets.shape) not in (((items,), (items, 1)) if count == 1 else ((items, count),)):
+            bad_value(name, f"has shape {tuple(targets.shape)}; accepted: {accepted}")
+        if bool(targets.isinf().any()):
+            bad_value(name, "holds an infinite number; accepted: finite numbers, and NaN for missing ones")
+    elif isinstance(targets, torch.Tensor) and targets.is_floating_point():
+        check_tensor(name, targets, dtypes=(torch.float32,), shape=(items, count))
+        if not bool(((targets == 0) | (targets == 1) | targets.isnan()).all()):
+            bad_value(
+                name,
+                "holds other numbers than 0 and 1; accepted: 1 for each label that an item has, 0 for the "
+                "others, NaN for missing ones (numbers to predict: metric='mae', 'mse' or 'r2')",
+            )
+    else:
+        check_tensor(name, targets, dtypes=(torch.int64,), shape=(items,))
+        low, high = (int(bound) for bound in targets.aminmax()) if items else (0, 0)
+        if low < -1 or (items and high >= count):
+            bad_value(
+                name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}, and -1 for missing ones"
+            )

@@ -7,35 +7,43 @@ from typing import Any
 
 import torch
 
-from gnnsparse.data.checks import check_finite, check_labels
+from gnnsparse.data.checks import check_finite, check_targets
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
 from gnnsparse.graph import SparseGraph
 
-__all__ = ["METRICS", "NodeDataset", "normalize_rows"]
+__all__ = ["CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "NodeDataset", "check_masks", "normalize_rows"]
 
+#: The metrics of data sets with classes or labels, of which larger values are better.
+CLASS_METRICS = ("accuracy", "roc_auc", "micro_f1", "mean_roc_auc")
+#: The metrics of data sets with numbers to predict: mean absolute error, mean squared error, and R^2.
+REGRESSION_METRICS = ("mae", "mse", "r2")
 #: The metrics that data sets are scored by.
-METRICS = ("accuracy", "roc_auc", "micro_f1")
+METRICS = (*CLASS_METRICS, *REGRESSION_METRICS)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeDataset:
-    """A node classification task on one graph with N nodes and F features.
+    """Classification or regression of the nodes of one graph, with N nodes and F features.
 
     Attributes:
         name: name of the data set.
         graph: A[target, source], N x N, with the self-loops of the data.
         x: features, float32 [N, F], finite.
-        y: int64 [N], the class of each node; or float32 [N, labels] of 0 and 1, if nodes have several labels.
+        y: int64 [N], the class of each node; or float32 [N, labels] of 0 and 1, if nodes have several labels;
+            or float32 [N] or [N, numbers], numbers to predict, if the metric is one of REGRESSION_METRICS. A
+            class of -1 and labels and numbers of NaN are missing: nothing is trained on or scored by them.
         train_mask: bool [N], the nodes to train on.
         val_mask: bool [N], the nodes by which the best model is chosen.
         test_mask: bool [N], the nodes that it is scored on. A node is in at most one of the masks.
-        num_classes: number of classes, or of labels if nodes have several.
+        num_classes: number of classes, or of labels if nodes have several, or of numbers to predict for a
+            node.
         metric: one of METRICS.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
         ValueError: shapes do not agree, a feature is not finite, a node is in two masks, a class is not below
-            `num_classes`, a label is neither 0 nor 1, or the metric is unknown.
+            `num_classes`, a label is neither 0 nor 1, a number to predict is infinite, or the metric is
+            unknown.
     """
 
     name: str
@@ -57,12 +65,8 @@ class NodeDataset:
         check_choice("metric", self.metric, METRICS)
         check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
         check_finite("x", self.x)
-        check_labels("y", self.y, nodes, self.num_classes)
-        masks = [self.train_mask, self.val_mask, self.test_mask]
-        for name, mask in zip(("train_mask", "val_mask", "test_mask"), masks, strict=True):
-            check_tensor(name, mask, dtypes=(torch.bool,), shape=(nodes,))
-        if nodes and int(torch.stack(masks).sum(dim=0).max()) > 1:
-            bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
+        check_targets("y", self.y, nodes, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        check_masks(self.train_mask, self.val_mask, self.test_mask, nodes, "node")
 
     @property
     def num_nodes(self) -> int:
@@ -77,7 +81,12 @@ class NodeDataset:
     @property
     def multi_label(self) -> bool:
         """Whether nodes can have several labels."""
-        return self.y.dim() == 2
+        return self.y.dim() == 2 and not self.regression
+
+    @property
+    def regression(self) -> bool:
+        """Whether `y` are numbers to predict."""
+        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
 
     def permuted(self, order: Any) -> NodeDataset:
         """Returns the task with renumbered nodes: new node i is node `order[i]`.
@@ -107,6 +116,15 @@ class NodeDataset:
             val_mask=self.val_mask[order],
             test_mask=self.test_mask[order],
         )
+
+
+def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str) -> None:
+    """Raises unless the arguments are bool [count], and no item, such as a "node", is in two of them."""
+    masks = {"train_mask": train, "val_mask": val, "test_mask": test}
+    for name, mask in masks.items():
+        check_tensor(name, mask, dtypes=(torch.bool,), shape=(count,))
+    if count and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
+        bad_value("test_mask", f"a {item} is in two of the masks; accepted: masks without overlap")
 
 
 def normalize_rows(x: torch.Tensor) -> None:

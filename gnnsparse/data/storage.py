@@ -28,7 +28,7 @@ from gnnsparse.data.raw import RawNodes, load_raw, save_raw
 from gnnsparse.data.sources import Source, download_source, import_downloader
 from gnnsparse.errors import bad_type
 
-__all__ = ["DatasetUnavailableError", "data_folder", "locked", "read_source", "staged"]
+__all__ = ["DatasetUnavailableError", "data_folder", "locked", "raw_folder", "read_source", "staged"]
 
 _PROBE_SECONDS = 10.0
 _STALL_SECONDS = 60.0
@@ -70,7 +70,7 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
         MemoryError: what the files hold does not fit into memory.
         ImportError: the package that downloads them is not installed.
     """
-    raw = _downloaded(source, download) if root is None else _locate(source, root)
+    raw = raw_folder(source, root, download)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
     if (nodes := load_raw(folder / _ARRAYS)) is not None:
         return nodes
@@ -82,6 +82,11 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
             with locked(raw):
                 shutil.rmtree(raw, ignore_errors=True)  # the next call downloads again
         raise
+
+
+def raw_folder(source: Source, root: str | os.PathLike[str] | None, download: bool) -> Path:
+    """Returns the folder of the raw files of a data set; `read_source` documents the arguments and errors."""
+    return _downloaded(source, download) if root is None else _locate(source, root)
 
 
 def _process(source: Source, raw: Path, folder: Path) -> RawNodes:

@@ -33,26 +33,55 @@ class Prediction:
     """What a model says of N nodes or sequences.
 
     Attributes:
-        logits: float32 [N, C], for C classes or labels.
+        logits: float32 [N, C], for C classes or labels; of a model that predicts numbers the numbers.
         several_labels: whether a node can have several labels.
+        regression: whether the model predicts numbers; there are no probabilities and no classes then.
     """
 
     logits: torch.Tensor
     several_labels: bool = False
+    regression: bool = False
+
+    @property
+    def values(self) -> torch.Tensor:
+        """float32 [N, C], the numbers that a model of a regression predicts.
+
+        Raises:
+            ValueError: the model predicts classes.
+        """
+        if not self.regression:
+            bad_value("values", "the model predicts classes; accepted: .probabilities, .classes, .logits")
+        return self.logits
 
     @property
     def probabilities(self) -> torch.Tensor:
-        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself."""
+        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself.
+
+        Raises:
+            ValueError: the model predicts numbers.
+        """
+        self._check_classes("probabilities")
         return self.logits.sigmoid() if self.several_labels else self.logits.softmax(dim=1)
 
     @property
     def classes(self) -> torch.Tensor:
-        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half."""
+        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half.
+
+        Raises:
+            ValueError: the model predicts numbers.
+        """
+        self._check_classes("classes")
         return self.logits > 0 if self.several_labels else self.logits.argmax(dim=1)
+
+    def _check_classes(self, name: str) -> None:
+        if self.regression:
+            bad_value(name, "the model predicts numbers; accepted: .values")
 
 
 def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
-    """Returns the classes and probabilities of a prediction by name, on the CPU."""
+    """Returns the classes and probabilities of a prediction by name, or its numbers, on the CPU."""
+    if prediction.regression:
+        return {"values": prediction.values.cpu()}
     return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
 
 
@@ -84,24 +113,38 @@ class LoadedModel:
         options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
         return prepare(graph, **options).to(self.device)
 
-    def inputs(self, x: Any, graph: Any, padding: torch.Tensor | None = None) -> tuple[Any, ...]:
+    def inputs(
+        self,
+        x: Any,
+        graph: Any,
+        padding: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> tuple[Any, ...]:
         """Checks the arguments of `predict`, and returns those of the model, on its device."""
         adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
         if adj.device != self.device:
             bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
         if self.recipe.task == "sequence":
             return self._sequences(x, adj, padding)
-        if self.recipe.task != "node":
+        if self.recipe.task not in ("node", "graph"):
             bad_value(
-                "task", f"{self.recipe.task!r} is unknown here; accepted: node, sequence (or call .module)"
+                "task",
+                f"{self.recipe.task!r} is unknown here; accepted: node, graph, sequence (or call .module)",
             )
         if padding is not None:
             bad_value("padding", "goes with models of sequences; accepted: None")
+        if graph_ptr is not None and self.recipe.task != "graph":
+            bad_value("graph_ptr", "goes with models of graphs; accepted: None")
         check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
         dtype = (
             Precision.parse(self.recipe.precision).storage if self.device.type == "cuda" else torch.float32
         )
-        return x.to(self.device, dtype), adj
+        if self.recipe.task == "node":
+            return x.to(self.device, dtype), adj
+        if graph_ptr is None:
+            graph_ptr = torch.tensor([0, adj.shape[0]], dtype=torch.int64, device=self.device)
+        check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
+        return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
 
     def _sequences(self, tokens: Any, adj: SparseOperand, padding: torch.Tensor | None) -> Any:
         check_tensor("x", tokens, dtypes=_INTEGERS, shape=(None, adj.shape[1]))
@@ -117,7 +160,13 @@ class LoadedModel:
             check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
         return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
 
-    def predict(self, x: Any, graph: Any, padding: torch.Tensor | None = None) -> Prediction:
+    def predict(
+        self,
+        x: Any,
+        graph: Any,
+        padding: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> Prediction:
         """Computes logits, probabilities and classes, without gradients, in the precision of the training.
 
         Args:
@@ -126,15 +175,18 @@ class LoadedModel:
             graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
                 takes.
             padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
+            graph_ptr: of a model of graphs: int64 [graphs + 1], the first node of each graph, and the number
+                of nodes, where `graph` is block-diagonal; None: it is one graph.
 
         Raises:
             TypeError: an argument is of another type or dtype.
-            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node" nor
-                "sequence".
+            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node",
+                "graph" nor "sequence".
         """
-        inputs = self.inputs(x, graph, padding)
+        inputs = self.inputs(x, graph, padding, graph_ptr)
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
-            return Prediction(self.module(*inputs).float(), self.recipe.several_labels)
+            logits = self.module(*inputs).float()
+        return Prediction(logits, self.recipe.several_labels, self.recipe.regression)
 
 
 def load(

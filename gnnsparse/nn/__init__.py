@@ -10,6 +10,7 @@ from gnnsparse.nn.gatv2_conv import GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv
 from gnnsparse.nn.graph_conv import GraphConv
+from gnnsparse.nn.pooling import pool_graphs
 from gnnsparse.nn.sage_conv import SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
 from gnnsparse.nn.sparse_linear import SparseLinear
@@ -33,6 +34,7 @@ __all__ = [
     "TransformerEncoderLayer",
     "dropout",
     "edge_bias",
+    "pool_graphs",
 ]
 
 

@@ -1,4 +1,7 @@
-"""The task "node": classification of the nodes of one graph. The whole graph is one batch on the device."""
+"""The task "node": classification and regression of the nodes of one graph.
+
+The whole graph is one batch on the device.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.inference import LoadedModel
@@ -17,8 +19,9 @@ from gnnsparse.precision import Precision
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch
-from gnnsparse.training.metrics import make_scores
+from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.plots import confusion_matrix
 from gnnsparse.training.task import RunOptions, Task
 
 __all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]
@@ -29,9 +32,9 @@ class Part:
     """The nodes of one part of a split.
 
     Attributes:
-        nodes: int64 [n], ids of the nodes. Indexing by a mask would make the host wait for a GPU in each
-            step.
-        y: int64 [n] or float32 [n, labels], labels of the nodes.
+        nodes: int64 [n], ids of the nodes of which a target is known. Indexing by a mask would make the host
+            wait for a GPU in each step.
+        y: int64 [n], float32 [n, labels] or float32 [n, numbers], targets of the nodes; NaN is missing.
     """
 
     nodes: torch.Tensor
@@ -95,7 +98,7 @@ class FullGraphData(PreparedData):
         dataset = self.dataset
 
         def part(mask: torch.Tensor) -> Part:
-            nodes = mask.nonzero().flatten()
+            nodes = known_items(mask.nonzero().flatten(), dataset.y)
             return Part(nodes.to(self.device), dataset.y[nodes].to(self.device))
 
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
@@ -126,7 +129,7 @@ class FullGraphData(PreparedData):
 
 
 class NodeClassifier(TaskModule):
-    """Trains a model on the training nodes of a graph, by cross entropy over classes or labels.
+    """Trains a model on the training nodes of a graph, by the loss of `gnnsparse.training.metrics.make_loss`.
 
     Steps return tensors on the device and log nothing, because Lightning's `log` takes longer than a step on
     a small graph, and copies metrics to the host one by one. The callbacks of `fit` log many at a time.
@@ -150,14 +153,10 @@ class NodeClassifier(TaskModule):
         self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_epochs: int
     ) -> None:
         super().__init__(model, optimizer, max_epochs)
-        self._multi_label = dataset.multi_label
-        self._scores = make_scores(dataset)
+        self._dataset = dataset
+        self._scores, self._loss = make_scores(dataset), make_loss(dataset)
         self.score_name = next(iter(self._scores))
-
-    def _loss(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if self._multi_label:
-            return F.binary_cross_entropy_with_logits(logits.float(), y)
-        return F.cross_entropy(logits.float(), y)
+        self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
 
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.model(batch.x, batch.adj).index_select(0, part.nodes)
@@ -179,10 +178,12 @@ class NodeClassifier(TaskModule):
             of_part = logits.index_select(0, part.nodes)
             scores = {f"{name}/{key}": score(of_part, part.y) for key, score in self._scores.items()}
             self.log_dict(scores, logger=False, batch_size=1)
+            if name == "test":
+                self.confusion = confusion_matrix(self._dataset, of_part, part.y)
 
 
 class NodeTask(Task[NodeDataset, FullGraphData]):
-    """The task "node": classification of the nodes of one graph, with one class or several labels a node."""
+    """The task "node": nodes of one graph, with a class, several labels, or numbers to predict."""
 
     name = "node"
     steps_per_epoch = 1
@@ -192,7 +193,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         return load_dataset(name, **options)
 
     def model_sizes(self, dataset: NodeDataset) -> tuple[int, int]:
-        """Returns the number of features of a node, and the number of classes or labels."""
+        """Returns the number of features of a node, and the number of classes, labels or numbers."""
         return dataset.num_features, dataset.num_classes
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
@@ -209,10 +210,17 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         """Returns whether a node can have several labels."""
         return dataset.multi_label
 
+    def regression(self, dataset: NodeDataset) -> bool:
+        """Returns whether the model predicts numbers."""
+        return dataset.regression
+
     def predict(
         self, model: LoadedModel, data: FullGraphData
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Returns "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts."""
+        """Returns "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts.
+
+        A model that predicts numbers has "values" in place of classes and probabilities.
+        """
         batch = data.fixed_batch
         prediction = model.predict(batch.x, batch.adj)
         scores = {

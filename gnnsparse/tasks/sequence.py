@@ -10,9 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data import SequenceDataset, SequencePart, load_sequences
-from gnnsparse.data.checks import check_seed
-from gnnsparse.data.splits import split_generator
-from gnnsparse.errors import bad_value, check_choice, check_integer, naming
+from gnnsparse.errors import bad_value, check_choice, naming
 from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
@@ -21,7 +19,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
-from gnnsparse.training.data import PreparedData
+from gnnsparse.training.data import MiniBatchData
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.task import RunOptions, Task, text_of
 
@@ -47,37 +45,7 @@ class SequenceBatch:
     data: SequenceData
 
 
-class _Batches:
-    """A loader of the training sequences without end, in a random order that differs between epochs.
-
-    In a resumed run it begins with the batch after the last one that the checkpoint was trained on.
-    """
-
-    def __init__(self, data: SequenceData) -> None:
-        self._data = data
-
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        data = self._data
-        step = 0 if data.trainer is None else data.trainer.global_step
-        while True:
-            epoch, skipped = divmod(step, data.steps_per_epoch)
-            order = torch.randperm(len(data.dataset.train), generator=split_generator(epoch, data.seed))
-            for ids in order.split(data.batch_size)[skipped:]:
-                yield data.gather("train", ids)
-                step += 1
-
-
-class _SingleBatch:
-    """A loader of one batch, for which Lightning calls a step; the step gets all batches from the data."""
-
-    def __init__(self, data: SequenceData, part: str) -> None:
-        self._data, self._part = data, part
-
-    def __iter__(self) -> Iterator[SequenceBatch]:
-        yield next(self._data.chunks(self._part))
-
-
-class SequenceData(PreparedData):
+class SequenceData(MiniBatchData):
     """Lightning data module of sequences and a pattern, which are put on a device when it is made.
 
     Args:
@@ -111,9 +79,8 @@ class SequenceData(PreparedData):
         length = dataset.length
         if (pattern.num_rows, pattern.num_cols) != (length, length):
             bad_value("pattern", f"is {pattern.num_rows} x {pattern.num_cols}; accepted: {length} x {length}")
-        batch_size, seed = check_integer("batch_size", batch_size), check_seed(seed)
-        super().__init__(pattern, None, precision, device, preprocess)
-        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        super().__init__(pattern, None, precision, device, preprocess, batch_size=batch_size, seed=seed)
+        self.dataset = dataset
         self._parts = {
             name: SequencePart(part.tokens.to(self.device), part.y.to(self.device))
             for name, part in dataset.parts.items()
@@ -121,9 +88,9 @@ class SequenceData(PreparedData):
         self._padded = any(bool((part.tokens == 0).any()) for part in dataset.parts.values())
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Number of optimiser steps in an epoch, a pass over all training sequences."""
-        return -(-len(self.dataset.train) // self.batch_size)
+    def train_items(self) -> int:
+        """Number of training sequences."""
+        return len(self.dataset.train)
 
     def gather(self, part: str, ids: torch.Tensor) -> SequenceBatch:
         """Returns a batch of sequences.
@@ -141,18 +108,6 @@ class SequenceData(PreparedData):
         """Yields all sequences of a part in their order, in batches."""
         for ids in torch.arange(len(self._parts[part])).split(self.batch_size):
             yield self.gather(part, ids)
-
-    def train_dataloader(self) -> Any:
-        """Returns a loader of batches without end; the trainer counts the steps."""
-        return _Batches(self)
-
-    def val_dataloader(self) -> Any:
-        """Returns a loader of one batch; the validation step gets the others from the data module."""
-        return _SingleBatch(self, "val")
-
-    def test_dataloader(self) -> Any:
-        """Returns a loader of one batch; the test step gets the others from the data module."""
-        return _SingleBatch(self, "test")
 
 
 class SequenceClassifier(TaskModule):

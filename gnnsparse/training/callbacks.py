@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gnnsparse.training.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
 from gnnsparse.training.folders import RunFolderWarning
+from gnnsparse.training.plots import Curves
 from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = [
@@ -139,13 +140,16 @@ class History(Callback):
         every: number of steps from one write to the next.
         unit: what messages call a step: "epoch" for a whole graph, "step" for mini-batches.
         in_blocks: whether rows come by `add`, many at a time.
+        curves: keeps all rows for plots; None: they are not kept.
 
     Attributes:
         latest: values of the last step that was written, by name.
     """
 
-    def __init__(self, every: int, unit: str = "epoch", in_blocks: bool = False) -> None:
-        self._every, self.unit, self._in_blocks = every, unit, in_blocks
+    def __init__(
+        self, every: int, unit: str = "epoch", in_blocks: bool = False, curves: Curves | None = None
+    ) -> None:
+        self._every, self.unit, self._in_blocks, self._curves = every, unit, in_blocks, curves
         self._pending: list[_Steps | StepRows] = []
         self.latest: dict[str, float] = {}
 
@@ -191,6 +195,8 @@ class History(Callback):
         for steps in self._pending:
             for step, self.latest in steps.read():
                 _log(trainer, functools.partial(_log_row, row=self.latest, step=step))
+                if self._curves is not None:
+                    self._curves.add(step, self.latest)
                 if not math.isfinite(loss := self.latest["train/loss"]):
                     raise FloatingPointError(
                         f"training diverged: the loss of {self.unit} {step} is {loss}; try a smaller "
@@ -223,12 +229,14 @@ class BestEpoch(Callback):
     waits.
 
     Args:
-        score: name of the score, of which larger values are better.
+        score: name of the score.
         patience: number of steps without a better score after which training stops; None: it does not.
+        smaller_is_better: whether smaller values of the score are better.
     """
 
-    def __init__(self, score: str, patience: int | None) -> None:
+    def __init__(self, score: str, patience: int | None, smaller_is_better: bool = False) -> None:
         self._score, self._patience = score, patience
+        self._sign = -1.0 if smaller_is_better else 1.0
         self._kept: dict[str, torch.Tensor] = {}
         self._best: torch.Tensor | None = None
         self._epoch: torch.Tensor | None = None
@@ -240,8 +248,8 @@ class BestEpoch(Callback):
 
     @property
     def score(self) -> float:
-        """The best score so far; -inf if there is none."""
-        return -math.inf if self._best is None else float(self._best)
+        """The best score so far; the worst there can be if there is none."""
+        return self._sign * (-math.inf if self._best is None else float(self._best))
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -263,7 +271,7 @@ class BestEpoch(Callback):
             step: the step that was validated; a tensor int64 [] on the device if the call is captured.
             module: the module with the model.
         """
-        value = scores[self._score].float()
+        value = self._sign * scores[self._score].float()
         present = {name: tensor.detach() for name, tensor in module.model.state_dict().items()}
         if self._best is None or self._epoch is None:
             self._best = torch.full_like(value, -math.inf)

@@ -121,7 +121,7 @@ class TrainerConfig:
 
     Attributes:
         max_epochs: number of epochs, which includes those before a resumed checkpoint.
-        batch_size: sequences of a step; a step on a whole graph ignores it.
+        batch_size: sequences, graphs or edges of a step; a step on the nodes of a whole graph ignores it.
         val_every: epochs from one validation to the next; the last epoch is validated as well. The best epoch
             is chosen among the validated ones.
         patience: training stops when the validation score has not improved for this many epochs; None: it
@@ -133,6 +133,8 @@ class TrainerConfig:
             the best epoch, are written, during training and at its end.
         checkpoint_seconds: least seconds between two writes of checkpoints during training.
         progress: whether a progress bar is shown if the output is a terminal.
+        plots: whether curves of losses and scores, and the confusion matrix of a classifier, are drawn to
+            plots/*.png in the run's folder at its end; it needs matplotlib.
         profile: number of steps whose trace is written to profile/trace.json in the run's folder, with a
             table of what they cost, after a few steps at the start; None: no profile.
         capture: whether steps are captured in a CUDA graph and replayed in blocks, which do not wait for the
@@ -152,6 +154,7 @@ class TrainerConfig:
     checkpoint: bool = True
     checkpoint_seconds: float = 60.0
     progress: bool = True
+    plots: bool = False
     profile: int | None = None
     capture: str = _choice("auto", CAPTURES)
 
@@ -164,6 +167,7 @@ class TrainerConfig:
         check_flag("trainer.checkpoint", self.checkpoint)
         _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
         check_flag("trainer.progress", self.progress)
+        check_flag("trainer.plots", self.plots)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,14 @@ import lightning.pytorch as pl
 import torch
 
 from gnnsparse.api import prepare
+from gnnsparse.data.checks import check_seed
+from gnnsparse.data.splits import split_generator
+from gnnsparse.errors import check_integer
 from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.training.config import PreprocessConfig
 
-__all__ = ["PreparedData", "RepeatedBatch"]
+__all__ = ["MiniBatchData", "PreparedData", "RepeatedBatch"]
 
 
 class RepeatedBatch:
@@ -100,3 +103,100 @@ class PreparedData(pl.LightningDataModule):
         if device.type != self.device.type:
             raise ValueError(f"device: the trainer runs on {device}, the data was put on {self.device}")
         return batch
+
+
+class MiniBatchData(PreparedData):
+    """A data module whose steps take mini-batches of items, in an order that differs between epochs.
+
+    The order depends on the seed and the number of the epoch alone. In a resumed run it begins with the batch
+    after the last one that the checkpoint was trained on. Subclasses say how many items there are to train on
+    (`train_items`), and make batches of them (`gather`) and of the parts to score (`chunks`).
+
+    Args:
+        graph, values, precision, device, preprocess: see PreparedData.
+        batch_size: items of a training step; the last step of an epoch may have fewer.
+        seed: seed of the order.
+
+    Attributes:
+        batch_size, seed: the arguments.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        graph: SparseGraph,
+        values: str | None,
+        precision: Precision | str,
+        device: torch.device | str,
+        preprocess: PreprocessConfig | None,
+        *,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.batch_size, self.seed = check_integer("batch_size", batch_size), check_seed(seed)
+        super().__init__(graph, values, precision, device, preprocess)
+
+    @property
+    def train_items(self) -> int:
+        """Number of items to train on."""
+        raise NotImplementedError
+
+    def gather(self, part: str, ids: torch.Tensor) -> Any:
+        """Returns a batch.
+
+        Args:
+            part: part of the split.
+            ids: int64 [batch] on the CPU, indices of the items in the part.
+        """
+        raise NotImplementedError
+
+    def chunks(self, part: str) -> Iterator[Any]:
+        """Yields all items of a part in their order, in batches."""
+        raise NotImplementedError
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of optimiser steps in an epoch, a pass over all items to train on."""
+        return -(-self.train_items // self.batch_size)
+
+    def train_dataloader(self) -> Any:
+        """Returns a loader of batches without end; the trainer counts the steps."""
+        return _ShuffledBatches(self)
+
+    def val_dataloader(self) -> Any:
+        """Returns a loader of one batch; the validation step gets the others from the data module."""
+        return _FirstChunk(self, "val")
+
+    def test_dataloader(self) -> Any:
+        """Returns a loader of one batch; the test step gets the others from the data module."""
+        return _FirstChunk(self, "test")
+
+
+class _ShuffledBatches:
+    """A loader of the training items without end."""
+
+    def __init__(self, data: MiniBatchData) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        data = self._data
+        step = 0 if data.trainer is None else data.trainer.global_step
+        while True:
+            epoch, skipped = divmod(step, data.steps_per_epoch)
+            order = torch.randperm(data.train_items, generator=split_generator(epoch, data.seed))
+            for ids in order.split(data.batch_size)[skipped:]:
+                yield data.gather("train", ids)
+                step += 1
+
+
+class _FirstChunk:
+    """A loader of one batch, for which Lightning calls a step; the step gets all batches from the data."""
+
+    def __init__(self, data: MiniBatchData, part: str) -> None:
+        self._data, self._part = data, part
+
+    def __iter__(self) -> Iterator[Any]:
+        yield next(iter(self._data.chunks(self._part)))

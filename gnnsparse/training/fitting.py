@@ -35,6 +35,7 @@ from gnnsparse.training.data import PreparedData
 from gnnsparse.training.device import matmul_precision
 from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.plots import Curves, write_plots
 from gnnsparse.training.profile import StepProfiler
 from gnnsparse.training.recipe import ModelRecipe
 
@@ -164,9 +165,12 @@ def _fit(
     """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
     steps, device = data.steps_per_epoch, data.device
     every = steps * config.val_every
-    best = BestEpoch(module.score_name, None if config.patience is None else steps * config.patience)
+    patience = None if config.patience is None else steps * config.patience
+    best = BestEpoch(module.score_name, patience, module.smaller_is_better)
     timer = EpochTimer(every if _PERIODS * every <= steps * config.max_epochs else 1)
-    history = History(config.log_every, "epoch" if steps == 1 else "step", in_blocks=reason is None)
+    curves = Curves() if config.plots and folder is not None else None
+    unit = "epoch" if steps == 1 else "step"
+    history = History(config.log_every, unit, in_blocks=reason is None, curves=curves)
     recorder = strategy = None
     if reason is None:
         recorder = Recorder(device, required=config.capture == "on")
@@ -200,6 +204,9 @@ def _fit(
             strategy.release()
         best.restore(module)
         trainer.test(module, datamodule=data, verbose=False)
+    if curves is not None and folder is not None:
+        title = "" if recipe is None else f"{recipe.name} on {data.dataset.name}"
+        write_plots(folder.path / "plots", curves, module.confusion, steps_per_epoch=steps, title=title)
     step_milliseconds = timer.median_milliseconds()
     return FitResult(
         epochs=trainer.global_step // steps,

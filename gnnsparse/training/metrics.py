@@ -1,70 +1,204 @@
-"""The scores of node classification, as functions of logits and labels.
+"""Losses and scores of nodes and graphs, as functions of a model's outputs and of targets.
 
-All of them stay on the device, with shapes that depend on the number of nodes alone, so that a validation can
-be captured in a CUDA graph. torchmetrics' ROC AUC waits for a GPU to learn how many values differ.
+All of them stay on the device, with shapes that depend on the number of items alone, so that a validation can
+be captured in a CUDA graph. torchmetrics' own functions wait for a GPU, to check their arguments and to learn
+how many values differ; the tests hold these functions against them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.data import NodeDataset
+from gnnsparse.data.dataset import REGRESSION_METRICS
 from gnnsparse.errors import bad_value
 
-__all__ = ["Score", "make_scores"]
+__all__ = ["SMALLER_IS_BETTER", "Score", "Targets", "known_items", "make_loss", "make_scores", "shown_score"]
 
-#: (logits [n, classes], labels [n] or [n, labels]) -> a score, float32 [] on the device.
+#: (outputs [n, classes], targets [n] or [n, classes]) -> a score or a loss, float32 [] on the device.
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+#: The scores of which smaller values are better.
+SMALLER_IS_BETTER = ("mae", "mse")
 
-def make_scores(dataset: NodeDataset) -> dict[str, Score]:
+
+class Targets(Protocol):
+    """What losses and scores need to know of a data set; NodeDataset and GraphDataset document it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, labels or numbers to predict."""
+
+    @property
+    def metric(self) -> str:
+        """The metric."""
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether items can have several labels."""
+
+    @property
+    def regression(self) -> bool:
+        """Whether the targets are numbers to predict."""
+
+
+def make_scores(dataset: Targets) -> dict[str, Score]:
     """Returns the scores of a data set by name; the first one is the data set's metric.
 
     Classes are scored by accuracy, and two classes by the area under the ROC curve as well if that is the
-    metric. Several labels a node are scored by the F1 of all (node, label) pairs, where a label is predicted
-    if its probability is above one half. A score that is a share of nothing is 0.
+    metric. Several labels an item are scored by the F1 of all pairs of an item and a label, where a label is
+    predicted if its probability is above one half; and if "mean_roc_auc" is the metric by the area under the
+    ROC curve as well, a mean over the labels that have both values among the items (as OGB has it, Hu et al.
+    2020), which takes a sort of each column. Numbers are
+    scored by mean absolute error, mean squared error, and the coefficient of determination R^2, a mean over
+    the columns. Missing labels and numbers are left out. A score that is a share of nothing is 0.
 
     Raises:
-        ValueError: the data set's metric does not go with its labels.
+        ValueError: the data set's metric does not go with its targets.
     """
     classes, metric = dataset.num_classes, dataset.metric
     scores: dict[str, dict[str, Score]] = {
         "accuracy": {"accuracy": _accuracy},
         "roc_auc": {"roc_auc": _roc_auc, "accuracy": _accuracy},
         "micro_f1": {"micro_f1": _micro_f1},
+        "mean_roc_auc": {"mean_roc_auc": _mean_roc_auc, "micro_f1": _micro_f1},
     }
-    if (metric == "micro_f1") != dataset.multi_label or (metric == "roc_auc" and classes != 2):
+    errors: dict[str, Score] = {"mae": _mae, "mse": _mse, "r2": _r2}
+    for name in REGRESSION_METRICS:
+        scores[name] = {name: errors[name], **{k: error for k, error in errors.items() if k != name}}
+    if (
+        (metric in ("micro_f1", "mean_roc_auc")) != dataset.multi_label
+        or (metric in REGRESSION_METRICS) != dataset.regression
+        or (metric == "roc_auc" and classes != 2)
+    ):
         bad_value("metric", f"{metric!r} does not go with the labels of {dataset.name}")
     return scores[metric]
 
 
+def make_loss(dataset: Targets) -> Score:
+    """Returns the loss of a data set: a mean over what is known of the targets.
+
+    It is the cross entropy of classes, the binary cross entropy of labels, the mean absolute error if that is
+    the metric, and else the mean squared error of numbers. Classes must not be missing: `known_items`.
+    """
+    if dataset.regression:
+        return _mae if dataset.metric == "mae" else _mse
+    return _label_loss if dataset.multi_label else _class_loss
+
+
+def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Returns the items of which something is known.
+
+    Args:
+        items: int64 [n], ids of nodes or graphs.
+        y: [N] or [N, columns], the targets of all of them.
+    """
+    of_items = y[items]
+    known = ~of_items.isnan() if y.is_floating_point() else of_items >= 0
+    return items[known.reshape(items.numel(), -1).any(dim=1)]
+
+
+def shown_score(name: str, value: float) -> str:
+    """Returns a score as tables show it: a share in per cent, an error as a number."""
+    if name in REGRESSION_METRICS:
+        return f"{value:.4g}"
+    return f"{100 * value:.2f} %"
+
+
 def _share(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Returns the quotient of two counts, 0 if the second is."""
-    return (part.double() / whole.double().clamp(min=1)).float()
+    """Returns the quotient of two counts or sums, 0 where the second is 0."""
+    part, whole = part.double(), whole.double()
+    return (part / whole.where(whole > 0, 1.0)).where(whole > 0, 0.0).float()
+
+
+def _class_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.float(), y)
+
+
+def _label_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    known = ~y.isnan()
+    losses = F.binary_cross_entropy_with_logits(logits.float(), y.where(known, 0.0), reduction="none")
+    return losses.where(known, 0.0).sum() / known.sum().clamp(min=1)
 
 
 def _accuracy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    hits = logits.argmax(dim=1) == y
-    return _share(hits.sum(), hits.new_full((), hits.numel(), dtype=torch.int64))
+    known = y >= 0
+    return _share(((logits.argmax(dim=1) == y) & known).sum(), known.sum())
 
 
 def _roc_auc(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Returns the share of pairs of a node of class 1 and one of class 0 that the margin orders, ties half.
-
-    This is the statistic of Mann and Whitney (1947). For each node of class 1 the nodes of class 0 with a
-    smaller margin are counted, and those with a margin that is not larger.
-    """
     margin = logits[:, 1].float() - logits[:, 0].float()
-    ordered, order = margin.sort()
-    below = torch.nn.functional.pad((y[order] == 0).long().cumsum(0), (1, 0))
-    smaller = below[torch.searchsorted(ordered, margin)]
-    not_larger = below[torch.searchsorted(ordered, margin, right=True)]
-    ones = (y == 1).long()
-    return _share((ones * (smaller + not_larger)).sum(), 2 * ones.sum() * (y == 0).sum())
+    ordered, pairs = _ordered_pairs(margin[:, None], y[:, None])
+    return _share(ordered, 2 * pairs)[0]
+
+
+def _mean_roc_auc(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    labels = torch.where(y.isnan(), -1.0, y).long()
+    ordered, pairs = _ordered_pairs(logits.float(), labels)
+    return _share(_share(ordered, 2 * pairs).sum(), (pairs > 0).sum())
+
+
+def _ordered_pairs(margin: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Counts in each column the pairs of an item of class 1 and one of class 0 that the margin orders.
+
+    This is the statistic of Mann and Whitney (1947). For each item of class 1 the items of class 0 with a
+    smaller margin are counted, and those with a margin that is not larger.
+
+    Args:
+        margin: float32 [n, columns].
+        y: int64 [n, columns], 0, 1, or -1 for items that do not count.
+
+    Returns:
+        Twice the ordered pairs, where ties are half ordered, and all pairs: int64 [columns] each.
+    """
+    ordered, order = margin.T.contiguous().sort(dim=1)
+    classes = y.T.contiguous()
+    below = F.pad((classes.gather(1, order) == 0).long().cumsum(1), (1, 0))
+    values = margin.T.contiguous()
+    smaller = below.gather(1, torch.searchsorted(ordered, values))
+    not_larger = below.gather(1, torch.searchsorted(ordered, values, right=True))
+    ones = (classes == 1).long()
+    return (ones * (smaller + not_larger)).sum(1), ones.sum(1) * (classes == 0).sum(1)
 
 
 def _micro_f1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    predicted, true = logits > 0, y == 1
+    predicted, true = (logits > 0) & ~y.isnan(), y == 1
     return _share(2 * (predicted & true).sum(), predicted.sum() + true.sum())
+
+
+def _errors(outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the errors, 0 for numbers that are missing, and which ones are known, [n, columns] each."""
+    y = y.reshape(outputs.shape)
+    known = ~y.isnan()
+    return (outputs.float() - y.where(known, 0.0)).where(known, 0.0), known
+
+
+def _mae(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    error, known = _errors(outputs, y)
+    return error.abs().sum() / known.sum().clamp(min=1)
+
+
+def _mse(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    error, known = _errors(outputs, y)
+    return error.square().sum() / known.sum().clamp(min=1)
+
+
+def _r2(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Returns the mean over columns of 1 - (sum of squared errors) / (sum of squared deviations).
+
+    A column whose numbers are all equal, for which it is not defined, counts as 0.
+    """
+    error, known = _errors(outputs, y)
+    y = y.reshape(outputs.shape).double()
+    count = known.sum(0).clamp(min=1)
+    mean = y.where(known, 0.0).sum(0) / count
+    spread = (y - mean).where(known, 0.0).square().sum(0)
+    rest = error.double().square().sum(0)
+    return (1 - rest / spread.where(spread > 0, 1.0)).where(spread > 0, 0.0).mean().float()

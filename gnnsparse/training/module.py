@@ -27,12 +27,19 @@ class TaskModule(pl.LightningModule):
 
     Attributes:
         score_name: name of the score by which the best epoch is chosen.
+        smaller_is_better: whether smaller values of that score are better.
+        fused: whether the optimiser is fused into one kernel a step.
+        confusion: after a test of a classifier int64 [classes, classes] on the CPU: how many items of the
+            test part with the class of a row were given the class of a column. None: there is none.
 
     Raises:
         ValueError: the weight decay needs a `first_layer`, which the model lacks.
     """
 
     score_name: str
+    smaller_is_better: bool = False
+    fused: bool = True
+    confusion: torch.Tensor | None = None
 
     def __init__(self, model: torch.nn.Module, optimizer: OptimizerConfig, max_steps: int) -> None:
         super().__init__()
@@ -42,7 +49,7 @@ class TaskModule(pl.LightningModule):
             bad_value("optimizer.decay", f"'first' needs a model with first_layer; {type(model)} has none")
 
     def configure_optimizers(self) -> Any:
-        """Returns Adam, fused into one kernel a step, and a schedule of the learning rate by steps."""
+        """Returns Adam, if `fused` in one kernel a step, and a schedule of the learning rate by steps."""
         config = self._optimizer
         decayed = list(self.model.parameters())
         rest: list[torch.nn.Parameter] = []
@@ -55,7 +62,7 @@ class TaskModule(pl.LightningModule):
             {"params": rest, "weight_decay": 0.0},
         ]
         # With a fused optimiser the host does not wait for the GPU in a step of a GradScaler either.
-        optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=config.lr, fused=True)
+        optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=config.lr, fused=self.fused)
         if config.schedule == "none":
             return optimizer
         # Not CosineAnnealingLR, which would take the last step of the schedule from a resumed checkpoint.

@@ -29,7 +29,8 @@ class ModelRecipe:
 
     Attributes:
         registry: where the model is registered, as "MODULE:NAME": a Registry in a module that can be
-            imported, whose entries have a method `build(in_channels, out_channels=..., **options)`.
+            imported, whose entries have a method `build(in_channels, out_channels=..., **options)`, or for
+            several tasks a method `for_task(task)` that returns such an entry.
         name: the model's name in the registry.
         options: the options of `build`.
         in_channels: features of a node, or size of a vocabulary.
@@ -38,6 +39,7 @@ class ModelRecipe:
         values: weights of the operand that the model needs: "gcn", "mean" or None.
         precision: the precision that it was trained in, a name in gnnsparse.Precision.
         several_labels: whether a node can have several labels.
+        regression: whether the model predicts numbers, not classes.
         run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
 
     Raises:
@@ -53,6 +55,7 @@ class ModelRecipe:
     values: str | None = None
     precision: str = "fp32"
     several_labels: bool = False
+    regression: bool = False
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,6 +65,7 @@ class ModelRecipe:
             "values": (None, *NORMALIZATIONS),
             "precision": tuple(Precision.names()),
             "several_labels": (False, True),
+            "regression": (False, True),
         }
         for name, accepted in choices.items():
             value = getattr(self, name)
@@ -89,6 +93,8 @@ class ModelRecipe:
             ValueError: a value is missing, unknown, of another type or out of range.
         """
         names = [item.name for item in dataclasses.fields(cls)]
+        if isinstance(content, dict):
+            content = {"regression": False, **content}  # which files of earlier versions do not have
         if not isinstance(content, dict) or set(content) != set(names):
             got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
             bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")
@@ -109,9 +115,10 @@ class ModelRecipe:
         if self.name not in models:
             bad_value("name", f"got {_short(self.name)}; accepted by {self.registry}: {', '.join(models)}")
         try:
-            return models[self.name].build(
-                self.in_channels, out_channels=self.out_channels, **_copy(self.options)
-            )
+            entry = models[self.name]
+            if hasattr(entry, "for_task"):  # one model may be for several tasks
+                entry = entry.for_task(self.task)
+            return entry.build(self.in_channels, out_channels=self.out_channels, **_copy(self.options))
         except (TypeError, ValueError) as error:
             raise ValueError(f"options of {self.name}: {error}") from error
 

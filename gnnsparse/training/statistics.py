@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["PairedComparison", "Summary", "compare_paired", "holm", "summarize"]
+__all__ = ["PairedComparison", "Summary", "compare_paired", "cross_validated", "holm", "summarize"]
 
 #: Probability with which the interval of a difference holds the true one.
 _CONFIDENCE = 0.95
@@ -136,3 +136,29 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(found) - rank) * found[index]))
         corrected[index] = largest
     return corrected
+
+
+def cross_validated(curves: Sequence[Sequence[float]]) -> tuple[int, Summary]:
+    """Returns the epoch with the best mean score over the folds of a cross-validation, and the scores there.
+
+    It is the protocol of Xu et al. (2019, section 7): one epoch is chosen for all folds. The folds that
+    choose it are those that it is scored on, so that the mean is slightly too good.
+
+    Args:
+        curves: for each fold the score of each epoch on that fold, of which larger values are better; as many
+            epochs in each.
+
+    Returns:
+        The epoch, counted from 1, the first one among equals; and a summary of the folds' scores.
+
+    Raises:
+        TypeError: a score is no number.
+        ValueError: there is no fold or no epoch, folds have different numbers of epochs, or a score is not
+            finite.
+    """
+    folds = [_numbers("curves", curve) for curve in curves]
+    if not folds or not folds[0] or any(len(fold) != len(folds[0]) for fold in folds):
+        bad_value("curves", f"have {[len(fold) for fold in folds]} epochs; accepted: as many in each fold")
+    means = [statistics.fmean(scores) for scores in zip(*folds, strict=True)]
+    best = means.index(max(means))
+    return best + 1, summarize([fold[best] for fold in folds])

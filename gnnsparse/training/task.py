@@ -10,6 +10,7 @@ import torch
 
 from gnnsparse.data.registry import load_entry
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, TrainerConfig
+from gnnsparse.training.metrics import shown_score
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,6 +95,10 @@ class Task(Generic[Dataset, Data]):
         """Returns whether what is classified can have several labels."""
         return False
 
+    def regression(self, dataset: Dataset) -> bool:
+        """Returns whether the model predicts numbers, not classes."""
+        return False
+
     def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Computes the predictions of a trained model on prepared data.
 
@@ -124,7 +129,7 @@ class Task(Generic[Dataset, Data]):
         for part in result["metrics"]:
             table.add_column(part, justify="right")
         for score in result["metrics"]["test"]:
-            table.add_row(score, *(f"{100 * of[score]:.2f} %" for of in result["metrics"].values()))
+            table.add_row(score, *(shown_score(score, of[score]) for of in result["metrics"].values()))
         return table
 
 

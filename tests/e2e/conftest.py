@@ -29,6 +29,8 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
             "HYDRA_FULL_ERROR": "0",
             **more,
         }
+        if not any(option.startswith(("trainer.plots=", "mode=predict")) for option in options):
+            options = (*options, "trainer.plots=false")  # they take half a second
         own_folder |= "--help" in options or "-m" in options
         where = [] if own_folder else [f"hydra.run.dir={folder}"]
         if fresh:

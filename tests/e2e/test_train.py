@@ -22,7 +22,7 @@ SOON = 4
 
 #: Key of result.json -> its type.
 SCHEMA: dict[str, type | tuple[type, ...]] = {
-    "model": str, "dataset": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
+    "model": str, "dataset": str, "task": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
     "device_name": str, "threads": int, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
     "epoch_milliseconds": float, "fit_seconds": float, "peak_memory_bytes": int, "parameters": int,
     "capture": str,

@@ -194,7 +194,7 @@ def test_permuted_refuses_what_is_no_permutation(order: list[int]) -> None:
         ("x", torch.zeros(5, 2), ValueError),
         ("y", torch.zeros(3, dtype=torch.int64), ValueError),
         ("y", torch.tensor([0, 1, 2, 3]), ValueError),
-        ("y", torch.tensor([0, 1, 2, -1]), ValueError),
+        ("y", torch.tensor([0, 1, 2, -2]), ValueError),
         ("y", torch.zeros(4, 2), ValueError),
         ("y", [0, 1, 2, 0], TypeError),
         ("val_mask", torch.zeros(4), TypeError),

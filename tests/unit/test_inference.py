@@ -137,7 +137,7 @@ def test_arguments_of_predict(run: Run) -> None:
     with pytest.raises(TypeError, match="graph"):
         loaded.predict(x, "cora")
     other_task = dataclasses.replace(loaded.recipe, task="edge")
-    with pytest.raises(ValueError, match="task: 'edge' is unknown here; accepted: node, sequence"):
+    with pytest.raises(ValueError, match="task: 'edge' is unknown here; accepted: node, graph, sequence"):
         LoadedModel(other_task, loaded.module, loaded.device).predict(x, adj)
 
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 import train
 from gnnsparse.data import CATALOG, DATASETS, SEQUENCE_DATASETS
-from gnnsparse.data.dataset import METRICS
+from gnnsparse.data.dataset import CLASS_METRICS
 from gnnsparse.masks import PATTERNS
 from gnnsparse.nn.transformer import ACTIVATIONS
 from gnnsparse.tasks.sequence import make_pattern
@@ -90,7 +90,7 @@ def test_comments_list_what_the_library_accepts() -> None:
     """Where the list is open, as that of formats, the comment refers to --help."""
     accepted = {option.rpartition(".")[2]: tuple(names) for option, names in train.choices().items()}
     accepted |= {"norm": tuple(NORMS), "activation": tuple(ACTIVATIONS), "pool": POOLS}
-    accepted |= {"conv": tuple(CONVS), "attention": ATTENTIONS, "metric": METRICS}
+    accepted |= {"conv": tuple(CONVS), "attention": ATTENTIONS, "metric": CLASS_METRICS}
     for file, option, names in listed_choices():
         assert tuple(names) == accepted[option], file
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "norm", "activation",

@@ -10,7 +10,7 @@ import torch
 from gnnsparse.data import NodeDataset
 from gnnsparse.testing import assert_accurate, random_graph
 from gnnsparse.timing import capture
-from gnnsparse.training.metrics import make_scores
+from gnnsparse.training.metrics import known_items, make_loss, make_scores, shown_score
 
 
 def dataset(classes: int, metric: str, several: bool = False) -> NodeDataset:
@@ -118,3 +118,94 @@ def test_scores_can_be_captured(metric: str) -> None:
     logits.copy_(torch.randn(300, 2, device="cuda"))
     replay()
     assert float(kept[-1]) == float(score(logits, y)) == float(score(logits.cpu(), y.cpu()))
+
+
+def numbers(metric: str, columns: int) -> NodeDataset:
+    base = dataset(2, "accuracy")
+    y = torch.randn(12, columns) if columns > 1 else torch.randn(12)
+    return dataclasses.replace(base, y=y, num_classes=columns, metric=metric)
+
+
+def with_gaps(y: torch.Tensor, share: float = 0.3) -> torch.Tensor:
+    return torch.where(torch.rand(y.shape) < share, torch.nan, y)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+def test_mean_roc_auc_is_scikit_learns_mean(gaps: bool) -> None:
+    from sklearn.metrics import roc_auc_score
+
+    base = dataclasses.replace(dataset(5, "micro_f1", several=True), metric="mean_roc_auc")
+    scores = make_scores(base)
+    assert list(scores) == ["mean_roc_auc", "micro_f1"]
+    logits, y = torch.randn(60, 5).round(decimals=1), (torch.rand(60, 5) < 0.3).float()
+    y[:, 4] = 1  # a label without both values does not count
+    y = with_gaps(y) if gaps else y
+    columns = [(logits[~y[:, c].isnan(), c], y[~y[:, c].isnan(), c]) for c in range(4)]
+    want = sum(roc_auc_score(labels.numpy(), margin.double().numpy()) for margin, labels in columns) / 4
+    assert float(scores["mean_roc_auc"](logits, y)) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_errors_are_scikit_learns(columns: int) -> None:
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+    scores = make_scores(numbers("r2", columns))
+    assert list(scores) == ["r2", "mae", "mse"]
+    assert list(make_scores(numbers("mae", columns))) == ["mae", "mse", "r2"]
+    outputs, y = torch.randn(50, columns), torch.randn(50, columns) + 3
+    exact = [v.double().numpy() for v in (y, outputs)]
+    for name, want in (("mae", mean_absolute_error), ("mse", mean_squared_error), ("r2", r2_score)):
+        assert float(scores[name](outputs, y)) == pytest.approx(want(*exact), rel=1e-5), name
+    if columns == 1:
+        assert scores["mae"](outputs, y[:, 0]) == scores["mae"](outputs, y)
+        known = torch.rand(50) < 0.5
+        gaps = torch.where(known, y[:, 0], torch.nan)
+        for name in scores:
+            found = float(scores[name](outputs, gaps))
+            assert found == pytest.approx(float(scores[name](outputs[known], y[known])), rel=1e-5), name
+    assert float(scores["r2"](outputs, torch.ones(50, columns))) == 0
+
+
+def test_losses_leave_out_what_is_missing() -> None:
+    torch.manual_seed(0)
+    labels = make_loss(dataset(4, "micro_f1", several=True))
+    logits, y = torch.randn(20, 4), with_gaps((torch.rand(20, 4) < 0.5).float())
+    logits.requires_grad_()
+    known = ~y.isnan()
+    want = torch.nn.functional.binary_cross_entropy_with_logits(logits[known], y[known])
+    found = labels(logits, y)
+    torch.testing.assert_close(found, want)
+    (gradient,) = torch.autograd.grad(found, logits)
+    assert bool((gradient[~known] == 0).all())
+    assert bool(gradient.isfinite().all())
+    outputs, numbers_to_predict = torch.randn(20, 2), with_gaps(torch.randn(20, 2))
+    known = ~numbers_to_predict.isnan()
+    error = (outputs - numbers_to_predict)[known]
+    torch.testing.assert_close(make_loss(numbers("mae", 2))(outputs, numbers_to_predict), error.abs().mean())
+    torch.testing.assert_close(
+        make_loss(numbers("mse", 2))(outputs, numbers_to_predict), error.square().mean()
+    )
+    torch.testing.assert_close(
+        make_loss(numbers("r2", 2))(outputs, numbers_to_predict), error.square().mean()
+    )
+
+
+def test_items_of_which_something_is_known() -> None:
+    items = torch.tensor([3, 0, 2])
+    nan = torch.nan
+    assert known_items(items, torch.tensor([1, 0, -1, 0])).tolist() == [3, 0]
+    assert known_items(items, torch.tensor([nan, 0.0, 1.0, nan])).tolist() == [2]
+    table = torch.tensor([[nan, nan], [nan, nan], [nan, 0.0], [1.0, 1.0]])
+    assert known_items(items, table).tolist() == [3, 2]
+
+
+def test_the_accuracy_of_known_classes() -> None:
+    logits = torch.eye(3)
+    score = make_scores(dataset(3, "accuracy"))["accuracy"]
+    assert float(score(logits, torch.tensor([0, -1, 0]))) == 0.5
+
+
+def test_how_scores_are_shown() -> None:
+    assert shown_score("accuracy", 0.81525) == "81.53 %"
+    assert shown_score("mae", 0.034567) == "0.03457"
+    assert shown_score("r2", -2.5) == "-2.5"

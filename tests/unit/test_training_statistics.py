@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gnnsparse.training.statistics import compare_paired, holm, summarize
+from gnnsparse.training.statistics import compare_paired, cross_validated, holm, summarize
 
 SCORES = st.floats(0, 100, allow_nan=False).map(lambda x: round(x, 3))
 PROBABILITIES = st.lists(st.floats(0, 1), max_size=12)
@@ -108,3 +108,26 @@ def test_laws_of_holm(values: list[float]) -> None:
                 break
             rejected += 1
         assert sum(value <= level for value in corrected) == rejected
+
+
+def test_one_epoch_for_all_folds() -> None:
+    """Each fold is best in another epoch; their mean is best in the third, and as good in the fourth."""
+    curves = [[0.5, 0.9, 0.6, 0.6], [0.7, 0.4, 0.8, 0.8], [0.6, 0.5, 0.7, 0.7]]
+    epoch, scores = cross_validated(curves)
+    assert (epoch, scores.count) == (3, 3)
+    assert scores.mean == pytest.approx(0.7)
+    assert scores.standard_deviation == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("curves", "message"),
+    [
+        ([], r"curves: have \[\] epochs; accepted: as many in each fold"),
+        ([[1.0], [1.0, 2.0]], r"curves: have \[1, 2\] epochs"),
+        ([[1.0], []], "curves: is empty"),
+        ([[math.nan]], "curves: has nan"),
+    ],
+)
+def test_curves_that_are_refused(curves: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cross_validated(curves)

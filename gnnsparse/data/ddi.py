@@ -1,0 +1,66 @@
+"""The data set ogbl_ddi of the Open Graph Benchmark: interactions of drugs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gnnsparse.data.links import LinkDataset
+from gnnsparse.data.npz import open_npz
+from gnnsparse.data.registry import register_dataset
+from gnnsparse.data.storage import DatasetUnavailableError
+from gnnsparse.errors import bad_type
+from gnnsparse.graph import SparseGraph
+
+__all__ = ["load_ddi"]
+
+_FILE = "ogbl_ddi.npz"
+_ARRAYS = "indptr, indices, valid_edge, valid_edge_neg, test_edge, test_edge_neg"
+
+
+@register_dataset("ogbl_ddi", task="link")
+def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
+    """Loads ogbl-ddi (Hu et al. 2020) with its published split, by the proteins that drugs target.
+
+    Args:
+        root: the file ogbl_ddi.npz, or a folder that has it, in itself or in `graphs`. Its arrays: the CSR
+            arrays `indptr` and `indices` of the training graph, both directions of each edge, and
+            `valid_edge`, `valid_edge_neg`, `test_edge` and `test_edge_neg`, integers [k, 2].
+
+    Returns:
+        The data set, on the CPU.
+
+    Raises:
+        TypeError: `root` is no path.
+        DatasetUnavailableError: there is no such file, it can't be read, or is malformed.
+    """
+    if not isinstance(root, (str, os.PathLike)):
+        bad_type("root", root, f"the file {_FILE}, or a folder that has it")
+    base = Path(root).expanduser().absolute()
+    for file in (base, base / _FILE, base / "graphs" / _FILE):
+        if file.is_file():
+            break
+    else:
+        raise DatasetUnavailableError(f"root: there is no {_FILE} in {base}; accepted: a file with {_ARRAYS}")
+    try:
+        return _read(file)
+    except (ValueError, OSError) as error:
+        raise DatasetUnavailableError(f"root: {error}") from error
+
+
+def _read(file: Path) -> LinkDataset:
+    with open_npz(file) as arrays:
+        offsets, columns = (
+            arrays.read(name, "iu", (None,)).astype(np.int64) for name in ("indptr", "indices")
+        )
+        val, val_negatives, test, test_negatives = (
+            torch.from_numpy(arrays.read(name, "iu", (None, 2)).astype(np.int64))
+            for name in ("valid_edge", "valid_edge_neg", "test_edge", "test_edge_neg")
+        )
+        graph = SparseGraph.from_csr(offsets, columns)
+        pairs = torch.stack([graph.csr.row_index(), graph.csr.indices.long()], dim=1)
+        train = pairs[pairs[:, 0] < pairs[:, 1]]
+        return LinkDataset("ogbl_ddi", graph, train, val, val_negatives, test, test_negatives)

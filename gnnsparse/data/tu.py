@@ -1,0 +1,236 @@
+"""Graph classification data sets of TU Dortmund (Morris et al. 2020): proteins, enzymes and dd."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnsparse.csr import Csr, coo_to_csr
+from gnnsparse.data.checks import check_seed
+from gnnsparse.data.graphs import GraphDataset
+from gnnsparse.data.npz import open_npz
+from gnnsparse.data.optional import import_optional
+from gnnsparse.data.raw import RawNodes
+from gnnsparse.data.registry import register_dataset
+from gnnsparse.data.sources import Source
+from gnnsparse.data.storage import DatasetUnavailableError, raw_folder
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.graph import SparseGraph
+from gnnsparse.opened import open_regular, reading
+
+__all__ = ["FOLDS", "VALIDATIONS", "load_tu", "read_tu", "stratified_folds"]
+
+#: The number of folds of the cross-validation.
+FOLDS = 10
+#: Values of the option `validation`.
+VALIDATIONS = ("holdout", "fold")
+
+
+@dataclass(frozen=True, eq=False)
+class TUGraphs:
+    """What the files of a data set hold.
+
+    Attributes:
+        graph: the block-diagonal matrix of all graphs.
+        graph_ptr: int64 [G + 1].
+        node_labels: int64 [N], numbers from 0 on.
+        y: int64 [G], classes from 0 on.
+        attributes: float32 [N, F], or None if the files have none.
+        test_fold: int64 [G], the fold in which a graph is tested, -1 for none; None: the files have no folds.
+    """
+
+    graph: SparseGraph
+    graph_ptr: torch.Tensor
+    node_labels: torch.Tensor
+    y: torch.Tensor
+    attributes: torch.Tensor | None = None
+    test_fold: torch.Tensor | None = None
+
+
+def load_tu(
+    title: str,
+    root: str | os.PathLike[str] | None = None,
+    fold: int = 0,
+    seed: int | None = None,
+    validation: str = "holdout",
+    node_attributes: bool = False,
+    download: bool = True,
+) -> GraphDataset:
+    """Loads a data set of graphs and a split of ten-fold cross-validation.
+
+    The features of a node are its label, one-hot. A fold holds a tenth of the graphs, and the same share of
+    each class as the data set.
+
+    Args:
+        title: the name that TU Dortmund gives it: "PROTEINS", "ENZYMES" or "DD".
+        root: a folder with the text files of TU Dortmund (TITLE_A.txt and so on: in itself, in TITLE, in raw
+            or in TITLE/raw), or with TITLE.npz, or the path of that file, which has the arrays `graph_ptr`,
+            `indptr`, `indices`, `node_labels`, `graph_labels` and, for the folds, `test_fold`. Nothing is
+            written to it. None: PyG downloads the text files the first time.
+        fold: the fold to test on, 0 to 9.
+        seed: seed of the folds; None: those of the file if it has folds, else seed 0.
+        validation: by which graphs the best epoch is chosen. "holdout": by a tenth of the graphs that are not
+            tested on, drawn with equal shares of the classes, which are not trained on. "fold": by those that
+            are tested on, as Xu et al. (2019) do, so that the score of a single fold is too good. They choose
+            one epoch for all ten folds: `gnnsparse.training.statistics.cross_validated`.
+        node_attributes: whether the attributes of the nodes in TITLE_node_attributes.txt, as they are, are
+            features before the labels.
+        download: whether missing files may be downloaded.
+
+    Returns:
+        The data set, on the CPU.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, or the files have no node attributes.
+        DatasetUnavailableError: the files are not there, can't be downloaded or read, or are malformed.
+        ImportError: scikit-learn, which draws folds, or torch-geometric, which downloads, is not installed.
+    """
+    if not 0 <= check_integer("fold", fold, 0) < FOLDS:
+        bad_value("fold", f"got {fold}; accepted: 0 to {FOLDS - 1}")
+    if seed is not None:
+        check_seed(seed)
+    check_choice("validation", validation, VALIDATIONS)
+    check_flag("node_attributes", node_attributes)
+    check_flag("download", download)
+    data = read_tu(title, root, download)
+    x = torch.nn.functional.one_hot(data.node_labels).float()
+    if node_attributes:
+        if data.attributes is None:
+            bad_value("node_attributes", f"the files of {title} have none; accepted: false")
+        x = torch.cat([data.attributes, x], dim=1)
+    folds = data.test_fold
+    if seed is not None or folds is None:
+        folds = stratified_folds(data.y, FOLDS, seed or 0)
+    test = folds == fold
+    train, val = ~test, test
+    if validation == "holdout":
+        rest = train.nonzero().flatten()
+        val = torch.zeros_like(test)
+        val[rest[stratified_folds(data.y[rest], FOLDS, seed or 0) == 0]] = True
+        train = train & ~val
+    classes = int(data.y.max()) + 1
+    try:
+        return GraphDataset(title.lower(), data.graph, data.graph_ptr, x, data.y, train, val, test, classes)
+    except ValueError as error:
+        raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
+
+
+def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
+    """Divides items into folds at random, each with about the same share of every class.
+
+    It is scikit-learn's StratifiedKFold with `shuffle=True`.
+
+    Args:
+        y: int64 [n], classes, of which the largest has an item for each fold.
+        folds: number of folds.
+        seed: the seed; what it is modulo 2^32 counts.
+
+    Returns:
+        int64 [n], the fold of each item.
+
+    Raises:
+        ValueError: there are fewer items than folds.
+        ImportError: scikit-learn is not installed.
+    """
+    selection = import_optional("sklearn.model_selection", "a data set of graphs without folds of its own")
+    if y.numel() < folds:
+        bad_value("fold", f"{y.numel()} graphs can't be divided into {folds} folds")
+    split = selection.StratifiedKFold(folds, shuffle=True, random_state=seed % 2**32)
+    of_item = torch.empty(y.numel(), dtype=torch.int64, device="cpu")
+    for number, (_, chosen) in enumerate(split.split(np.zeros(y.numel()), y.numpy())):
+        of_item[torch.from_numpy(chosen)] = number
+    return of_item
+
+
+def read_tu(title: str, root: str | os.PathLike[str] | None, download: bool = True) -> TUGraphs:
+    """Reads the files of a data set; `load_tu` documents the arguments and errors."""
+    if root is not None and not isinstance(root, (str, os.PathLike)):
+        bad_type("root", root, "a folder, or None to download")
+    base = None if root is None else Path(root).expanduser().absolute()
+    try:
+        if base is not None:
+            for file in (base, base / f"{title}.npz", base / "tu" / f"{title}.npz"):
+                if file.suffix == ".npz" and file.is_file():
+                    return _read_npz(file)
+            if (base / title / f"{title}_A.txt").is_file():
+                base = base / title  # the archive, unpacked
+        return _read_text(raw_folder(_source(title), base, download), title)
+    except (ValueError, OSError) as error:
+        raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
+
+
+def _source(title: str) -> Source:
+    def refuse(folder: Path, files: tuple[str, ...]) -> RawNodes:
+        raise NotImplementedError  # these files hold graphs, which `_read_text` reads
+
+    files = tuple(f"{title}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels", "node_labels"))
+    return Source(
+        title.lower(), "TUDataset", (title,), refuse, f"{title}/raw", files, "https://www.chrsmrrs.com"
+    )
+
+
+def _read_npz(file: Path) -> TUGraphs:
+    with open_npz(file) as arrays:
+        ptr, offsets, columns, labels, y = (
+            torch.from_numpy(arrays.read(name, "iu", (None,)).astype(np.int64))
+            for name in ("graph_ptr", "indptr", "indices", "node_labels", "graph_labels")
+        )
+        folds = None
+        if "test_fold" in arrays.names:
+            folds = torch.from_numpy(arrays.read("test_fold", "iu", (y.numel(),)).astype(np.int64))
+    with reading(file):
+        graph = SparseGraph.from_csr(offsets, columns)
+        if ptr.numel() != y.numel() + 1 or labels.numel() != graph.num_rows:
+            raise ValueError("graph_ptr, graph_labels, node_labels: have sizes that do not fit")
+        return TUGraphs(graph, ptr, _ranks(labels), _ranks(y), None, folds)
+
+
+def _read_text(folder: Path, title: str) -> TUGraphs:
+    """Reads the text files; nodes and graphs are counted from 1 in them."""
+    pairs = _numbers(folder / f"{title}_A.txt", np.int64)
+    graph_of = _numbers(folder / f"{title}_graph_indicator.txt", np.int64)[:, 0] - 1
+    y = _numbers(folder / f"{title}_graph_labels.txt", np.int64)[:, 0]
+    labels = _numbers(folder / f"{title}_node_labels.txt", np.int64)[:, 0]
+    attributes = None
+    if (file := folder / f"{title}_node_attributes.txt").is_file():
+        attributes = torch.from_numpy(_numbers(file, np.float32))
+    with reading(folder):
+        nodes = graph_of.size
+        if pairs.shape[1] != 2 or pairs.min(initial=1) < 1 or pairs.max(initial=0) > nodes:
+            raise ValueError(f"{title}_A.txt: holds other than pairs of nodes from 1 to {nodes}")
+        if (np.diff(graph_of) < 0).any() or sorted(set(graph_of.tolist())) != list(range(y.size)):
+            raise ValueError(f"{title}_graph_indicator.txt: does not count from 1 to {y.size}, node by node")
+        if labels.size != nodes or (attributes is not None and attributes.shape[0] != nodes):
+            raise ValueError(
+                f"{title}_node_labels.txt, _node_attributes.txt: have other rows than {nodes} nodes"
+            )
+        row, column = (torch.from_numpy(np.ascontiguousarray(pairs[:, k] - 1)) for k in (0, 1))
+        csr, _ = coo_to_csr(row, column, nodes, nodes)
+        ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(y.size + 1)).astype(np.int64))
+        ranks = _ranks(torch.from_numpy(labels)), _ranks(torch.from_numpy(y))
+        return TUGraphs(SparseGraph(Csr(csr.indptr, csr.indices, nodes)), ptr, *ranks, attributes)
+
+
+def _numbers(file: Path, dtype: Any) -> np.ndarray:
+    """Reads a table of numbers divided by commas, [rows, columns]."""
+    with open_regular(file) as lines, reading(file):
+        table = np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2)
+        if table.size == 0 or (table.dtype.kind == "f" and not np.isfinite(table).all()):
+            raise ValueError("is empty, or holds a number that is not finite; accepted: a row a line")
+        return table
+
+
+def _ranks(labels: torch.Tensor) -> torch.Tensor:
+    """Returns for each label how many different labels are smaller."""
+    return torch.unique(labels, sorted=True, return_inverse=True)[1]
+
+
+for _title in ("PROTEINS", "ENZYMES", "DD"):
+    register_dataset(_title.lower(), task="graph")(partial(load_tu, _title))

@@ -1,0 +1,62 @@
+"""Pooling of the nodes of each graph of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_value, check_choice, check_tensor
+from gnnsparse.nn.inputs import check_features
+from gnnsparse.transforms import is_direct
+
+__all__ = ["POOLS", "pool_graphs"]
+
+#: The ways of pooling.
+POOLS = ("sum", "mean", "max")
+
+
+def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> torch.Tensor:
+    """Returns the sum, the mean or the largest value over the nodes of each graph. Differentiable.
+
+    Sums are float32 (float64 for float64 inputs), in an order that is the same in every run. Where several
+    nodes have the largest value, its gradient is divided among them.
+
+    Args:
+        x: floating-point [nodes, F]; graph g has the rows graph_ptr[g] to graph_ptr[g + 1] - 1.
+        graph_ptr: int64 [graphs + 1] on the device of `x`, ascending from 0 to the number of nodes. Neither
+            is checked on a GPU, for which the CPU would wait. A graph without nodes gets zeros.
+        pool: "sum", "mean" or "max".
+
+    Returns:
+        [graphs, F], of the dtype of `x`.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: shapes, devices or offsets do not fit, or the way of pooling is unknown.
+    """
+    check_choice("pool", pool, POOLS)
+    check_features("x", x, None)
+    check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
+    if graph_ptr.device != x.device:
+        bad_value("graph_ptr", f"is on {graph_ptr.device}; accepted: {x.device}, where x is")
+    if x.device.type == "cpu" and is_direct():
+        _check_offsets(graph_ptr, x.shape[0])
+    lengths = graph_ptr.diff()
+    values = x if x.dtype == torch.float64 else x.float()
+    options: dict[str, Any] = {"offsets": graph_ptr, "unsafe": True}
+    if pool == "max":
+        # A segment without nodes has the largest value -inf.
+        pooled = torch.segment_reduce(values, "max", **options)
+        pooled = torch.where(lengths[:, None] > 0, pooled, 0.0)
+    else:
+        pooled = torch.segment_reduce(values, "sum", initial=0.0, **options)
+        if pool == "mean":
+            pooled = pooled / lengths.clamp(min=1)[:, None]
+    return pooled.to(x.dtype)
+
+
+def _check_offsets(graph_ptr: torch.Tensor, nodes: int) -> None:
+    fits = graph_ptr.numel() > 0 and int(graph_ptr[0]) == 0 and int(graph_ptr[-1]) == nodes
+    if not fits or bool((graph_ptr.diff() < 0).any()):
+        bad_value("graph_ptr", f"does not ascend from 0 to {nodes}; accepted: graphs + 1 offsets that do")

@@ -1,0 +1,263 @@
+"""The task "graph": classification and regression of graphs, in mini-batches of graphs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.data.blocks import BlockBatches
+from gnnsparse.data.graphs import GraphDataset
+from gnnsparse.errors import bad_value
+from gnnsparse.inference import LoadedModel
+from gnnsparse.inference.loading import Prediction, arrays_of
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+from gnnsparse.tasks import register_task
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.training.data import MiniBatchData
+from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
+from gnnsparse.training.module import TaskModule
+from gnnsparse.training.plots import confusion_matrix
+from gnnsparse.training.task import RunOptions, Task
+
+__all__ = ["GraphData", "GraphPredictor", "GraphTask", "GraphsBatch"]
+
+#: Most nodes of a batch that is scored, unless a single graph has more.
+_SCORED_NODES = 2**16
+
+
+@dataclass(frozen=True, eq=False)
+class GraphsBatch:
+    """A batch of graphs on one device, with n nodes together.
+
+    Attributes:
+        x: [n, F], features of the nodes.
+        adj: the operand of the batch, n x n, block-diagonal.
+        graph_ptr: int64 [graphs + 1], the first node of each graph, and n.
+        y: [graphs] or [graphs, columns], targets.
+        data: the data module of the batch, from which validation gets the graphs of other parts.
+    """
+
+    x: torch.Tensor
+    adj: SparseOperand
+    graph_ptr: torch.Tensor
+    y: torch.Tensor
+    data: GraphData
+
+
+class GraphData(MiniBatchData):
+    """Lightning data module of many graphs, which are prepared together and put on a device when it is made.
+
+    A batch is put together on the device by offsets (gnnsparse.data.BlockBatches). The batches of the
+    validation and the test part are kept.
+
+    Args:
+        dataset: the graphs with their features, targets and split.
+        batch_size: graphs of a training step; the last step of an epoch may have fewer.
+        seed: seed of the order of the graphs.
+        values: weights of the operands: "gcn", "mean" or None (see `gnnsparse.prepare`).
+        precision: precision of the operands' products.
+        device: the device, on which training runs.
+        preprocess: options of `gnnsparse.prepare`, with reorder="none" and format="auto" or "csr"; None:
+            their defaults.
+
+    Attributes:
+        dataset: the data set.
+        adj: the operand of all graphs.
+        precision, device, preprocess_seconds, cache_hit: see PreparedData.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, or nothing is known of the graphs of a part.
+    """
+
+    def __init__(
+        self,
+        dataset: GraphDataset,
+        *,
+        batch_size: int = 32,
+        seed: int = 0,
+        values: str | None = None,
+        precision: Precision | str = "fp32",
+        device: torch.device | str = "cpu",
+        preprocess: PreprocessConfig | None = None,
+    ) -> None:
+        preprocess = preprocess or PreprocessConfig()
+        check_preprocess(preprocess)
+        preprocess = dataclasses.replace(preprocess, format="csr")
+        super().__init__(
+            dataset.graph, values, precision, device, preprocess, batch_size=batch_size, seed=seed
+        )
+        self.dataset = dataset
+        self._blocks = BlockBatches(self.adj, dataset.graph_ptr)
+        self._parts = {name: known_items(ids, dataset.y.cpu()) for name, ids in dataset.parts.items()}
+        for name, ids in self._parts.items():
+            if ids.numel() == 0:
+                bad_value(f"{name}_mask", "has no graph of which a target is known; accepted: one or more")
+        dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
+        self._x, self._y = dataset.x.to(self.device, dtype), dataset.y.to(self.device)
+        self._kept: dict[str, list[GraphsBatch]] = {}
+
+    @property
+    def train_items(self) -> int:
+        """Number of graphs to train on."""
+        return self._parts["train"].numel()
+
+    def gather(self, part: str, ids: torch.Tensor) -> GraphsBatch:
+        """Returns a batch of graphs.
+
+        Args:
+            part: part of the split.
+            ids: int64 [batch] on the CPU, indices of the graphs in the part.
+        """
+        graphs = self._parts[part][ids]
+        batch = self._blocks.select(graphs)
+        y = self._y.index_select(0, graphs.to(self.device, non_blocking=True))
+        return GraphsBatch(self._x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
+
+    def chunks(self, part: str) -> Iterator[GraphsBatch]:
+        """Yields all graphs of a part in their order, in batches."""
+        if part == "train":
+            return (self.gather(part, ids) for ids in self._cut(part))
+        if part not in self._kept:
+            self._kept[part] = [self.gather(part, ids) for ids in self._cut(part)]
+        return iter(self._kept[part])
+
+    def _cut(self, part: str) -> list[torch.Tensor]:
+        """Cuts the graphs of a part into ranges of not too many nodes."""
+        graphs = self._parts[part]
+        ptr = self.dataset.graph_ptr.cpu()
+        ends = (ptr[graphs + 1] - ptr[graphs]).cumsum(0)
+        numbers = torch.arange(graphs.numel(), dtype=torch.int64, device="cpu")
+        group = (ends - 1) // _SCORED_NODES
+        return list(numbers.split(torch.unique_consecutive(group, return_counts=True)[1].tolist()))
+
+
+def check_preprocess(preprocess: PreprocessConfig) -> None:
+    """Raises ValueError for a row order or a format that a batch of graphs can't be gathered from."""
+    if preprocess.reorder != "none":
+        bad_value("preprocess.reorder", f"got {preprocess.reorder!r} for batches of graphs; accepted: none")
+    if preprocess.format not in ("auto", "csr"):
+        bad_value(
+            "preprocess.format", f"got {preprocess.format!r} for batches of graphs; accepted: auto, csr"
+        )
+
+
+class GraphPredictor(TaskModule):
+    """Trains a model on graphs, by the loss of `gnnsparse.training.metrics.make_loss`.
+
+    Args:
+        model: maps features [nodes, F], an operand and graph_ptr [graphs + 1] to outputs [graphs, classes].
+            With `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
+        dataset: the data set, whose targets and metric decide loss and scores.
+        optimizer: learning rate, weight decay, schedule.
+        max_steps: the step at which a schedule ends: epochs times GraphData.steps_per_epoch.
+
+    Attributes:
+        score_name: name of the score by which the best epoch is chosen.
+
+    Raises:
+        ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go
+            with the targets.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, dataset: GraphDataset, optimizer: OptimizerConfig, max_steps: int
+    ) -> None:
+        super().__init__(model, optimizer, max_steps)
+        self._dataset = dataset
+        self._scores, self._loss = make_scores(dataset), make_loss(dataset)
+        self.score_name = next(iter(self._scores))
+        self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
+
+    def training_step(self, batch: GraphsBatch) -> torch.Tensor:
+        """Returns the mean loss of the batch, a scalar on the device."""
+        return self._loss(self.model(batch.x, batch.adj, batch.graph_ptr), batch.y)
+
+    def validation_step(self, batch: GraphsBatch) -> dict[str, torch.Tensor]:
+        """Returns "loss" and the scores of all validation graphs, scalars on the device."""
+        outputs, y = self._outputs(batch, "val")
+        return {"loss": self._loss(outputs, y), **{k: score(outputs, y) for k, score in self._scores.items()}}
+
+    def test_step(self, batch: GraphsBatch) -> None:
+        """Logs the scores of all parts of the split as "part/score"."""
+        for part in ("train", "val", "test"):
+            outputs, y = self._outputs(batch, part)
+            scores = {f"{part}/{name}": score(outputs, y) for name, score in self._scores.items()}
+            self.log_dict(scores, logger=False, batch_size=1)
+            if part == "test":
+                self.confusion = confusion_matrix(self._dataset, outputs, y)
+
+    def _outputs(self, batch: GraphsBatch, part: str) -> tuple[torch.Tensor, torch.Tensor]:
+        chunks = list(batch.data.chunks(part))
+        outputs = [self.model(chunk.x, chunk.adj, chunk.graph_ptr).float() for chunk in chunks]
+        return torch.cat(outputs), torch.cat([chunk.y for chunk in chunks])
+
+
+class GraphTask(Task[GraphDataset, GraphData]):
+    """The task "graph": graphs with a class, several labels, or numbers to predict."""
+
+    name = "graph"
+    prepared = "graphs"
+
+    def check(self, run: RunOptions) -> None:
+        """Raises ValueError for a row order or a format that a batch of graphs can't be gathered from."""
+        check_preprocess(run.preprocess)
+
+    def identity(self, run: RunOptions) -> dict[str, Any]:
+        """Returns the numbers that the order of the graphs depends on."""
+        return {"batch_size": run.trainer.batch_size, "order": run.seed}
+
+    def model_sizes(self, dataset: GraphDataset) -> tuple[int, int]:
+        """Returns the number of features of a node, and the number of classes, labels or numbers."""
+        return dataset.num_features, dataset.num_classes
+
+    def make_data(self, dataset: GraphDataset, run: RunOptions) -> GraphData:
+        """Makes the data module: the graphs with the weights that the model needs, on the run's device."""
+        return GraphData(
+            dataset,
+            batch_size=run.trainer.batch_size,
+            seed=run.seed,
+            values=run.values,
+            precision=run.precision,
+            device=run.device,
+            preprocess=run.preprocess,
+        )
+
+    def make_module(self, model: torch.nn.Module, data: GraphData, run: RunOptions) -> GraphPredictor:
+        """Makes the Lightning module that trains the model."""
+        steps = run.trainer.max_epochs * data.steps_per_epoch
+        return GraphPredictor(model, data.dataset, run.optimizer, steps)
+
+    def several_labels(self, dataset: GraphDataset) -> bool:
+        """Returns whether a graph can have several labels."""
+        return dataset.multi_label
+
+    def regression(self, dataset: GraphDataset) -> bool:
+        """Returns whether the model predicts numbers."""
+        return dataset.regression
+
+    def predict(self, model: LoadedModel, data: GraphData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Returns "graphs" (numbers), "classes" and "probabilities" of the test part, and its scores.
+
+        A model that predicts numbers has "values" in place of classes and probabilities.
+        """
+        chunks = list(data.chunks("test"))
+        found = [model.predict(chunk.x, chunk.adj, graph_ptr=chunk.graph_ptr) for chunk in chunks]
+        logits, y = torch.cat([one.logits for one in found]), torch.cat([chunk.y for chunk in chunks])
+        whole = Prediction(logits, model.recipe.several_labels, model.recipe.regression)
+        scores = {name: float(score(logits, y)) for name, score in make_scores(data.dataset).items()}
+        graphs = known_items(data.dataset.parts["test"], data.dataset.y.cpu())
+        return {"graphs": graphs, **arrays_of(whole)}, {"test": scores}
+
+    def describe(self, data: GraphData, run: RunOptions) -> dict[str, Any]:
+        """Returns the numbers of graphs, of nodes, and of the nonzeros of all operands."""
+        dataset = data.dataset
+        return {"graphs": dataset.num_graphs, "nodes": dataset.num_nodes, "nonzeros": data.adj.nnz}
+
+
+register_task(GraphTask())

@@ -1,0 +1,336 @@
+"""The task "link": which pairs of nodes of a graph are joined, in mini-batches of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.data.links import LinkDataset, edge_keys, has_edges
+from gnnsparse.data.splits import split_generator
+from gnnsparse.errors import bad_value, check_integer
+from gnnsparse.inference import LoadedModel
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+from gnnsparse.tasks import register_task
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.training.data import MiniBatchData
+from gnnsparse.training.device import numerics
+from gnnsparse.training.module import TaskModule
+from gnnsparse.training.task import RunOptions, Task
+
+__all__ = [
+    "LinkBatch",
+    "LinkData",
+    "LinkPredictor",
+    "LinkTask",
+    "hits_at",
+    "mean_reciprocal_rank",
+    "sample_negatives",
+]
+
+#: Pairs that are scored at a time.
+_CHUNK = 2**16
+#: Largest norm of the gradient of each part of the model, as in OGB's example.
+_CLIP = 1.0
+#: Rounds after which the search for pairs without an edge is given up, and the least share of such pairs.
+_ROUNDS, _LEAST_SHARE = 64, 0.01
+
+
+def hits_at(positive: torch.Tensor, negative: torch.Tensor, k: int) -> torch.Tensor:
+    """Returns hits@K: the share of edges with a larger score than the K-th largest of all negatives.
+
+    This is the definition of the Open Graph Benchmark (Hu et al. 2020). With fewer than K negatives it is 1.
+
+    Args:
+        positive: [edges], scores of edges.
+        negative: [negatives], scores of pairs without an edge.
+        k: K.
+
+    Returns:
+        float32 [] on the device.
+    """
+    if negative.numel() < k:
+        return positive.new_ones((), dtype=torch.float32)
+    return (positive > negative.topk(k).values[-1]).float().mean()
+
+
+def mean_reciprocal_rank(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Returns the mean over edges of 1 / rank among all negatives and the edge itself.
+
+    The rank of an edge is 1 plus the number of negatives with a larger score, plus half the number of those
+    with the same score, as the Open Graph Benchmark counts.
+
+    Args:
+        positive: [edges], scores of edges.
+        negative: [negatives], scores of pairs without an edge.
+
+    Returns:
+        float32 [] on the device.
+    """
+    ordered = negative.sort().values
+    not_larger = torch.searchsorted(ordered, positive, right=True)
+    smaller = torch.searchsorted(ordered, positive)
+    rank = 1 + (negative.numel() - not_larger) + 0.5 * (not_larger - smaller)
+    return rank.double().reciprocal().mean().float()
+
+
+def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Draws pairs of two different nodes without an edge, uniformly and with replacement.
+
+    Args:
+        keys: the edges, see `gnnsparse.data.links.edge_keys`.
+        nodes: number of nodes.
+        count: number of pairs.
+        generator: the random numbers, on the CPU.
+
+    Returns:
+        int64 [count, 2] on the CPU.
+
+    Raises:
+        ValueError: nearly all pairs are edges.
+    """
+    if nodes * (nodes - 1) - keys.numel() < _LEAST_SHARE * nodes * nodes:
+        bad_value("graph", f"joins nearly all pairs of its {nodes} nodes; accepted: one of 99 % at most")
+    pairs = torch.empty(count, 2, dtype=torch.int64, device="cpu")
+    missing = torch.arange(count, dtype=torch.int64, device="cpu")
+    for _ in range(_ROUNDS * int(1 / _LEAST_SHARE)):
+        drawn = torch.randint(
+            nodes, (missing.numel(), 2), generator=generator, dtype=torch.int64, device="cpu"
+        )
+        pairs[missing] = drawn
+        missing = missing[has_edges(keys, drawn, nodes) | (drawn[:, 0] == drawn[:, 1])]
+        if missing.numel() == 0:
+            return pairs
+    bad_value("graph", "no pairs without an edge were found; accepted: a graph with fewer edges")
+
+
+@dataclass(frozen=True, eq=False)
+class LinkBatch:
+    """Pairs of nodes on one device.
+
+    Attributes:
+        adj: the prepared graph.
+        positive: int64 [k, 2], edges.
+        negative: int64 [n, 2], pairs without an edge.
+        data: the data module of the batch, from which validation gets the pairs of other parts.
+    """
+
+    adj: SparseOperand
+    positive: torch.Tensor
+    negative: torch.Tensor
+    data: LinkData
+
+
+class LinkData(MiniBatchData):
+    """Lightning data module of a graph and of pairs of nodes.
+
+    A training batch has edges and as many pairs without an edge of the graph, which are drawn anew for each
+    step by a generator that depends on `seed` and the edges of the batch alone.
+
+    Args:
+        dataset: the graph and its pairs.
+        batch_size: edges of a training step; the last step of an epoch may have fewer.
+        seed: seed of the order of the edges, and of the pairs without an edge.
+        values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
+        precision: precision of the operand's products.
+        device: the device, on which training runs.
+        preprocess: options of `gnnsparse.prepare`; None: their defaults.
+
+    Attributes:
+        dataset: the data set.
+        adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: LinkDataset,
+        *,
+        batch_size: int = 2**16,
+        seed: int = 0,
+        values: str | None = None,
+        precision: Precision | str = "fp32",
+        device: torch.device | str = "cpu",
+        preprocess: PreprocessConfig | None = None,
+    ) -> None:
+        super().__init__(
+            dataset.graph, values, precision, device, preprocess, batch_size=batch_size, seed=seed
+        )
+        self.dataset, self._keys = dataset, edge_keys(dataset.graph)
+        pairs = {
+            "train": (dataset.train_edges, None),
+            "val": (dataset.val_edges, dataset.val_negatives),
+            "test": (dataset.test_edges, dataset.test_negatives),
+        }
+        self._parts = {
+            part: [None if p is None else p.to(self.device) for p in both] for part, both in pairs.items()
+        }
+
+    @property
+    def train_items(self) -> int:
+        """Number of edges to train on."""
+        return self.dataset.train_edges.shape[0]
+
+    def gather(self, part: str, ids: torch.Tensor) -> LinkBatch:
+        """Returns edges of a part, and as many pairs without an edge.
+
+        Args:
+            part: part of the split.
+            ids: int64 [batch] on the CPU, indices of the edges in the part.
+        """
+        edges = self._parts[part][0]
+        assert edges is not None
+        draw = split_generator(int(ids.sum()) % 2**31, self.seed)
+        negative = sample_negatives(self._keys, self.dataset.num_nodes, ids.numel(), draw)
+        return LinkBatch(self.adj, edges[ids.to(self.device)], negative.to(self.device), self)
+
+    def chunks(self, part: str) -> Iterator[LinkBatch]:
+        """Yields the edges of a part with its own pairs without an edge, as one batch.
+
+        The part "train" has those of the validation part, and as many of its edges as that one has.
+        """
+        positive, negative = self._parts[part]
+        assert positive is not None
+        if negative is None:
+            count, negative = self.dataset.val_edges.shape[0], self._parts["val"][1]
+            step = max(1, positive.shape[0] // count)
+            positive = positive[::step][:count]
+        assert negative is not None
+        yield LinkBatch(self.adj, positive, negative, self)
+
+
+class LinkPredictor(TaskModule):
+    """Trains a model to tell edges from pairs without an edge, by binary cross entropy.
+
+    The scores are hits@K and the mean reciprocal rank ("mrr") among the negatives of a part. The gradients of
+    the embeddings, the encoder and the predictor are each clipped to a norm of 1.
+
+    Args:
+        model: maps an operand to features of the nodes [N, F]; `model.score(features, pairs)` maps these and
+            pairs [k, 2] to logits [k].
+        dataset: the data set.
+        optimizer: learning rate, weight decay, schedule.
+        max_steps: the step at which a schedule ends: epochs times LinkData.steps_per_epoch.
+
+    Attributes:
+        score_name: "hits@K", by which the best epoch is chosen.
+
+    Raises:
+        ValueError: the weight decay needs a `first_layer`, which the model lacks.
+    """
+
+    # A fused optimiser would leave gradients in a gradient scaler's units, in which they can't be clipped.
+    fused = False
+
+    def __init__(
+        self, model: torch.nn.Module, dataset: LinkDataset, optimizer: OptimizerConfig, max_steps: int
+    ) -> None:
+        super().__init__(model, optimizer, max_steps)
+        self._k = check_integer("hits_at", dataset.hits_at)
+        self.score_name = f"hits@{self._k}"
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clips the gradients of each part of the model."""
+        for part in self.model.children():
+            torch.nn.utils.clip_grad_norm_(part.parameters(), _CLIP)
+
+    def training_step(self, batch: LinkBatch) -> torch.Tensor:
+        """Returns the loss of the batch, a scalar on the device."""
+        model: Any = self.model
+        features = model(batch.adj)
+        return _loss(model.score(features, batch.positive), model.score(features, batch.negative))
+
+    def validation_step(self, batch: LinkBatch) -> dict[str, torch.Tensor]:
+        """Returns "loss" and the scores of the validation part, scalars on the device."""
+        return self._score(batch, "val", self.model(batch.adj))
+
+    def test_step(self, batch: LinkBatch) -> None:
+        """Logs the scores of all parts of the split as "part/score"."""
+        features = self.model(batch.adj)
+        for part in ("train", "val", "test"):
+            scores = self._score(batch, part, features)
+            named = {f"{part}/{name}": value for name, value in scores.items() if name != "loss"}
+            self.log_dict(named, logger=False, batch_size=1)
+
+    def _score(self, batch: LinkBatch, part: str, features: torch.Tensor) -> dict[str, torch.Tensor]:
+        positive, negative = scores_of(self.model, features, next(batch.data.chunks(part)))
+        return {
+            "loss": _loss(positive, negative),
+            self.score_name: hits_at(positive, negative, self._k),
+            "mrr": mean_reciprocal_rank(positive, negative),
+        }
+
+
+def scores_of(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the logits of the edges and of the other pairs of a batch, float32, a chunk at a time."""
+    positive, negative = (
+        torch.cat([model.score(features, chunk).float() for chunk in pairs.split(_CHUNK)])
+        for pairs in (batch.positive, batch.negative)
+    )
+    return positive, negative
+
+
+def _loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+    """Returns -mean(log p) of edges - mean(log(1 - p)) of other pairs, where p is the sigmoid of a logit."""
+    return F.softplus(-positive.float()).mean() + F.softplus(negative.float()).mean()
+
+
+class LinkTask(Task[LinkDataset, LinkData]):
+    """The task "link": prediction of the links of one graph."""
+
+    name = "link"
+
+    def identity(self, run: RunOptions) -> dict[str, Any]:
+        """Returns the numbers that the order of the edges depends on."""
+        return {"batch_size": run.trainer.batch_size, "order": run.seed}
+
+    def model_sizes(self, dataset: LinkDataset) -> tuple[int, int]:
+        """Returns the number of nodes, each of which has an embedding, and 1, for the score of a pair."""
+        return dataset.num_nodes, 1
+
+    def make_data(self, dataset: LinkDataset, run: RunOptions) -> LinkData:
+        """Makes the data module: the graph with the weights that the model needs, and the pairs."""
+        return LinkData(
+            dataset,
+            batch_size=run.trainer.batch_size,
+            seed=run.seed,
+            values=run.values,
+            precision=run.precision,
+            device=run.device,
+            preprocess=run.preprocess,
+        )
+
+    def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> LinkPredictor:
+        """Makes the Lightning module that trains the model."""
+        steps = run.trainer.max_epochs * data.steps_per_epoch
+        return LinkPredictor(model, data.dataset, run.optimizer, steps)
+
+    def predict(self, model: LoadedModel, data: LinkData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Returns "pairs", "is_edge" and "probabilities" of the test part, and its scores."""
+        (batch,) = data.chunks("test")
+        with torch.no_grad(), numerics(data.precision, data.device):
+            positive, negative = scores_of(model.module, model.module(batch.adj), batch)
+        k = data.dataset.hits_at
+        scores = {
+            f"hits@{k}": float(hits_at(positive, negative, k)),
+            "mrr": float(mean_reciprocal_rank(positive, negative)),
+        }
+        pairs = torch.cat([batch.positive, batch.negative]).cpu()
+        is_edge = torch.arange(pairs.shape[0], device="cpu") < positive.numel()
+        probabilities = torch.cat([positive, negative]).sigmoid().cpu()
+        return {"pairs": pairs, "is_edge": is_edge, "probabilities": probabilities}, {"test": scores}
+
+    def describe(self, data: LinkData, run: RunOptions) -> dict[str, Any]:
+        """Returns the numbers of nodes, of edges to train on, and of the operand's nonzeros."""
+        dataset = data.dataset
+        return {"nodes": dataset.num_nodes, "train_edges": data.train_items, "nonzeros": data.adj.nnz}
+
+
+register_task(LinkTask())

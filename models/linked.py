@@ -1,0 +1,124 @@
+"""Networks that predict links: embeddings of the nodes, a stack of convolutions, and a score of pairs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import bad_value, check_integer
+from models.conv_stack import ConvStack
+from models.gcn import GCN
+from models.graphsage import GraphSAGE
+from models.registry import options_like, register_variant
+
+__all__ = ["Linked", "LinkedGCN", "LinkedGraphSAGE", "PairScore"]
+
+
+class PairScore(torch.nn.Module):
+    """The score of a pair of nodes: a network of linear layers on the product of their features, by element.
+
+    Args:
+        channels: features of a node, and of the hidden layers.
+        num_layers: number of linear layers.
+        dropout: probability with which training drops hidden features.
+    """
+
+    def __init__(self, channels: int, num_layers: int, dropout: float) -> None:
+        super().__init__()
+        widths = [channels] * num_layers + [1]
+        self.lins = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.dropout = dropout
+
+    def forward(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+        """Returns the logits [k] of pairs, int64 [k, 2], of nodes with features [N, channels]."""
+        x = features.index_select(0, pairs[:, 0]) * features.index_select(0, pairs[:, 1])
+        for lin in self.lins[:-1]:
+            x = F.dropout(F.relu(lin(x)), self.dropout, self.training)
+        last = self.lins[-1]
+        return last(x)[:, 0]
+
+
+class Linked(torch.nn.Module):
+    """Learnt embeddings of the nodes, a model of nodes on them, and PairScore.
+
+    It is the network of the Open Graph Benchmark's example for ogbl-ddi (Hu et al. 2020).
+
+    Attributes:
+        encoder_class: the class of the model of nodes.
+
+    Args:
+        in_channels: number of nodes.
+        hidden_channels: features of an embedding and of all layers.
+        out_channels: 1, the score of a pair.
+        num_layers: number of convolutions.
+        predictor_layers: number of linear layers of PairScore.
+        options: the other options of the model of nodes, of which `dropout` is that of PairScore as well.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    encoder_class: type[ConvStack]
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 2,
+        predictor_layers: int = 2,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if out_channels != 1:
+            bad_value("out_channels", f"got {out_channels}; accepted: 1, the score of a pair")
+        check_integer("predictor_layers", predictor_layers)
+        width = check_integer("hidden_channels", hidden_channels)
+        self.embedding = torch.nn.Embedding(in_channels, width)
+        torch.nn.init.xavier_uniform_(self.embedding.weight)
+        self.encoder = self.encoder_class(width, width, width, num_layers, **options)
+        self.predictor = PairScore(width, predictor_layers, self.encoder.dropout)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
+        return self.encoder.first_layer
+
+    def forward(self, adj: SparseOperand) -> torch.Tensor:
+        """Returns features of the nodes, [nodes, hidden_channels].
+
+        Args:
+            adj: an operand with the weights that the model of nodes needs.
+        """
+        return self.encoder(self.embedding.weight, adj)
+
+    def score(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of pairs.
+
+        Args:
+            features: what `forward` returned.
+            pairs: int64 [k, 2], nodes.
+
+        Returns:
+            [k].
+        """
+        return self.predictor(features, pairs)
+
+
+@register_variant("gcn", task="link", like=options_like(GCN, "predictor_layers", 2))
+class LinkedGCN(Linked):
+    """Linked with a GCN."""
+
+    encoder_class = GCN
+
+
+@register_variant("graphsage", task="link", like=options_like(GraphSAGE, "predictor_layers", 2))
+class LinkedGraphSAGE(Linked):
+    """Linked with a GraphSAGE."""
+
+    encoder_class = GraphSAGE

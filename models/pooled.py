@@ -1,0 +1,98 @@
+"""Graph-level networks of the stacks of convolutions: their outputs, pooled, and a linear layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseOperand
+from gnnsparse.errors import check_choice
+from gnnsparse.nn import dropout as drop
+from gnnsparse.nn import pool_graphs
+from gnnsparse.nn.pooling import POOLS
+from models.gat import GAT, GATv2
+from models.gcn import GCN
+from models.graphsage import GraphSAGE
+from models.registry import options_like, register_variant
+
+__all__ = ["Pooled", "PooledGAT", "PooledGATv2", "PooledGCN", "PooledGraphSAGE"]
+
+
+class Pooled(torch.nn.Module):
+    """A model of nodes with `hidden_channels` outputs, ReLU, pooling, dropout and a linear layer.
+
+    Attributes:
+        encoder_class: the class of the model of nodes.
+
+    Args:
+        in_channels: features of a node.
+        hidden_channels: features of the layers, and of a pooled graph.
+        out_channels: number of classes, labels or numbers to predict.
+        pool: how the nodes of a graph are pooled: "sum", "mean" or "max".
+        options: the other options of the model of nodes, of which `dropout` is that of the pooled features
+            as well.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range.
+    """
+
+    encoder_class: type[torch.nn.Module]
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, out_channels: int, pool: str = "mean", **options: Any
+    ) -> None:
+        super().__init__()
+        self.pool = check_choice("pool", pool, POOLS)
+        self.encoder = self.encoder_class(in_channels, hidden_channels, hidden_channels, **options)
+        self.lin = torch.nn.Linear(hidden_channels, out_channels)
+
+    @property
+    def first_layer(self) -> torch.nn.Module:
+        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
+        return self.encoder.first_layer  # type: ignore[return-value]
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand, graph_ptr: torch.Tensor) -> torch.Tensor:
+        """Computes the scores.
+
+        Args:
+            x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
+            adj: a block-diagonal operand with the weights that the model of nodes needs.
+            graph_ptr: int64 [graphs + 1], the first node of each graph, and the number of nodes.
+
+        Returns:
+            [graphs, out_channels].
+        """
+        pooled = pool_graphs(F.relu(self.encoder(x, adj)), graph_ptr, self.pool)
+        share: Any = self.encoder.dropout
+        return self.lin(drop(pooled, share, self.training))
+
+
+@register_variant("gcn", task="graph", like=options_like(GCN, "pool", "mean"))
+class PooledGCN(Pooled):
+    """Pooled with a GCN."""
+
+    encoder_class = GCN
+
+
+@register_variant("graphsage", task="graph", like=options_like(GraphSAGE, "pool", "mean"))
+class PooledGraphSAGE(Pooled):
+    """Pooled with a GraphSAGE."""
+
+    encoder_class = GraphSAGE
+
+
+@register_variant("gat", task="graph", like=options_like(GAT, "pool", "mean"))
+class PooledGAT(Pooled):
+    """Pooled with a GAT."""
+
+    encoder_class = GAT
+
+
+@register_variant("gatv2", task="graph", like=options_like(GATv2, "pool", "mean"))
+class PooledGATv2(Pooled):
+    """Pooled with a GATv2."""
+
+    encoder_class = GATv2

@@ -1,0 +1,93 @@
+"""train.py on graphs and on links, and what it refuses there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.launch import Run
+from tests.tu_files import write_text
+from tests.unit.test_task_link import write_ddi
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def graph_run(train: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    root = write_text(tmp_path_factory.mktemp("tu"), count=60)
+    run = train(
+        "model=gin", "dataset=proteins", f"dataset.root={root}", "model.dropout=0", "trainer.max_epochs=20",
+        "trainer.batch_size=8", "trainer.plots=true", "device=cpu",
+    )  # fmt: skip
+    return run, root
+
+
+def test_graphs(graph_run: tuple[Run, Path]) -> None:
+    run, _ = graph_run
+    result = run.result
+    assert (result["task"], result["graphs"], result["model"]) == ("graph", 60, "gin")
+    assert result["metrics"]["test"]["accuracy"] >= 0.8
+    assert set(result["metrics"]) == {"train", "val", "test"}
+    assert "CUDA graphs need a GPU" in result["capture"]
+    plots = sorted((run.folder / "plots").iterdir())
+    assert [file.name for file in plots] == ["confusion.png", "curves.png"]
+    assert all(file.read_bytes().startswith(PNG) for file in plots)
+    assert "gin on proteins" in run.output
+
+
+def test_predictions_of_graphs(train: Callable[..., Run], graph_run: tuple[Run, Path]) -> None:
+    trained, _ = graph_run
+    run = train("mode=predict", f"checkpoint={trained.folder}", "device=cpu")
+    assert run.result["metrics"]["test"] == pytest.approx(trained.result["metrics"]["test"])
+    with np.load(run.folder / "predictions.npz") as arrays:
+        assert set(arrays.files) == {"graphs", "classes", "probabilities"}
+        assert arrays["classes"].shape == arrays["graphs"].shape == (6,)
+
+
+def test_another_model_and_fold(train: Callable[..., Run], graph_run: tuple[Run, Path]) -> None:
+    run = train(
+        "model=graphsage", "dataset=proteins", f"dataset.root={graph_run[1]}", "dataset.fold=3",
+        "dataset.validation=fold", "model.pool=max", "trainer.max_epochs=2", "device=cpu",
+    )  # fmt: skip
+    metrics = run.result["metrics"]
+    assert metrics["val"] == metrics["test"]
+
+
+def test_links(train: Callable[..., Run], tmp_path: Path) -> None:
+    write_ddi(tmp_path / "data" / "ogbl_ddi.npz")
+    run = train(
+        "model=graphsage", "dataset=ogbl_ddi", f"dataset.root={tmp_path / 'data'}",
+        "model.hidden_channels=16",
+        "trainer.max_epochs=20", "trainer.batch_size=200", "trainer.val_every=1", "device=cpu",
+    )  # fmt: skip
+    result = run.result
+    assert (result["task"], result["nodes"], result["train_edges"]) == ("link", 60, 500)
+    assert result["metrics"]["test"]["hits@20"] > 0.9
+    predicted = train("mode=predict", f"checkpoint={run.folder}", "device=cpu")
+    with np.load(predicted.folder / "predictions.npz") as arrays:
+        assert set(arrays.files) == {"pairs", "is_edge", "probabilities"}
+    again = json.loads((predicted.folder / "result.json").read_text())["metrics"]["test"]
+    assert again == pytest.approx(result["metrics"]["test"], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["model=agnn", "dataset=proteins"], "model: got agnn for proteins, a data set of graphs; accepted:"),
+        (["model=gin", "dataset=ogbl_ddi", "dataset.root=x"], "a data set of links; accepted: gcn, graph"),
+        (["model=gin", "dataset=proteins", "dataset.fold=10"], "dataset.fold: got 10; accepted: 0 to 9"),
+        (["model=gin", "dataset=proteins", "model.pool=median"], "model.pool: got 'median'; accepted: sum"),
+        (["model=gin", "dataset=proteins", "preprocess.reorder=rcm"], "preprocess.reorder: got 'rcm' for"),
+        (["model=gin", "dataset=proteins", "dataset.root=/nowhere"], "no complete raw files of proteins"),
+        (["model=graphsage", "dataset=ogbl_ddi"], "dataset.root: got nothing"),
+        (["trainer.plots=maybe"], "trainer.plots: got str; accepted: True or False"),
+    ],
+)  # fmt: skip
+def test_refused(train: Callable[..., Run], options: list[str], message: str) -> None:
+    run = train(*options, "device=cpu")
+    assert run.status == 2, run.errors
+    assert message in run.errors

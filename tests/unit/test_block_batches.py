@@ -1,0 +1,176 @@
+"""Batches of graphs against the graphs one by one, and pooling against loops."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.data import BlockBatches, block_diagonal
+from gnnsparse.nn import GCNConv, GINConv, SAGEConv, pool_graphs
+from gnnsparse.testing import assert_accurate, random_graph
+
+SIZES = (3, 7, 1, 5, 9)
+
+
+def graphs(symmetric: bool = False) -> list[SparseGraph]:
+    torch.manual_seed(3)
+    found = [random_graph(n, n, 0.4) for n in SIZES]
+    if symmetric:
+        dense = [graph.to_dense() for graph in found]
+        edges = [((d + d.T) != 0).nonzero().T for d in dense]
+        found = [SparseGraph.from_edge_index(e, n) for e, n in zip(edges, SIZES, strict=True)]
+    return found
+
+
+def batches_of(blocks: list[SparseGraph], values: str | None, device: str) -> BlockBatches:
+    whole, ptr = block_diagonal(blocks)
+    whole = whole if values is None else SparseGraph(whole.csr)
+    operand = gnnsparse.prepare(whole.to(device), values=values, format="csr", cache=False)
+    return BlockBatches(operand, ptr)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("values", [None, "gcn", "mean"])
+def test_products_are_those_of_the_graphs(device: str, values: str | None, symmetric: bool) -> None:
+    blocks, chosen = graphs(symmetric), [4, 0, 2, 0]
+    batch = batches_of(blocks, values, device).select(torch.tensor(chosen))
+    rows = [SIZES[i] for i in chosen]
+    assert batch.graph_ptr.tolist() == [0, *torch.tensor(rows).cumsum(0).tolist()]
+    single = [
+        gnnsparse.prepare(
+            blocks[i] if values is None else SparseGraph(blocks[i].csr), values=values, cache=False
+        )
+        for i in chosen
+    ]
+    dense = torch.block_diag(*(one.to_dense().double() for one in single))
+    x = torch.randn(sum(rows), 5)
+    assert batch.adj.shape == dense.shape
+    assert (batch.adj.normalization, batch.adj.nnz) == (values, sum(one.nnz for one in single))
+    for operand, matrix in ((batch.adj, dense), (batch.adj.T, dense.T)):
+        found = (operand @ x.to(device)).cpu()
+        assert_accurate(found, matrix.float() @ x, matrix @ x.double())
+
+
+@pytest.mark.parametrize("values", [None, "gcn"])
+def test_edge_values_follow_the_transpose(device: str, values: str | None) -> None:
+    batch = batches_of(graphs(), values, device).select(torch.tensor([3, 1, 1]))
+    edge = torch.randn(batch.adj.nnz, device=device)
+    x = torch.randn(batch.adj.shape[0], 4, device=device)
+    forward = gnnsparse.spmm(batch.adj, x, edge).cpu().double()
+    dense = torch.zeros(batch.adj.shape, dtype=torch.float64)
+    index = batch.adj.indices().cpu()
+    dense[index[0], index[1]] = edge.cpu().double()
+    torch.testing.assert_close(forward, dense @ x.cpu().double(), rtol=1e-5, atol=1e-5)
+    back = gnnsparse.spmm(batch.adj.T, x, batch.adj.transpose_values(edge)).cpu().double()
+    torch.testing.assert_close(back, dense.T @ x.cpu().double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "values"),
+    [(GCNConv(4, 3), "gcn"), (SAGEConv(4, 3), "mean"), (GINConv(torch.nn.Linear(4, 3)), None)],
+)
+def test_layers_and_gradients_on_batches(device: str, layer: torch.nn.Module, values: str | None) -> None:
+    layer.to(device)
+    blocks, chosen = graphs(symmetric=True), [1, 4, 3]
+    batch = batches_of(blocks, values, device).select(torch.tensor(chosen))
+    x = torch.randn(batch.adj.shape[0], 4, device=device, requires_grad=True)
+    together = layer(x, batch.adj)
+    parts = x.split([SIZES[i] for i in chosen])
+    single = torch.cat(
+        [
+            layer(part, gnnsparse.prepare(blocks[i].to(device), values=values, cache=False))
+            for part, i in zip(parts, chosen, strict=True)
+        ]
+    )
+    torch.testing.assert_close(together, single)
+    weights = torch.randn_like(single)
+    gradients = [torch.autograd.grad(out, x, weights, retain_graph=True)[0] for out in (together, single)]
+    torch.testing.assert_close(*gradients)
+    layer.cpu()
+
+
+@given(
+    st.lists(st.integers(0, len(SIZES) - 1), min_size=1, max_size=8), st.sampled_from([None, "gcn", "mean"])
+)
+@settings(max_examples=25, deadline=None)
+def test_any_selection(chosen: list[int], values: str | None) -> None:
+    blocks = graphs()
+    whole = batches_of(blocks, values, "cpu")
+    batch = whole.select(torch.tensor(chosen))
+    dense = whole.select(torch.arange(len(SIZES))).adj.to_dense()
+    ptr = [0, *torch.tensor(SIZES).cumsum(0).tolist()]
+    want = torch.block_diag(*(dense[ptr[i] : ptr[i + 1], ptr[i] : ptr[i + 1]] for i in chosen))
+    assert torch.equal(batch.adj.to_dense(), want)
+    assert torch.equal(batch.nodes, torch.cat([torch.arange(ptr[i], ptr[i + 1]) for i in chosen]))
+
+
+def test_what_batches_refuse() -> None:
+    blocks = graphs()
+    whole, ptr = block_diagonal(blocks)
+    operand = gnnsparse.prepare(whole, cache=False)
+    batches = BlockBatches(operand, ptr)
+    assert len(batches) == len(SIZES)
+    for bad in (torch.tensor([5]), torch.tensor([-1]), torch.zeros(0, dtype=torch.int64)):
+        with pytest.raises(
+            ValueError, match=r"graphs: is empty, or has numbers out of range; accepted: 0 to 4"
+        ):
+            batches.select(bad)
+    with pytest.raises(TypeError, match="graphs: got a tensor of dtype"):
+        batches.select(torch.tensor([1.0]))
+    with pytest.raises(TypeError, match="operand: got SparseGraph"):
+        BlockBatches(whole, ptr)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="operand: has reordered rows"):
+        BlockBatches(gnnsparse.prepare(whole, reorder="degree", cache=False), ptr)
+    with pytest.raises(ValueError, match="graph_ptr: does not lead from 0 to 25"):
+        BlockBatches(operand, ptr[:-1])
+    dense = gnnsparse.prepare(
+        SparseGraph.from_edge_index(torch.tensor([[0, 1, 1], [1, 2, 1]]), 3), cache=False
+    )
+    with pytest.raises(ValueError, match="graph_ptr: an edge joins two of its graphs"):
+        BlockBatches(dense, torch.tensor([0, 1, 3]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pool", ["sum", "mean", "max"])
+def test_pooling(device: str, pool: str, dtype: torch.dtype) -> None:
+    lengths = [3, 1, 0, 40, 2]
+    ptr = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=device)
+    x = torch.randn(sum(lengths), 6, device=device).to(dtype).requires_grad_()
+    found = pool_graphs(x, ptr, pool)
+    assert (found.dtype, found.shape) == (dtype, (5, 6))
+
+    def loop(values: torch.Tensor) -> torch.Tensor:
+        reduce = {"sum": lambda p: p.sum(0), "mean": lambda p: p.mean(0), "max": lambda p: p.amax(0)}[pool]
+        parts = values.split(lengths)
+        return torch.stack([reduce(part) if len(part) else part.new_zeros(6) for part in parts])
+
+    exact = loop(x.detach().double().cpu())
+    tolerance = {"rtol": 3 * torch.finfo(dtype).eps, "atol": 6 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(found.cpu().double(), exact, **tolerance)
+    assert torch.equal(found, pool_graphs(x, ptr, pool)), "the same in every run"
+    weights = torch.randn(5, 6, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(found, x, weights.to(device, dtype))
+    twin = x.detach().double().cpu().requires_grad_()
+    (want,) = torch.autograd.grad(loop(twin), twin, weights.to(dtype).double())
+    torch.testing.assert_close(gradient.cpu().double(), want, **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("x", "ptr", "pool", "message"),
+    [
+        (torch.ones(3, 2), torch.tensor([0, 3]), "median", "pool: got 'median'; accepted: sum, mean, max"),
+        (torch.ones(3, 2), torch.tensor([0, 2]), "sum", "graph_ptr: does not ascend from 0 to 3"),
+        (torch.ones(3, 2), torch.tensor([0, 2, 1, 3]), "sum", "graph_ptr: does not ascend"),
+        (torch.ones(3, 2), torch.tensor([0.0, 3.0]), "sum", "graph_ptr: got a tensor of dtype"),
+        (torch.ones(3), torch.tensor([0, 3]), "sum", "x: has shape (3,)"),
+    ],
+)
+def test_what_pooling_refuses(x: torch.Tensor, ptr: torch.Tensor, pool: str, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        pool_graphs(x, ptr, pool)

@@ -1,0 +1,194 @@
+"""The task "graph": batches, models, training, scores, prediction."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.data import GraphDataset
+from gnnsparse.inference import load
+from gnnsparse.tasks import TASKS, RunOptions
+from gnnsparse.tasks.graph import GraphData, GraphPredictor
+from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.training.recipe import ModelRecipe
+from models import MODELS
+from tests.tu_files import graph_dataset
+
+GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
+
+PLAIN = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
+
+
+def data_of(dataset: GraphDataset | None = None, **options: Any) -> GraphData:
+    options = {"batch_size": 8, "preprocess": PreprocessConfig(cache=False), **options}
+    return GraphData(dataset or graph_dataset(), **options)
+
+
+def train(
+    metric: str = "accuracy", epochs: int = 30, model: str = "gin", device: str = "cpu", **more: Any
+) -> Any:
+    torch.manual_seed(0)
+    dataset = graph_dataset(metric=metric)
+    dataset = replace(dataset, x=torch.ones(dataset.num_nodes, 3))  # their structure is what tells them apart
+    entry = MODELS[model].for_task("graph")
+    data = data_of(dataset, values=entry.values, device=device)
+    sizes = {"hidden_channels": 16, "out_channels": dataset.num_classes}
+    options = {"dropout": 0.0, "norm": "batch" if metric == "accuracy" else "none"}
+    built = entry.build(dataset.num_features, **sizes, **options)
+    module = GraphPredictor(built, dataset, PLAIN, epochs * data.steps_per_epoch)
+    config = TrainerConfig(max_epochs=epochs, progress=False, logger="none")
+    return fit(module, data, config, **more), module, data
+
+
+def test_an_epoch_sees_every_graph_once() -> None:
+    data = data_of()
+    graphs = data.dataset.parts["train"]
+    assert (data.train_items, data.steps_per_epoch) == (20, 3)
+    batches = list(itertools.islice(data.train_dataloader(), 6))
+    assert [len(batch.y) for batch in batches] == 2 * [8, 8, 4]
+    sizes = data.dataset.graph_ptr.diff()[graphs].sort().values
+    for epoch in (batches[:3], batches[3:]):
+        seen = torch.cat([batch.graph_ptr.diff() for batch in epoch])
+        assert torch.equal(seen.sort().values, sizes)
+    assert not torch.equal(batches[0].x, batches[3].x), "each epoch has its own order"
+    assert torch.equal(next(iter(data_of().train_dataloader())).x, batches[0].x)
+    assert not torch.equal(next(iter(data_of(seed=1).train_dataloader())).x, batches[0].x)
+
+
+@pytest.mark.parametrize("name", GRAPH_MODELS)
+def test_outputs_of_a_batch_are_those_of_its_graphs(device: str, name: str) -> None:
+    entry = MODELS[name].for_task("graph")
+    dataset = graph_dataset(12)
+    data = data_of(dataset, values=entry.values, device=device)
+    torch.manual_seed(1)
+    model = entry.build(3, hidden_channels=8, out_channels=4).to(device).eval()
+    batch = data.gather("train", torch.tensor([3, 0, 5]))
+    found = model(batch.x, batch.adj, batch.graph_ptr)
+    single = []
+    for at in (3, 0, 5):
+        one = data.gather("train", torch.tensor([at]))
+        assert one.graph_ptr.tolist() == [0, one.x.shape[0]]
+        single.append(model(one.x, one.adj, one.graph_ptr))
+    assert found.shape == (3, 4)
+    torch.testing.assert_close(found, torch.cat(single))
+
+
+def test_gin_is_the_sum_of_its_readouts() -> None:
+    """Equation 4.2 of Xu et al. (2019), computed with dense matrices."""
+    torch.manual_seed(2)
+    data = data_of(graph_dataset(8))
+    model = MODELS["gin"].for_task("graph").build(3, hidden_channels=8, out_channels=2, num_layers=3).eval()
+    batch = data.gather("train", torch.arange(4))
+    adjacency, x = batch.adj.to_dense().double(), batch.x.double()
+    model64 = MODELS["gin"].for_task("graph").build(3, hidden_channels=8, out_channels=2, num_layers=3)
+    model64.load_state_dict(model.state_dict())
+    model64.double().eval()
+    pool = torch.repeat_interleave(torch.arange(4), batch.graph_ptr.diff())
+    pool = torch.nn.functional.one_hot(pool).double().T
+    want = model64.readouts[0](pool @ x)
+    for conv, readout in zip(model64.convs, model64.readouts[1:], strict=True):
+        x = conv.nn(x + adjacency @ x)
+        want = want + readout(pool @ x)
+    torch.testing.assert_close(
+        model(batch.x, batch.adj, batch.graph_ptr).double(), want, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("model", ["gin", "gcn"])
+def test_it_learns_rings_and_stars(device: str, model: str) -> None:
+    result, module, data = train(model=model, device=device)
+    assert result.metrics["test"]["accuracy"] >= 0.9
+    assert set(result.metrics) == {"train", "val", "test"}
+    confusion = module.confusion
+    assert int(confusion.sum()) == data.dataset.parts["test"].numel()
+    assert float(confusion.trace() / confusion.sum()) == pytest.approx(result.metrics["test"]["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("metric", "bound", "better"), [("mae", 0.12, -1), ("r2", 0.5, 1), ("mean_roc_auc", 0.9, 1)]
+)
+def test_numbers_and_labels(metric: str, bound: float, better: int) -> None:
+    result, module, _ = train(metric=metric, epochs=40)
+    score = result.metrics["test"][metric]
+    assert better * score >= better * bound
+    assert module.smaller_is_better == (better < 0)
+    assert module.confusion is None
+
+
+def test_graphs_without_a_target_are_left_out() -> None:
+    dataset = graph_dataset(16)
+    y = dataset.y.clone()
+    known = dataset.parts["train"][:2]
+    y[dataset.parts["train"][2:]] = -1
+    data = data_of(replace(dataset, y=y))
+    assert data.train_items == 2
+    assert data.gather("train", torch.arange(2)).y.tolist() == dataset.y[known].tolist()
+    y[dataset.parts["val"]] = -1
+    with pytest.raises(ValueError, match="val_mask: has no graph of which a target is known"):
+        data_of(replace(dataset, y=y))
+
+
+def test_what_can_not_be_gathered() -> None:
+    for options, message in (
+        ({"reorder": "rcm"}, "preprocess.reorder: got 'rcm' for batches of graphs; accepted: none"),
+        ({"format": "cvse"}, "preprocess.format: got 'cvse' for batches of graphs; accepted: auto, csr"),
+    ):
+        preprocess = PreprocessConfig(**options)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            data_of(preprocess=preprocess)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            TASKS["graph"].check(RunOptions(torch.device("cpu"), preprocess=preprocess))
+    with pytest.raises(ValueError, match="batch_size: got 0"):
+        data_of(batch_size=0)
+
+
+def test_a_trained_model_can_be_loaded(tmp_path: Path) -> None:
+    recipe = ModelRecipe("models:MODELS", "gin", {"hidden_channels": 16, "dropout": 0.0}, 3, 2, task="graph")
+    result, _, data = train(folder=tmp_path / "run", recipe=recipe, epochs=5)
+    model = load(tmp_path / "run", device="cpu")
+    arrays, scores = TASKS["graph"].predict(model, data)
+    assert scores["test"]["accuracy"] == pytest.approx(result.metrics["test"]["accuracy"])
+    assert torch.equal(arrays["graphs"], data.dataset.parts["test"])
+    assert arrays["classes"].shape == arrays["graphs"].shape
+    first = int(data.dataset.graph_ptr[1])
+    whole = data.dataset.graph.to_dense()[:first, :first].to_sparse()
+    alone = model.predict(data.dataset.x[:first], whole)
+    assert alone.logits.shape == (1, 2)
+    with pytest.raises(ValueError, match="padding: goes with models of sequences"):
+        model.predict(data.dataset.x[:first], whole, padding=torch.ones(1, 1, dtype=torch.bool))
+
+
+def test_resumed_as_uninterrupted(tmp_path: Path) -> None:
+    whole, _, _ = train(epochs=6, folder=tmp_path / "whole")
+    torch.manual_seed(0)
+    dataset = graph_dataset()
+    dataset = replace(dataset, x=torch.ones(dataset.num_nodes, 3))
+    results = []
+    for epochs, resume in ((3, None), (6, tmp_path / "half" / "checkpoints" / "last.ckpt")):
+        torch.manual_seed(0)
+        data = data_of(dataset)
+        model = MODELS["gin"].for_task("graph").build(3, hidden_channels=16, out_channels=2, dropout=0.0)
+        module = GraphPredictor(model, dataset, PLAIN, epochs * data.steps_per_epoch)
+        config = TrainerConfig(max_epochs=epochs, progress=False, logger="none")
+        folder = tmp_path / ("half" if resume is None else "rest")
+        results.append(fit(module, data, config, folder=folder, resume=resume))
+    assert results[1].metrics == whole.metrics
+    assert results[1].best_epoch == whole.best_epoch
+
+
+def test_a_model_for_several_tasks() -> None:
+    assert MODELS["gin"].tasks == ("node", "graph")
+    assert MODELS["gin"].for_task("node") is MODELS["gin"]
+    assert "pool" in MODELS["gcn"].for_task("graph").options
+    assert "pool" not in MODELS["gcn"].options
+    with pytest.raises(ValueError, match="task: got 'sequence'; accepted: node, graph"):
+        MODELS["gin"].for_task("sequence")
+    for name in GRAPH_MODELS:
+        with pytest.raises(ValueError, match="pool: got 'median'; accepted: sum, mean, max"):
+            MODELS[name].for_task("graph").build(3, hidden_channels=8, out_channels=2, pool="median")

@@ -1,0 +1,84 @@
+"""Plots of a run: the files, what is drawn, and what happens without matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.training import (
+    FullGraphData,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    RunFolderWarning,
+    TrainerConfig,
+    fit,
+)
+from gnnsparse.training.plots import Curves, confusion_matrix, write_plots
+from models import GCN
+from tests.tasks import toy_task
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run(folder: Path, **options: Any) -> NodeClassifier:
+    torch.manual_seed(0)
+    dataset = toy_task()
+    data = FullGraphData(dataset, values="gcn", preprocess=PreprocessConfig(cache=False))
+    module = NodeClassifier(GCN(8, 8, 3), dataset, OptimizerConfig(), 4)
+    fit(module, data, TrainerConfig(max_epochs=4, progress=False, **options), folder=folder)
+    return module
+
+
+def test_a_run_draws_its_plots(tmp_path: Path) -> None:
+    run(tmp_path / "run", plots=True, logger="none")
+    files = sorted((tmp_path / "run" / "plots").iterdir())
+    assert [file.name for file in files] == ["confusion.png", "curves.png"]
+    assert all(file.read_bytes().startswith(PNG) for file in files)
+    run(tmp_path / "other", logger="none")
+    assert not (tmp_path / "other" / "plots").exists()
+
+
+def test_curves_hold_every_step(tmp_path: Path) -> None:
+    curves = Curves()
+    curves.add(1, {"train/loss": 3.0})
+    curves.add(2, {"train/loss": 2.0, "val/loss": 2.5, "val/accuracy": 0.5})
+    assert curves.loss == ([1, 2], [3.0, 2.0])
+    assert curves.scores == {"val/loss": ([2], [2.5]), "val/accuracy": ([2], [0.5])}
+
+
+def test_confusion_is_torchmetrics() -> None:
+    from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+    torch.manual_seed(0)
+    dataset = toy_task()
+    logits, y = torch.randn(40, 3), torch.randint(3, (40,))
+    found = confusion_matrix(dataset, logits, y)
+    assert torch.equal(found, multiclass_confusion_matrix(logits, y, 3))
+    y[:7] = -1
+    rest = multiclass_confusion_matrix(logits[7:], y[7:], 3)
+    assert torch.equal(confusion_matrix(dataset, logits, y), rest)
+    several = toy_task(metric="micro_f1")
+    assert confusion_matrix(several, logits, several.y) is None
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.warns(RunFolderWarning, match="no plots are drawn, as matplotlib is missing"):
+        assert write_plots(tmp_path, Curves(), None, steps_per_epoch=1, title="") == []
+
+
+def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "plots").write_text("a file")
+    with pytest.warns(RunFolderWarning, match=r"curves\.png can't be written"):
+        assert write_plots(tmp_path / "plots", Curves(), None, steps_per_epoch=1, title="") == []
+
+
+def test_many_classes(tmp_path: Path) -> None:
+    written = write_plots(
+        tmp_path, Curves(), torch.eye(40, dtype=torch.int64), steps_per_epoch=1, title="toy"
+    )
+    assert [file.name for file in written] == ["curves.png", "confusion.png"]
