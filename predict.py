@@ -94,8 +94,8 @@ def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:
         own.model = {"name": recipe.name, **recipe.options}
         own.precision = recipe.precision
         for group, content in recipe.run.items():
-            if group in given:  # another data set, say, with all of its options
-                continue
+            if group in given and OmegaConf.select(cfg, f"{group}.name") != content.get("name"):
+                continue  # another data set, say, with all of its options
             OmegaConf.update(own, group, content, merge=False, force_add=True)
             for option in given:
                 if option.startswith(f"{group}."):

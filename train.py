@@ -371,7 +371,8 @@ def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
     ignored = isinstance(dataset, NodeDataset) and not MODELS[cfg.model.name].edge_weights
     if not ignored or dataset.graph.values is None:
         return dataset
-    print(f"train.py: model: {cfg.model.name} does not use the weights of the edges", file=sys.stderr)
+    problem = f"model: {cfg.model.name} does not use the weights of the edges, or counts of repeated ones"
+    print(f"train.py: {problem}", file=sys.stderr)
     return dataset.without_weights()
 
 

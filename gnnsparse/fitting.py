@@ -352,20 +352,17 @@ def _with_used_weights(
     model: torch.nn.Module, data: Any, dataset: NodeDataset, caller: _Caller
 ) -> NodeDataset:
     """Returns the data set, without weights of edges that the model would ignore, after a warning."""
-    if caller.kind == "edge_index":
-        weighted = (data.get("edge_weight") if is_pyg_data(data) else dataset.graph.values) is not None
-        ignored = weighted and "edge_weight" not in caller.arguments
+    weighted = (data.get("edge_weight") if is_pyg_data(data) else dataset.graph.values) is not None
+    if caller.kind == "operand":
+        names = [name for layer in _layers(model) if (name := _layer_name(layer)) is not None]
+        ignored = bool(names) and all(name in _WITHOUT_WEIGHTS for name in names)
     else:
-        names = [_layer_name(layer) for layer in _layers(model)]
-        known = [name for name in names if name is not None]
-        ignored = dataset.graph.values is not None and (
-            caller.kind == "none" or (bool(known) and all(name in _WITHOUT_WEIGHTS for name in known))
-        )
+        ignored = "edge_weight" not in caller.arguments
     if not ignored:
         return dataset
-    warnings.warn(
-        f"data: {type(model).__name__} does not use the weights of the edges", UserWarning, stacklevel=3
-    )
+    if weighted:
+        problem = f"data: {type(model).__name__} does not use the weights of the edges"
+        warnings.warn(problem, UserWarning, stacklevel=3)
     return dataset.without_weights()
 
 
@@ -396,6 +393,7 @@ def _make(
     model.to(caller.device)
     call: Callable[[], torch.Tensor] = lambda: caller(model, batch.x, graph)  # noqa: E731
     _check_outputs(model, call, dataset, caller)
+    model.train()
     return Classifier(model, dataset, optimizer, epochs), prepared, caller
 
 
@@ -403,11 +401,9 @@ def _check_outputs(
     model: torch.nn.Module, call: Callable[[], torch.Tensor], dataset: NodeDataset, caller: _Caller
 ) -> None:
     """Calls a model once, which also makes lazy parameters, and checks what it returns."""
-    was_training = model.training
     model.eval()
     with torch.no_grad(), caller.numerics():
         outputs: Any = call()
-    model.train(was_training)
     wanted = (dataset.num_nodes, dataset.num_classes)
     if not isinstance(outputs, torch.Tensor) or tuple(outputs.shape) != wanted:
         got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__

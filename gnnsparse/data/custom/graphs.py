@@ -33,8 +33,9 @@ _DGL_SECONDS = 600
 _DGL_PROGRAM = """
 import sys, warnings
 warnings.simplefilter("ignore")
-import gnnsparse.interop.dgl
-import dgl, numpy
+import numpy
+from gnnsparse.interop.dgl import import_dgl
+dgl = import_dgl()
 graphs, labels = dgl.load_graphs(sys.argv[1])
 if len(graphs) != 1:
     sys.exit(f"holds {len(graphs)} graphs; accepted: one graph")

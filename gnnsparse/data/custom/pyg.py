@@ -53,13 +53,14 @@ def dataset_of_pyg(
     )  # fmt: skip
     if not is_pyg_data(data):
         bad_type("data", data, "a torch_geometric.data.Data with edge_index")
-    arrays: dict[str, np.ndarray] = {"num_nodes": np.array(data.num_nodes or 0)}
+    arrays: dict[str, np.ndarray] = {}
     known = ("edge_index", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask")
     for name, value in data.to_dict().items():
+        if name == "num_nodes" and isinstance(value, int):
+            arrays[name] = np.array(value)
         if not isinstance(value, torch.Tensor):
             continue
-        one = value.dim() == 1 or (value.dim() == 2 and value.shape[1] == 1)
-        if name in known or (one and value.numel() == data.num_nodes):
+        if name in known or value.dim() == 1 or (value.dim() == 2 and value.shape[1] == 1):
             arrays[name] = _array(name, value)
     return build_dataset("data", content_of_arrays(arrays), options)
 
