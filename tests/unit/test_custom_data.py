@@ -162,7 +162,8 @@ def test_tables_with_other_names(tmp_path: Path) -> None:
     write_table(tmp_path / "people.csv", people)
     got = load_custom(
         tmp_path, format="tables", edges="links.tsv", nodes="people.csv", source="from_node",
-        target="to_node", weight="w", id="who", label="kind", feature_columns=["f0", "f1", "f2"], directed=True,
+        target="to_node", weight="w", id="who", label="kind", feature_columns=["f0", "f1", "f2"],
+        directed=True,
     )  # fmt: skip
     assert_equal(got, expected(), split=False)
     assert got.class_names == ("0", "1", "2")
