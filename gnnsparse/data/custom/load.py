@@ -115,10 +115,13 @@ def load_custom(
             table of edges; a Matrix Market file (`.mtx`) with a file of labels beside it; `.graphml`; a
             folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`).
         format: one of CUSTOM_FORMATS.
-        edges, nodes: names of the tables in the folder; None: edges and nodes with one of the endings.
+        edges: name of the table of edges in the folder; None: edges with one of the endings.
+        nodes: name of the table of nodes in the folder; None: nodes with one of the endings.
         labels: name of the file of labels beside an `.mtx` file, one in a line.
-        source, target, weight: columns of the table of edges; None: source, target and weight, or the first
-            two columns.
+        source: column of the table of edges with the ids of sources; None: source, src, from, or the first
+            column.
+        target: column with the ids of targets; None: target, dst, to, or the second column.
+        weight: column (attribute in GraphML) of the weights of edges; None: weight, if there is one.
         id: column of the ids in the table of nodes, any texts; None: id, node, or the first column.
         label: column (attribute in GraphML) of the labels, or a list of columns of 0 and 1 of several labels;
             None: label or y.
@@ -133,8 +136,8 @@ def load_custom(
         split: "given" (masks, a column `split`), "given:NUMBER" of several, "random", "stratified" (the same
             shares of each class), "time:COLUMN" (the earliest nodes for training, the latest for the test),
             or "auto": given if the file has a split, else stratified for classes and random for others.
-        train_fraction, val_fraction: shares of the nodes with a label, where the split is made; the others
-            are for the test.
+        train_fraction: share of the nodes with a label that are for training, where the split is made.
+        val_fraction: share of them that are for validation; the others are for the test.
         seed: seed of the split.
         directed: whether an edge leads from its source to its target alone; False: both ways. None: False for
             tables and OGB's folders, and as stored for other formats.

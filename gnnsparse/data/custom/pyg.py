@@ -36,8 +36,16 @@ def dataset_of_pyg(
     Args:
         data: the graph, on any device: edge_index, x, y, and if there are such edge_weight, and train_mask,
             val_mask and test_mask, bool [N] or [N, splits].
-        features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
-            normalize_features: see `load_custom`.
+        features: "file" (x), "degree", "constant" or "identity", see `load_custom`.
+        label_kind: "auto", "class", "multilabel" or "regression".
+        classes: the number of classes or labels, or their names; None: those of y.
+        metric: the metric; None: the usual one.
+        split: "auto", "given", "given:NUMBER", "random", "stratified" or "time:COLUMN".
+        train_fraction: share of the training nodes, where the split is made.
+        val_fraction: share of the validation nodes; the others are for the test.
+        seed: seed of the split.
+        directed: False adds the reverse of each edge; None or True: the edges are as they are.
+        normalize_features: whether features are divided by the sum of the magnitudes in their row.
 
     Returns:
         The data set, on the CPU.
