@@ -205,6 +205,15 @@ def test_labels_beside_a_matrix(tmp_path: Path) -> None:
         load_custom(path, features="identity", labels="other")
 
 
+def test_names_are_no_classes(tmp_path: Path) -> None:
+    """GraphML that Gephi writes has the name of a node as its attribute "label"."""
+    ids = [f"n{i}" for i in range(20)]
+    write_table(tmp_path / "edges.csv", {"source": ids, "target": ids[::-1]})
+    write_table(tmp_path / "nodes.csv", {"id": ids, "f": range(20), "label": [f"{i} Street" for i in ids]})
+    with pytest.raises(ValueError, match=r"^label: each of 20 nodes has a label of its own, as a name is"):
+        load_custom(tmp_path)
+
+
 def test_a_folder_of_ogb_that_is_not_whole(tmp_path: Path) -> None:
     folder = write_ogb(tmp_path / "ogbn_mine")
     (folder / "raw" / "edge.csv.gz").unlink()

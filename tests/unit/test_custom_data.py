@@ -15,6 +15,7 @@ import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, load_custom, load_dataset
+from tests.data_folder import data_file, requires_data
 from tests.dgl_graphs import dgl_or_skip
 from tests.own_graphs import (
     NAMES,
@@ -284,6 +285,32 @@ def test_by_the_catalog(tmp_path: Path) -> None:
     assert load_dataset("custom", path=path, split="random", seed=3).train_mask.sum() == round(0.6 * 54)
     with pytest.raises(TypeError, match=r"^nodez: no such option of custom"):
         load_dataset("custom", path=path, nodez="a")
+
+
+@pytest.mark.slow
+@requires_data
+@pytest.mark.parametrize(
+    ("name", "file", "options"),
+    [
+        ("amazon_photo", ("amazon", "Photo", "raw", "amazon_electronics_photo.npz"), {"directed": False}),
+        ("minesweeper", ("heterophilous", "minesweeper.npz"), {"directed": False, "split": "given:3"}),
+    ],
+)
+def test_published_files_as_ones_own(
+    name: str, file: tuple[str, ...], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path))
+    path = data_file(*file)
+    if not path.is_file():
+        path = next(data_file(file[0]).rglob(file[-1]))
+    want = load_dataset(name, root=path.parent, split=3)
+    got = load_custom(path, **options)
+    assert torch.equal(got.graph.csr.indptr, want.graph.csr.indptr)
+    assert torch.equal(got.graph.csr.indices, want.graph.csr.indices)
+    assert torch.equal(got.x, want.x)
+    assert torch.equal(got.y, want.y)
+    if "split" in options:
+        assert torch.equal(got.test_mask, want.test_mask)
 
 
 @pytest.mark.slow

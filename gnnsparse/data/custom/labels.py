@@ -19,6 +19,8 @@ __all__ = ["LABEL_KINDS", "Labels", "check_classes", "read_labels"]
 LABEL_KINDS = ("auto", "class", "multilabel", "regression")
 #: Texts that mean that there is no label.
 _MISSING = ("", "nan", "NaN", "NA", "null", "None", "-1")
+#: Nodes whose labels are names and no classes if all of them differ.
+_MANY = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +139,12 @@ def _named(texts: np.ndarray, classes: int | tuple[str, ...] | None) -> Labels:
         found = list(classes)
     if not found:
         bad_value("label", "no node has a label; accepted: at least one that is not empty, NaN or -1")
+    if classes is None and len(found) == int(present.sum()) >= _MANY:
+        bad_value(
+            "label",
+            f"each of {len(found)} nodes has a label of its own, as a name is; accepted: classes of several "
+            "nodes (label=COLUMN), or classes= for what they are",
+        )
     number = {name: at for at, name in enumerate(found)}
     y = np.array([number[text] if have else -1 for text, have in zip(texts.tolist(), present, strict=True)])
     return Labels(
