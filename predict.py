@@ -31,6 +31,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     import train
     from gnnsparse.data import DatasetUnavailableError
     from gnnsparse.environment import describe_environment, write_json
+    from gnnsparse.errors import naming
     from gnnsparse.tasks import TASKS
     from gnnsparse.training.metrics import shown_score
 
@@ -40,7 +41,8 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     run = train.read_settings(own)
     task.check(run)
     try:
-        dataset = task.load(own.dataset.name, train.options_of(own.dataset))
+        with naming("dataset"):
+            dataset = task.load(own.dataset.name, train.options_of(own.dataset))
     except DatasetUnavailableError as error:
         raise ValueError(str(error)) from error
     _check_sizes(own.dataset.name, task.model_sizes(dataset), model.recipe)
@@ -56,13 +58,15 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
         "metrics": metrics, "predictions": file.name, **describe_environment(model.device),
     }  # fmt: skip
     with open(file, "xb") as target:
-        named: Any = {name: array.numpy() for name, array in arrays.items()}
+        named: Any = {name: array.numpy() for name, array in arrays.items()} | task.names(dataset)
         np.savez(target, **named)
     write_json(folder.path / "result.json", content)
     folder.finish()
-    scores = ", ".join(f"{name} {shown_score(name, value)}" for name, value in metrics["test"].items())
-    print(f"{len(next(iter(arrays.values())))} predictions; test: {scores}\n{file}")
-    return float(next(iter(metrics["test"].values())))
+    of_test = metrics.get("test", {})  # data without labels have no scores
+    scores = ", ".join(f"{name} {shown_score(name, value)}" for name, value in of_test.items())
+    count = len(next(iter(arrays.values())))
+    print(f"{count} predictions; {f'test: {scores}' if scores else 'no labels'}\n{file}")
+    return float(next(iter(of_test.values()), float("nan")))
 
 
 def _check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
@@ -90,8 +94,8 @@ def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:
         own.model = {"name": recipe.name, **recipe.options}
         own.precision = recipe.precision
         for group, content in recipe.run.items():
-            if group in given:  # another data set, say, with all of its options
-                continue
+            if group in given and OmegaConf.select(cfg, f"{group}.name") != content.get("name"):
+                continue  # another data set, say, with all of its options
             OmegaConf.update(own, group, content, merge=False, force_add=True)
             for option in given:
                 if option.startswith(f"{group}."):

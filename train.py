@@ -331,7 +331,7 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
     """Returns the values that a run and the run whose checkpoint it resumes must share."""
     from gnnsparse.training.task import text_of
 
-    data = {key: value for key, value in options_of(cfg.dataset).items() if key != "root"}
+    data = {key: value for key, value in options_of(cfg.dataset).items() if key not in ("root", "path")}
     identity = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
     # The state of the random numbers is the checkpoint's, so that another seed would do nothing.
     return identity | {"run_seed": cfg.seed} | task.identity(run)
@@ -342,6 +342,8 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
     from gnnsparse.training.recipe import ModelRecipe
 
     inputs, outputs = task.model_sizes(dataset)
+    data = plain(cfg.dataset)
+    data |= {name: value for name, value in task.found_options(dataset).items() if name in data}
     return ModelRecipe(
         registry=REGISTRY,
         name=cfg.model.name,
@@ -353,8 +355,25 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
         precision=run.precision,
         several_labels=task.several_labels(dataset),
         regression=task.regression(dataset),
-        run={name: plain(cfg[name]) for name in ("dataset", "preprocess", *task.groups)} | {"seed": run.seed},
+        run={
+            "dataset": data,
+            **{name: plain(cfg[name]) for name in ("preprocess", *task.groups)},
+            "seed": run.seed,
+        },
     )
+
+
+def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
+    """Returns the data set without weights of edges that the model ignores, after a line that says so."""
+    from gnnsparse.data import NodeDataset
+    from models import MODELS
+
+    ignored = isinstance(dataset, NodeDataset) and not MODELS[cfg.model.name].edge_weights
+    if not ignored or dataset.graph.values is None:
+        return dataset
+    problem = f"model: {cfg.model.name} does not use the weights of the edges, or counts of repeated ones"
+    print(f"train.py: {problem}", file=sys.stderr)
+    return dataset.without_weights()
 
 
 def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
@@ -369,6 +388,7 @@ def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[Task
         check_checkpoint(Path(cfg.resume), run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
     with naming("dataset"):
         dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
+    dataset = without_unused_weights(cfg, dataset)
     check_model(cfg, *task.model_sizes(dataset))
     data = task.make_data(dataset, run)
     lightning.seed_everything(cfg.seed, verbose=False)

@@ -8,6 +8,7 @@ import torch as _torch  # noqa: F401  (before the native module, which shares to
 
 from gnnsparse import masks
 from gnnsparse.api import prepare
+from gnnsparse.fitting import Fitted, fit
 from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import load
 from gnnsparse.operand import SparseOperand
@@ -21,12 +22,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheWarning",
+    "Fitted",
     "Plan",
     "Precision",
     "SparseGraph",
     "SparseOperand",
     "attention",
     "edge_softmax",
+    "fit",
     "graph_attention",
     "load",
     "masks",

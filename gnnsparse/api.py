@@ -49,8 +49,9 @@ def prepare(
     Args:
         graph: PyG's `edge_index` (int [2, edges], source over target, any order: A[target, source]);
             or a matrix, which is not transposed: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
-            values, a scipy.sparse matrix, or a torch sparse tensor. Tensors may be on a GPU. Repeated
-            edges are merged and their values summed.
+            values, a scipy.sparse matrix, or a torch sparse tensor; or PyG's Data, of which edge_index,
+            num_nodes and, if there is one, edge_weight are read (or else its sparse tensor adj_t). Tensors
+            may be on a GPU. Repeated edges are merged and their values summed.
         num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: one more than the
             largest index.
         num_cols: with a CSR pair: the number of columns; None: square.

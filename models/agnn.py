@@ -15,7 +15,7 @@ __all__ = ["AGNN"]
 
 
 # Prepared with values="gcn" for its self-loops: attention ignores the weights.
-@register_model("agnn", task="node", values="gcn")
+@register_model("agnn", task="node", values="gcn", edge_weights=False)
 class AGNN(torch.nn.Module):
     """A linear layer, AGNNConv layers, and another linear layer.
 

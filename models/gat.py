@@ -15,7 +15,7 @@ __all__ = ["GAT", "GATv2"]
 
 
 # Prepared with values="gcn" for its self-loops: attention ignores the weights.
-@register_model("gat", task="node", values="gcn")
+@register_model("gat", task="node", values="gcn", edge_weights=False)
 class GAT(torch.nn.Module):
     """Layers of dropout, GATConv, normalisation and ELU. The last one is dropout and GATConv only.
 
@@ -93,7 +93,7 @@ class GAT(torch.nn.Module):
         return x
 
 
-@register_model("gatv2", task="node", values="gcn")
+@register_model("gatv2", task="node", values="gcn", edge_weights=False)
 class GATv2(GAT):
     """GAT with layers of Brody et al. (2022), GATv2Conv, in the place of GATConv; see GAT."""
 

@@ -16,7 +16,7 @@ __all__ = ["GraphTransformer"]
 
 
 # Prepared with values="gcn" for its self-loops: attention ignores the weights.
-@register_model("graph_transformer", task="node", values="gcn")
+@register_model("graph_transformer", task="node", values="gcn", edge_weights=False)
 class GraphTransformer(torch.nn.Module):
     """A linear layer, Transformer blocks with attention over the edges, and another linear layer.
 

@@ -53,12 +53,14 @@ class Model:
             None: they are always the same.
         variants: the classes of the model for other tasks, by the name of the task.
         own: the options with their defaults, where the signature of the class does not tell; None: it does.
+        edge_weights: whether the model uses the weights of edges; attention over the edges ignores them.
     """
 
     build: Callable[..., torch.nn.Module]
     task: str
     values: str | None = None
     values_by: tuple[str, Mapping[str, str | None]] | None = None
+    edge_weights: bool = True
     variants: dict[str, Variant] = field(default_factory=dict)
     own: Mapping[str, Any] | None = None
 
@@ -112,6 +114,7 @@ def register_model(
     task: str,
     values: str | None = None,
     values_by: tuple[str, Mapping[str, str | None]] | None = None,
+    edge_weights: bool = True,
 ) -> Callable[[Build], Build]:
     """Registers the decorated class as a model; the arguments are the attributes of Model.
 
@@ -122,7 +125,7 @@ def register_model(
     """
 
     def keep(build: Build) -> Build:
-        MODELS.register(name, Model(build, task, values, values_by))
+        MODELS.register(name, Model(build, task, values, values_by, edge_weights))
         return build
 
     return keep

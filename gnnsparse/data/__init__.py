@@ -6,6 +6,7 @@ from gnnsparse.data import digits, published, synthetic  # noqa: F401
 # isort: on
 
 from gnnsparse.data.blocks import BlockBatch, BlockBatches, block_diagonal
+from gnnsparse.data.custom import CUSTOM_FORMATS, dataset_of_pyg, load_custom
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
@@ -21,6 +22,7 @@ from gnnsparse.registry import discover
 
 __all__ = [
     "CATALOG",
+    "CUSTOM_FORMATS",
     "DATASETS",
     "GENERATED_GRAPHS",
     "LISTOPS_TOKENS",
@@ -37,8 +39,10 @@ __all__ = [
     "SequencePart",
     "block_diagonal",
     "data_folder",
+    "dataset_of_pyg",
     "evaluate_listops",
     "graph_like",
+    "load_custom",
     "load_dataset",
     "load_listops",
     "load_matrix",

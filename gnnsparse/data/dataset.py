@@ -38,12 +38,14 @@ class NodeDataset:
         num_classes: number of classes, or of labels if nodes have several, or of numbers to predict for a
             node.
         metric: one of METRICS.
+        node_ids: the names of the nodes in the user's files, N different texts; None: they are numbered.
+        class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
         ValueError: shapes do not agree, a feature is not finite, a node is in two masks, a class is not below
-            `num_classes`, a label is neither 0 nor 1, a number to predict is infinite, or the metric is
-            unknown.
+            `num_classes`, a label is neither 0 nor 1, a number to predict is infinite, there are more or
+            fewer names than nodes or classes, or the metric is unknown.
     """
 
     name: str
@@ -55,6 +57,8 @@ class NodeDataset:
     test_mask: torch.Tensor
     num_classes: int
     metric: str = "accuracy"
+    node_ids: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.graph, SparseGraph):
@@ -67,6 +71,12 @@ class NodeDataset:
         check_finite("x", self.x)
         check_targets("y", self.y, nodes, self.num_classes, regression=self.metric in REGRESSION_METRICS)
         check_masks(self.train_mask, self.val_mask, self.test_mask, nodes, "node")
+        for name, names, count in (
+            ("node_ids", self.node_ids, nodes),
+            ("class_names", self.class_names, self.num_classes),
+        ):
+            if names is not None and (not isinstance(names, tuple) or len(names) != count):
+                bad_value(name, f"accepted: a tuple of {count} texts, or None")
 
     @property
     def num_nodes(self) -> int:
@@ -115,7 +125,12 @@ class NodeDataset:
             train_mask=self.train_mask[order],
             val_mask=self.val_mask[order],
             test_mask=self.test_mask[order],
+            node_ids=None if self.node_ids is None else tuple(self.node_ids[i] for i in order.tolist()),
         )
+
+    def without_weights(self) -> NodeDataset:
+        """Returns the task with edges that have no weights, for a model that would ignore them."""
+        return replace(self, graph=SparseGraph(self.graph.csr))
 
 
 def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str) -> None:

@@ -23,7 +23,7 @@ def load_dataset(
     name: str,
     *,
     root: str | os.PathLike[str] | None = None,
-    split: int = 0,
+    split: int | str = 0,
     seed: int = 0,
     scale: float = 1.0,
     normalize_features: bool | None = None,
@@ -32,6 +32,7 @@ def load_dataset(
 ) -> NodeDataset:
     """Loads a data set of nodes by name.
 
+    `custom` is your own file, which `load_custom` reads with the options that it has: `path` and others.
     `digits` is a part of scikit-learn, the names that end in `_like` are generated, and all others are
     published data sets, which classes of PyG or OGB download. Every array is checked before it is used, and
     no file can run code: Planetoid's pickles (cora, citeseer, pubmed) are read without the functions that
@@ -43,7 +44,7 @@ def load_dataset(
             PyG or OGB would put them. Nothing is written to it. None: the files are downloaded the first
             time, to $GNNSPARSE_DATA_DIR or the user's cache folder.
         split: number of the split: 0 to 9 for minesweeper and tolokers; 0 if one split is published; any
-            number from 0 on if splits are random (digits, amazon_*, coauthor_*, *_like).
+            number from 0 on if splits are random (digits, amazon_*, coauthor_*, *_like); for custom a text.
         seed: seed of generated data sets; the others ignore it.
         scale: factor of the numbers of nodes and edges of generated data sets, at most 1.
         normalize_features: whether features are divided by the sum of the magnitudes in their row; None: as
@@ -69,16 +70,22 @@ def load_dataset(
         check_flag("normalize_features", normalize_features)
     entry = CATALOG[name]
     known = entry.options
-    check_split(split, entry.split_count)
+    by_name = isinstance(known.get("split"), str)
+    if not by_name:
+        check_split(split, entry.split_count)
     if check_scale(scale) != 1 and "scale" not in known:
         bad_value("scale", f"got {scale:g} for {name}; accepted: 1, as only generated data sets have a scale")
     if root is not None and "root" not in known:
         bad_value("root", f"got {str(root)!r} for {name}; accepted: None, as it needs no files")
     check_options(entry, options)
-    common = {
+    common: dict[str, Any] = {
         "root": root, "split": split, "seed": seed, "scale": scale,
         "normalize_features": normalize_features, "download": download,
     }  # fmt: skip
+    if normalize_features is None and known.get("normalize_features") is not None:
+        del common["normalize_features"]  # the loader's default
+    if by_name and split == 0:
+        del common["split"]
     dataset: NodeDataset = entry.load(**{key: common[key] for key in common if key in known}, **options)
     if normalize_features and "normalize_features" not in known:
         normalize_rows(dataset.x)

@@ -71,6 +71,21 @@ class Arrays:
             ValueError: there is no such array, it is damaged, or of another type or shape.
             MemoryError: it does not fit into memory.
         """
+        member = self._member(name)
+        check_inflated(name, member.file_size, member.compress_size)
+        with self._archive.open(member) as file:
+            return _read_array(name, file, member.file_size, kinds, shape)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape that the header of an array promises.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        with self._archive.open(self._member(name)) as file:
+            return _header(name, file)[0]
+
+    def _member(self, name: str) -> zipfile.ZipInfo:
         member = self._members.get(name)
         if member is None:
             bad_value(name, f"is missing; the archive has {', '.join(sorted(self.names)[:8]) or 'nothing'}")
@@ -78,9 +93,7 @@ class Arrays:
             bad_value(name, "is encrypted, or compressed by another method; accepted: stored or deflated")
         if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
             bad_value(name, f"promises {member.file_size} bytes in {member.compress_size}; accepted: as many")
-        check_inflated(name, member.file_size, member.compress_size)
-        with self._archive.open(member) as file:
-            return _read_array(name, file, member.file_size, kinds, shape)
+        return member
 
     def scalar(self, name: str) -> int:
         """Reads an array of one integer.

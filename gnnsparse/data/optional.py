@@ -8,7 +8,15 @@ from types import ModuleType
 
 __all__ = ["import_optional"]
 
-_PACKAGES = {"sklearn": "scikit-learn", "torch_geometric": "torch-geometric", "ogb": "ogb"}
+#: Packages on the index, and the extra of ours that has them, by the name that is imported.
+_PACKAGES = {
+    "sklearn": ("scikit-learn", "train"),
+    "torch_geometric": ("torch-geometric", "train"),
+    "ogb": ("ogb", "train"),
+    "pandas": ("pandas", "data"),
+    "pyarrow": ("pyarrow", "data"),
+    "networkx": ("networkx", "data"),
+}
 
 
 def import_optional(module: str, needed_by: str) -> ModuleType:
@@ -16,12 +24,12 @@ def import_optional(module: str, needed_by: str) -> ModuleType:
 
     Args:
         module: full name of the module.
-        needed_by: name of the data set that needs it, for the error.
+        needed_by: what needs it, such as the name of a data set or a file, for the error.
 
     Raises:
         ImportError: the module can't be imported; the message names the package to install.
     """
-    package = _PACKAGES[module.partition(".")[0]]
+    package, extra = _PACKAGES[module.partition(".")[0]]
     with warnings.catch_warnings():
         # PyG compiles classes by torch.jit when it is imported, which torch >= 2.10 warns is deprecated.
         warnings.filterwarnings("ignore", r".*torch\.jit\.", DeprecationWarning)
@@ -29,5 +37,5 @@ def import_optional(module: str, needed_by: str) -> ModuleType:
             return importlib.import_module(module)
         except ImportError as error:
             raise ImportError(
-                f"{needed_by} needs {package} ({error}): pip install {package}, or gnnsparse[train]"
+                f"{needed_by} needs {package} ({error}): pip install {package}, or gnnsparse[{extra}]"
             ) from error

@@ -19,7 +19,14 @@ import numpy as np
 from gnnsparse.errors import bad_value
 from gnnsparse.opened import read_small, reading
 
-__all__ = ["Record", "read_pickle", "recorded_array", "recorded_csr", "recorded_lists"]
+__all__ = [
+    "Record",
+    "check_instructions",
+    "read_pickle",
+    "recorded_array",
+    "recorded_csr",
+    "recorded_lists",
+]
 
 #: Bytes of a file that are read; the largest of Planetoid's has 6 MB.
 _MAX_BYTES = 2**30
@@ -132,7 +139,7 @@ def read_pickle(path: Path) -> Any:
     """
     content = read_small(path, _MAX_BYTES)
     with reading(path):
-        _check_instructions(content)
+        check_instructions(content)
         try:
             return _Unpickler(io.BytesIO(content), encoding="latin1").load()
         except Exception as error:  # an unpickler raises errors of many types
@@ -141,13 +148,18 @@ def read_pickle(path: Path) -> Any:
             ) from error
 
 
-def _check_instructions(content: bytes) -> None:
-    """Raises ValueError for instructions that the files do not need, or that would take memory."""
+def check_instructions(content: bytes, more: frozenset[str] = frozenset()) -> None:
+    """Raises ValueError for instructions that the files do not need, or that would take memory.
+
+    Args:
+        content: the pickle.
+        more: names of instructions that are accepted beside those of Planetoid's files.
+    """
     stored = 0
     try:
         for instruction, argument, _ in pickletools.genops(content):
             name = instruction.name
-            if name not in _INSTRUCTIONS:
+            if name not in _INSTRUCTIONS and name not in more:
                 raise ValueError(f"has the instruction {name}")
             if name in ("PUT", "BINPUT", "LONG_BINPUT"):
                 stored += 1

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-__all__ = ["Masks", "random_split", "split_by_class", "split_generator"]
+__all__ = [
+    "Masks",
+    "random_split",
+    "split_by_class",
+    "split_by_time",
+    "split_generator",
+    "stratified_split",
+]
 
 #: Training, validation and test nodes: bool [N] each, without overlap.
 Masks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -56,3 +63,46 @@ def random_split(nodes: int, generator: torch.Generator, train: float, val: floa
     first = max(1, round(nodes * train))
     second = first + max(1, round(nodes * val))
     return _masks(nodes, order[:first], order[first:second])
+
+
+def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, val: float) -> Masks:
+    """Draws a share of the nodes of each class for each part, up to rounding.
+
+    Args:
+        y: int64 [N], the classes.
+        generator: of the random numbers.
+        train: share of the training nodes.
+        val: share of the validation nodes; the others are test nodes.
+    """
+    order = torch.randperm(y.numel(), generator=generator)
+    order = order[y[order].argsort(stable=True)]
+    counts = y.bincount()
+    rank = torch.arange(y.numel()) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    size = counts.repeat_interleave(counts)
+    # A class of one node would always be a training node if all classes were cut at the same place.
+    cut = torch.rand(counts.numel(), generator=generator, dtype=torch.float64).repeat_interleave(counts)
+    place = (rank + cut) / size
+    return _masks(y.numel(), order[place < train], order[(place >= train) & (place < train + val)])
+
+
+def split_by_time(times: torch.Tensor, train: float, val: float) -> Masks:
+    """Takes the earliest nodes for training, the next ones for validation, and the last ones for the test.
+
+    Nodes of the same time are in the same part, so that the shares are met as nearly as that allows.
+
+    Args:
+        times: real [N].
+        train: share of the training nodes.
+        val: share of the validation nodes.
+    """
+    moments, counts = times.unique(return_counts=True)
+    before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # nodes before each moment
+    last = max(moments.numel() - 2, 0)
+    first = min(max(_nearest(before, train * times.numel()), 1), max(last, 1))
+    second = min(max(_nearest(before, (train + val) * times.numel()), first + 1), last + 1)
+    rank = torch.searchsorted(moments, times)
+    return rank < first, (rank >= first) & (rank < second), rank >= second
+
+
+def _nearest(sorted_counts: torch.Tensor, wanted: float) -> int:
+    return int((sorted_counts - wanted).abs().argmin())

@@ -16,12 +16,13 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_device
 from gnnsparse.graph import SparseGraph, check_edge_index, index_tensor, node_count, scipy_parts, value_tensor
+from gnnsparse.pyg_data import is_pyg_data
 
 __all__ = ["Source", "read_source"]
 
 _ACCEPTED = (
     "an edge_index [2, edges], a SparseGraph, a CSR pair (indptr, indices) or triple with values, "
-    "a scipy.sparse matrix or a torch sparse tensor"
+    "a scipy.sparse matrix, a torch sparse tensor or PyG's Data"
 )
 
 
@@ -66,6 +67,8 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
         if num_cols is not None:
             bad_value("num_cols", "does not go with an edge_index: use num_nodes=(sources, targets)")
         return _edge_index(data, num_nodes, values)
+    if is_pyg_data(data):
+        return _pyg(data, num_nodes, num_cols, values)
     if num_nodes is not None:
         bad_value("num_nodes", "goes with an edge_index only; matrices and graphs have their own shape")
     if isinstance(data, (tuple, list)) and len(data) in (2, 3):
@@ -96,6 +99,24 @@ def _edge_index(data: Any, num_nodes: Any, values: Any) -> Source:
     given = _read_values(values, edges.shape[1], edges.device)
     build = lambda: SparseGraph.from_edge_index(edges, counts, given)  # noqa: E731
     return Source([edges, given], ("edge_index", counts), build)
+
+
+def _pyg(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
+    """Reads the edges of a PyG graph, with its edge_weight if no other values are given."""
+    for name, given in (("num_nodes", num_nodes), ("num_cols", num_cols)):
+        if given is not None:
+            bad_value(name, "does not go with PyG's Data, which has its own number of nodes")
+    if data.edge_index is None:
+        adjacency = data.get("adj_t") if isinstance(data.get("adj_t"), torch.Tensor) else None
+        if adjacency is None:
+            bad_value(
+                "graph", "is a Data without edge_index; accepted: one with edge_index, or with a sparse adj_t"
+            )
+        return read_source(adjacency, None, None, values)
+    if values is None:
+        weight = data.get("edge_weight")
+        values = weight.reshape(-1) if isinstance(weight, torch.Tensor) and weight.dim() == 2 else weight
+    return _edge_index(data.edge_index, data.num_nodes, values)
 
 
 def _csr(indptr: Any, indices: Any, values: Any, num_cols: Any) -> Source:

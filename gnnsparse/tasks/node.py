@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
 from gnnsparse.operand import SparseOperand
@@ -158,8 +160,12 @@ class NodeClassifier(TaskModule):
         self.score_name = next(iter(self._scores))
         self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
 
+    def outputs(self, batch: GraphBatch) -> torch.Tensor:
+        """Returns what the model says of all nodes, [nodes, classes]."""
+        return self.model(batch.x, batch.adj)
+
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
-        return self.model(batch.x, batch.adj).index_select(0, part.nodes)
+        return self.outputs(batch).index_select(0, part.nodes)
 
     def training_step(self, batch: GraphBatch) -> torch.Tensor:
         """Returns the mean loss of the training nodes, a scalar on the device."""
@@ -173,7 +179,7 @@ class NodeClassifier(TaskModule):
 
     def test_step(self, batch: GraphBatch) -> None:
         """Logs the scores of all parts of the split as "part/score"."""
-        logits = self.model(batch.x, batch.adj)
+        logits = self.outputs(batch)
         for name, part in batch.parts.items():
             of_part = logits.index_select(0, part.nodes)
             scores = {f"{name}/{key}": score(of_part, part.y) for key, score in self._scores.items()}
@@ -206,6 +212,18 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             preprocess=run.preprocess,
         )
 
+    def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
+        """Returns "ids", the names of the nodes, and "class_names", if the data set has such."""
+        found = {"ids": dataset.node_ids, "class_names": dataset.class_names}
+        return {name: np.array(texts, dtype=str) for name, texts in found.items() if texts is not None}
+
+    def found_options(self, dataset: NodeDataset) -> dict[str, Any]:
+        """Returns what the labels are: their kind, the number or the names of the classes, and the metric."""
+        names = dataset.class_names
+        kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
+        classes = dataset.num_classes if names is None else list(names)
+        return {"label_kind": kind, "classes": classes, "metric": dataset.metric}
+
     def several_labels(self, dataset: NodeDataset) -> bool:
         """Returns whether a node can have several labels."""
         return dataset.multi_label
@@ -220,6 +238,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         """Returns "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts.
 
         A model that predicts numbers has "values" in place of classes and probabilities.
+        A part without nodes, in data without labels, has no scores.
         """
         batch = data.fixed_batch
         prediction = model.predict(batch.x, batch.adj)
@@ -229,16 +248,26 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
                 for name, score in make_scores(data.dataset).items()
             }
             for part, of in batch.parts.items()
+            if of.nodes.numel()
         }
         return {"nodes": torch.arange(data.dataset.num_nodes), **arrays_of(prediction)}, scores
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> NodeClassifier:
-        """Makes the Lightning module that trains the model."""
+        """Makes the Lightning module that trains the model; raises ValueError if a part has no nodes."""
+        _check_parts(data.dataset)
         return NodeClassifier(model, data.dataset, run.optimizer, run.trainer.max_epochs)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
         """Returns the numbers of nodes and of the operand's nonzeros."""
         return {"nodes": data.dataset.num_nodes, "nonzeros": data.adj.nnz}
+
+
+def _check_parts(dataset: NodeDataset) -> None:
+    for name in ("train", "val", "test"):
+        if not getattr(dataset, f"{name}_mask").any():
+            bad_value(
+                "dataset", f"{dataset.name} has no nodes for {name}; accepted: some with labels in each part"
+            )
 
 
 register_task(NodeTask())

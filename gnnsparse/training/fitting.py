@@ -92,6 +92,7 @@ def fit(
     resume: Path | None = None,
     identity: dict[str, Any] | None = None,
     recipe: ModelRecipe | None = None,
+    curves: Curves | None = None,
 ) -> FitResult:
     """Trains a model, scores it after the best epoch, and leaves it with the weights of that epoch.
 
@@ -111,6 +112,7 @@ def fit(
             those of `resume`.
         recipe: what the model is made of, stored in checkpoints for `gnnsparse.load`; None: it can't be
             loaded by that.
+        curves: takes the losses and scores of the run, step by step; None: they are not kept.
 
     Returns:
         The outcome of the run.
@@ -128,7 +130,7 @@ def fit(
             check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
         if own is None and folder is not None:
             own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
-        return _fit(module, data, config, own, resume, identity, reason, recipe)
+        return _fit(module, data, config, own, resume, identity, reason, recipe, curves)
     except (CheckpointError, RunFolderError, UncapturableError):  # nothing was trained
         if own is not None:
             own.release()
@@ -161,6 +163,7 @@ def _fit(
     identity: dict[str, Any],
     reason: str | None,
     recipe: ModelRecipe | None,
+    curves: Curves | None,
 ) -> FitResult:
     """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
     steps, device = data.steps_per_epoch, data.device
@@ -168,7 +171,9 @@ def _fit(
     patience = None if config.patience is None else steps * config.patience
     best = BestEpoch(module.score_name, patience, module.smaller_is_better)
     timer = EpochTimer(every if _PERIODS * every <= steps * config.max_epochs else 1)
-    curves = Curves() if config.plots and folder is not None else None
+    plots = config.plots and folder is not None
+    if plots and curves is None:
+        curves = Curves()
     unit = "epoch" if steps == 1 else "step"
     history = History(config.log_every, unit, in_blocks=reason is None, curves=curves)
     recorder = strategy = None
@@ -204,7 +209,7 @@ def _fit(
             strategy.release()
         best.restore(module)
         trainer.test(module, datamodule=data, verbose=False)
-    if curves is not None and folder is not None:
+    if plots and curves is not None and folder is not None:
         title = "" if recipe is None else f"{recipe.name} on {data.dataset.name}"
         write_plots(folder.path / "plots", curves, module.confusion, steps_per_epoch=steps, title=title)
     step_milliseconds = timer.median_milliseconds()

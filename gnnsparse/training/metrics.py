@@ -102,7 +102,7 @@ def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """
     of_items = y[items]
     known = ~of_items.isnan() if y.is_floating_point() else of_items >= 0
-    return items[known.reshape(items.numel(), -1).any(dim=1)]
+    return items[known if known.dim() == 1 else known.any(dim=1)]
 
 
 def shown_score(name: str, value: float) -> str:

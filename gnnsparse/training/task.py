@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from gnnsparse.data.registry import load_entry
@@ -98,6 +99,17 @@ class Task(Generic[Dataset, Data]):
     def regression(self, dataset: Dataset) -> bool:
         """Returns whether the model predicts numbers, not classes."""
         return False
+
+    def names(self, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Returns what numbers in predictions are called in the user's files, arrays of texts by name."""
+        return {}
+
+    def found_options(self, dataset: Dataset) -> dict[str, Any]:
+        """Returns options of a data set that loading it has decided, for the recipe of a model.
+
+        They make sure that other data that the model is used on are read in the same way.
+        """
+        return {}
 
     def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Computes the predictions of a trained model on prepared data.

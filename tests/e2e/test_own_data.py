@@ -1,0 +1,81 @@
+"""`train.py dataset=custom`, as a user runs it: from tables to a trained model to predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.e2e.launch import Run
+from tests.own_graphs import NAMES, NODES, arrays, tensors, write_tables
+
+
+def test_from_tables_to_predictions(train: Callable[..., Run], tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "papers", years=True)
+    options = ["dataset=custom", f"dataset.path={folder}", "dataset.split=time:year", "trainer.max_epochs=40"]
+    first = train(*options, "optimizer.lr=0.03")
+    result = first.result
+    assert (result["dataset"], result["nodes"]) == ("custom", NODES)
+    assert result["metrics"]["test"]["accuracy"] > 0.6  # a third by chance
+    run = train("mode=predict", f"checkpoint={first.folder}")
+    assert run.result["metrics"]["test"] == pytest.approx(result["metrics"]["test"], abs=1e-6)
+    with np.load(run.folder / "predictions.npz") as file:
+        found = dict(file.items())
+    assert found["ids"].tolist() == [f"n{i}" for i in range(NODES)]
+    assert found["class_names"].tolist() == list(NAMES)
+    named = found["class_names"][found["classes"]]
+    y = arrays()["y"]
+    hits = [named[i] == NAMES[y[i]] for i in range(NODES) if y[i] >= 0]
+    assert np.mean(hits) > 0.6
+    # New nodes without labels: the classes keep their numbers, and nothing is scored.
+    new = write_tables(tmp_path / "new", split=False)
+    lines = [line.rsplit(",", 1)[0] for line in (new / "nodes.csv").read_text().splitlines()]
+    (new / "nodes.csv").write_text("\n".join(lines))
+    run = train("mode=predict", f"checkpoint={first.folder}", "dataset=custom", f"dataset.path={new}")
+    assert run.result["metrics"] == {}
+    assert "60 predictions; no labels" in run.output
+    with np.load(run.folder / "predictions.npz") as file:
+        assert np.array_equal(file["classes"], found["classes"])
+        assert np.array_equal(file["class_names"], found["class_names"])
+
+
+def test_a_graph_of_pyg_and_a_regression(train: Callable[..., Run], tmp_path: Path) -> None:
+    torch.save(tensors(y=torch.as_tensor(arrays()["x"][:, 0] * 2)), tmp_path / "graph.pt")
+    options = ["dataset=custom", f"dataset.path={tmp_path / 'graph.pt'}", "trainer.max_epochs=5"]
+    first = train(*options)
+    assert set(first.result["metrics"]["test"]) == {"mae", "mse", "r2"}
+    run = train("mode=predict", f"checkpoint={first.folder}")
+    with np.load(run.folder / "predictions.npz") as file:
+        assert file["values"].shape == (NODES, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["dataset.path=nowhere"], "dataset.path: there is no file or folder 'nowhere'; accepted"),
+        ([], "dataset.path: got NoneType; accepted: the path of a file or a folder, as in"),
+        (["dataset.path=PAPERS", "dataset.label=kind"], "dataset.label: there is no column 'kind'"),
+        (["dataset.path=PAPERS", "dataset.split=3"], "dataset.split: got int; accepted: one of auto"),
+        (["dataset.path=PAPERS", "dataset.split=time:day"], "dataset.split: got 'time:day', and the no"),
+        (["dataset.path=PAPERS", "dataset.train_fraction=2"], "dataset.train_fraction: got 2; accepted"),
+        (["dataset.path=PAPERS", "dataset.classes=[a]"], "dataset.classes: lacks 'law', which is a label"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_option(
+    options: list[str], message: str, train: Callable[..., Run], tmp_path: Path
+) -> None:
+    folder = write_tables(tmp_path / "papers")
+    run = train("dataset=custom", *(option.replace("PAPERS", str(folder)) for option in options))
+    assert run.status == 2
+    assert run.errors.startswith(f"train.py: {message}")
+    assert run.errors.count("\n") == 1
+
+
+def test_attention_says_that_it_ignores_weights(train: Callable[..., Run], tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "papers")
+    run = train("dataset=custom", f"dataset.path={folder}", "model=gat", "trainer.max_epochs=2")
+    assert run.status == 0
+    assert "model: gat does not use the weights of the edges" in run.errors

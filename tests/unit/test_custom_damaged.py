@@ -1,0 +1,370 @@
+"""Wrong files of `load_custom`: each is refused with a message that says where, and none runs code."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnnsparse.data import NodeDataset, load_custom
+from tests.own_graphs import (
+    NODES,
+    arrays,
+    tensors,
+    write_graphml,
+    write_mtx,
+    write_ogb,
+    write_table,
+    write_tables,
+)
+
+SMALL_EDGES = {"source": ["a", "b", "c", "d"], "target": ["b", "c", "d", "a"]}
+SMALL_NODES = {"id": ["a", "b", "c", "d"], "f": [0, 1, 2, 3], "label": ["x", "x", "y", "y"]}
+
+
+def npz(folder: Path, **more: Any) -> Path:
+    content = {name: value for name, value in {**arrays(), **more}.items() if value is not None}
+    np.savez(folder / "graph.npz", **content)
+    return folder / "graph.npz"
+
+
+def tables(folder: Path, edges: dict[str, Any] | None = None, nodes: dict[str, Any] | None = None) -> Path:
+    write_table(folder / "edges.csv", {**SMALL_EDGES, **(edges or {})})
+    write_table(folder / "nodes.csv", {**SMALL_NODES, **(nodes or {})})
+    return folder
+
+
+def changed(name: str, at: Any, value: Any) -> np.ndarray:
+    array = np.array(arrays()[name])
+    array[at] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"edge_index": None}, r"path: .*graph\.npz: edge_index: is missing; the archive has .*edge_weight"),
+        ({"edge_index": changed("edge_index", (0, 5), NODES)}, "edge_index: .*60.*"),
+        ({"edge_index": changed("edge_index", (1, 5), -1)}, "edge_index: .*-1.*"),
+        ({"edge_index": arrays()["edge_index"].astype(float)}, "edge_index: is of type float64; accepted: i"),
+        ({"edge_index": np.zeros((3, 4), int)}, r"edge_index: has shape \(3, 4\); accepted: \(2, any\)"),
+        ({"x": changed("x", (3, 1), np.nan)}, "x: .*nan"),
+        ({"x": changed("x", (3, 1), np.inf)}, "x: .*inf"),
+        ({"x": np.full((NODES, 2), 1e300)}, "x: .*inf"),
+        ({"x": np.full((NODES, 2), "a")}, "x: is of type <U1; accepted: bools or integers or"),
+        ({"x": arrays()["x"][:9]}, r"y: has shape \(60,\); accepted: a row for each of 9 nodes"),
+        ({"x": None}, "^features: got 'file', and the file has no features; accepted: degree, constant or"),
+        ({"y": None}, r"^label: there are no labels; accepted: y, a column of labels \(label=COLUMN\), or"),
+        ({"y": np.full(NODES, -1)}, "y: no node has a label"),
+        ({"y": np.full((NODES, 2), np.nan)}, "y: no node has a label"),
+        ({"y": changed("y", 7, -2)}, "y: node 7 has the class -2; accepted: 0 to 59, or -1 or NaN where"),
+        ({"y": changed("y", 7, NODES)}, "y: node 7 has the class 60; accepted: 0 to 59"),
+        ({"y": np.full(NODES, np.inf)}, "y: node 0 has infinity"),
+        ({"y": np.zeros((NODES, 2, 2))}, "y: has shape"),
+        ({"edge_weight": np.ones(3)}, "edge_weight: has shape"),
+        ({"edge_weight": changed("edge_weight", 3, np.nan)}, "values: .*nan"),
+        ({"train_mask": arrays()["train_mask"][1:]}, r"train_mask: has shape \(59,\)"),
+        ({"train_mask": np.full(NODES, 2)}, "train_mask: holds other numbers than 0 and 1; accepted: a mask"),
+        ({"val_mask": None}, "^split: got 'given', and the file has no val_mask; accepted: random, stratifi"),
+        ({"val_mask": arrays()["train_mask"]}, "^split: node 0 is in two parts of the given split"),
+        ({"val_mask": np.zeros(NODES, bool)}, "^split: 'auto' of 54 nodes with a label leaves none for val"),
+        ({"num_nodes": np.array(-4)}, "num_nodes: is -4; accepted: 0 to"),
+        ({"num_nodes": np.array(70)}, "accepted: a row for each of 70 nodes"),
+        ({"ids": np.array(["a"] * NODES)}, "ids: has an id twice"),
+        ({"x": np.array([object()] * NODES)}, r"x: .*"),
+    ],
+)  # fmt: skip
+def test_wrong_arrays(more: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        load_custom(npz(tmp_path, **more))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "given:1"}, "^split: got 'given:1', and the file has 1; accepted: smaller numbers"),
+        ({"split": "time:year"}, "^split: got 'time:year', and the nodes have no such column; they have: no"),
+        ({"split": "time:"}, "^split: got 'time:'; accepted: auto, given, random, stratified, given:NUMBER,"),
+        ({"split": 3}, "^split: got int"),
+        ({"train_fraction": 0.9, "val_fraction": 0.2}, "^val_fraction: got 0.2 beside train_fraction=0.9"),
+        ({"train_fraction": 0}, "^train_fraction: got 0; accepted"),
+        ({"train_fraction": "much"}, "^train_fraction: got str"),
+        ({"split": "random", "train_fraction": 0.001, "val_fraction": 0.998}, "^split: 'random' of 54 nodes"),
+        ({"features": "noise"}, "^features: got 'noise'; accepted: file, degree, constant, identity"),
+        ({"classes": 2}, "y: node 9 has the class 2; accepted: 0 to 1, as classes= says"),
+        ({"classes": "law"}, "^classes: got str"),
+        ({"classes": ["law", "law"]}, "^classes: got law, law; accepted: the number of classes, or a list"),
+        ({"label_kind": "multilabel"}, "y: holds other numbers than 0 and 1"),
+        ({"metric": "micro_f1"}, "^metric: got 'micro_f1' for labels of the kind class; accepted: accuracy"),
+        ({"metric": "best"}, "^metric: got 'best'; accepted"),
+        ({"directed": "no"}, "^directed: got str"),
+        ({"format": "hdf5"}, "^format: got 'hdf5'; accepted: auto, pyg, npz, tables, mtx"),
+        ({"format": "ogb"}, "^path: .* is a file, which format=ogb is not"),
+        ({"seed": -1}, "^seed: got -1"),
+        ({"nodes": 3}, "^nodes: got int; accepted: the name of a file"),
+    ],
+)  # fmt: skip
+def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        load_custom(npz(tmp_path), **options)
+
+
+@pytest.mark.parametrize(
+    ("edges", "nodes", "options", "message"),
+    [
+        ({"target": ["b", "z", "d", "a"]}, {}, {}, "^target: edges.csv: row 2 has 'z'; accepted: the ids of"),
+        ({"source": ["", "b", "c", "d"]}, {}, {}, "^source: edges.csv: column 'source' is empty in row 1"),
+        ({"weight": [1, 2, "much", 4]}, {}, {}, "^weight: edges.csv: column 'weight' has 'much' in row 3"),
+        ({"weight": [1, 2, "inf", 4]}, {}, {}, "^weight: edges.csv: .*'inf' in row 3; accepted: finite numb"),
+        ({}, {"id": ["a", "b", "b", "d"]}, {}, "^id: nodes.csv: 'b' has two rows; accepted: one for each no"),
+        ({}, {"f": [0, 1, "tall", 3]}, {}, "^feature_columns: nodes.csv: column 'f' has 'tall' in row 3; ac"),
+        ({}, {"f": [0, 1, "", 3]}, {}, "^feature_columns: nodes.csv: column 'f' has '' in row 3"),
+        ({}, {}, {"feature_columns": ["g"]}, "^feature_columns: there is no column 'g'; nodes.csv has id, f"),
+        ({}, {}, {"feature_columns": "f"}, "^feature_columns: got str; accepted: a list of names"),
+        ({}, {}, {"source": "from"}, "^source: there is no column 'from'; edges.csv has source, target"),
+        ({}, {}, {"label": "kind"}, "^label: there is no column 'kind'; nodes.csv has"),
+        ({}, {}, {"label": ["label"]}, "^label: nodes.csv: column 'label' has 'x' in row 1; accepted: numbe"),
+        ({}, {"split": ["train", "val", "later", ""]}, {}, "^split: nodes.csv: row 3 of column 'split' has"),
+        ({}, {"split": ["train", "val", "val", ""]}, {}, "^split: 'auto' of 4 nodes with a label leaves non"),
+        ({}, {"when": [1, 2, "x", 4]}, {"split": "time:when"}, "^split: column 'when' has 'x' for node 2; a"),
+        ({}, {"when": [1, 1, 1, 2]}, {"split": "time:when"}, "^split: column 'when' has less than three dif"),
+        ({}, {"label": ["", "", "nan", ""]}, {}, "^label: no node has a label"),
+        ({}, {}, {"classes": ["x"]}, "^classes: lacks 'y', which is a label in the file"),
+        ({}, {}, {"classes": 2}, "^classes: got 2, and a label is 'x'; accepted: labels below it, or names"),
+        ({}, {}, {"nodes": "people.csv"}, "^nodes: there is no file people.csv in .*; accepted: the name of"),
+        ({}, {}, {"label_kind": "regression"}, "^label: node 0 has 'x'; accepted: numbers"),
+    ],
+)  # fmt: skip
+def test_wrong_tables(
+    edges: dict[str, Any], nodes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        load_custom(tables(tmp_path, edges, nodes), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("edges.csv", b"", "path: .*edges.csv: is no table"),
+        ("edges.csv", b"source\na\n", "target: edges.csv has the columns source; accepted: at least 2"),
+        ("edges.csv", b"source,target\na,b\na,b,c,d\n", "path: .*edges.csv: is no table"),
+        ("edges.csv", b'source,target\n"a,b\n', "path: .*edges.csv: is no table"),
+        ("edges.csv", b"source,target\n\xff\xfe,b\n", "path: .*edges.csv: is no table"),
+        ("edges.csv.gz", b"\x1f\x8b damaged", "path: .*edges.csv.gz: is damaged"),
+        ("edges.parquet", b"PAR1 damaged PAR1", "path: .*edges.parquet: is no table"),
+        ("graph.pt", b"not a zip", "path: .*graph.pt: is no archive of torch.save"),
+        ("graph.npz", b"PK damaged", "path: .*graph.npz: is damaged"),
+        ("graph.mtx", b"%%MatrixMarket", "path: .*graph.mtx: banner"),
+        ("graph.mtx", b"%%MatrixMarket matrix coordinate real general\n2 3 0\n", "path: .*accepted: a squar"),
+        ("graph.graphml", b"<graphml>", "path: .*graph.graphml: is no GraphML"),
+        ("graph.graphml", b"<!DOCTYPE lolz [<!ENTITY lol 'lol'>]><graphml/>", "declares a document type"),
+        ("graph.graphml", b"\xff\xfe\x00", "path: .*graph.graphml: is no GraphML"),
+        ("graph.xyz", b"", "path: got .*graph.xyz'; accepted: a folder, or a file .pt, .pth, .npz"),
+    ],
+)  # fmt: skip
+def test_damaged_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        load_custom(tmp_path / name, features="constant", classes=2)
+
+
+def test_paths(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path: there is no file or folder .*nothing\.npz"):
+        load_custom(tmp_path / "nothing.npz")
+    with pytest.raises(
+        ValueError, match=r"path: the folder .* has neither edges.csv, .tsv or .parquet, nor raw"
+    ):
+        load_custom(tmp_path)
+    with pytest.raises(TypeError, match=r"path: got NoneType; accepted: .* as in path=graph.npz"):
+        load_custom(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="path: there is no file or folder"):
+        load_custom("a\0b")
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(ValueError, match="is a pipe, a device or a socket"):
+        load_custom(tmp_path / "pipe.npz")
+
+
+def test_labels_beside_a_matrix(tmp_path: Path) -> None:
+    path = write_mtx(tmp_path / "graph.mtx")
+    path.with_suffix(".labels").write_text("a\nb\n")
+    with pytest.raises(ValueError, match=r"path: .*graph.labels: has 2 labels; accepted: 60, one in a line"):
+        load_custom(path, features="identity")
+    with pytest.raises(ValueError, match=r"^labels: there is no file 'other' in"):
+        load_custom(path, features="identity", labels="other")
+
+
+def test_names_are_no_classes(tmp_path: Path) -> None:
+    """GraphML that Gephi writes has the name of a node as its attribute "label"."""
+    ids = [f"n{i}" for i in range(20)]
+    write_table(tmp_path / "edges.csv", {"source": ids, "target": ids[::-1]})
+    write_table(tmp_path / "nodes.csv", {"id": ids, "f": range(20), "label": [f"{i} Street" for i in ids]})
+    with pytest.raises(ValueError, match=r"^label: each of 20 nodes has a label of its own, as a name is"):
+        load_custom(tmp_path)
+
+
+def test_a_folder_of_ogb_that_is_not_whole(tmp_path: Path) -> None:
+    folder = write_ogb(tmp_path / "ogbn_mine")
+    (folder / "raw" / "edge.csv.gz").unlink()
+    with pytest.raises(ValueError, match=r"path: .* lacks raw/edge.csv.gz; accepted: a whole folder of OGB"):
+        load_custom(folder)
+
+
+class Evil:
+    """Its pickle calls a function when it is read."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.folder,)
+
+
+def test_no_file_runs_code(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    evil = Evil(str(marker))
+    torch.save({**tensors(), "extra": evil}, tmp_path / "graph.pt")
+    assert load_custom(tmp_path / "graph.pt").num_nodes == NODES  # an attribute that nobody reads
+    torch.save({**tensors(), "x": evil}, tmp_path / "features.pt")
+    with pytest.raises(
+        ValueError, match=r"path: .*features.pt: x: is a posix.mkdir; accepted: a dense tensor"
+    ):
+        load_custom(tmp_path / "features.pt")
+    torch.save(evil, tmp_path / "all.pt")
+    with pytest.raises(ValueError, match=r"holds posix.mkdir, and no graph"):
+        load_custom(tmp_path / "all.pt")
+    np.savez(tmp_path / "graph.npz", **arrays(), ids=np.array([evil] * NODES, dtype=object))
+    with pytest.raises(ValueError, match="ids: is of type object"):
+        load_custom(tmp_path / "graph.npz")
+    assert not marker.exists()
+
+
+def saved_with(folder: Path, pid_count: int = 6, **arguments: Any) -> Path:
+    """A file of torch.save whose tensor x is described by other numbers."""
+    torch.save({**tensors(), "x": torch.zeros(NODES, 3)}, folder / "graph.pt")
+    with zipfile.ZipFile(folder / "graph.pt") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    made = {"offset": 0, "size": (NODES, 3), "stride": (3, 1), **arguments}
+
+    class Tensor:
+        def __reduce__(self) -> Any:
+            storage = Storage()
+            return torch._utils._rebuild_tensor_v2, (
+                storage, made["offset"], made["size"], made["stride"], False, {},
+            )  # fmt: skip
+
+    class Storage:
+        pass
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, found: Any) -> Any:
+            key = made.get("key", "2")
+            if isinstance(found, Storage):
+                return ("storage", torch.FloatStorage, key, "cpu", made.get("count", 3 * NODES))
+            return None
+
+    stream = io.BytesIO()
+    Pickler(stream, protocol=2).dump({"x": Tensor(), "edge_index": Tensor()})
+    with zipfile.ZipFile(folder / "graph.pt", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, stream.getvalue() if name.endswith("data.pkl") else content)
+    return folder / "graph.pt"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"offset": 1}, "reads element 180 of a storage of 180"),
+        ({"offset": -1}, "is a tensor of another kind"),
+        ({"stride": (3, 2)}, "reads element 181"),
+        ({"stride": (-3, 1)}, "is a tensor of another kind"),
+        ({"stride": (3,)}, "is a tensor of another kind"),
+        ({"size": (10**15, 10**15), "stride": (0, 0)}, "needs .* GB"),
+        ({"size": (2**61, 8)}, "reads element"),
+        ({"size": (1.5, 2)}, "is a tensor of another kind"),
+        ({"size": (1,) * 9, "stride": (1,) * 9}, "is a tensor of another kind"),
+        ({"count": 10**15}, "has 720 bytes; accepted: those of 1000000000000000 elements"),
+        ({"key": "../secret"}, "names its storage '../secret'"),
+        ({"key": "99"}, "lacks its part"),
+    ],
+)  # fmt: skip
+def test_tensors_that_their_bytes_do_not_hold(
+    arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    key = {} if "key" in arguments else {"key": storage_of_x(tmp_path)}
+    with pytest.raises((ValueError, MemoryError), match=message):
+        load_custom(saved_with(tmp_path, **key, **arguments))
+
+
+def storage_of_x(folder: Path) -> str:
+    """The key of the storage of 180 floats."""
+    path = folder / "graph.pt"
+    torch.save({**tensors(), "x": torch.zeros(NODES, 3)}, path)
+    with zipfile.ZipFile(path) as archive:
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+    return next(name.rpartition("/")[2] for name, size in sizes.items() if size == 720 and "/data/" in name)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_other_numbers_of_graphs(count: int, tmp_path: Path) -> None:
+    torch.save([tensors()] * count, tmp_path / "graph.pt")
+    with pytest.raises(
+        ValueError, match=r"path: .*holds (a list, and no graph|2 graphs); accepted: a torch_geom"
+    ):
+        load_custom(tmp_path / "graph.pt")
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "pt": lambda folder: (torch.save(tensors(), folder / "graph.pt"), folder / "graph.pt")[1],
+    "npz": npz,
+    "csv": lambda folder: write_tables(folder / "tables"),
+    "mtx": lambda folder: write_mtx(folder / "graph.mtx"),
+    "graphml": lambda folder: write_graphml(folder / "graph.graphml"),
+    "parquet": lambda folder: write_tables(folder / "tables", ".parquet"),
+    "ogb": lambda folder: write_ogb(folder / "mine"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_any_damage_is_an_error_or_a_data_set(kind: str, tmp_path: Path) -> None:
+    """Bytes of a whole file are replaced, left out or doubled at random places."""
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    path = WRITERS[kind](tmp_path)
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    whole = {file: file.read_bytes() for file in files}
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        st.integers(0, len(files) - 1),
+        st.lists(
+            st.tuples(st.floats(0, 1), st.binary(max_size=6), st.integers(0, 12)), min_size=1, max_size=4
+        ),
+    )
+    def damage(which: int, edits: list[tuple[float, bytes, int]]) -> None:
+        content = bytearray(whole[files[which]])
+        for place, new, length in edits:
+            at = int(place * len(content))
+            content[at : at + length] = new
+        files[which].write_bytes(bytes(content))
+        try:
+            got = load_custom(path, features="file" if kind != "mtx" else "constant")
+        except (ValueError, MemoryError):  # any other error is none that the loader has made
+            pass
+        else:
+            assert isinstance(got, NodeDataset)
+        finally:
+            files[which].write_bytes(whole[files[which]])
+
+    damage()

@@ -1,0 +1,332 @@
+"""`load_custom`: every format gives the same graph, with its features, labels, split and names."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnsparse import SparseGraph
+from gnnsparse.data import NodeDataset, load_custom, load_dataset
+from tests.data_folder import data_file, requires_data
+from tests.dgl_graphs import dgl_or_skip
+from tests.own_graphs import (
+    NAMES,
+    NODES,
+    arrays,
+    tensors,
+    write_graphml,
+    write_mtx,
+    write_ogb,
+    write_table,
+    write_tables,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch_geometric.data import Data, InMemoryDataset
+
+Write = Callable[[Path], Path]
+
+
+class Mine(InMemoryDataset):
+    """A data set of one graph, of a class that only the user has."""
+
+    def __init__(self, *graphs: Data) -> None:
+        super().__init__(None)
+        self.data, self.slices = self.collate(list(graphs))
+
+
+def saved(made: Any) -> Write:
+    def write(folder: Path) -> Path:
+        torch.save(made, folder / "graph.pt")
+        return folder / "graph.pt"
+
+    return write
+
+
+def npz(**more: Any) -> Write:
+    def write(folder: Path) -> Path:
+        content = {**arrays(), **more}
+        np.savez(
+            folder / "graph.npz", **{name: value for name, value in content.items() if value is not None}
+        )
+        return folder / "graph.npz"
+
+    return write
+
+
+def processed(folder: Path) -> Path:
+    (folder / "mine" / "processed").mkdir(parents=True)
+    Mine.save([Data(**tensors())], str(folder / "mine" / "processed" / "data.pt"))
+    return folder / "mine"
+
+
+def csr_arrays() -> dict[str, Any]:
+    made = arrays()
+    graph = SparseGraph.from_edge_index(torch.from_numpy(made["edge_index"]), NODES, made["edge_weight"])
+    assert graph.values is not None
+    csr = {
+        "indptr": graph.csr.indptr.numpy(),
+        "indices": graph.csr.indices.numpy(),
+        "data": graph.values.numpy(),
+    }
+    return {"edge_index": None, "edge_weight": None, **csr}
+
+
+def expected(weights: bool = True, split: bool = True) -> NodeDataset:
+    made = arrays()
+    graph = SparseGraph.from_edge_index(
+        torch.from_numpy(made["edge_index"]), NODES, made["edge_weight"] if weights else None
+    )
+    y = torch.from_numpy(made["y"])
+    masks = [torch.from_numpy(made[f"{part}_mask"]) & (y >= 0) for part in ("train", "val", "test")]
+    return NodeDataset(
+        "mine", SparseGraph(graph.csr, graph.values), torch.from_numpy(made["x"]), y, *masks, 3
+    )
+
+
+def assert_equal(got: NodeDataset, want: NodeDataset, split: bool = True) -> None:
+    for name in ("indptr", "indices"):
+        assert torch.equal(getattr(got.graph.csr, name), getattr(want.graph.csr, name))
+    assert (got.graph.values is None) == (want.graph.values is None)
+    if want.graph.values is not None and got.graph.values is not None:
+        assert torch.equal(got.graph.values, want.graph.values)
+    assert torch.equal(got.x, want.x)
+    assert torch.equal(got.y, want.y)
+    assert got.num_classes == want.num_classes
+    if split:
+        for part in ("train_mask", "val_mask", "test_mask"):
+            assert torch.equal(getattr(got, part), getattr(want, part))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        saved(Data(**tensors())),
+        saved([Data(**tensors())]),
+        saved((Data(**tensors()),)),
+        saved(tensors()),
+        saved(Data(**tensors(x=torch.as_tensor(arrays()["x"]).double(), comment="some text", more=object))),
+        saved(Data(**tensors(edge_index=torch.as_tensor(arrays()["edge_index"]).T.contiguous().T))),
+        processed,
+        npz(),
+        npz(**csr_arrays()),
+        npz(edge_index=None, edges=arrays()["edge_index"].T),
+        npz(edge_index=None, row=arrays()["edge_index"][1], col=arrays()["edge_index"][0]),
+        npz(y=np.where(arrays()["y"] < 0, np.nan, arrays()["y"])),
+        npz(y=arrays()["y"][:, None]),
+        npz(**{f"{p}_mask": None for p in ("train", "val", "test")},
+            **{f"{p}_idx": arrays()[f"{p}_mask"].nonzero()[0] for p in ("train", "val", "test")}),
+    ],
+)  # fmt: skip
+def test_arrays_in_every_form_are_the_same_graph(write: Write, tmp_path: Path) -> None:
+    assert_equal(load_custom(write(tmp_path)), expected())
+
+
+def test_a_data_set_of_a_class_of_ones_own(tmp_path: Path) -> None:
+    torch.save(Mine(Data(**tensors())), tmp_path / "mine.pt")
+    assert_equal(load_custom(tmp_path / "mine.pt"), expected())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])
+def test_features_of_every_type_are_float32(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = (torch.as_tensor(arrays()["x"]) * 4).to(dtype)
+    got = load_custom(saved(Data(**tensors(x=x)))(tmp_path))
+    assert torch.equal(got.x, x.float())
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"])
+def test_tables(ending: str, tmp_path: Path) -> None:
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow")
+    got = load_custom(write_tables(tmp_path / "tables", ending), directed=True)
+    assert_equal(got, expected())
+    assert got.node_ids == tuple(f"n{i}" for i in range(NODES))
+    assert got.class_names == NAMES
+
+
+def test_tables_with_other_names(tmp_path: Path) -> None:
+    made = arrays()
+    source, target = (made["edge_index"][i].tolist() for i in (0, 1))
+    links = {"w": made["edge_weight"].tolist(), "from_node": source, "to_node": target}
+    write_table(tmp_path / "links.tsv", links)
+    rest = {f"f{c}": made["x"][:, c].tolist() for c in range(3)}
+    people = {"city": ["Graz"] * NODES, "who": list(range(NODES)), "kind": made["y"].tolist(), **rest}
+    write_table(tmp_path / "people.csv", people)
+    got = load_custom(
+        tmp_path, format="tables", edges="links.tsv", nodes="people.csv", source="from_node",
+        target="to_node", weight="w", id="who", label="kind", feature_columns=["f0", "f1", "f2"],
+        directed=True,
+    )  # fmt: skip
+    assert_equal(got, expected(), split=False)
+    assert got.class_names == ("0", "1", "2")
+
+
+def test_the_edges_alone_with_features_made_of_the_graph(tmp_path: Path) -> None:
+    write_table(tmp_path / "edges.csv", {"a": ["x", "y", "10", "x"], "b": ["y", "z", "x", "y"]})
+    got = load_custom(tmp_path / "edges.csv", features="constant", classes=2)
+    assert got.node_ids == ("10", "x", "y", "z")
+    assert got.graph.values is None
+    assert got.graph.to_scipy().toarray().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
+    assert not (got.train_mask | got.val_mask | got.test_mask).any()
+    assert got.y.tolist() == [-1] * 4
+
+
+def test_matrix_market_with_labels(tmp_path: Path) -> None:
+    got = load_custom(write_mtx(tmp_path / "graph.mtx"), features="identity")
+    assert_equal(replace(got, x=expected().x), expected(), split=False)
+    assert torch.equal(got.x, torch.eye(NODES))
+    assert got.class_names == NAMES
+
+
+def test_graphml(tmp_path: Path) -> None:
+    pytest.importorskip("networkx")
+    got = load_custom(write_graphml(tmp_path / "graph.graphml"))
+    assert_equal(got, expected(), split=False)
+    assert got.node_ids is not None
+    assert got.node_ids[7] == "n7"
+
+
+def test_a_folder_of_ogb(tmp_path: Path) -> None:
+    got = load_custom(write_ogb(tmp_path / "ogbn_mine"), directed=True)
+    assert_equal(got, expected(weights=False))
+    both = load_custom(tmp_path / "ogbn_mine")
+    assert both.graph.is_symmetric
+    assert both.graph.values is None
+
+
+def test_an_undirected_graph_leads_both_ways(tmp_path: Path) -> None:
+    path = npz(edge_index=np.array([[0, 1, 2, 2], [1, 0, 2, 3]]), edge_weight=None)(tmp_path)
+    made = load_custom(path, directed=False)
+    assert made.graph.values is None
+    dense = made.graph.to_scipy().toarray()
+    assert dense[:4, :4].tolist() == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 0]]
+    weights = np.array([1.0, 2.0, 4.0, 8.0])
+    path = npz(edge_index=np.array([[0, 1, 2, 2], [1, 0, 2, 3]]), edge_weight=weights)(tmp_path)
+    dense = load_custom(path, directed=False).graph.to_scipy().toarray()
+    assert dense[:4, :4].tolist() == [[0, 3, 0, 0], [3, 0, 0, 0], [0, 0, 4, 8], [0, 0, 8, 0]]
+    dense = load_custom(path, directed=True).graph.to_scipy().toarray()  # A[target, source]
+    assert dense[:4, :4].tolist() == [[0, 2, 0, 0], [1, 0, 0, 0], [0, 0, 4, 0], [0, 0, 8, 0]]
+
+
+def test_features_of_degrees_do_not_depend_on_the_graph(tmp_path: Path) -> None:
+    edges = np.array([[0, 1, 2, 3], [4, 4, 4, 0]])
+    got = load_custom(npz(x=None, edge_index=edges, edge_weight=None)(tmp_path), features="degree")
+    assert got.x.shape == (NODES, 32)
+    assert got.x.argmax(dim=1)[:6].tolist() == [1, 0, 0, 0, 2, 0]  # of 1, 0, 0, 0, 3, 0 neighbours
+    assert torch.equal(got.x.sum(dim=1), torch.ones(NODES))
+
+
+def test_several_labels_some_of_which_are_missing(tmp_path: Path) -> None:
+    table = np.eye(3)[arrays()["y"]]
+    table[4], table[5, 1] = np.nan, np.nan
+    got = load_custom(npz(y=table)(tmp_path))
+    assert (got.multi_label, got.metric, got.num_classes) == (True, "micro_f1", 3)
+    assert torch.equal(got.y.isnan(), torch.from_numpy(np.isnan(table)))
+    used = got.train_mask | got.val_mask | got.test_mask
+    assert (not used[4], bool(used[5])) == (True, True)
+
+
+def test_columns_of_several_labels_have_names(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "tables")
+    lines = (folder / "nodes.csv").read_text().splitlines()
+    more = [lines[0] + ",red,blue", *(f"{line},{i % 2},{i % 3 // 2}" for i, line in enumerate(lines[1:]))]
+    (folder / "nodes.csv").write_text("\n".join(more))
+    got = load_custom(folder, label=["red", "blue"], feature_columns=["f0"])
+    assert got.class_names == ("red", "blue")
+    assert got.y[:4].tolist() == [[0, 0], [1, 0], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_numbers_to_predict(columns: int, tmp_path: Path) -> None:
+    y = np.random.default_rng(0).normal(size=(NODES, columns))
+    y[3] = np.nan
+    got = load_custom(npz(y=y[:, 0] if columns == 1 else y)(tmp_path))
+    assert (got.regression, got.metric, got.num_classes) == (True, "mae", columns)
+    assert not (got.train_mask | got.val_mask | got.test_mask)[3]
+
+
+def test_whole_numbers_can_be_targets(tmp_path: Path) -> None:
+    path = npz(y=np.arange(NODES))(tmp_path)
+    assert load_custom(path).num_classes == NODES
+    assert load_custom(path, label_kind="regression", metric="r2").regression
+
+
+def test_classes_keep_their_numbers_in_other_files(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "tables", split=False)
+    text = (folder / "nodes.csv").read_text().replace(",law", ",").replace(",math", ",")
+    (folder / "nodes.csv").write_text(text)
+    assert load_custom(folder).class_names == ("music",)
+    got = load_custom(folder, classes=list(NAMES))
+    assert (got.class_names, got.num_classes) == (NAMES, 3)
+    assert set(got.y.tolist()) == {-1, 2}
+
+
+def test_integers_as_names_are_sorted_as_numbers(tmp_path: Path) -> None:
+    write_table(tmp_path / "edges.csv", {"a": [1, 2], "b": [2, 10]})
+    write_table(tmp_path / "nodes.csv", {"id": [10, 2, 1], "f": [0, 1, 2], "y": [100, 20, 3]})
+    got = load_custom(tmp_path, split="random", train_fraction=0.3, val_fraction=0.3)
+    assert got.class_names == ("3", "20", "100")
+    assert got.y.tolist() == [2, 1, 0]
+    assert got.node_ids == ("10", "2", "1")
+
+
+def test_by_the_catalog(tmp_path: Path) -> None:
+    path = npz()(tmp_path)
+    assert_equal(load_dataset("custom", path=path), expected())
+    assert load_dataset("custom", path=path, split="random", seed=3).train_mask.sum() == round(0.6 * 54)
+    with pytest.raises(TypeError, match=r"^nodez: no such option of custom"):
+        load_dataset("custom", path=path, nodez="a")
+
+
+@pytest.mark.slow
+@requires_data
+@pytest.mark.parametrize(
+    ("name", "file", "options"),
+    [
+        ("amazon_photo", ("amazon", "Photo", "raw", "amazon_electronics_photo.npz"), {"directed": False}),
+        ("minesweeper", ("heterophilous", "minesweeper.npz"), {"directed": False, "split": "given:3"}),
+    ],
+)
+def test_published_files_as_ones_own(
+    name: str, file: tuple[str, ...], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path))
+    path = data_file(*file)
+    if not path.is_file():
+        path = next(data_file(file[0]).rglob(file[-1]))
+    want = load_dataset(name, root=path.parent, split=3)
+    got = load_custom(path, **options)
+    edges = [torch.stack([g.csr.indices.long(), g.csr.row_index()]) for g in (got.graph, want.graph)]
+    if name == "amazon_photo":  # of which load_dataset leaves out self-loops
+        edges[0] = edges[0][:, edges[0][0] != edges[0][1]]
+    assert torch.equal(*edges)
+    assert torch.equal(got.x, want.x)
+    assert torch.equal(got.y, want.y)
+    if "split" in options:
+        assert torch.equal(got.test_mask, want.test_mask)
+
+
+@pytest.mark.slow
+def test_a_graph_of_dgl(tmp_path: Path) -> None:
+    dgl = dgl_or_skip()
+    made = tensors()
+    graph = dgl.graph((made["edge_index"][0], made["edge_index"][1]), num_nodes=NODES)
+    for name, key in (("feat", "x"), ("label", "y"), *((f"{p}_mask",) * 2 for p in ("train", "val", "test"))):
+        graph.ndata[name] = made[key]
+    graph.edata["w"] = made["edge_weight"]
+    dgl.save_graphs(str(tmp_path / "graph.bin"), [graph])
+    (tmp_path / "bad.bin").write_bytes((tmp_path / "graph.bin").read_bytes()[:200])
+    with ThreadPoolExecutor() as threads:  # each imports DGL in a process of its own
+        good, bad = (threads.submit(load_custom, tmp_path / name) for name in ("graph.bin", "bad.bin"))
+        assert_equal(good.result(), expected())
+        with pytest.raises(ValueError, match=r"bad\.bin: DGL can't read it"):
+            bad.result()

@@ -1,0 +1,115 @@
+"""Splits that are made of the nodes with a label: random, stratified, and by time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse.data import NodeDataset, load_custom
+from gnnsparse.data.splits import split_by_time, split_generator, stratified_split
+from tests.own_graphs import NODES, arrays, write_table, write_tables
+
+
+def plain(folder: Path, **more: Any) -> Path:
+    made = {name: value for name, value in arrays().items() if not name.endswith("_mask")}
+    np.savez(folder / "graph.npz", **{**made, **more})
+    return folder / "graph.npz"
+
+
+def sizes(dataset: NodeDataset) -> tuple[int, ...]:
+    return tuple(int(mask.sum()) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask))
+
+
+@pytest.mark.parametrize("split", ["auto", "random", "stratified"])
+def test_parts_of_the_nodes_with_a_label(split: str, tmp_path: Path) -> None:
+    path = plain(tmp_path)
+    got = load_custom(path, split=split, train_fraction=0.5, val_fraction=0.25)
+    labelled = got.y >= 0
+    assert torch.equal(got.train_mask | got.val_mask | got.test_mask, labelled)
+    assert sum(sizes(got)) == int(labelled.sum())
+    assert abs(sizes(got)[0] - 27) <= 2
+    again = load_custom(path, split=split, train_fraction=0.5, val_fraction=0.25)
+    other = load_custom(path, split=split, train_fraction=0.5, val_fraction=0.25, seed=1)
+    assert torch.equal(got.train_mask, again.train_mask)
+    assert not torch.equal(got.train_mask, other.train_mask)
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    st.floats(0.05, 0.9),
+    st.floats(0.05, 0.9),
+    st.integers(0, 2**63 - 1),
+)
+def test_stratified_parts_have_the_shares_of_each_class(
+    counts: list[int], train: float, val: float, seed: int
+) -> None:
+    if train + val >= 1:
+        train, val = train / 2, val / 2
+    y = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(1))]
+    masks = stratified_split(y, split_generator(0, seed), train, val)
+    assert torch.equal(torch.stack(masks).sum(dim=0), torch.ones(len(y), dtype=torch.int64))
+    for label, count in enumerate(counts):
+        for mask, share in zip(masks, (train, val, 1 - train - val), strict=True):
+            assert abs(int((mask & (y == label)).sum()) - share * count) < 1 + 1e-6 * count
+
+
+def test_small_classes_are_not_all_in_one_part() -> None:
+    masks = stratified_split(torch.arange(300), split_generator(0, 0), 0.6, 0.2)
+    # Each of 300 nodes is a training node with probability 0.6: the deviation of their number is 8.5.
+    assert abs(int(masks[0].sum()) - 180) < 5 * 8.5
+
+
+@given(st.lists(st.integers(-5, 5), min_size=3), st.floats(0.05, 0.9), st.floats(0.05, 0.9))
+def test_earlier_nodes_are_for_training(moments: list[int], train: float, val: float) -> None:
+    times = torch.tensor(moments, dtype=torch.float64)
+    if times.unique().numel() < 3:
+        return
+    if train + val >= 1:
+        train, val = train / 2, val / 2
+    first, second, third = split_by_time(times, train, val)
+    assert torch.equal(
+        torch.stack([first, second, third]).sum(dim=0), torch.ones(len(times), dtype=torch.int64)
+    )
+    assert times[first].max() < times[second].min()
+    assert times[second].max() < times[third].min()
+
+
+def test_years_of_a_table(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "tables", split=False, years=True)  # 2000 to 2019, three nodes each
+    got = load_custom(folder, split="time:year", train_fraction=0.5, val_fraction=0.3)
+    assert got.x.shape == (NODES, 3)  # years are no feature then
+    years = torch.arange(NODES) // 3
+    labelled = got.y >= 0
+    assert torch.equal(got.train_mask, labelled & (years < years[got.val_mask].min()))
+    assert torch.equal(got.test_mask, labelled & (years > years[got.val_mask].max()))
+    assert abs(sizes(got)[0] - 27) <= 3
+    assert load_custom(folder).x.shape == (NODES, 4)
+
+
+def test_dates(tmp_path: Path) -> None:
+    ids = ["a", "b", "c", "d"]
+    write_table(tmp_path / "edges.csv", {"source": ids, "target": ids[::-1]})
+    dates = ["2024-03-01", "2021-01-01T10:00:00+02:00", "", "2022-06-30"]
+    write_table(tmp_path / "nodes.csv", {"id": ids, "f": [1, 2, 3, 4], "label": [0, 1, 0, 1], "day": dates})
+    got = load_custom(tmp_path, split="time:day", train_fraction=0.4, val_fraction=0.3)
+    assert got.train_mask.tolist() == [False, True, False, False]
+    assert got.val_mask.tolist() == [False, False, False, True]
+    assert got.test_mask.tolist() == [True, False, False, False]  # c has no day
+
+
+def test_one_of_several_given_splits(tmp_path: Path) -> None:
+    part = np.stack([np.arange(NODES) % 3, (np.arange(NODES) + 1) % 3], axis=1)
+    masks = {f"{name}_mask": part == number for number, name in enumerate(("train", "val", "test"))}
+    first, second = (load_custom(plain(tmp_path, **masks), split=f"given:{i}") for i in range(2))
+    labelled = first.y >= 0
+    assert torch.equal(first.train_mask, torch.from_numpy(part[:, 0] == 0) & labelled)
+    assert torch.equal(second.train_mask, torch.from_numpy(part[:, 1] == 0) & labelled)
+    turned = {name: mask.T for name, mask in masks.items()}  # as the heterophilous graphs have them
+    assert torch.equal(load_custom(plain(tmp_path, **turned), split="given:1").val_mask, second.val_mask)

@@ -1,0 +1,264 @@
+"""`gnnsparse.fit` and `gnnsparse.prepare` with graphs of PyG and models of any kind."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.data import NodeDataset, dataset_of_pyg
+from gnnsparse.nn import GATConv, GCNConv, GINConv, SAGEConv
+from gnnsparse.testing import assert_accurate
+from tests.own_graphs import NODES, tensors
+from tests.tasks import toy_task
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import torch_geometric.nn as pyg
+    from torch_geometric.data import Data
+
+
+def data(**more: Any) -> Data:
+    return Data(**{name: value for name, value in {**tensors(), **more}.items() if value is not None})
+
+
+class Stack(torch.nn.Module):
+    """Two layers with dropout, called with whatever the layers take."""
+
+    def __init__(self, layer: Any, inputs: int = 3, outputs: int = 3, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.first, self.last, self.dropout = layer(inputs, 16), layer(16, outputs), dropout
+
+    def forward(self, x: torch.Tensor, adj: Any) -> torch.Tensor:
+        hidden = torch.nn.functional.dropout(self.first(x, adj).relu(), self.dropout, self.training)
+        return self.last(hidden, adj)
+
+
+class WithWeights(Stack):
+    """A model of PyG that takes weights of edges."""
+
+    def forward(self, x: torch.Tensor, edge_index: Any, edge_weight: Any = None) -> torch.Tensor:
+        return self.last(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+
+
+@pytest.fixture
+def task(device: str) -> dict[str, Any]:
+    return {"device": device, "epochs": 60, "lr": 0.03}
+
+
+def test_our_layers(task: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = Stack(GCNConv)
+    result = gnnsparse.fit(model, data(), **task)
+    assert result.metrics["test"]["accuracy"] > 0.7  # a third by chance
+    assert [row["epoch"] for row in result.history] == list(range(1, 61))
+    assert set(result.history[-1]) == {"epoch", "train/loss", "val/loss", "val/accuracy"}
+    assert result.history[-1]["train/loss"] < result.history[0]["train/loss"]
+    scores = [row["val/accuracy"] for row in result.history]
+    assert result.best_epoch == scores.index(max(scores)) + 1
+    predicted = result.predict()
+    dataset = result.dataset
+    right = predicted.classes == dataset.y
+    for part in ("train", "val", "test"):
+        mask = getattr(dataset, f"{part}_mask")
+        assert float(right[mask].float().mean()) == pytest.approx(result.metrics[part]["accuracy"])
+    assert torch.equal(result.predict(data()).classes, predicted.classes)
+    assert not dataset.train_mask[dataset.y < 0].any()
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_a_run_is_repeated_bit_for_bit(seed: int | None) -> None:
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        result = gnnsparse.fit(Stack(GCNConv), data(), epochs=5, seed=seed, device="cpu")
+        losses.append([row["train/loss"] for row in result.history])
+    assert losses[0] == losses[1]
+
+
+def test_the_seed_leaves_the_random_numbers_of_the_program_alone() -> None:
+    model = Stack(GCNConv)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    gnnsparse.fit(model, data(), epochs=2, device="cpu")
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: WithWeights(pyg.GCNConv), lambda: Stack(GCNConv, dropout=0.0)], ids=["pyg", "ours"]
+)
+def test_the_same_training_as_by_hand(make: Any) -> None:
+    """`fit` takes the steps that a loop of Adam takes: the loss curves are equal to rounding."""
+    torch.manual_seed(0)
+    model = make()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    result = gnnsparse.fit(model, data(), epochs=20, lr=0.02, weight_decay=1e-3, device="cpu")
+    curves = [torch.tensor([row["train/loss"] for row in result.history], dtype=torch.float64)]
+    for dtype in (torch.float32, torch.float64):
+        other = WithWeights(pyg.GCNConv)
+        other.load_state_dict(start)
+        other.to(dtype)
+        graph, losses = data(), []
+        mask = graph.train_mask & (graph.y >= 0)
+        optimizer = torch.optim.Adam(other.parameters(), lr=0.02, weight_decay=1e-3)
+        for _ in range(20):
+            optimizer.zero_grad()
+            out = other(graph.x.to(dtype), graph.edge_index, graph.edge_weight.to(dtype))
+            loss = torch.nn.functional.cross_entropy(out[mask], graph.y[mask])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        curves.append(torch.tensor(losses, dtype=torch.float64))
+    assert_accurate(curves[0].float(), curves[1].float(), curves[2])
+
+
+def test_models_of_pyg(task: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    result = gnnsparse.fit(pyg.GCN(-1, 16, 2, 3), data(edge_weight=None), **task)  # its sizes are found out
+    assert result.metrics["test"]["accuracy"] > 0.7
+    assert torch.equal(result.predict(data(edge_weight=None)).logits, result.predict().logits)
+
+
+def test_a_model_without_a_graph(task: dict[str, Any]) -> None:
+    model = torch.nn.Linear(3, 3)
+    result = gnnsparse.fit(model, data(edge_weight=None), **task)
+    expected = model(data().x.to(next(model.parameters()).device)).detach().cpu()
+    assert torch.equal(result.predict().logits, expected)
+
+
+@pytest.mark.parametrize("layer", [GATConv, SAGEConv])
+def test_layers_find_the_weights_that_they_need(layer: Any) -> None:
+    result = gnnsparse.fit(Stack(layer), data(edge_weight=None), epochs=2, device="cpu")
+    assert result.epochs == 2
+
+
+def test_a_data_set_and_a_folder(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Stack(GCNConv, inputs=8)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    dataset = toy_task()
+    whole = gnnsparse.fit(model, dataset, epochs=6, folder=tmp_path / "whole", device="cpu")
+    assert (tmp_path / "whole" / "checkpoints" / "last.ckpt").is_file()
+    assert (tmp_path / "whole" / "logs").is_dir()
+    model.load_state_dict(start)
+    gnnsparse.fit(model, dataset, epochs=3, folder=tmp_path / "half", device="cpu")
+    rest = gnnsparse.fit(
+        model, dataset, epochs=6, device="cpu", resume=tmp_path / "half" / "checkpoints" / "last.ckpt"
+    )
+    assert rest.metrics == whole.metrics
+    assert [row["train/loss"] for row in rest.history] == [row["train/loss"] for row in whole.history][3:]
+
+
+@pytest.mark.parametrize(("metric", "layers"), [("micro_f1", 3), ("mae", 1)])
+def test_labels_and_numbers(metric: str, layers: int) -> None:
+    dataset = toy_task(metric="micro_f1")
+    if metric == "mae":
+        dataset = NodeDataset(
+            "numbers", dataset.graph, dataset.x, dataset.x[:, :1] * 2, dataset.train_mask, dataset.val_mask,
+            dataset.test_mask, 1, "mae",
+        )  # fmt: skip
+    result = gnnsparse.fit(Stack(GCNConv, inputs=8, outputs=layers), dataset, epochs=5, device="cpu")
+    prediction = result.predict()
+    assert set(result.metrics["test"]) >= {metric}
+    assert (prediction.several_labels, prediction.regression) == (metric == "micro_f1", metric == "mae")
+
+
+def test_unused_weights_of_edges_are_reported() -> None:
+    with pytest.warns(UserWarning, match="data: Stack does not use the weights of the edges"):
+        gnnsparse.fit(Stack(GATConv), data(), epochs=1, device="cpu")
+    with pytest.warns(UserWarning, match="data: Stack does not use the weights of the edges"):
+        gnnsparse.fit(Stack(pyg.GCNConv), data(), epochs=1, device="cpu")
+
+
+def mixed() -> torch.nn.Module:
+    model = Stack(GCNConv)
+    model.last = SAGEConv(16, 3)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "options", "message"),
+    [
+        (lambda: 3, {}, {}, "model: got int; accepted: a torch.nn.Module"),
+        (lambda: Stack(GCNConv, outputs=4), {}, {}, r"model: returns \(60, 4\); accepted: .* \(60, 3\)"),
+        (mixed, {}, {}, r"values: layers need different ones \(GCNConv 'gcn', SAGEConv 'mean'\)"),
+        (lambda: Stack(GCNConv), {}, {"inputs": "graph"}, "inputs: got 'graph'; accepted: auto, operand"),
+        (lambda: Stack(GCNConv), {}, {"values": "rank"}, "values: got 'rank'; accepted: auto, gcn, mean"),
+        (lambda: Stack(GCNConv), {}, {"epochs": 0}, "trainer.max_epochs: got 0"),
+        (lambda: Stack(GCNConv), {}, {"lr": -1}, "optimizer.lr: got -1"),
+        (lambda: Stack(GCNConv), {}, {"decay": "first"}, "optimizer.decay: 'first' needs a model with"),
+        (lambda: Stack(GCNConv), {}, {"precision": "fp12"}, "precision: "),
+        (lambda: Stack(GCNConv), {}, {"device": "tpu"}, "device: got 'tpu'"),
+        (lambda: Stack(GCNConv), {}, {"seed": "a"}, "seed: got str"),
+        (lambda: Stack(GCNConv), {"x": None}, {}, "features: got 'file', and the file has no features"),
+        (lambda: Stack(GCNConv), {"y": None}, {}, "label: there are no labels"),
+        (lambda: Stack(GCNConv), {"edge_index": None}, {}, "edge_index: is missing"),
+        (lambda: Stack(GCNConv), {"y": torch.zeros(9)}, {}, r"y: has shape \(9,\); accepted: a row"),
+        (lambda: Stack(GCNConv), {}, {"split": "soon"}, "split: got 'soon'; accepted"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(model: Any, given: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        gnnsparse.fit(model(), data(**given), **{"epochs": 1, "device": "cpu", **options})
+
+
+def test_other_data() -> None:
+    with pytest.raises(
+        TypeError, match=r"data: got dict; accepted: a torch_geometric.data.Data or a gnnsparse"
+    ):
+        gnnsparse.fit(Stack(GCNConv), tensors())
+    with pytest.raises(ValueError, match=r"split: got 'random' for a NodeDataset, which has its split"):
+        gnnsparse.fit(Stack(GCNConv), toy_task(), split="random")
+    with pytest.raises(
+        TypeError, match=r"data: got dict; accepted: a torch_geometric.data.Data with edge_index"
+    ):
+        dataset_of_pyg(tensors())
+    result = gnnsparse.fit(Stack(GCNConv), data(), epochs=1, device="cpu")
+    with pytest.raises(ValueError, match=r"data.x: has shape \(60, 2\); accepted: \(nodes, 3\)"):
+        result.predict(data(x=torch.zeros(60, 2)))
+    with pytest.raises(TypeError, match="data: got a tensor"):
+        result.predict(data().x)
+
+
+def test_prepare_takes_a_graph_of_pyg(device: str) -> None:
+    graph = data()
+    x = torch.randn(NODES, 5, device=device)
+    for options in ({}, {"values": "gcn"}, {"values": "mean"}):
+        A = gnnsparse.prepare(graph.to(device), cache=False, **options)
+        weights = {"edge_weight" if options else "values": graph.edge_weight}
+        B = gnnsparse.prepare(graph.edge_index, num_nodes=NODES, cache=False, **options, **weights)
+        assert torch.equal(A @ x, B @ x)
+    plain = gnnsparse.prepare(data(edge_weight=None), cache=False)
+    assert plain.shape == (NODES, NODES)
+    other = torch.arange(1.0, graph.num_edges + 1)
+    assert torch.equal(
+        gnnsparse.prepare(graph, values=other, cache=False) @ x.cpu(),
+        gnnsparse.prepare(graph.edge_index, num_nodes=NODES, values=other, cache=False) @ x.cpu(),
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_prepare_takes_an_adjacency_of_pyg() -> None:
+    graph = data()
+    size = (NODES, NODES)
+    adjacency = torch.sparse_coo_tensor(graph.edge_index.flip(0), graph.edge_weight, size).to_sparse_csr()
+    x = torch.randn(NODES, 4)
+    A = gnnsparse.prepare(Data(x=graph.x, adj_t=adjacency), cache=False)
+    assert torch.equal(A @ x, gnnsparse.prepare(graph, cache=False) @ x)
+    with pytest.raises(
+        ValueError, match="graph: is a Data without edge_index; accepted: one with edge_index"
+    ):
+        gnnsparse.prepare(Data(x=graph.x))
+    with pytest.raises(ValueError, match="num_nodes: does not go with PyG's Data"):
+        gnnsparse.prepare(graph, num_nodes=3)
+
+
+def test_a_sum_of_neighbours_without_weights() -> None:
+    module = Stack(lambda i, o: GINConv(torch.nn.Linear(i, o)))
+    result = gnnsparse.fit(module, data(edge_weight=None), epochs=2, device="cpu")
+    assert result.history[1]["epoch"] == 2
