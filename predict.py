@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
-import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -31,6 +31,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     import train
     from gnnsparse.data import DatasetUnavailableError
     from gnnsparse.environment import describe_environment, write_json
+    from gnnsparse.prediction import predict_dataset, write_predictions
     from gnnsparse.tasks import TASKS
 
     model = gnnsparse.load(cfg.checkpoint, device=cfg.device)
@@ -42,36 +43,20 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
         dataset = task.load(own.dataset.name, train.options_of(own.dataset))
     except DatasetUnavailableError as error:
         raise ValueError(str(error)) from error
-    _check_sizes(own.dataset.name, task.model_sizes(dataset), model.recipe)
-    data = task.make_data(dataset, run)
-    try:
-        arrays, metrics = task.predict(model, data)
-    except NotImplementedError:
-        raise ValueError(f"checkpoint: the task {task.name!r} has no method predict") from None
+    found = predict_dataset(model, task, run, dataset, own.dataset.name)
     file = folder.path / "predictions.npz"
     content = {
         "mode": "predict", "checkpoint": str(cfg.checkpoint), "model": model.recipe.name,
-        "dataset": own.dataset.name, **task.describe(data, run), "precision": model.recipe.precision,
-        "metrics": metrics, "predictions": file.name, **describe_environment(model.device),
+        "dataset": own.dataset.name, **found.details, "precision": model.recipe.precision,
+        "metrics": found.metrics, "predictions": file.name, **describe_environment(model.device),
     }  # fmt: skip
-    with open(file, "xb") as target:
-        named: Any = {name: array.numpy() for name, array in arrays.items()}
-        np.savez(target, **named)
+    write_predictions(file, found.arrays)
     write_json(folder.path / "result.json", content)
     folder.finish()
-    scores = ", ".join(f"{name} {100 * value:.2f} %" for name, value in metrics["test"].items())
-    print(f"{len(arrays['classes'])} predictions; test: {scores}\n{file}")
-    return float(next(iter(metrics["test"].values())))
-
-
-def _check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
-    """Raises a ValueError unless a data set has the numbers of inputs and outputs of the model."""
-    own = (recipe.in_channels, recipe.out_channels)
-    if got != own:
-        raise ValueError(
-            f"dataset: {name} has {got[0]} inputs and {got[1]} outputs; accepted by the checkpoint: "
-            f"{own[0]} and {own[1]}"
-        )
+    test = found.metrics.get("test", {})
+    scores = ", ".join(f"{name} {100 * value:.2f} %" for name, value in test.items())
+    print(f"{len(next(iter(found.arrays.values())))} predictions; test: {scores}\n{file}")
+    return float(next(iter(test.values()), math.nan))
 
 
 def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:
