@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -15,20 +12,10 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from gnnsparse.environment import without_pipe
 from gnnsparse.training.callbacks import History
 
-__all__ = ["ProgressReport", "without_pipe"]
-
-
-def without_pipe() -> None:
-    """Sends what is printed from now on nowhere, after the reader of a pipe has gone.
-
-    Otherwise Python would report the pipe once more when it ends.
-    """
-    with contextlib.suppress(OSError, ValueError):  # an output that is no file
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+__all__ = ["ProgressReport"]
 
 
 class _Bar(Progress):
@@ -82,7 +69,7 @@ class ProgressReport(Callback):
             return
         columns = (
             TextColumn("epoch" if self._steps == 1 else "step"),
-            MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
+            MofNCompleteColumn(), BarColumn(20), TimeRemainingColumn(),
         )  # fmt: skip
         self._bar = _Bar(*columns, console=console, auto_refresh=False, transient=True)
         self._bar.add_task("", total=trainer.max_steps, completed=trainer.global_step)
