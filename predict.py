@@ -42,7 +42,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     try:
         dataset = task.load(own.dataset.name, train.options_of(own.dataset))
     except DatasetUnavailableError as error:
-        raise ValueError(str(error)) from error
+        train.refuse_data(error)
     found = predict_dataset(model, task, run, dataset, own.dataset.name)
     file = folder.path / "predictions.npz"
     content = {

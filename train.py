@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -384,7 +384,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
         try:
             module, data = set_up(cfg, task, settings, resume)
         except DatasetUnavailableError as error:
-            raise ValueError(str(error)) from error
+            refuse_data(error)
         recipe = recipe_of(cfg, task, settings, data.dataset)
         own.keep_earlier("result.json")
     except BaseException as error:
@@ -412,6 +412,12 @@ def run(cfg: DictConfig, folder: Path) -> float:
     finally:
         own.finish()
     return result.metrics["test"][module.score_name]
+
+
+def refuse_data(error: Exception) -> NoReturn:
+    """Raises a ValueError for data that can't be loaded; an option is named as the user types it."""
+    option = "dataset." if str(error).startswith(("root: ", "split: ")) else ""
+    raise ValueError(f"{option}{error}") from error
 
 
 def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card: Callable[[], Any]) -> None:

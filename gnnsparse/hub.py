@@ -92,6 +92,25 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         return ModelCard(card_text(self.recipe, self.result, {}), ignore_metadata_errors=True)
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> HubModel:
+        """Reads a model from a folder, or downloads it.
+
+        Args:
+            pretrained_model_name_or_path: the folder, or the name on the hub.
+            options: those of huggingface_hub (`revision`, `token`, `cache_dir`, ...); `device`: "auto", "cpu"
+                or "cuda"; `registry`: the models by name, in place of those that the files name, whose module
+                is imported: pass it for a model whose origin you do not trust.
+
+        Raises:
+            LoadError: the files are those of something else, or the model can't be made.
+        """
+        try:
+            found: HubModel = super().from_pretrained(pretrained_model_name_or_path, **options)
+        except json.JSONDecodeError as error:  # the mixin reads the recipe, too
+            raise _no_model(pretrained_model_name_or_path, error) from error
+        return found
+
+    @classmethod
     def _from_pretrained(
         cls,
         *,
@@ -105,18 +124,7 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         registry: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> HubModel:
-        """Reads a folder, or downloads the files; the mixin calls it from `from_pretrained`.
-
-        Args:
-            model_id: the folder, or the name on the hub.
-            revision, cache_dir, force_download, local_files_only, token: see huggingface_hub.
-            device: "auto", "cpu" or "cuda".
-            registry: the models by name; None: those that the file names, whose module is imported: pass them
-                for a model whose origin you do not trust.
-
-        Raises:
-            LoadError: the files are those of something else, or the model can't be made.
-        """
+        """Reads the files of a folder or of the hub; the mixin calls it from `from_pretrained`."""
         place = resolve_device(device)
 
         def file(name: str) -> Path:
@@ -130,7 +138,11 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
             recipe, weights, result = read_exported(file(CONFIG), file(WEIGHTS))
             module = make_model(recipe, registry, weights)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-            raise LoadError(f"model_id: {model_id} is no model of gnnsparse ({reason})") from error
+            raise _no_model(model_id, error) from error
         there = torch.empty(0, dtype=torch.float32, device=place).device
         return cls(recipe, module.to(place).eval(), there, result)
+
+
+def _no_model(model_id: str | Path, error: Exception) -> LoadError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:400]
+    return LoadError(f"model_id: {model_id} is no model of gnnsparse ({reason})")

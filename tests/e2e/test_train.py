@@ -70,6 +70,7 @@ def test_what_a_run_writes(default_run: Run) -> None:
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     settings = {f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
     written = {
+        "README.md",
         "result.json",
         "run.lock",
         "checkpoints/last.ckpt",
@@ -77,6 +78,14 @@ def test_what_a_run_writes(default_run: Run) -> None:
         "logs/csv/version_0/metrics.csv",
     }
     assert files == settings | written
+
+
+def test_the_model_card(default_run: Run) -> None:
+    card = (default_run.folder / "README.md").read_text()
+    accuracy = default_run.result["metrics"]["test"]["accuracy"]
+    assert "# gcn on digits\n" in card
+    assert f" {accuracy:.4f} |\n" in card
+    assert "* Optimizer: `lr=" in card
 
 
 def test_what_a_run_prints(default_run: Run) -> None:
