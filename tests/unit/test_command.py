@@ -43,7 +43,7 @@ def test_it_says_what_it_is_without_torch(words: tuple[str, ...]) -> None:
     if words == ("--version",):
         assert lines == [f"gnnsparse {gnnsparse.__version__}"]
     else:
-        assert all(f"\n    {name} " in printed for name in gnnsparse_cli.COMMANDS)
+        assert all(f"    {name}" in printed for name in gnnsparse_cli.COMMANDS)
 
 
 def test_the_command_is_installed_with_it() -> None:
