@@ -57,15 +57,31 @@ def wait_for(condition: Callable[[], object], process: Started) -> None:
         time.sleep(0.01)
 
 
+def logged(folder: Path) -> int:
+    """Bytes of the logs of all runs below a folder."""
+    return sum(log.stat().st_size for log in folder.glob("outputs/*/*/logs/csv/*/metrics.csv"))
+
+
+def begun(folder: Path) -> int:
+    """When the last run below a folder began."""
+    return max((mark.stat().st_mtime_ns for mark in folder.glob("outputs/*/*/run.lock")), default=0)
+
+
 def test_signals_at_random_moments(start: Callable[..., Started], whole: Path, tmp_path: Path) -> None:
     """Each time one line says how to go on, which is done, and in the end nothing shows of it."""
     draw, folders, interrupted = random.Random(19), set(), 0
     words, status = LONG, None
-    for _ in range(40):
+    for early in [True, False, False, True, False, *[None] * 5]:
         signum = draw.choice([signal.SIGINT, signal.SIGTERM])
+        before = logged(tmp_path), begun(tmp_path)
         process = start(*words, folder=tmp_path)
-        if interrupted < 4:
-            time.sleep(draw.uniform(0.2, 2.0))
+        if early is not None:
+            if early:  # while data are loaded, or in one of the first epochs
+                wait_for(lambda: begun(tmp_path) > before[1], process)  # noqa: B023  (called here alone)
+                time.sleep(draw.uniform(0.0, 1.0))
+            else:  # 50 epochs at least are trained by then
+                wait_for(lambda: logged(tmp_path) > before[0], process)  # noqa: B023
+                time.sleep(draw.uniform(0.0, 0.2))
             process.send(signum)
         run = process.wait()
         status = run.status
