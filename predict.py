@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
-import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -32,6 +32,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     from gnnsparse.data import DatasetUnavailableError
     from gnnsparse.environment import describe_environment, write_json
     from gnnsparse.errors import naming
+    from gnnsparse.prediction import predict_dataset, write_predictions
     from gnnsparse.tasks import TASKS
     from gnnsparse.training.metrics import shown_score
 
@@ -44,39 +45,22 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
         with naming("dataset"):
             dataset = task.load(own.dataset.name, train.options_of(own.dataset))
     except DatasetUnavailableError as error:
-        raise ValueError(str(error)) from error
-    _check_sizes(own.dataset.name, task.model_sizes(dataset), model.recipe)
-    data = task.make_data(dataset, run)
-    try:
-        arrays, metrics = task.predict(model, data)
-    except NotImplementedError:
-        raise ValueError(f"checkpoint: the task {task.name!r} has no method predict") from None
+        train.refuse_data(error)
+    found = predict_dataset(model, task, run, dataset, own.dataset.name)
     file = folder.path / "predictions.npz"
     content = {
         "mode": "predict", "checkpoint": str(cfg.checkpoint), "model": model.recipe.name,
-        "dataset": own.dataset.name, **task.describe(data, run), "precision": model.recipe.precision,
-        "metrics": metrics, "predictions": file.name, **describe_environment(model.device),
+        "dataset": own.dataset.name, **found.details, "precision": model.recipe.precision,
+        "metrics": found.metrics, "predictions": file.name, **describe_environment(model.device),
     }  # fmt: skip
-    with open(file, "xb") as target:
-        named: Any = {name: array.numpy() for name, array in arrays.items()} | task.names(dataset)
-        np.savez(target, **named)
+    write_predictions(file, found.arrays, found.names)
     write_json(folder.path / "result.json", content)
     folder.finish()
-    of_test = metrics.get("test", {})  # data without labels have no scores
+    of_test = found.metrics.get("test", {})  # data without labels have no scores
     scores = ", ".join(f"{name} {shown_score(name, value)}" for name, value in of_test.items())
-    count = len(next(iter(arrays.values())))
+    count = len(next(iter(found.arrays.values())))
     print(f"{count} predictions; {f'test: {scores}' if scores else 'no labels'}\n{file}")
-    return float(next(iter(of_test.values()), float("nan")))
-
-
-def _check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
-    """Raises a ValueError unless a data set has the numbers of inputs and outputs of the model."""
-    own = (recipe.in_channels, recipe.out_channels)
-    if got != own:
-        raise ValueError(
-            f"dataset: {name} has {got[0]} inputs and {got[1]} outputs; accepted by the checkpoint: "
-            f"{own[0]} and {own[1]}"
-        )
+    return float(next(iter(of_test.values()), math.nan))
 
 
 def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:

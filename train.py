@@ -3,55 +3,48 @@
 configs/ has the options and their defaults, and `python train.py --help` shows them. With `-m` and lists of
 values all combinations run, and with `experiment=NAME` a study of configs/experiment
 (docs/precision-study.md). A run writes result.json, logs and checkpoints to its own folder below outputs/,
-or to the folder of hydra.run.dir=DIR, which no other run may have. The exit status is 0, or 1 for options
-that hydra refuses, or 2 for errors that this program reports.
+or to the folder of hydra.run.dir=DIR, which no other run may have. `resume=last` or `resume=FOLDER` goes on
+with a run or a sweep. The exit status is 0, or 1 for options that hydra refuses and for a sweep in which a
+run failed, 2 for errors that this program reports, 130 after Ctrl-C and 143 after SIGTERM.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.experimental.callback import Callback
-from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from launching.folders import claimed, resume_of
+from launching.refusing import PROBLEMS, refuse
+from launching.resuming import SWEEP, go_on, is_sweep, sweep_checkpoint
+from launching.signals import StoppedError, exit_status, line_of, raising
+from launching.sweeps import Sweep
+from launching.words import check_words
 from startup import import_task, importing
 
 if TYPE_CHECKING:
     import torch
 
-    from gnnsparse.training import FitResult, PreparedData, RunFolder, TaskModule
+    from gnnsparse.training import FitResult, PreparedData, TaskModule
     from gnnsparse.training.recipe import ModelRecipe
     from gnnsparse.training.task import RunOptions, Task
 
 #: The largest seed that NumPy accepts.
 MAX_SEED = 2**32 - 1
 CONFIGS = Path(__file__).resolve().parent / "configs"
-#: The errors that are reported in one line. A package that is missing or data that can't be loaded are such.
-PROBLEMS = (ValueError, TypeError, ImportError, OSError, MemoryError)
 #: Values of the option `mode`.
 MODES = ("train", "predict")
 #: Where checkpoints say that a model is registered.
 REGISTRY = "models:MODELS"
-#: The folders that RunFolders has claimed for runs that have not begun.
-_claimed: dict[Path, RunFolder] = {}
-
-
-def refuse(problem: Exception | str) -> NoReturn:
-    """Ends the process with an error message of one line; HYDRA_FULL_ERROR=1 raises the error instead."""
-    if os.environ.get("HYDRA_FULL_ERROR") == "1" and isinstance(problem, Exception):
-        raise problem
-    print(f"train.py: {' '.join(str(problem).split())}", file=sys.stderr)
-    raise SystemExit(2)
 
 
 def choices() -> dict[str, Sequence[str]]:
@@ -97,59 +90,6 @@ def offer_registered() -> None:
     OmegaConf.register_new_resolver(
         "as_name", lambda *parts: "-".join(re.sub(r"[^\w.]+", "_", str(part)) for part in parts), replace=True
     )
-
-
-class RunFolders(Callback):
-    """Gives each run and each sweep a folder of its own, before hydra writes to it.
-
-    A folder that was not given is one that did not exist. A folder that was given must not be that of another
-    run, unless the run resumes that one; then the options in `.hydra` are kept, and the new ones are beside
-    them.
-    """
-
-    def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Claims the folder of a run."""
-        folder = self._claim(config, "hydra.run.dir")
-        _claimed[folder.path.resolve()] = folder
-        if (subdir := config.hydra.output_subdir) is not None:
-            _set(config, "hydra.output_subdir", folder.first_free(subdir))
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Claims the folder of a sweep, in which each run has one."""
-        folder = self._claim(config, "hydra.sweep.dir")
-        escaped = str(folder.path).replace("\\", "\\\\").replace("'", "\\'")
-        with read_write(config), open_dict(config):
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{escaped}'")  # for the runs
-        folder.finish()
-
-    @staticmethod
-    def _claim(config: DictConfig, option: str) -> RunFolder:
-        from gnnsparse.training.folders import RunFolder, make_new
-
-        given = any(
-            override.lstrip("+").startswith(f"{option}=") for override in config.hydra.overrides.hydra
-        )
-        try:
-            path = Path(str(OmegaConf.select(config, option))).absolute()
-            if not given and OmegaConf.select(config, "mode") == "predict":
-                path = path.with_name(f"{path.name[:8]}-predict")  # the time, not the defaults' names
-            path = path if given else make_new(path, option=option)
-            folder = RunFolder.claim(path, option=option, resume=resume_of(config))
-        except (ValueError, OmegaConfBaseException) as error:
-            refuse(error)
-        _set(config, option, str(path))
-        return folder
-
-
-def _set(config: DictConfig, option: str, value: str) -> None:
-    with read_write(config), open_dict(config):
-        OmegaConf.update(config, option, value)
-
-
-def resume_of(cfg: DictConfig) -> Path | None:
-    """Returns the option `resume`; None: there is none, or it is no path, which `check_quickly` refuses."""
-    value = OmegaConf.select(cfg, "resume")
-    return Path(value) if isinstance(value, str) and value and "\0" not in value else None
 
 
 def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,8 +142,9 @@ def check_quickly(cfg: DictConfig) -> None:
     if cfg.seed > MAX_SEED:
         raise ValueError(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
     resume = OmegaConf.select(cfg, "resume")
-    if resume is not None and not (isinstance(resume, str) and _is_file(resume)):
-        raise ValueError(f"resume: there is no file {resume}")
+    if resume is not None and not (isinstance(resume, str) and (_is_file(resume) or is_sweep(Path(resume)))):
+        accepted = "last, the folder of a run or of a sweep, or a checkpoint last.ckpt"
+        raise ValueError(f"resume: there is no file {resume}; accepted: {accepted}")
     check_checkpoint_option(cfg)
     for option in sorted(OmegaConf.missing_keys(cfg)):
         raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")
@@ -376,7 +317,9 @@ def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
     return dataset.without_weights()
 
 
-def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[TaskModule, PreparedData]:
+def set_up(
+    cfg: DictConfig, task: Task[Any, Any], run: RunOptions, resume: Path | None
+) -> tuple[TaskModule, PreparedData]:
     """Loads and prepares the data, and builds the model; returns the Lightning module and data module."""
     import lightning
 
@@ -384,8 +327,8 @@ def set_up(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> tuple[Task
     from gnnsparse.training import check_checkpoint
 
     task.check(run)
-    if cfg.resume is not None:
-        check_checkpoint(Path(cfg.resume), run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
+    if resume is not None:
+        check_checkpoint(resume, run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
     with naming("dataset"):
         dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
     dataset = without_unused_weights(cfg, dataset)
@@ -418,9 +361,9 @@ def report(
 
 def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     """Prints the table of scores, and the time and memory that the run took."""
-    from rich.console import Console
+    from launching.printing import make_console
 
-    console = Console()
+    console = make_console()
     console.print(task.table(content))
     cached = "read from the cache" if content["cache_hit"] else "prepared"
     console.print(
@@ -433,12 +376,22 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
 
 
 def run(cfg: DictConfig, folder: Path) -> float:
-    """Trains and scores a model, writes to a folder, and returns the test score."""
+    """Trains and scores a model, writes to a folder, and returns the test score.
+
+    Raises:
+        RefusedError: it is refused, or it failed with an error that is reported in one line.
+        KeyboardInterrupt: a signal ended it.
+    """
     from gnnsparse.training.folders import RunFolder
 
-    own = _claimed.pop(folder.resolve(), None)
+    own = claimed.pop(folder.resolve(), None)
     try:
-        own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=resume_of(cfg))
+        resume = resume_of(cfg)
+        goes_on = resume is not None and is_sweep(resume)
+        resume = None if resume is None else sweep_checkpoint(resume, folder)
+        # In a sweep that goes on a run may have been ended before its first checkpoint.
+        before = folder / SWEEP if goes_on else resume
+        own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=before)
         check_quickly(cfg)
         if cfg.mode == "predict":
             from predict import predict
@@ -451,9 +404,9 @@ def run(cfg: DictConfig, folder: Path) -> float:
         # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
         task = import_task(TASKS, TASKS.check(task_name(cfg)))
         try:
-            module, data = set_up(cfg, task, settings)
+            module, data = set_up(cfg, task, settings, resume)
         except DatasetUnavailableError as error:
-            raise ValueError(str(error)) from error
+            refuse_data(error)
         recipe = recipe_of(cfg, task, settings, data.dataset)
         own.keep_earlier("result.json")
     except BaseException as error:
@@ -463,12 +416,19 @@ def run(cfg: DictConfig, folder: Path) -> float:
             refuse(error)
         raise
 
-    from gnnsparse.training import CheckpointError, RunFolderError, UncapturableError, fit
+    from gnnsparse.inference.card import write_card
+    from gnnsparse.training import CheckpointError, RunFolderError, StopRequest, UncapturableError, fit
 
+    options: dict[str, Any] = {"resume": resume, "identity": identity_of(cfg, task, settings)}
+    file = own.path / "result.json"
     try:
-        options: dict[str, Any] = {"resume": resume_of(cfg), "identity": identity_of(cfg, task, settings)}
-        result = fit(module, data, settings.trainer, folder=own, recipe=recipe, **options)
-        finish(report(cfg, task, settings, data, result), task, own.path / "result.json")
+        with StopRequest() as stop:
+            result = fit(module, data, settings.trainer, folder=own, recipe=recipe, stop=stop, **options)
+            content = report(cfg, task, settings, data, result)
+            groups = {name: plain(cfg[name]) for name in ("optimizer", "trainer", *task.groups)}
+            finish(content, task, file, lambda: write_card(own.path, recipe, content, groups))
+        if stop.signum is not None:
+            raise StoppedError(stop.signum, file)
     except (CheckpointError, RunFolderError, UncapturableError, FloatingPointError) as error:
         refuse(error)
     finally:
@@ -476,13 +436,20 @@ def run(cfg: DictConfig, folder: Path) -> float:
     return result.metrics["test"][module.score_name]
 
 
-def finish(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
-    """Writes result.json and shows the table of scores."""
+def refuse_data(error: Exception) -> NoReturn:
+    """Raises a ValueError for data that can't be loaded; an option is named as the user types it."""
+    option = "dataset." if str(error).startswith(("root: ", "split: ")) else ""
+    raise ValueError(f"{option}{error}") from error
+
+
+def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card: Callable[[], Any]) -> None:
+    """Writes result.json and the model card beside it, and shows the table of scores."""
     from gnnsparse.environment import write_json
 
     problem = None
     try:
         write_json(file, content)
+        write_card()
     except (OSError, ValueError) as error:
         problem = f"hydra.run.dir: {file} can't be written ({error})"
     show(content, task, file)
@@ -493,16 +460,37 @@ def finish(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
     """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
-    return run(cfg, Path(HydraConfig.get().runtime.output_dir))
+    folder, sweep = Path(HydraConfig.get().runtime.output_dir), Sweep.of_this_run()
+    return run(cfg, folder) if sweep is None else sweep.run(cfg, folder, run)
+
+
+def command() -> int:
+    """Runs what the command line says; returns the exit status unless hydra, or a refusal, exits."""
+    try:
+        with raising():
+            offer_registered()
+            from studies.options import names_experiment
+
+            if names_experiment(sys.argv[1:]):
+                from studies.command import run_study
+
+                return run_study(sys.argv[1:])
+            from gnnsparse.data import CATALOG
+            from models import MODELS
+
+            try:
+                check_words(sys.argv[1:], CONFIGS, {"dataset": CATALOG, "model": MODELS})
+                sys.argv[1:] = go_on(sys.argv[1:])
+            except ValueError as error:
+                refuse(error)
+            main()
+    except KeyboardInterrupt as stop:
+        sweep = Sweep.present
+        print(f"train.py: {line_of(stop, None if sweep is None else sweep.folder)}", file=sys.stderr)
+        return exit_status(stop)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.modules["train"] = sys.modules["__main__"]  # where hydra looks for RunFolders
-    offer_registered()
-    from studies.options import names_experiment
-
-    if names_experiment(sys.argv[1:]):
-        from studies.command import run_study
-
-        sys.exit(run_study(sys.argv[1:]))
-    main()
+    sys.modules["train"] = sys.modules["__main__"]  # as others import it
+    sys.exit(command())

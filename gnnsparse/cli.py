@@ -6,15 +6,18 @@ import argparse
 import datetime
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 from gnnsparse.doctor import options as doctor
+from gnnsparse.prediction import options as prediction
 from gnnsparse.profiling import options as profiling
 from gnnsparse.report import options as report
 from gnnsparse.reproduce import options as reproduce
+from gnnsparse_cli import COMMANDS, make_parser
 
 if TYPE_CHECKING:
     import torch
@@ -22,31 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-#: Further commands, with their help, each with a module of its options.
-_COMMANDS = (
-    ("report", "one page of all results", report),
-    ("doctor", "is this installation right?", doctor),
-    ("profile", "what a training step costs", profiling),
-    ("reproduce", "figures and tables of the five papers", reproduce),
-)
+#: Further commands, each with a module of its options.
+_MODULES = {
+    "predict": prediction, "report": report, "doctor": doctor, "profile": profiling, "reproduce": reproduce,
+}  # fmt: skip
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports errors in one line, without the usage that argparse prints before."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="gnnsparse", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    cache = commands.add_parser("cache", help="look after the cache of prepared graphs and generated data")
+    parser, commands = make_parser()
+    cache = commands.add_parser("cache", help=COMMANDS["cache"])
     cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
     cache.set_defaults(fail=cache.error)
-    bench = commands.add_parser("bench", help="measure")
+    bench = commands.add_parser("bench", help=COMMANDS["bench"])
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="subject")
     kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
     add_arguments(kernels)
@@ -60,11 +52,17 @@ def _parser() -> argparse.ArgumentParser:
     accuracy = subjects.add_parser("accuracy", help="errors of each precision, against float64")
     add_accuracy_arguments(accuracy)
     accuracy.set_defaults(fail=accuracy.error)
-    for name, text, subject in _COMMANDS:
-        command = commands.add_parser(name, help=text, description=subject.DESCRIPTION)
+    for name, subject in _MODULES.items():
+        command = commands.add_parser(name, help=COMMANDS[name], description=subject.DESCRIPTION)
         subject.add_arguments(command)
         command.set_defaults(fail=command.error)
     return parser
+
+
+def _check_named(folder: str | None) -> None:
+    """Raises ValueError if a folder was named that is none: it would look like an empty cache."""
+    if folder and "\0" not in folder and not Path(folder).is_dir():
+        raise ValueError(f"argument --dir: there is no folder {folder!r}; accepted: the folder of a cache")
 
 
 def _list_cache(folder: str | None) -> int:
@@ -174,6 +172,12 @@ def _doctor(options: argparse.Namespace) -> int:
     return run_doctor(as_json=options.json, seconds=options.seconds)
 
 
+def _predict(options: argparse.Namespace) -> int:
+    from gnnsparse.prediction.command import run_predict
+
+    return run_predict(options)
+
+
 def _profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     from gnnsparse.profiling.command import run_profile
 
@@ -191,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
     `gnnsparse cache ls|verify|clear [--dir DIR]`: `verify` exits with 1 if a file is damaged.
+    `gnnsparse predict RUN [options]`: writes the predictions of a trained model to a file.
     `gnnsparse bench kernels [options]`: exits with 1 if the result of a kernel is wrong.
     `gnnsparse bench latency [options]`: exits with 1 if a result of ours is wrong, or a data set is missing.
     `gnnsparse bench fit [options]`: exits with 1 if nothing could be measured.
@@ -207,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.command:
             case "bench":
                 return _bench(options)
+            case "predict":
+                return _predict(options)
             case "report":
                 return _report(options)
             case "doctor":
@@ -215,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _profile(options, arguments)
             case "reproduce":
                 return _reproduce(options)
+        _check_named(options.dir)
         actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
     except (ValueError, OSError) as error:  # of files and folders that were named

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["DEVICES", "commit_of", "describe_environment", "device_name", "write_json", "write_text"]
+__all__ = [
+    "DEVICES", "commit_of", "describe_environment", "device_name", "without_pipe", "write_json", "write_text",
+]  # fmt: skip
 
 #: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
 DEVICES = ("auto", "cpu", "cuda")
@@ -102,3 +106,14 @@ def write_text(path: Path, text: str) -> None:
     except OSError:
         os.unlink(file.name)
         raise
+
+
+def without_pipe() -> None:
+    """Sends what is printed from now on nowhere, after the reader of a pipe has gone.
+
+    Otherwise Python would report the pipe once more when it ends.
+    """
+    with contextlib.suppress(OSError, ValueError):  # an output that is no file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from rich.progress import (
 
 from gnnsparse.environment import describe_environment
 from gnnsparse.training.folders import RunFolderError
+from launching.signals import exit_status
 from studies.options import StudyOptions, read_options
 from studies.peers import check_peers, peer_problem
 from studies.store import Run, Store
@@ -41,7 +41,8 @@ def run_study(arguments: Sequence[str]) -> int:
         arguments: the command line, without the name of the program.
 
     Returns:
-        The exit status: 0; 1 if a run failed; 2 if an option was refused; 130 if the user interrupted it.
+        The exit status: 0; 1 if a run failed; 2 if an option was refused; 130 after Ctrl-C, 143
+        after SIGTERM.
     """
     try:
         study = read_options(arguments)
@@ -63,11 +64,11 @@ def run_study(arguments: Sequence[str]) -> int:
         except RunFolderError as error:
             print(f"train.py: {error}", file=sys.stderr)
             return 2
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             trained.report()
             kept = f"{len(trained.results)} of {len(trained.runs)} runs are kept in {trained.store.path}"
             print(f"train.py: interrupted; {kept}; the same command goes on", file=sys.stderr)
-            return 130
+            return exit_status(stop)
         return trained.report()
 
 
@@ -147,9 +148,6 @@ class _Study:
             self.results[run] = self.store.keep(run, self._trainer.options(run), result)
         except DataError as error:
             self.failed[run] = self._no_data[run.dataset] = _line(error)
-        except SystemExit as error:  # what Lightning makes of an interruption; it ignores the next ones, too
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            raise KeyboardInterrupt from error
         except Exception as error:  # whatever a run fails with, the others are trained
             self.failed[run] = f"{type(error).__name__}: {_line(error)}"
 

@@ -16,8 +16,8 @@ from gnnsparse.plan import PanelPlan, Plan, Problem, WindowPlan, choose_plan, fo
 from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = [
-    "KERNELS", "Candidate", "UnavailableError", "UnsupportedError", "Variant", "our_kernel", "same_run",
-    "swept",
+    "KERNELS", "KERNEL_DEVICES", "Candidate", "UnavailableError", "UnsupportedError", "Variant", "our_kernel",
+    "same_run", "swept",
 ]  # fmt: skip
 
 
@@ -77,6 +77,11 @@ class Candidate:
 KERNELS: dict[str, Callable[[Problem], Plan | None]] = {
     "auto": choose_plan,
     **{kernel.name: partial(forced_plan, name=kernel.name) for kernel in OPERATIONS["spmm"]},
+}
+#: The types of devices that each of them runs on.
+KERNEL_DEVICES: dict[str, tuple[str, ...]] = {
+    "auto": ("cpu", "cuda"),
+    **{kernel.name: kernel.devices for kernel in OPERATIONS["spmm"]},
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from gnnsparse import _native
-from gnnsparse.bench.candidates import KERNELS
+from gnnsparse.bench.candidates import KERNEL_DEVICES
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS
@@ -65,11 +65,21 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def _devices() -> tuple[str, ...]:
+    """Returns the types of devices that can be measured here."""
+    return ("cpu", "cuda") if torch.cuda.is_available() and _native.has_cuda else ("cpu",)
+
+
+def _found_here(devices: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Returns the names among kernels or peers that run on a device of this machine."""
+    return tuple(name for name, found in devices.items() if set(found) & set(_devices()))
+
+
 def device_option(text: str) -> str:
     """Reads the option --device: returns "cpu" or "cuda", which "auto" stands for."""
     if text not in DEVICES:
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
-    usable = torch.cuda.is_available() and _native.has_cuda
+    usable = "cuda" in _devices()
     if text == "cuda" and not usable:
         problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
         raise argparse.ArgumentTypeError(problem)
@@ -132,13 +142,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(DEVICES)}; default: auto",
     )
+    kernels = _found_here(KERNEL_DEVICES)
     several(
-        "--kernels", tuple(KERNELS), tuple(KERNELS),
-        f"{', '.join(KERNELS)}; default: all. auto is what users get, the others are forced",
+        "--kernels", kernels, (),
+        f"{', '.join(kernels)}; default: all of the device. auto is what users get, the others are forced",
     )  # fmt: skip
+    peers = _found_here({name: peer.devices for name, peer in PEERS.items()})
     several(
         "--peers", ("all", "none", *PEERS), ("all",),
-        f"all (default: those for the device), none, or {', '.join(PEERS)}",
+        f"all (default: those for the device), none, or {', '.join(peers)}",
     )  # fmt: skip
     parser.add_argument(
         "--repeats", type=at_least_one, default=20, metavar="N", help="default: 20; fewer of slow calls"
@@ -232,6 +244,16 @@ def _peers(
     return tuple(dict.fromkeys(names))
 
 
+def _kernels(names: Sequence[str], device: str, fail: Callable[[str], object]) -> tuple[str, ...]:
+    fitting = tuple(name for name, devices in KERNEL_DEVICES.items() if device in devices)
+    for name in names:
+        if name not in fitting:
+            where = " and ".join(KERNEL_DEVICES[name])
+            accepted = ", ".join(fitting)
+            fail(f"argument --kernels: {name} runs on {where}; accepted on {device}: {accepted}")
+    return tuple(dict.fromkeys(names)) or fitting
+
+
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> Settings:
     """Makes the settings of parsed options, without loading any matrix.
 
@@ -259,7 +281,7 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         precisions=tuple(dict.fromkeys(options.precision)),
         widths=tuple(dict.fromkeys(width for group in options.width for width in group)),
         values=tuple(dict.fromkeys(options.values)),
-        kernels=tuple(dict.fromkeys(options.kernels)),
+        kernels=_kernels(options.kernels, options.device, fail),
         peers=_peers(options.peers, ops, options.device, fail),
         repeats=options.repeats,
         cache=options.cache,

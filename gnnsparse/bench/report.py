@@ -296,12 +296,14 @@ def print_report(bench: Bench, console: Console) -> None:
         say(line)
     say("Where we lose:")
     cases = lost_cases(bench.rows)
-    for case in cases:
+    clear = [case for case in cases if not case["noisy"]]
+    for case in clear:
         best = f"{case['best']} takes {case['best_ms']:.3f} ms"
-        noisy = ", but the measurement is noisy" if case["noisy"] else ""
-        say(f"  auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x){noisy}")
-    if not cases:
+        say(f"  auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x)")
+    if not clear:
         say("  nowhere among these cases")
+    if noise := len(cases) - len(clear):
+        say(f"  noise: {noise} more, in which the repeats of auto lie too far apart to tell")
 
 
 def _baseline_names(rows: list[Row]) -> str:

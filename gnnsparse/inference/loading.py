@@ -12,13 +12,14 @@ import torch
 
 from gnnsparse.api import prepare
 from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.training.checkpoint import MODEL, CheckpointError, read_trained
 from gnnsparse.training.device import numerics, resolve_device
 from gnnsparse.training.recipe import ModelRecipe
 
-__all__ = ["LoadError", "LoadedModel", "Prediction", "arrays_of", "load"]
+__all__ = ["LoadError", "LoadedModel", "Prediction", "arrays_of", "load", "make_model"]
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
@@ -200,7 +201,7 @@ def load(
 
     Args:
         source: the folder of a run, whose best weights are loaded; or its checkpoints/best.ckpt or
-            checkpoints/last.ckpt.
+            checkpoints/last.ckpt; or a folder that `gnnsparse.hub` has written.
         device: "auto" (a GPU if one can be used), "cpu" or "cuda".
         registry: the models by name, such as `models.MODELS`; None: those that the file names.
 
@@ -213,6 +214,25 @@ def load(
     place = resolve_device(device)
     file = _file(source)
     try:
+        if file.name == CONFIG:
+            recipe, weights, _ = read_exported(file, file.with_name(WEIGHTS))
+        else:
+            recipe, weights = _read_checkpoint(file)
+        module = make_model(recipe, registry, weights)
+    except LoadError:
+        raise
+    except OSError as error:
+        raise LoadError(f"checkpoint: {file.parent} can't be read ({error})") from error
+    except (ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:400]
+        raise LoadError(f"checkpoint: the model of {file} can't be made: {reason}") from error
+    return LoadedModel(
+        recipe, module.to(place).eval(), torch.empty(0, dtype=torch.float32, device=place).device
+    )
+
+
+def _read_checkpoint(file: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor]]:
+    try:
         weights, plain = read_trained(file)
     except CheckpointError as error:
         raise LoadError(str(error)) from None
@@ -222,17 +242,21 @@ def load(
             f"without the argument `recipe` of fit; accepted: a file with {MODEL}. Its weights are "
             "torch.load(file, weights_only=True)['state_dict']"
         )
-    try:
-        recipe = ModelRecipe.read(plain)
-        _check_shapes(recipe, registry, weights)
-        module = recipe.build(registry)
-        module.load_state_dict(weights)
-    except (ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:400]
-        raise LoadError(f"checkpoint: the model of {file} can't be made: {reason}") from error
-    return LoadedModel(
-        recipe, module.to(place).eval(), torch.empty(0, dtype=torch.float32, device=place).device
-    )
+    return ModelRecipe.read(plain), weights
+
+
+def make_model(
+    recipe: ModelRecipe, registry: Mapping[str, Any] | None, weights: dict[str, torch.Tensor]
+) -> torch.nn.Module:
+    """Makes the model of a recipe with given weights.
+
+    Raises:
+        ValueError, RuntimeError: it can't be made, or it has other weights.
+    """
+    _check_shapes(recipe, registry, weights)
+    module = recipe.build(registry)
+    module.load_state_dict(weights)
+    return module
 
 
 def _file(source: Any) -> Path:
@@ -243,6 +267,8 @@ def _file(source: Any) -> Path:
     path = Path(os.fsdecode(source))
     try:
         found = path / "checkpoints" / "best.ckpt" if path.is_dir() else path
+        if path.is_dir() and not found.is_file() and (path / CONFIG).is_file():
+            found = path / CONFIG
         is_file = found.is_file()
     except (OSError, ValueError):  # a name that is too long, or has a null character
         found, is_file = path, False

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gnnsparse.training.data import PreparedData, RepeatedBatch
     from gnnsparse.training.fitting import FitResult, fit
     from gnnsparse.training.folders import RunFolder, RunFolderError, RunFolderWarning
+    from gnnsparse.training.interruption import StopRequest, TrainingInterrupted
     from gnnsparse.training.module import TaskModule
 
 __all__ = [
@@ -40,8 +41,10 @@ __all__ = [
     "SequenceBatch",
     "SequenceClassifier",
     "SequenceData",
+    "StopRequest",
     "TaskModule",
     "TrainerConfig",
+    "TrainingInterrupted",
     "UncapturableError",
     "check_checkpoint",
     "fit",
@@ -56,6 +59,7 @@ _HOMES = {
     "gnnsparse.training.data": ("PreparedData", "RepeatedBatch"),
     "gnnsparse.training.fitting": ("FitResult", "fit"),
     "gnnsparse.training.folders": ("RunFolder", "RunFolderError", "RunFolderWarning"),
+    "gnnsparse.training.interruption": ("StopRequest", "TrainingInterrupted"),
     "gnnsparse.training.module": ("TaskModule",),
 }
 

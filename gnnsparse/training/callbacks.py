@@ -1,4 +1,4 @@
-"""Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing, progress.
+"""Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing.
 
 In most epochs none of them waits for a GPU: scores stay on the device, and every `log_every` steps one copy
 brings them to the host. Where steps run in blocks (gnnsparse.training.blocks), a block validates and tells
@@ -23,8 +23,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gnnsparse.training.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
 from gnnsparse.training.folders import RunFolderWarning
@@ -32,7 +30,7 @@ from gnnsparse.training.plots import Curves
 from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = [
-    "BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressBar", "StepRows", "Validation", "validate",
+    "BestEpoch", "Checkpoints", "EpochTimer", "History", "StepRows", "Validation", "validate",
 ]  # fmt: skip
 
 
@@ -138,18 +136,18 @@ class History(Callback):
 
     Args:
         every: number of steps from one write to the next.
-        unit: what messages call a step: "epoch" for a whole graph, "step" for mini-batches.
+        steps: optimiser steps of an epoch.
         in_blocks: whether rows come by `add`, many at a time.
         curves: keeps all rows for plots; None: they are not kept.
 
     Attributes:
-        latest: values of the last step that was written, by name.
+        latest: the last value that was written of each column, by name.
     """
 
     def __init__(
-        self, every: int, unit: str = "epoch", in_blocks: bool = False, curves: Curves | None = None
+        self, every: int, steps: int = 1, in_blocks: bool = False, curves: Curves | None = None
     ) -> None:
-        self._every, self.unit, self._in_blocks, self._curves = every, unit, in_blocks, curves
+        self._every, self._steps, self._in_blocks, self._curves = every, steps, in_blocks, curves
         self._pending: list[_Steps | StepRows] = []
         self.latest: dict[str, float] = {}
 
@@ -176,6 +174,10 @@ class History(Callback):
         """Writes the rows that are left."""
         self._write(trainer)
 
+    def flush(self, trainer: pl.Trainer) -> None:
+        """Writes all rows up to now, so that `latest` is of the last step."""
+        self._write(trainer)
+
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Writes all rows up to the checkpoint, because a run that resumes from it can't."""
         self._write(trainer)
@@ -193,13 +195,17 @@ class History(Callback):
         if not self._pending:
             return
         for steps in self._pending:
-            for step, self.latest in steps.read():
-                _log(trainer, functools.partial(_log_row, row=self.latest, step=step))
+            for step, row in steps.read():
+                self.latest.update(row)
+                # The epoch that the step belongs to, counted from 1.
+                named = {"epoch": -(-step // self._steps), **row}
+                _log(trainer, functools.partial(_log_row, row=named, step=step))
                 if self._curves is not None:
-                    self._curves.add(step, self.latest)
-                if not math.isfinite(loss := self.latest["train/loss"]):
+                    self._curves.add(step, row)
+                if not math.isfinite(loss := row["train/loss"]):
+                    unit = "epoch" if self._steps == 1 else "step"
                     raise FloatingPointError(
-                        f"training diverged: the loss of {self.unit} {step} is {loss}; try a smaller "
+                        f"training diverged: the loss of {unit} {step} is {loss}; try a smaller "
                         "optimizer.lr or precision=fp32"
                     )
         _log(trainer, lambda logger: logger.save())
@@ -217,7 +223,7 @@ def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
             write(logger)
         except OSError as error:
             trainer.loggers = [other for other in trainer.loggers if other is not logger]
-            problem = f"{type(logger).__name__} can't write to {logger.log_dir}: {error.strerror or error}"
+            problem = f"the log in {logger.log_dir} can't be written ({error.strerror or error})"
             warnings.warn(f"{problem}; training goes on without it", RunFolderWarning, stacklevel=2)
 
 
@@ -456,48 +462,3 @@ class EpochTimer(Callback):
             (1e3 * (end - start) if isinstance(start, float) else start.elapsed_time(end)) / (after - before)
             for (before, start), (after, end) in itertools.pairwise(self._marks)
         )
-
-
-class ProgressBar(Callback):
-    """A progress bar on a terminal, with the last values that are on the host.
-
-    Args:
-        history: the callback that has these values.
-        seconds: least time from one drawing to the next.
-    """
-
-    def __init__(self, history: History, seconds: float = 0.25) -> None:
-        self._history, self._seconds = history, seconds
-        self._drawn = 0.0
-        self._bar: Progress | None = None
-
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Shows the bar if the output is a terminal."""
-        console = Console()
-        if not console.is_terminal:
-            return
-        columns = (
-            TextColumn(self._history.unit), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[values]}"),
-        )  # fmt: skip
-        self._bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
-        self._bar.add_task("", total=trainer.max_steps, completed=trainer.global_step, values="")
-        self._bar.start()
-
-    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Draws the bar if enough time has passed."""
-        if self._bar is None or time.monotonic() - self._drawn < self._seconds:
-            return
-        self._drawn = time.monotonic()
-        values = "  ".join(f"{name} {value:.4g}" for name, value in self._history.latest.items())
-        self._bar.update(self._bar.task_ids[0], completed=trainer.global_step, values=values, refresh=True)
-
-    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Removes the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Removes the bar, so that the error is readable."""
-        self.on_train_end(trainer, module)

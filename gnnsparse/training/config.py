@@ -131,8 +131,9 @@ class TrainerConfig:
             a loss that is not finite is not noticed.
         checkpoint: whether checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the weights of
             the best epoch, are written, during training and at its end.
-        checkpoint_seconds: least seconds between two writes of checkpoints during training.
-        progress: whether a progress bar is shown if the output is a terminal.
+        checkpoint_seconds: least seconds between two writes of checkpoints during training, after which what
+            a run that is killed has to train again is little more than that.
+        progress: whether a progress bar is shown on a terminal, and elsewhere a line every few seconds.
         plots: whether curves of losses and scores, and the confusion matrix of a classifier, are drawn to
             plots/*.png in the run's folder at its end; it needs matplotlib.
         profile: number of steps whose trace is written to profile/trace.json in the run's folder, with a
@@ -152,7 +153,7 @@ class TrainerConfig:
     logger: str = _choice("csv", LOGGERS)
     log_every: int = _count(50)
     checkpoint: bool = True
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = 5.0
     progress: bool = True
     plots: bool = False
     profile: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import resource
+import signal
 import sys
 import time
 import warnings
@@ -16,7 +17,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from gnnsparse.precision import Precision
 from gnnsparse.training.blocks import Blocks, BlockStrategy
@@ -25,7 +25,6 @@ from gnnsparse.training.callbacks import (
     Checkpoints,
     EpochTimer,
     History,
-    ProgressBar,
     Validation,
 )
 from gnnsparse.training.capture import Recorder, UncapturableError, obstacle
@@ -34,12 +33,17 @@ from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import PreparedData
 from gnnsparse.training.device import matmul_precision
 from gnnsparse.training.folders import RunFolder, RunFolderError
+from gnnsparse.training.interruption import StopAtRequest, StopRequest, TrainingInterrupted
+from gnnsparse.training.logs import make_loggers
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.plots import Curves, write_plots
 from gnnsparse.training.profile import StepProfiler
+from gnnsparse.training.progress import ProgressReport
 from gnnsparse.training.recipe import ModelRecipe
 
-__all__ = ["CheckpointError", "FitResult", "UncapturableError", "check_checkpoint", "fit"]
+__all__ = [
+    "CheckpointError", "FitResult", "TrainingInterrupted", "UncapturableError", "check_checkpoint", "fit",
+]  # fmt: skip
 
 _log = logging.getLogger("gnnsparse.training")
 
@@ -93,12 +97,17 @@ def fit(
     identity: dict[str, Any] | None = None,
     recipe: ModelRecipe | None = None,
     curves: Curves | None = None,
+    stop: StopRequest | None = None,
 ) -> FitResult:
     """Trains a model, scores it after the best epoch, and leaves it with the weights of that epoch.
 
     The precision is that of the data's operand. On a GPU dense layers use it, too: fp16 and bf16 run under
     autocast, fp16 with a gradient scaler, and in tf32 float32 products may use TF32. On the CPU dense layers
     use float32, and only sparse products round their operands.
+
+    A signal, SIGTERM or that of Ctrl-C, ends the training after the step in which it comes: the checkpoint is
+    written, the loggers are, and TrainingInterrupted is raised. A second one, more than a second later, ends
+    it at once. One that comes after the last step ends the process after the scores.
 
     Args:
         module: the model and its optimiser.
@@ -113,6 +122,8 @@ def fit(
         recipe: what the model is made of, stored in checkpoints for `gnnsparse.load`; None: it can't be
             loaded by that.
         curves: takes the losses and scores of the run, step by step; None: they are not kept.
+        stop: notes the signals, if the caller has to know of one that came after the last step; None: `fit`
+            does it by itself.
 
     Returns:
         The outcome of the run.
@@ -122,15 +133,26 @@ def fit(
         CheckpointError: `resume` can't be used.
         RunFolderError: another run has the folder, it can't be written to, or lacks space for checkpoints.
         FloatingPointError: the loss became infinite or NaN.
+        TrainingInterrupted: a signal ended the training before the last step.
     """
     identity, own = identity or {}, folder if isinstance(folder, RunFolder) else None
+    done = 0
     try:
         reason = _why_not(module, data, config)
         if resume is not None:
-            check_fits(resume, check_checkpoint(resume, config, identity, data.steps_per_epoch), module)
+            checkpoint = check_checkpoint(resume, config, identity, data.steps_per_epoch)
+            check_fits(resume, checkpoint, module)
+            done = checkpoint["global_step"]
+            del checkpoint  # it is mapped from the file
         if own is None and folder is not None:
             own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
-        return _fit(module, data, config, own, resume, identity, reason, recipe, curves)
+        if stop is not None:
+            return _fit(module, data, config, own, resume, done, identity, reason, recipe, curves, stop)
+        with StopRequest() as stop:
+            result = _fit(module, data, config, own, resume, done, identity, reason, recipe, curves, stop)
+        if stop.signum is not None:
+            signal.raise_signal(stop.signum)
+        return result
     except (CheckpointError, RunFolderError, UncapturableError):  # nothing was trained
         if own is not None:
             own.release()
@@ -160,10 +182,12 @@ def _fit(
     config: TrainerConfig,
     folder: RunFolder | None,
     resume: Path | None,
+    done: int,
     identity: dict[str, Any],
     reason: str | None,
     recipe: ModelRecipe | None,
     curves: Curves | None,
+    stop: StopRequest,
 ) -> FitResult:
     """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
     steps, device = data.steps_per_epoch, data.device
@@ -174,8 +198,7 @@ def _fit(
     plots = config.plots and folder is not None
     if plots and curves is None:
         curves = Curves()
-    unit = "epoch" if steps == 1 else "step"
-    history = History(config.log_every, unit, in_blocks=reason is None, curves=curves)
+    history = History(config.log_every, steps, in_blocks=reason is None, curves=curves)
     recorder = strategy = None
     if reason is None:
         recorder = Recorder(device, required=config.capture == "on")
@@ -190,15 +213,16 @@ def _fit(
     callbacks: list[Callback] = [timer, history, best]
     if strategy is None:
         callbacks.append(Validation(every, history, best))
-    callbacks.append(Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe))
+    stopping = StopAtRequest(stop)
+    callbacks += [Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe), stopping]
     if config.profile is not None and folder is not None:
         callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
     if config.progress:
-        callbacks.append(ProgressBar(history))
+        callbacks.append(ProgressReport(history, steps))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with _quiet(), matmul_precision(data.precision, device):
-        trainer = _make_trainer(config, data, callbacks, folder, strategy)
+        trainer = _make_trainer(config, data, callbacks, folder, strategy, done)
         start = time.perf_counter()
         with _restoring(resume, timer):
             trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
@@ -207,6 +231,9 @@ def _fit(
         seconds = time.perf_counter() - start
         if strategy is not None:
             strategy.release()
+        if stop.signum is not None and stopping.stopped:
+            kept = None if keep is None else keep / "last.ckpt"
+            raise TrainingInterrupted(stop.signum, trainer.global_step // steps, kept)
         best.restore(module)
         trainer.test(module, datamodule=data, verbose=False)
     if plots and curves is not None and folder is not None:
@@ -252,6 +279,7 @@ def _make_trainer(
     callbacks: list[Callback],
     folder: RunFolder | None,
     strategy: BlockStrategy | None,
+    done: int,
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
@@ -263,24 +291,13 @@ def _make_trainer(
         max_epochs=-1,
         max_steps=config.max_epochs * data.steps_per_epoch,
         limit_val_batches=0,  # done by the callback Validation
-        logger=_loggers(config, folder) or False,
+        logger=make_loggers(config, folder, done) or False,
         callbacks=callbacks,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=None if folder is None else folder.path,
     )
-
-
-def _loggers(config: TrainerConfig, folder: RunFolder | None) -> list[Logger]:
-    loggers: list[Logger] = []
-    if folder is None or config.logger == "none":
-        return loggers
-    for name, kind in (("csv", CSVLogger), ("tensorboard", TensorBoardLogger)):
-        if config.logger in (name, "both"):
-            folder.make(f"logs/{name}")  # the logger warns if it is missing
-            loggers.append(kind(folder.path / "logs", name=name))
-    return loggers
 
 
 def _by_part(metrics: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:

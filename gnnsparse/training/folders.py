@@ -42,9 +42,13 @@ class RunFolder:
         self._descriptor: int | None = descriptor
         self._created = created
         self._made: list[Path] = []
+        self._new: list[Path] = []
+        self._removed: list[Path] = []
 
     @classmethod
-    def claim(cls, path: Path, *, option: str = "folder", resume: Path | None = None) -> RunFolder:
+    def claim(
+        cls, path: Path, *, option: str = "folder", resume: Path | None = None, new: bool = False
+    ) -> RunFolder:
         """Makes a folder that of this run, and the folder itself if it is missing.
 
         Args:
@@ -52,11 +56,16 @@ class RunFolder:
             option: what messages call it.
             resume: the checkpoint that the run goes on from. If it is in the folder, the run may have the
                 folder of the run before it, unless that is still running.
+            new: whether the folder has to be a new one, whose name may get a number: see `make_new`.
 
         Raises:
             RunFolderError: another run has the folder, or it can't be written to.
         """
         goes_on = resume is not None and path.resolve() in resume.resolve().parents
+        missing = _missing(path)
+        if new:
+            path = make_new(path, option=option)
+            missing = [path, *missing[1:]] if missing else [path]
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # FileExistsError if it is a file
@@ -68,6 +77,7 @@ class RunFolder:
         except OSError as error:
             _refuse_unwritable(path, option, error)
         folder = cls(path, option, descriptor, created)
+        folder._new = missing
         try:
             folder._lock()
             if created and not goes_on and any(os.path.lexists(path / name) for name in _LEFT):
@@ -114,7 +124,12 @@ class RunFolder:
             self._descriptor = None
 
     def release(self) -> None:
-        """Gives the folder up, because the run did not begin: what the run has made in it is removed."""
+        """Gives the folder up, because the run did not begin.
+
+        What the run has made in it is removed, and the folder, too, if the run has made it.
+        """
+        for tree in self._removed:
+            shutil.rmtree(tree, ignore_errors=True)
         for made in self._made:
             with contextlib.suppress(OSError):  # it has files, or is gone
                 while made != self.path:
@@ -123,7 +138,14 @@ class RunFolder:
         if self._descriptor is not None and self._created:
             with contextlib.suppress(OSError):
                 os.unlink(self.path / MARK)
+        with contextlib.suppress(OSError):  # it has other files by now, or another run is beside it
+            for made in self._new:
+                made.rmdir()
         self.finish()
+
+    def remove_on_release(self, name: str) -> None:
+        """Notes a folder in this folder that `release` removes with all that is in it."""
+        self._removed.append(self.path / name)
 
     def check_space(self, nbytes: int, what: str) -> None:
         """Raises a RunFolderError if the file system has fewer free bytes than `what` takes."""
@@ -181,6 +203,11 @@ def make_new(path: Path, *, option: str = "folder") -> Path:
     except OSError as error:
         _refuse_unwritable(path, option, error)
     raise AssertionError
+
+
+def _missing(path: Path) -> list[Path]:
+    """Returns a folder and those above it that do not exist, from the innermost on."""
+    return list(itertools.takewhile(lambda folder: not os.path.lexists(folder), (path, *path.parents)))
 
 
 def _numbered(path: Path) -> Iterator[Path]:

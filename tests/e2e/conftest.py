@@ -6,9 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.launch import Run, run_forked, run_fresh
+from tests.e2e.launch import Run, Started, run_forked, run_fresh
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment_with(cache: Path, **more: str) -> dict[str, str]:
+    """The environment of a run, with a cache."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "GNNSPARSE_CACHE_DIR": str(cache),
+        "GNNSPARSE_DATA_DIR": str(cache / "data"),
+        "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
+        "HYDRA_FULL_ERROR": "0",
+        **more,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +33,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         *options: str, folder: Path | None = None, own_folder: bool = False, fresh: bool = False, **more: str
     ) -> Run:
         folder = folder or tmp_path_factory.mktemp("run")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "GNNSPARSE_CACHE_DIR": str(cache),
-            "GNNSPARSE_DATA_DIR": str(cache / "data"),
-            "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
-            "HYDRA_FULL_ERROR": "0",
-            **more,
-        }
+        environment = environment_with(cache, **more)
         if not any(option.startswith(("trainer.plots=", "mode=predict")) for option in options):
             options = (*options, "trainer.plots=false")  # they take half a second
         own_folder |= "--help" in options or "-m" in options
@@ -38,3 +43,15 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         return run_forked([*options, *where], folder, environment, tmp_path_factory.mktemp("streams"))
 
     return run
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Started]:
+    """Starts train.py with options in a folder, and returns without waiting for its end."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def begin(*options: str, folder: Path) -> Started:
+        streams = tmp_path_factory.mktemp("streams")
+        return Started(list(options), folder, environment_with(cache), streams)
+
+    return begin

@@ -57,16 +57,43 @@ def run_fresh(options: list[str], folder: Path, environment: dict[str, str]) -> 
     return Run(done.returncode, done.stdout, done.stderr, folder, seconds)
 
 
+class Started:
+    """A running process, forked from one that has the imports.
+
+    Args:
+        options: the command line.
+        folder: the folder it runs in.
+        environment: its environment.
+        streams: a folder for what it prints.
+    """
+
+    def __init__(self, options: list[str], folder: Path, environment: dict[str, str], streams: Path) -> None:
+        self._options, self._folder, self._streams = options, folder, streams
+        self._process = _FORKED.Process(target=_train, args=(options, folder, environment, streams))
+        self._process.start()
+
+    def send(self, signum: int) -> None:
+        """Sends a signal, if the process still runs."""
+        if self._process.is_alive():
+            os.kill(self._process.pid, signum)
+
+    @property
+    def runs(self) -> bool:
+        return self._process.is_alive()
+
+    def wait(self) -> Run:
+        """Waits for the end."""
+        self._process.join(TIMEOUT)
+        if self._process.exitcode is None:
+            self._process.kill()
+            raise TimeoutError(f"train.py {self._options} runs for more than {TIMEOUT} s")
+        output, errors = ((self._streams / name).read_text() for name in ("stdout", "stderr"))
+        return Run(self._process.exitcode, output, errors, self._folder)
+
+
 def run_forked(options: list[str], folder: Path, environment: dict[str, str], streams: Path) -> Run:
     """In a process forked from one that has the imports; `streams` is a folder for what it prints."""
-    process = _FORKED.Process(target=_train, args=(options, folder, environment, streams))
-    process.start()
-    process.join(TIMEOUT)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError(f"train.py {options} runs for more than {TIMEOUT} s")
-    output, errors = ((streams / name).read_text() for name in ("stdout", "stderr"))
-    return Run(process.exitcode, output, errors, folder)
+    return Started(options, folder, environment, streams).wait()
 
 
 def _train(options: list[str], folder: Path, environment: dict[str, str], streams: Path) -> None:

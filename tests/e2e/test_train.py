@@ -70,6 +70,7 @@ def test_what_a_run_writes(default_run: Run) -> None:
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     settings = {f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
     written = {
+        "README.md",
         "result.json",
         "run.lock",
         "checkpoints/last.ckpt",
@@ -77,6 +78,14 @@ def test_what_a_run_writes(default_run: Run) -> None:
         "logs/csv/version_0/metrics.csv",
     }
     assert files == settings | written
+
+
+def test_the_model_card(default_run: Run) -> None:
+    card = (default_run.folder / "README.md").read_text()
+    accuracy = default_run.result["metrics"]["test"]["accuracy"]
+    assert "# gcn on digits\n" in card
+    assert f" {accuracy:.4f} |\n" in card
+    assert "* Optimizer: `lr=" in card
 
 
 def test_what_a_run_prints(default_run: Run) -> None:
@@ -154,8 +163,7 @@ def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path
         ("preprocess.reorder=best", f"preprocess.reorder: got 'best'; accepted: {', '.join(REORDERINGS)}"),
         ("preprocess.format=dense", f"preprocess.format: got 'dense'; accepted: {', '.join(FORMAT_NAMES)}"),
         ("trainer.logger=paper", "trainer.logger: got 'paper'; accepted: csv, tensorboard, both, none"),
-        ("resume=nowhere.ckpt", "resume: there is no file nowhere.ckpt"),
-    ],
+            ],
 )  # fmt: skip
 def test_bad_options_get_one_line(train: Callable[..., Run], option: str, message: str) -> None:
     run = train(option)
@@ -178,8 +186,9 @@ def test_bad_options_are_refused_before_slow_imports(train: Callable[..., Run], 
     [
         ("optimizer.lr=fast", "optimizer.lr: got str; accepted: a number above 0"),
         ("model.dropout=2", "model.dropout: got 2; accepted: a number in [0, 1)"),
-        ("+model.depth=3", "model.depth: gcn has no such option; accepted: hidden_channels, num_layers"),
+        ("+model.depth=3", "model.depth: got '3', and gcn has no such option; nearest: model."),
         ("preprocess.cache=3", "preprocess.cache: got int; accepted: true, false or a folder"),
+        ("resume=nowhere.ckpt", "resume: there is no file nowhere.ckpt; accepted: last, the folder of a run"),
         ("dataset.scale=0.5", "dataset.scale: got 0.5 for digits; accepted: 1, as only generated"),
     ],
 )
@@ -192,19 +201,53 @@ def test_other_bad_options_get_one_line(train: Callable[..., Run], option: str, 
 
 
 @pytest.mark.parametrize(
-    ("option", "messages"),
+    ("words", "message"),
     [
-        ("dataset=nowhere", ["Could not find 'dataset/nowhere'", "cora", "digits"]),
-        ("model=nothing", ["Could not find 'model/nothing'", "gcn"]),
-        ("trainer.max_epoch=3", ["Key 'max_epoch' is not in struct"]),
+        (["dataset=nowhere"], "dataset: got 'nowhere'; accepted: amazon_computers, amazon_photo, "),
+        (["model=gnc"], "model: got 'gnc'; nearest: gin, gcn; accepted: agnn, exphormer, gat, "),
+        (["-m", "model=gcn,gnc"], "model: got 'gnc'; nearest: "),
+        (["modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
+        (["+modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
+        (["++modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
+        (["-m", "+modle=gcn,gat"], "modle: got 'gcn,gat', and there is no such option; nearest: mode, mod"),
+        (["~modle"], "modle: there is no such option; nearest: mode, model; "),
+        (["model.hiden=3"], "model.hiden: got '3', and gcn has no such option; nearest: model.hidden_ch"),
+        (
+            ["model=gat", "model.head=3"],
+            "model.head: got '3', and gat has no such option; nearest: model.heads",
+        ),
+        (["trainer.max_epoch=3"], "trainer.max_epoch: got '3', and there is no such option; nearest: tra"),
+        (["trainr.max_epochs=3"], "trainr.max_epochs: got '3', and there is no such option; nearest: tra"),
+        (["dataset=cora", "dataset.rot=x"], "dataset.rot: got 'x', and cora has no such option; nearest: "),
     ],
+    ids=lambda value: value[:20] if isinstance(value, str) else " ".join(value),
 )
-def test_bad_choices_and_typos(train: Callable[..., Run], option: str, messages: list[str]) -> None:
+def test_bad_choices_and_typos(
+    train: Callable[..., Run], words: list[str], message: str, tmp_path: Path
+) -> None:
+    """Refused with the nearest declared name, before anything is written."""
+    run = train(*words, own_folder=True, folder=tmp_path)
+    assert (run.status, run.output, run.errors.count("\n")) == (2, "", 1)
+    assert run.errors.startswith(f"train.py: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["modle=gcn", "model=gnc"])
+def test_typos_are_refused_before_slow_imports(train: Callable[..., Run], option: str) -> None:
     run = train(option, fresh=True)
-    assert run.status == 1
+    assert run.status == 2
     assert run.cpu_seconds < SOON
-    assert all(message in run.errors for message in messages)
-    assert "Traceback" not in run.errors
+
+
+@pytest.mark.parametrize("option", ["model.dropout=2", "dataset.scale=0.5", "device=tpu"])
+def test_a_refused_run_leaves_no_folder(train: Callable[..., Run], option: str, tmp_path: Path) -> None:
+    """Neither its own nor those above it, unless they were there before."""
+    assert train(option, own_folder=True, folder=tmp_path).status == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    given = f"hydra.run.dir={tmp_path / 'mine' / 'a' / 'b'}"
+    assert train(option, given, own_folder=True, folder=tmp_path).status == 2
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_help_is_quick(train: Callable[..., Run]) -> None:

@@ -83,8 +83,8 @@ def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.Cap
     cases = {(r["graph"], r["op"], r["values"], r["precision"]) for r in rows if r["kernel"] == "auto"}
     assert len(cases) == 2 * len(PRECISIONS) * (len(VALUES) + 1)
     assert {r["same_as"] for r in rows if r["kernel"] == "csr"} == {"auto"}
-    assert {s["name"] for s in result["skipped"]} >= {"window"}
-    assert "skipped: window" in printed
+    assert {r["kernel"] for r in rows if r["ours"]} == {"auto", "csr"}
+    assert "window" not in printed
     assert "auto, spmm fp32" in printed
     mean = next(m for m in result["means"] if (m["op"], m["precision"]) == ("spmm", "fp32"))
     ratios = [
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_told_and_the_others_are_measured(
         (["--op", "spmv"], "--op", "sddmm"),
         (["--precision", "fp8"], "--precision", "bf16"),
         (["--values", "mean"], "--values", "gcn"),
-        (["--kernels", "magic"], "--kernels", "window"),
+        (["--kernels", "magic"], "--kernels", "csr"),
         (["--peers", "magic"], "--peers", "pyg"),
         (["--peers", "all", "pyg"], "--peers", "alone"),
         (["--device", "cpu", "--peers", "cusparse"], "--peers", "cuda"),
@@ -200,6 +200,31 @@ def test_plot(tmp_path: Path) -> None:
     plot_ratios(rows, file)
     assert file.read_bytes().startswith(b"\x89PNG")
     plot_ratios([], tmp_path / "empty.png")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_a_plot_has_one_color_for_a_kernel_and_no_empty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.colors import same_color
+    from matplotlib.figure import Figure
+
+    from gnnsparse.bench.plot import plot_ratios
+
+    rows = [
+        row(kernel, 1.0, graph=graph, op=op, over_baseline=speed, baseline="cusparse fp16")
+        for op, graphs in (("spmm", "abc"), ("sddmm", "d"))
+        for graph in graphs
+        for kernel, speed in (("cusparse", 1.0), ("auto", 2.0), ("csr", 1.5))
+        if (op, kernel) != ("sddmm", "auto")
+    ]
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    plot_ratios(rows, Path("ratios.png"))
+    spmm, sddmm = drawn[0].axes
+    assert [len(axes.get_xticks()) for axes in (spmm, sddmm)] == [3, 1]
+    colors = [{line.get_label(): line.get_color() for line in axes.lines[:-1]} for axes in (spmm, sddmm)]
+    assert set(colors[0]) == {"cusparse", "auto", "csr"}
+    assert all(same_color(colors[0][name], color) for name, color in colors[1].items())
+    assert len(set(colors[0].values())) == 3
 
 
 def test_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

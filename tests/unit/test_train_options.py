@@ -160,3 +160,15 @@ def test_another_seed_does_not_resume(tmp_path: Path) -> None:
     task, settings = TASKS["node"], train.read_settings(cfg)
     first = train.identity_of(cfg, task, settings)
     assert first != train.identity_of(composed("seed=1"), task, settings)
+
+
+@pytest.mark.parametrize("data", ["cora", "ogbn_arxiv", "reddit"])
+def test_data_that_is_not_there_is_refused_by_the_name_of_the_option(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = composed(f"dataset={data}", f"dataset.root={tmp_path / 'nowhere'}")
+    with pytest.raises(SystemExit):
+        train.run(cfg, tmp_path / "run")
+    line = capsys.readouterr().err
+    assert line.startswith(f"train.py: dataset.root: no complete raw files of {data} in {tmp_path}/nowhere: ")
+    assert list(tmp_path.iterdir()) == []

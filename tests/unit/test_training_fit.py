@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.callbacks import BestEpoch, Checkpoints
+from gnnsparse.training.callbacks import BestEpoch, Checkpoints, History
 from models import GCN
 from tests.helpers import PRECISIONS, reference_layers
 from tests.tasks import toy_task
@@ -348,13 +349,50 @@ def test_loggers(tmp_path: Path) -> None:
         assert len(written) == files, written
 
 
-def test_a_run_that_goes_on_in_its_folder_keeps_the_log(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_in_its_folder_goes_on_with_the_log(tmp_path: Path) -> None:
     train(toy_task(), 3, tmp_path)
-    (first,) = tmp_path.glob("logs/csv/*/metrics.csv")
-    before = first.read_bytes()
+    (log,) = tmp_path.glob("logs/csv/*/metrics.csv")
+    before = log.read_text()
+    train(toy_task(), 5, tmp_path, tmp_path / "checkpoints" / "last.ckpt", logger="both")
+    assert log.read_text().startswith(before)
+    assert [row["epoch"] for row in rows_of(tmp_path)] == ["1", "2", "3", "4", "5"]
+    assert len(list(tmp_path.glob("logs/*/version_0"))) == 2
+
+
+def test_rows_after_the_checkpoint_are_logged_once(tmp_path: Path) -> None:
+    """A run that was killed has logged steps that are trained again, and half of a row."""
+    train(toy_task(), 3, tmp_path)
+    (log,) = tmp_path.glob("logs/csv/*/metrics.csv")
+    last = rows_of(tmp_path)[-1]
+    with log.open("a") as file:
+        file.write("4," + ",".join(["4", *["0.5"] * (len(last) - 2)]) + "\n5,5,0.")
     train(toy_task(), 5, tmp_path, tmp_path / "checkpoints" / "last.ckpt")
-    assert first.read_bytes() == before
-    assert len(list(tmp_path.glob("logs/csv/*/metrics.csv"))) == 2
+    rows = rows_of(tmp_path)
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert rows[2] == last
+    whole = tmp_path / "whole"
+    train(toy_task(), 5, whole)
+    assert rows == rows_of(whole)
+
+
+def test_the_log_of_sequences_has_epochs(tmp_path: Path) -> None:
+    """Of three steps each."""
+    from tests.tasks import toy_sequences
+
+    assert -(-len(toy_sequences(8, (12, 6, 6)).train) // 4) == 3
+    rows = [{"step": step, "epoch": -(-step // 3)} for step in range(1, 7)]
+    history = History(1, 3)
+    written: list[dict[str, float]] = []
+    logger = SimpleNamespace(
+        log_metrics=lambda row, step: written.append({"step": step, "epoch": row["epoch"]}),
+        save=lambda: None,
+    )
+    trainer = SimpleNamespace(loggers=[logger], global_step=0)
+    for step in range(1, 7):
+        trainer.global_step = step
+        history.on_train_batch_end(trainer, None, {"loss": torch.tensor(1.0)})
+    history.flush(trainer)
+    assert written == rows
 
 
 def test_no_folder_and_no_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,87 @@
+"""Files of predictions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnnsparse.errors import bad_value
+
+__all__ = ["ENDINGS", "write_predictions"]
+
+#: The endings of files that predictions can be written to.
+ENDINGS = (".npz", ".csv")
+
+
+def write_predictions(
+    path: Path, arrays: Mapping[str, torch.Tensor], names: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Writes predictions to a file, which appears whole or not at all.
+
+    A CSV file has a row for each element of the first dimension. An array of one dimension is a column with
+    its name, and the columns of one of two dimensions have numbers: probabilities_0, probabilities_1, ...
+
+    Args:
+        path: a file that ends in .npz or .csv; an existing one is replaced.
+        arrays: tensors [N] or [N, C] by name, on the CPU, all of the same N for a CSV file.
+        names: arrays of texts by name, which say what numbers in `arrays` are called; of these a CSV file has
+            those with a text for each row.
+
+    Raises:
+        ValueError: the name has another ending, or the arrays have several lengths in a CSV file.
+        OSError: the file can't be written.
+    """
+    if path.suffix not in ENDINGS:
+        bad_value("path", f"got {str(path)!r}; accepted: a name in {', '.join(ENDINGS)}")
+    named: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+    content, names = io.BytesIO(), names or {}
+    if path.suffix == ".npz":
+        np.savez(content, **named, **names)
+    else:
+        rows = len(next(iter(named.values()), ()))
+        content.write(
+            _as_csv(named | {n: array for n, array in names.items() if len(array) == rows}).encode()
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
+        file.write(content.getbuffer())
+    try:
+        os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise
+
+
+def _as_csv(arrays: dict[str, Any]) -> str:
+    columns: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if array.ndim == 1:
+            columns[name] = array
+        elif array.ndim == 2:
+            columns |= {f"{name}_{number}": array[:, number] for number in range(array.shape[1])}
+        else:
+            bad_value("arrays", f"{name} has shape {array.shape}; accepted: one or two dimensions, or .npz")
+    if len(lengths := {len(column) for column in columns.values()}) > 1:
+        bad_value("arrays", f"have the lengths {sorted(lengths)}; accepted: one length, or a file in .npz")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    # As Python's numbers: of a float32 they would otherwise show NumPy's type.
+    writer.writerows(zip(*(_texts(column) for column in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def _texts(column: Any) -> Any:
+    """Returns the values of a column: floats with the digits that tell float32 numbers apart."""
+    if column.dtype.kind == "f":
+        return [f"{value:.9g}" for value in column.tolist()]
+    return column.astype(int).tolist() if column.dtype.kind == "b" else column.tolist()

@@ -1,0 +1,1 @@
+"""What train.py does around a run: words that are checked, folders, signals, resuming and sweeps."""

@@ -1,0 +1,113 @@
+"""The start of the `gnnsparse` command, which does without torch."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import gnnsparse
+import gnnsparse_cli
+from gnnsparse import cli
+from gnnsparse.bench.candidates import KERNEL_DEVICES, KERNELS
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Processor seconds in which the command says what it is.
+SOON = 0.5
+
+
+def started(*words: str) -> tuple[str, float]:
+    """What the command prints in a fresh interpreter, followed by the heavy modules that it has imported."""
+    code = (
+        "import sys\nfrom gnnsparse_cli import main\n"
+        f"try: main({list(words)!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "print([name for name in ('torch', 'numpy', 'gnnsparse', 'rich') if name in sys.modules])"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ("--version",)])
+def test_it_says_what_it_is_without_torch(words: tuple[str, ...]) -> None:
+    printed, seconds = started(*words)
+    *lines, imported = printed.splitlines()
+    assert imported == "[]"
+    assert seconds < SOON
+    if words == ("--version",):
+        assert lines == [f"gnnsparse {gnnsparse.__version__}"]
+    else:
+        assert all(f"    {name}" in printed for name in gnnsparse_cli.COMMANDS)
+
+
+def test_the_command_is_installed_with_it() -> None:
+    (entry,) = metadata.entry_points(group="console_scripts", name="gnnsparse")
+    assert entry.load() is gnnsparse_cli.main
+
+
+def test_a_subcommand_is_handed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gnnsparse_cli.main(["cache", "ls", "--dir", str(tmp_path)]) == 0
+    assert f"{tmp_path} is empty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("main", [gnnsparse_cli.main, cli.main])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "gnnsparse: error: the following arguments are required: command\n"),
+        (["cahce"], "gnnsparse: error: argument command: invalid choice: 'cahce' (choose from "),
+        (["--verson"], "gnnsparse: error: "),
+    ],
+)
+def test_errors_are_one_line(
+    main: object, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)  # type: ignore[operator]
+    printed = capsys.readouterr().err
+    assert end.value.code == 2
+    assert printed.startswith(said)
+    assert printed.count("\n") == 1
+
+
+def test_every_command_has_options_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in gnnsparse_cli.COMMANDS:
+        with pytest.raises(SystemExit) as end:
+            cli.main([name, "--help"])
+        assert end.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: gnnsparse {name} ")
+
+
+def test_the_cache_of_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would look like an empty one; nothing is made."""
+    for action in ("ls", "verify", "clear"):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["cache", action, "--dir", str(tmp_path / "typo")])
+        assert end.value.code == 2
+        accepted = "accepted: the folder of a cache"
+        problem = f"argument --dir: there is no folder '{tmp_path / 'typo'}'; {accepted}"
+        assert capsys.readouterr().err == f"gnnsparse cache: error: {problem}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cpu_is_offered_its_own_kernels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a machine without a GPU the kernels and peers of GPUs are not in the help, and are refused."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "kernels", "--help"])
+    printed = capsys.readouterr().out
+    assert set(KERNEL_DEVICES) == set(KERNELS)
+    words = set(printed.replace(",", " ").replace(";", " ").split())
+    assert {name for name in KERNELS if name in words} == {n for n, d in KERNEL_DEVICES.items() if "cpu" in d}
+    assert not {"cusparse", "ge-spmm"} & words
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "kernels", "--kernels", "window"])
+    assert "'window'" in capsys.readouterr().err

@@ -1,0 +1,272 @@
+"""Model cards, and models in folders of the hub's layout, without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+import gnnsparse
+from gnnsparse.cli import main
+from gnnsparse.data import CATALOG, NodeDataset, register_dataset
+from gnnsparse.inference import LoadError
+from gnnsparse.inference.card import card_text, write_card
+from gnnsparse.prediction import predict_run, write_predictions
+from gnnsparse.training import (
+    FullGraphData,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    TrainerConfig,
+    fit,
+)
+from gnnsparse.training.recipe import ModelRecipe
+from models import GCN, MODELS
+from tests.tasks import toy_task
+
+TASK = toy_task(nodes=60)
+RECIPE = ModelRecipe(
+    registry="models:MODELS",
+    name="gcn",
+    options={"hidden_channels": 8, "num_layers": 2},
+    in_channels=TASK.num_features,
+    out_channels=TASK.num_classes,
+    values="gcn",
+    run={"dataset": {"name": "toy", "root": "/home/somebody/data/toy"}, "seed": 3},
+)
+RESULT = {
+    "dataset": "toy", "metrics": {"train": {"accuracy": 0.5}, "val": {"accuracy": 0.25},
+    "test": {"accuracy": 0.125}}, "best_epoch": 3, "epochs": 7, "seed": 3, "device_name": "A CPU",
+    "versions": {"gnnsparse": "1.2", "cuda": None}, "commit": "abc", "parameters": 12,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run."""
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(0)
+    model = GCN(TASK.num_features, 8, TASK.num_classes)
+    data = FullGraphData(TASK, values="gcn", preprocess=PreprocessConfig(cache=False))
+    module = NodeClassifier(model, TASK, OptimizerConfig(), 5)
+    fit(module, data, TrainerConfig(max_epochs=5, progress=False), folder=folder, recipe=RECIPE)
+    (folder / "result.json").write_text(json.dumps(RESULT))
+    return folder
+
+
+def test_a_card() -> None:
+    text = card_text(RECIPE, RESULT, {"optimizer": {"lr": 0.5}})
+    _, front, body = text.split("---\n", 2)
+    assert yaml.safe_load(front) == {
+        "library_name": "gnnsparse", "tags": ["graph-neural-network", "gcn", "node"], "datasets": ["toy"],
+        "metrics": ["accuracy"],
+    }  # fmt: skip
+    assert (
+        "| score | train | val | test |\n|---|---|---|---|\n| accuracy | 0.5000 | 0.2500 | 0.1250 |" in body
+    )
+    assert "After epoch 3, the best on the validation part, of 7." in body
+    assert "* Model: `name=gcn`, `hidden_channels=8`, `num_layers=2`\n" in body
+    assert "* Optimizer: `lr=0.5`\n" in body
+    assert "`root=toy`" in body
+    assert "somebody" not in body, "paths of a machine are not published"
+    assert "| commit | abc |" in body
+    assert "| versions | gnnsparse 1.2 |" in body
+    assert 'gnnsparse.load("FOLDER")' in body
+
+
+def test_a_card_of_nothing_but_a_model() -> None:
+    text = card_text(RECIPE, {}, {})
+    assert "# gcn on toy" in text
+    assert "## Scores" not in text
+    assert "## Environment" not in text
+
+
+def test_a_card_replaces_its_own_kind_alone(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    assert write_card(tmp_path, RECIPE, RESULT, {}).name == "README-1.md"
+    assert write_card(tmp_path, RECIPE, {**RESULT, "commit": "later"}, {}).name == "README-1.md"
+    assert "later" in (tmp_path / "README-1.md").read_text()
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_a_folder_of_the_hub(run: Path, tmp_path: Path) -> None:
+    """Weights, recipe and card; the loaded model computes the same."""
+    hub = pytest.importorskip("gnnsparse.hub")
+    model = hub.HubModel.from_run(run, device="cpu")
+    model.save_pretrained(tmp_path / "hub")
+    assert {path.name for path in (tmp_path / "hub").iterdir()} == {
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    }
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert "| accuracy | 0.5000 | 0.2500 | 0.1250 |" in card
+    want = gnnsparse.load(run, device="cpu").predict(TASK.x, TASK.graph).logits
+    for loaded in (
+        hub.HubModel.from_pretrained(tmp_path / "hub", device="cpu"),
+        hub.HubModel.from_pretrained(str(tmp_path / "hub"), device="cpu", registry=MODELS),
+        gnnsparse.load(tmp_path / "hub", device="cpu"),
+    ):
+        assert torch.equal(loaded.predict(TASK.x, TASK.graph).logits, want)
+        assert loaded.recipe == model.recipe
+        assert not loaded.module.training
+    assert hub.HubModel.from_pretrained(tmp_path / "hub", device="cpu").result == RESULT
+
+
+def test_an_upload_and_a_download(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mixin's, with a folder in the place of the network."""
+    hub = pytest.importorskip("gnnsparse.hub")
+    import huggingface_hub.hub_mixin as mixin
+
+    store = tmp_path / "store"
+
+    class Api:
+        def __init__(self, **_: Any) -> None:
+            pass
+
+        def create_repo(self, repo_id: str, **_: Any) -> Any:
+            store.mkdir()
+            return type("Repo", (), {"repo_id": repo_id})()
+
+        def upload_folder(self, folder_path: Any, **_: Any) -> str:
+            for file in Path(folder_path).iterdir():
+                (store / file.name).write_bytes(file.read_bytes())
+            return "done"
+
+    def download(repo_id: str = "", filename: str = "", **_: Any) -> str:
+        assert repo_id == "somebody/toy"
+        return str(store / filename)
+
+    monkeypatch.setattr(mixin, "HfApi", Api)
+    monkeypatch.setattr(mixin, "hf_hub_download", download)
+    monkeypatch.setattr(hub, "hf_hub_download", download)
+    assert hub.HubModel.from_run(run, device="cpu").push_to_hub("somebody/toy") == "done"
+    loaded = hub.HubModel.from_pretrained("somebody/toy", device="cpu")
+    want = gnnsparse.load(run, device="cpu").predict(TASK.x, TASK.graph).logits
+    assert torch.equal(loaded.predict(TASK.x, TASK.graph).logits, want)
+
+
+@pytest.mark.parametrize("damage", ["config", "weights", "recipe", "shape", "missing"])
+def test_a_damaged_folder_is_refused(run: Path, tmp_path: Path, damage: str) -> None:
+    hub = pytest.importorskip("gnnsparse.hub")
+    folder = tmp_path / "hub"
+    hub.HubModel.from_run(run, device="cpu").save_pretrained(folder)
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    if damage == "config":
+        config.write_text("{")
+    elif damage == "weights":
+        weights.write_bytes(weights.read_bytes()[:50])
+    elif damage == "recipe":
+        config.write_text(json.dumps({"gnnsparse": {"name": "gcn"}}))
+    elif damage == "shape":
+        save_file({name: tensor[:1].clone() for name, tensor in load_file(weights).items()}, weights)
+    else:
+        weights.unlink()
+    with pytest.raises(LoadError, match=r"model_id: .*hub is no model of gnnsparse \(\w+: "):
+        hub.HubModel.from_pretrained(folder, device="cpu")
+    with pytest.raises(LoadError, match="checkpoint: "):
+        gnnsparse.load(folder, device="cpu")
+
+
+def test_without_the_package_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['huggingface_hub'] = None\nimport gnnsparse\nimport gnnsparse.hub"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.endswith("gnnsparse.hub needs the package huggingface_hub: pip install 'gnnsparse[hub]'")
+
+
+# gnnsparse predict
+
+
+@pytest.fixture
+def toy(registrations: None) -> None:
+    """The data set that the run was trained on, and one of files of a user."""
+
+    def load(root: str | None = None) -> NodeDataset:
+        return TASK
+
+    def own(path: str, root: str | None = None) -> NodeDataset:
+        assert Path(path).read_text() == "edges"
+        return TASK
+
+    register_dataset("toy", task="node")(load)
+    if "custom" not in CATALOG:
+        register_dataset("custom", task="node")(own)
+
+
+def test_predictions_of_a_run(
+    toy: None, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As arrays and as a table, with what `predict` of the model computes."""
+    want = gnnsparse.load(run, device="cpu").predict(TASK.x, TASK.graph)
+    for name in ("p.npz", "p.csv"):
+        assert main(["predict", str(run), "--out", str(tmp_path / name), "--device", "cpu"]) == 0
+        assert capsys.readouterr().out.startswith("60 predictions on toy; test: accuracy ")
+    with np.load(tmp_path / "p.npz") as file:
+        arrays = dict(file)
+    assert (arrays["nodes"] == np.arange(60)).all()
+    assert (arrays["classes"] == want.classes.numpy()).all()
+    assert (arrays["probabilities"] == want.probabilities.numpy()).all()
+    head, *rows = (tmp_path / "p.csv").read_text().splitlines()
+    assert head == "nodes,classes," + ",".join(f"probabilities_{c}" for c in range(TASK.num_classes))
+    table = np.array([row.split(",") for row in rows], dtype=np.float32)
+    assert (table[:, 1] == arrays["classes"]).all()
+    assert (table[:, 2:] == arrays["probabilities"]).all(), "a table has all digits of float32"
+
+
+def test_predictions_on_a_file_of_a_user(toy: None, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "graph.csv"
+    if CATALOG["custom"].load.__qualname__.endswith("own"):
+        file.write_text("edges")
+        found = predict_run(run, str(file), device="cpu")
+        assert found.dataset == "custom"
+        assert len(found.arrays["classes"]) == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "nowhere"], r"data: got 'nowhere'; accepted: digits, cora, .*, a file or a folder"),
+        (["--data", "digits"], r"dataset: digits has 64 inputs and 10 outputs; accepted by the checkpoint: "),
+        (["--out", "p.txt"], r"argument --out: got 'p\.txt'; accepted: a name in \.npz, \.csv"),
+        (["--out", "."], r"argument --out: got '\.'; accepted"),
+    ],
+)
+def test_predictions_that_can_not_be(
+    toy: None, run: Path, words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = [] if "--out" in words else ["--out", str(tmp_path / "p.csv")]
+    with pytest.raises(SystemExit) as end:
+        main(["predict", str(run), "--device", "cpu", *words, *out])
+    assert end.value.code == 2
+    printed = capsys.readouterr().err
+    assert re.match(f"gnnsparse predict: error: {said}", printed)
+    assert printed.count("\n") == 1
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_a_run_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", str(tmp_path), "--out", str(tmp_path / "p.csv")])
+    assert "gnnsparse predict: error: checkpoint: there is no file" in capsys.readouterr().err
+
+
+def test_several_labels_and_lengths(tmp_path: Path) -> None:
+    arrays = {"nodes": torch.arange(2), "classes": torch.tensor([[True, False], [False, True]])}
+    write_predictions(tmp_path / "p.csv", arrays)
+    assert (tmp_path / "p.csv").read_text() == "nodes,classes_0,classes_1\n0,1,0\n1,0,1\n"
+    with pytest.raises(ValueError, match=r"arrays: have the lengths \[2, 3\]; accepted: one length"):
+        write_predictions(tmp_path / "q.csv", {"a": torch.zeros(2), "b": torch.zeros(3)})
+    with pytest.raises(ValueError, match=r"path: got .*p\.txt'; accepted: a name in \.npz, \.csv"):
+        write_predictions(tmp_path / "p.txt", arrays)
+    assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
