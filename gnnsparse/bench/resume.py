@@ -13,8 +13,8 @@ from gnnsparse.errors import bad_value
 
 __all__ = ["go_on"]
 
-#: What a file and the run that goes on with it must agree on, beside the settings.
-_SAME = ("device", "device_name", "threads", "versions")
+#: What a file and the run that goes on with it must agree on, beside the settings; on a CPU also the threads.
+_SAME = ("device", "device_name", "versions")
 
 
 def go_on(bench: Bench, file: Path) -> set[str]:
@@ -67,7 +67,7 @@ def _read(file: Path, settings: Settings) -> _Found:
 
 def _check_same(file: Path, found: dict[str, Any], settings: Settings) -> None:
     here = describe_environment(settings.device)
-    for name in _SAME:
+    for name in (*_SAME, *(("threads",) if settings.device == "cpu" else ())):
         if found[name] != here[name]:
             bad_value("resume", f"{file} has the {name} {found[name]}, this run {here[name]}")
     wanted = json.loads(json.dumps({**asdict(settings), "matrices": None}))

@@ -42,14 +42,15 @@ def write_predictions(
     if path.suffix not in ENDINGS:
         bad_value("path", f"got {str(path)!r}; accepted: a name in {', '.join(ENDINGS)}")
     named: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
-    content, names = io.BytesIO(), names or {}
+    rows = len(next(iter(named.values()), ()))
+    for name, texts in (names or {}).items():
+        if path.suffix == ".npz" or len(texts) == rows:
+            named[name] = texts
+    content = io.BytesIO()
     if path.suffix == ".npz":
-        np.savez(content, **named, **names)
+        np.savez(content, **named)
     else:
-        rows = len(next(iter(named.values()), ()))
-        content.write(
-            _as_csv(named | {n: array for n, array in names.items() if len(array) == rows}).encode()
-        )
+        content.write(_as_csv(named).encode())
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
         file.write(content.getbuffer())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import format_spec
-from gnnsparse.plan import Plan
+from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS
@@ -143,7 +145,8 @@ def test_rank_one_weights_either_way(device: str, precision: str, prescale: bool
 def test_every_window_cut(precision: str, name: str, limit: int) -> None:
     graph = random_graph(70, 400, 0.05, hubs=3)
     a = make(graph, "cuda", precision=precision, format=name)
-    plan = Plan("window", tile_limit=limit)
+    own = a.plan(100)  # of a paper's format, with the paper's policy
+    plan = replace(own if isinstance(own, WindowPlan) else WindowPlan(), tile_limit=limit)
     check(a, dense_matrix(graph, None), torch.randn(400, 100), plan=plan)
 
 
