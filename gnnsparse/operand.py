@@ -14,10 +14,10 @@ from gnnsparse.csr import Csr, send_by_value
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.exports import Exported
-from gnnsparse.formats import PRESETS, BlockedMatrix, operations
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.operand_core import OperandCore, move, with_auto_format
 from gnnsparse.operand_core import tune as tune_product
+from gnnsparse.operand_stats import operand_stats
 from gnnsparse.plan import KERNELS, Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.plans import PlanStore
@@ -415,59 +415,7 @@ class SparseOperand(Exported):
             ValueError: `width` is below 1.
         """
         check_integer("width", width)
-        prepared, own, blocked = self._core.prepared, self._kernels, self._kernels.blocked
-        report, values = prepared.report, own.values
-        chosen = {op: _kernel_report(own, op, width) for op in operations(own.format_name)}
-        rows, cols = self.shape
-        stored, inside = rows * cols, self.nnz
-        if blocked is not None:
-            kept_out = 0 if blocked.residual is None else blocked.residual.nnz
-            stored, inside = blocked.slots * blocked.spec.panel, self.nnz - kept_out
-        shared = prepared.backward.shares_structure(prepared.forward)
-        sizes = {
-            "csr": own.csr.nbytes,
-            "blocked": blocked.nbytes if blocked else 0,
-            "panels": own.panel_bytes,
-            "values": values.nbytes if values is not None else 0,
-            "transpose": 0 if shared else prepared.backward.csr.nbytes,
-            "maps": sum(t.nbytes for t in (prepared.transpose_map, prepared.edge_map) if t is not None),
-        }
-        return {
-            "rows": rows,
-            "cols": cols,
-            "nnz": self.nnz,
-            "edges": self.num_edges,
-            "precision": self.precision.value,
-            "device": str(self.device),
-            "symmetric": report["symmetric"],
-            "format": blocked.spec.name if blocked else "csr",
-            "windows": blocked.panels * (blocked.spec.panel // blocked.spec.window) if blocked else None,
-            "columns": blocked.slots if blocked else None,
-            "density": inside / max(stored, 1),
-            "bytes": sizes,
-            "format_bytes": None if blocked is None else _format_bytes(blocked),
-            "reorder": report["reorder"],
-            "balance": self._core.balance,
-            "prepare_seconds": report["seconds"],
-            "cache_hit": self.cache_hit,
-            "kernel": chosen,
-        }
-
-
-def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
-    """Returns the name of the kernel that runs a product, or None, and the reasons."""
-    try:
-        plan = kernels.plan(op, width)
-    except ValueError as error:  # the device has no kernel of the format that was asked for
-        return {"name": None, "why": [str(error)]}
-    return {"name": plan.kernel, "why": list(plan.reasons)}
-
-
-def _format_bytes(blocked: BlockedMatrix) -> dict[str, int | None]:
-    """Returns the bytes of a format's arrays, and those of the formula of its paper, or None."""
-    preset = PRESETS.get(blocked.spec.name)
-    formula = None if preset is None else preset.paper_bytes
-    return {"stored": blocked.nbytes, "paper": None if formula is None else formula(blocked)}
+        return operand_stats(self._core, self._kernels, width)
 
 
 send_by_value(SparseOperand)
