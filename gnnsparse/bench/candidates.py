@@ -72,16 +72,18 @@ class Candidate:
     preprocess_ms: float | None = None
 
 
+#: The kernels that can be forced: those for operands whose format was asked for are measured by --format.
+_FORCED = tuple(kernel for kernel in OPERATIONS["spmm"] if not kernel.for_formats)
 #: For each name a function that returns the plan which forces the kernel, or None if it can't run a problem.
 #: "auto" is the plan that users get.
 KERNELS: dict[str, Callable[[Problem], Plan | None]] = {
     "auto": choose_plan,
-    **{kernel.name: partial(forced_plan, name=kernel.name) for kernel in OPERATIONS["spmm"]},
+    **{kernel.name: partial(forced_plan, name=kernel.name) for kernel in _FORCED},
 }
 #: The types of devices that each of them runs on.
 KERNEL_DEVICES: dict[str, tuple[str, ...]] = {
     "auto": ("cpu", "cuda"),
-    **{kernel.name: kernel.devices for kernel in OPERATIONS["spmm"]},
+    **{kernel.name: kernel.devices for kernel in _FORCED},
 }
 
 
