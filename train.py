@@ -318,7 +318,7 @@ def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
 
 
 def set_up(
-    cfg: DictConfig, task: Task[Any, Any], run: RunOptions, resume: Path | None
+    cfg: DictConfig, task: Task[Any, Any], run: RunOptions, resume: Path | None = None
 ) -> tuple[TaskModule, PreparedData]:
     """Loads and prepares the data, and builds the model; returns the Lightning module and data module."""
     import lightning

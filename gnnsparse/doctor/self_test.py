@@ -18,6 +18,7 @@ import torch
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.doctor.hardware import INSTRUCTION_SETS
+from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import KERNELS, Plan, forced_plan
@@ -151,6 +152,25 @@ def cases_of(precision: Precision, device: str) -> Iterator[Case]:
             call = partial(_product, gnnsparse.sddmm)
             yield product("sddmm", name, call=call, inputs=draw((rows, _WIDTH), features), plan=plan)
         yield from _further_cases(a, draw, product)
+    yield from _format_cases(precision, device)
+
+
+def _format_cases(precision: Precision, device: str) -> Iterator[Case]:
+    """Yields the products of the published formats that have the precision."""
+    graph = random_graph(_ROWS, _ROWS - 13, 0.05, hubs=2, empty_rows=0.1, seed=1).to(device)
+    exact = gnnsparse.prepare(graph, precision=Precision.FP32, cache=False)
+    for name in FORMAT_NAMES:
+        preset = exclusive_preset(name)
+        if preset is None or precision not in preset.precisions:
+            continue
+        a = gnnsparse.prepare(graph, precision=precision, format=name, cache=False)
+        for op, function in (("spmm", gnnsparse.spmm), ("sddmm", gnnsparse.sddmm)):
+            if op not in preset.ops:
+                continue
+            shapes = [(rows, _WIDTH) for rows in a.shape][1 if op == "spmm" else 0 :]
+            kernel = a.plan(_WIDTH, op).kernel
+            inputs = _draw(precision, device, *shapes)
+            yield Case(op, kernel, f"stored, {name}", a, exact, partial(_product, function), inputs)
 
 
 def _further_cases(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseOperand, _native
+from gnnsparse.formats.packed import TILE_POLICY
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.testing import random_graph
@@ -100,7 +101,7 @@ def test_infinity_and_nan_in_extremes(precision: str, plan: Plan | None) -> None
         ("csr", Plan("csr", 8, 8, group=20)),
         ("csr", Plan("panel", height=16, tile_limit=1)),
         ("csr", Plan("panel", height=32)),
-        ("rs-tile", Plan("window")),
+        ("rs-tile", Plan("window", policy=TILE_POLICY)),
     ],
 )
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.formats import FormatSpec, format_spec, register_preset
+from gnnsparse.formats import PRESETS, FormatSpec, format_spec, register_preset
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.preprocess.balance import WorkList
@@ -74,7 +74,8 @@ def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> N
     precision = precision_for(name)
     a = make(graph, "cpu", precision=precision, format=name, panel=panel, balance=balance, reorder=reorder)
     x = emulated.padded(torch.randn(1000, 40), precision)
-    plan = Plan("window", balance=balance, concurrent_windows=30)
+    policy = PRESETS[name].policy_for(Precision(precision))
+    plan = Plan("window", balance=balance, concurrent_windows=30, policy=policy)
     check(a, dense_matrix(graph, None), x, plan=plan)
     made = a.kernels.kept.values_of(WorkList)
     work = a.kernels.window_work(0, balance=balance, concurrent=30)

@@ -195,7 +195,6 @@ def test_leftovers_are_removed_when_nobody_writes_them(own_cache: Path) -> None:
 PROGRAM = textwrap.dedent("""
     import sys, torch, gnnsparse
     from gnnsparse.testing import random_graph
-from tests.helpers import precision_for
     torch.set_num_threads(1)
     graph = random_graph(700, 700, 0.05, weighted=False, seed=9)
     a = gnnsparse.prepare(graph, values="gcn", reorder="metis", format="window")

@@ -16,7 +16,7 @@ import gnnsparse
 import gnnsparse.nn
 import train
 from gnnsparse.bench.options import add_arguments
-from gnnsparse.cli import _Parser
+from gnnsparse_cli import Parser
 from gnnsparse.csr import Csr
 from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASETS, load_dataset
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model
@@ -284,7 +284,7 @@ def test_a_reordering_of_a_package_that_is_missing(capsys: pytest.CaptureFixture
     register_reordering("rabbit", package="no_such_package")(lambda csr: csr.degrees)
     with pytest.raises(ImportError, match="reorder='rabbit' needs the package no_such_package: pip install"):
         reorder(random_graph(9, 9, 0.3), "rabbit")
-    parser = _Parser(prog="bench")
+    parser = Parser(prog="bench")
     add_arguments(parser)
     with pytest.raises(SystemExit):
         parser.parse_args(["--reorder", "rabbit"])
