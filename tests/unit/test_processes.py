@@ -253,6 +253,7 @@ def test_a_pickle_computes_the_same_in_another_process(options: dict[str, Any]) 
     assert process.exitcode == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what Python drops
 def test_an_operand_is_usable_after_an_interrupt() -> None:
     """KeyboardInterrupt at any moment of preparing and computing leaves nothing half made, no lock held."""
     x = torch.randn(40, 8)

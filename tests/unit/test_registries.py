@@ -16,7 +16,6 @@ import gnnsparse
 import gnnsparse.nn
 import train
 from gnnsparse.bench.options import add_arguments
-from gnnsparse_cli import Parser
 from gnnsparse.csr import Csr
 from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASETS, load_dataset
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model
@@ -28,6 +27,7 @@ from gnnsparse.registry import Names, Registry, temporary_registrations
 from gnnsparse.tasks import TASKS
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from gnnsparse.training import PreprocessConfig
+from gnnsparse_cli import Parser
 from models import MODELS
 from tests.configs import composed
 from tests.helpers import dense_matrix
