@@ -19,8 +19,9 @@ import torch
 from tests.e2e.conftest import environment_with
 from tests.e2e.launch import TRAIN, Run, Started
 
-#: A run that takes a few seconds, most of them in its epochs.
-LONG = ("trainer.max_epochs=400", "model.hidden_channels=4", "device=cpu", "seed=3")
+#: Epochs of a run that takes a few seconds, most of them in its epochs, on a machine with nothing else to do.
+EPOCHS = 2000
+LONG = (f"trainer.max_epochs={EPOCHS}", "model.hidden_channels=4", "device=cpu", "seed=3")
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 
@@ -125,11 +126,11 @@ def test_a_run_that_is_killed_loses_ten_seconds_at_most(
     assert process.wait().status == -9
     assert killed - last.stat().st_mtime < 10
     done = torch.load(last, weights_only=True)["global_step"]
-    more = start("resume=.", f"trainer.max_epochs={max(done + 5, 400)}", folder=tmp_path).wait()
+    more = start("resume=.", f"trainer.max_epochs={max(done + 5, EPOCHS)}", folder=tmp_path).wait()
     assert more.status == 0, more.errors
     rows = (tmp_path / "logs/csv/version_0/metrics.csv").read_text().splitlines()[1:]
     column = [row.split(",")[0] for row in rows]
-    assert column == [str(epoch) for epoch in range(1, max(done + 5, 400) + 1)]
+    assert column == [str(epoch) for epoch in range(1, max(done + 5, EPOCHS) + 1)]
     if done + 5 <= 400:
         same(whole, tmp_path)
     else:  # a fast machine: what both have done is equal
@@ -141,7 +142,7 @@ def test_a_run_that_was_begun_for_longer_is_not_resumed_for_less(
 ) -> None:
     run = start(f"resume={whole}", folder=whole).wait()
     assert run.status == 2
-    assert "trainer.max_epochs: got 400; accepted: more than 400" in run.errors
+    assert f"trainer.max_epochs: got {EPOCHS}; accepted: more than {EPOCHS}" in run.errors
 
 
 SWEEP = ("-m", "seed=0,1", "optimizer.lr=0.01,1e38", "trainer.max_epochs=20", "trainer.log_every=5")
@@ -199,7 +200,7 @@ def test_a_sweep_that_is_interrupted_goes_on(start: Callable[..., Started], tmp_
     assert [row.split(",")[0] for row in log.read_text().splitlines()[1:]] == [str(n) for n in range(1, 401)]
     (row,) = (folder / "summary.csv").read_text().splitlines()[1:]
     assert row.startswith(",2,0,")
-    refused = start("resume=last", "trainer.max_epochs=900", folder=tmp_path).wait()
+    refused = start("resume=last", f"trainer.max_epochs={EPOCHS + 500}", folder=tmp_path).wait()
     assert refused.status == 2
     assert "accepted: a sweep without other options" in refused.errors
 

@@ -84,14 +84,14 @@ def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> N
     assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
 
 
-@pytest.mark.usefixtures("poisoned", "copyless")
+@pytest.mark.usefixtures("poisoned", "native")
 @pytest.mark.parametrize(("name", "panel"), FORMATS)
 @pytest.mark.parametrize("balance", ["none", "wave", "adaptive"])
 def test_every_balance(name: str, panel: int | None, balance: str) -> None:
     check_balance(name, panel, balance, "none")
 
 
-@pytest.mark.usefixtures("poisoned", "copyless")
+@pytest.mark.usefixtures("poisoned", "native")
 @pytest.mark.parametrize(("name", "panel"), [("me-bcrs", None), ("hrpb", 32), ("rs-tile", None)])
 @pytest.mark.parametrize("reorder", ["row-shuffle", "jaccard", "tca", "auto"])
 def test_cut_windows_in_every_order(name: str, panel: int | None, reorder: str) -> None:
