@@ -131,10 +131,10 @@ def test_a_run_that_is_killed_loses_ten_seconds_at_most(
     rows = (tmp_path / "logs/csv/version_0/metrics.csv").read_text().splitlines()[1:]
     column = [row.split(",")[0] for row in rows]
     assert column == [str(epoch) for epoch in range(1, max(done + 5, EPOCHS) + 1)]
-    if done + 5 <= 400:
+    if done + 5 <= EPOCHS:
         same(whole, tmp_path)
     else:  # a fast machine: what both have done is equal
-        assert rows[:400] == outcome(whole)[1].splitlines()[1:]
+        assert rows[:EPOCHS] == outcome(whole)[1].splitlines()[1:]
 
 
 def test_a_run_that_was_begun_for_longer_is_not_resumed_for_less(
@@ -197,7 +197,7 @@ def test_a_sweep_that_is_interrupted_goes_on(start: Callable[..., Started], tmp_
     assert len(list(folder.glob("*/result.json"))) == 2
     assert first.stat().st_mtime_ns == before
     log = second.parents[1] / "logs/csv/version_0/metrics.csv"
-    assert [row.split(",")[0] for row in log.read_text().splitlines()[1:]] == [str(n) for n in range(1, 401)]
+    assert [row.split(",")[0] for row in log.read_text().splitlines()[1:]] == [str(n) for n in range(1, EPOCHS + 1)]
     (row,) = (folder / "summary.csv").read_text().splitlines()[1:]
     assert row.startswith(",2,0,")
     refused = start("resume=last", f"trainer.max_epochs={EPOCHS + 500}", folder=tmp_path).wait()
