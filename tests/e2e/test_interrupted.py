@@ -197,7 +197,8 @@ def test_a_sweep_that_is_interrupted_goes_on(start: Callable[..., Started], tmp_
     assert len(list(folder.glob("*/result.json"))) == 2
     assert first.stat().st_mtime_ns == before
     log = second.parents[1] / "logs/csv/version_0/metrics.csv"
-    assert [row.split(",")[0] for row in log.read_text().splitlines()[1:]] == [str(n) for n in range(1, EPOCHS + 1)]
+    column = [row.split(",")[0] for row in log.read_text().splitlines()[1:]]
+    assert column == [str(epoch) for epoch in range(1, EPOCHS + 1)]
     (row,) = (folder / "summary.csv").read_text().splitlines()[1:]
     assert row.startswith(",2,0,")
     refused = start("resume=last", f"trainer.max_epochs={EPOCHS + 500}", folder=tmp_path).wait()
