@@ -109,7 +109,7 @@ def wheel_problems(path: Path, architectures: list[str]) -> Iterator[str]:
                 yield f"{path.name} has {size / 1e6:.1f} MB{what}; accepted: {limit / 1e6:.0f} MB"
         yield from (f"{path.name} lacks {name}" for name in REQUIRED_FILES if name not in names)
         info = path.name.split("-")[1]
-        tops = {f"gnnsparse-{info}.dist-info", "gnnsparse"}
+        tops = {f"gnnsparse-{info}.dist-info", "gnnsparse", "gnnsparse_cli"}
         yield from (f"{path.name} installs {name}" for name in names if name.split("/")[0] not in tops)
         metadata = BytesParser().parsebytes(wheel.read(f"gnnsparse-{info}.dist-info/METADATA"))
         for classifier in metadata.get_all("Classifier", []):
