@@ -219,10 +219,10 @@ def _craft_metadata(path: Path, other: bytes, draw: Draw) -> Damaged:
     tensors, metadata = _read(path)
     target, where = metadata, ""
     name = draw.choice(sorted(target))
-    if isinstance(target[name], dict) and draw.chance(0.5):
+    if isinstance(target[name], dict) and target[name] and draw.chance(0.5):
         target, where = target[name], name + "."
         name = draw.choice(sorted(target))
-        if isinstance(target[name], dict):
+        if isinstance(target[name], dict) and target[name]:
             target, where = target[name], where + name + "."
             name = draw.choice(sorted(target))
     kind = draw.choice(("set", "drop", "add", "copy"))

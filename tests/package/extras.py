@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 #: What users install; the others are for developers.
-EXTRAS = ("bench", "dgl", "metis", "train", "transformers")
+EXTRAS = ("bench", "data", "dgl", "hub", "metis", "train", "transformers")
 #: Packages that come as sources: Python alone, without a compiler.
 PURE_SOURCES = {"antlr4-python3-runtime"}
 #: torch, what it brings, and packages that are compiled for one torch.
