@@ -37,7 +37,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.timing import Timing, cache_flusher, measure
 
-__all__ = ["Bench", "Settings", "Skipped"]
+__all__ = ["Bench", "Settings", "Skipped", "prepare_subject", "release"]
 
 #: Seconds that the repeats of a candidate may take; calls of a second or more are repeated 3 times.
 _SECONDS = 3.0
@@ -152,7 +152,7 @@ class Bench:
             for kind in self.settings.values if op == "spmm" else ("none",):
                 self._run_subject(spec, graph, op, kind)
         del graph
-        _release()
+        release()
         self.noise.read()
 
     def _run_subject(self, spec: MatrixSpec, graph: SparseGraph, op: str, kind: str) -> None:
@@ -167,7 +167,7 @@ class Bench:
         measured: set[tuple[str, Precision, int]] = set()
         for precision in map(Precision, self.settings.precisions):
             try:
-                a, prepare_ms = _prepare(subject, precision, self.settings.reorder)
+                a, prepare_ms = prepare_subject(subject, precision, self.settings.reorder)
             except (ValueError, RuntimeError, MemoryError) as error:
                 limit = isinstance(error, ValueError)  # for example, "rcm" needs a square matrix
                 case = Skipped(name, _line(error), op, kind, precision.value, ours=True, failed=not limit)
@@ -178,10 +178,10 @@ class Bench:
                 self._run_peers(work, sample, measured)
                 self._run_kernels(a, prepare_ms, work, sample)
             del a
-            _release()
+            release()
             for format in self.settings.formats:
                 self._run_format(format, spec, subject, precision, op, sample)
-                _release()
+                release()
 
     def _run_format(
         self, name: str, spec: MatrixSpec, subject: Subject, precision: Precision, op: str, sample: Sample
@@ -190,7 +190,7 @@ class Bench:
         ablate = self.settings.ablate and op == "spmm"
         for panel in (None, TALL) if ablate and has_tall(name) else (None,):
             try:
-                a, prepare_ms = _prepare(subject, precision, self.settings.reorder, name, panel)
+                a, prepare_ms = prepare_subject(subject, precision, self.settings.reorder, name, panel)
             except (ValueError, RuntimeError, MemoryError) as error:
                 limit = isinstance(error, ValueError)  # a paper may not have the precision
                 case = Skipped(subject.name, _line(error), op, subject.kind, precision.value, 0, name, True)
@@ -218,7 +218,7 @@ class Bench:
                         tuple(plan for _, plan in rows),
                     ))  # fmt: skip
             del a
-            _release()
+            release()
 
     def _profile(self, rows: list[tuple[dict[str, Any], Plan]], run: Run) -> None:
         """Adds to the rows what ncu counts of their plans, or sets why it can't as `profiler_problem`."""
@@ -250,7 +250,7 @@ class Bench:
                 except UnsupportedError:
                     continue
                 finally:
-                    _release()
+                    release()
                 break
 
     def _run_kernels(self, a: SparseOperand, prepare_ms: float, work: Workload, sample: Sample) -> None:
@@ -370,7 +370,7 @@ def _check(who: Candidate, reference: Reference) -> Verdict:
     return reference.judge(result, KERNEL_FACTOR if who.ours else PEER_FACTOR)
 
 
-def _prepare(
+def prepare_subject(
     subject: Subject, precision: Precision, reorder: str, format: str = "auto", panel: int | None = None
 ) -> tuple[SparseOperand, float]:
     """Returns the prepared matrix, and the milliseconds that its preparation took."""
@@ -392,7 +392,7 @@ def _line(error: BaseException) -> str:
     return text.splitlines()[0][:200]
 
 
-def _release() -> None:
+def release() -> None:
     """Frees a GPU's cached memory, so that copies made by one candidate do not leave the next without."""
     if torch.cuda.is_initialized():
         gc.collect()

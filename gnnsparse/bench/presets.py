@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
-import torch
-
-import gnnsparse
-from gnnsparse.bench.candidates import Candidate, UnavailableError, our_kernel
-from gnnsparse.bench.check import KERNEL_FACTOR, Reference, Sample, poisoned_call
-from gnnsparse.bench.kernels import Bench
+from gnnsparse.bench.candidates import UnavailableError
+from gnnsparse.bench.check import Reference, Sample
+from gnnsparse.bench.kernels import Bench, prepare_subject, release
 from gnnsparse.bench.workload import Workload
 from gnnsparse.formats import PRESETS
-from gnnsparse.kernel_cache import Product
 from gnnsparse.operand import SparseOperand
-from gnnsparse.plan import Plan, choose_plan
+from gnnsparse.plan import Plan
 
 __all__ = ["PAPER_FORMATS", "FormatCase", "PresetBench", "precision_of"]
 
@@ -63,19 +57,6 @@ def precision_of(name: str, wanted: Iterable[str] = ("fp16", "tf32")) -> str:
     return next((precision for precision in wanted if precision in has), wanted[0])
 
 
-def _prepare(case: FormatCase, work: Workload) -> tuple[SparseOperand, float]:
-    """Returns the operand of a case, and the milliseconds that its preparation took."""
-    wait = torch.cuda.synchronize if work.device.type == "cuda" else lambda: None
-    wait()
-    begin = time.perf_counter()
-    a = gnnsparse.prepare(
-        work.subject.graph, values="gcn" if work.subject.kind == "gcn" else None, precision=work.precision,
-        reorder=case.reorder, format=case.format, panel=case.panel, cache=False,
-    )  # fmt: skip
-    wait()
-    return a, 1e3 * (time.perf_counter() - begin)
-
-
 @dataclass
 class PresetBench(Bench):
     """The benchmark of kernels with further cases, each an operand of its own.
@@ -95,25 +76,22 @@ class PresetBench(Bench):
         reference = Reference(work, sample)
         for case in self.cases:
             self._add(case.label, reference, True, partial(self._case, case, reference))
-            if torch.cuda.is_initialized():  # operands of large graphs take gigabytes
-                gc.collect()
-                torch.cuda.empty_cache()
+            release()  # operands of large graphs take gigabytes
 
     def _case(self, case: FormatCase, reference: Reference) -> dict[str, Any]:
         """Measures one case; raises UnavailableError if the format does not have the operation."""
         work = reference.work
         try:
-            a, prepare_ms = _prepare(case, work)
+            a, prepare_ms = prepare_subject(
+                work.subject, work.precision, case.reorder, case.format, case.panel
+            )
             plan = self._plan(case, a, work)
         except (ValueError, NotImplementedError) as error:  # a precision or an operation the paper lacks
             raise UnavailableError(str(error)) from error
-        made = our_kernel(case.label, plan, a, work)
-        who: Candidate = replace(made, preprocess_ms=prepare_ms)
-        result = who.in_caller_order(poisoned_call(who.call, work, fill_all=True))
-        return self._measure(who, reference, reference.judge(result, KERNEL_FACTOR))
+        return self._ours(case.label, plan, a, prepare_ms, reference)
 
     def _plan(self, case: FormatCase, a: SparseOperand, work: Workload) -> Plan:
-        plan = choose_plan(a.kernels.problem(Product(work.op, work.width)))
+        plan = a.plan(work.width, work.op)
         if not case.policy:
             return plan
         if "policy" not in {field.name for field in fields(plan)}:
