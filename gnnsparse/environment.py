@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 __all__ = [
-    "DEVICES", "commit_of", "describe_environment", "device_name", "without_pipe", "write_json", "write_text",
+    "DEVICES", "commit_of", "describe_environment", "device_name", "without_pipe", "write_bytes",
+    "write_json", "write_text",
 ]  # fmt: skip
 
 #: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
@@ -94,12 +95,15 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file in UTF-8 atomically; what has no encoding becomes a question mark."""
+    # A name from a file may hold half of a surrogate pair.
+    write_bytes(path, text.encode("utf-8", "replace"))
+
+
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Writes a file atomically: it appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=path.name, suffix=".part", delete=False
-    ) as file:
-        # A name from a file may hold half of a surrogate pair.
-        file.write(text.encode("utf-8", "replace").decode("utf-8"))
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
+        file.write(content)
     try:
         os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
         os.replace(file.name, path)

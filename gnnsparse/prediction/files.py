@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gnnsparse.environment import write_bytes
 from gnnsparse.errors import bad_value
 
 __all__ = ["ENDINGS", "write_predictions"]
@@ -51,15 +50,7 @@ def write_predictions(
         np.savez(content, **named)
     else:
         content.write(_as_csv(named).encode())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
-        file.write(content.getbuffer())
-    try:
-        os.chmod(file.name, 0o644)  # temporary files are readable by their owner alone
-        os.replace(file.name, path)
-    except OSError:
-        os.unlink(file.name)
-        raise
+    write_bytes(path, content.getbuffer())
 
 
 def _as_csv(arrays: dict[str, Any]) -> str:

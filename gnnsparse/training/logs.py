@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
+from gnnsparse.environment import write_text
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.folders import RunFolder
 
@@ -76,12 +78,11 @@ class _Writer(ExperimentWriter):
             file.unlink()
             return
         self.metrics_keys = columns
-        part = file.with_suffix(".part")
-        with part.open("w", newline="", encoding="utf-8") as target:
-            writer = csv.DictWriter(target, columns, extrasaction="ignore")
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(part, file)
+        kept = io.StringIO(newline="")
+        writer = csv.DictWriter(kept, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(file, kept.getvalue())
 
     def _is_kept(self, row: dict[str, str]) -> bool:
         """Returns whether a row is of a step that was done; a row that a kill has cut is none."""
