@@ -9,8 +9,12 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_tensor, shown
+from gnnsparse.graph import SparseGraph
 
-__all__ = ["check_finite", "check_labels", "check_scale", "check_seed", "check_split", "check_targets"]
+__all__ = [
+    "check_finite", "check_labels", "check_scale", "check_seed", "check_split", "check_square",
+    "check_targets",
+]  # fmt: skip
 
 _MAX_SEED = 2**63 - 1
 
@@ -52,6 +56,16 @@ def check_scale(value: Any) -> float:
     if not 0 < number <= 1:  # before the conversion, for which an integer may be too large
         bad_value("scale", f"got {shown(value)}; accepted: {accepted}")
     return float(value)
+
+
+def check_square(graph: Any) -> int:
+    """Returns the number of nodes of `graph` if it is a square SparseGraph; else raises."""
+    if not isinstance(graph, SparseGraph):
+        bad_type("graph", graph, "a SparseGraph")
+    nodes = graph.num_rows
+    if graph.num_cols != nodes:
+        bad_value("graph", f"has shape ({nodes}, {graph.num_cols}); accepted: a square one")
+    return nodes
 
 
 def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:

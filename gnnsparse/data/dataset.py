@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
-from gnnsparse.data.checks import check_finite, check_targets
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
+from gnnsparse.data.checks import check_finite, check_square, check_targets
+from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.graph import SparseGraph
 
-__all__ = ["CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "NodeDataset", "check_masks", "normalize_rows"]
+__all__ = [
+    "CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "NodeDataset", "WithTargets", "check_masks",
+    "normalize_rows",
+]  # fmt: skip
 
 #: The metrics of data sets with classes or labels, of which larger values are better.
 CLASS_METRICS = ("accuracy", "roc_auc", "micro_f1", "mean_roc_auc")
@@ -21,8 +24,37 @@ REGRESSION_METRICS = ("mae", "mse", "r2")
 METRICS = (*CLASS_METRICS, *REGRESSION_METRICS)
 
 
+class WithTargets:
+    """What a data set with features of nodes and with targets says of itself, whatever the targets are of."""
+
+    graph: SparseGraph
+    x: torch.Tensor
+    y: torch.Tensor
+    metric: str
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the number of nodes."""
+        return self.graph.num_rows
+
+    @property
+    def num_features(self) -> int:
+        """F, the number of features of a node."""
+        return self.x.shape[1]
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a node, or a graph, can have several labels."""
+        return self.y.dim() == 2 and not self.regression
+
+    @property
+    def regression(self) -> bool:
+        """Whether `y` are numbers to predict."""
+        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
+
+
 @dataclass(frozen=True, eq=False)
-class NodeDataset:
+class NodeDataset(WithTargets):
     """Classification or regression of the nodes of one graph, with N nodes and F features.
 
     Attributes:
@@ -61,11 +93,7 @@ class NodeDataset:
     class_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.graph, SparseGraph):
-            bad_type("graph", self.graph, "a SparseGraph")
-        nodes = self.graph.num_rows
-        if self.graph.num_cols != nodes:
-            bad_value("graph", f"has shape ({nodes}, {self.graph.num_cols}); accepted: a square one")
+        nodes = check_square(self.graph)
         check_choice("metric", self.metric, METRICS)
         check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
         check_finite("x", self.x)
@@ -77,26 +105,6 @@ class NodeDataset:
         ):
             if names is not None and (not isinstance(names, tuple) or len(names) != count):
                 bad_value(name, f"accepted: a tuple of {count} texts, or None")
-
-    @property
-    def num_nodes(self) -> int:
-        """N, the number of nodes."""
-        return self.graph.num_rows
-
-    @property
-    def num_features(self) -> int:
-        """F, the number of features of a node."""
-        return self.x.shape[1]
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether nodes can have several labels."""
-        return self.y.dim() == 2 and not self.regression
-
-    @property
-    def regression(self) -> bool:
-        """Whether `y` are numbers to predict."""
-        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
 
     def permuted(self, order: Any) -> NodeDataset:
         """Returns the task with renumbered nodes: new node i is node `order[i]`.

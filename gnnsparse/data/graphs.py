@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.data.checks import check_finite, check_targets
-from gnnsparse.data.dataset import METRICS, REGRESSION_METRICS
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor
+from gnnsparse.data.checks import check_finite, check_square, check_targets
+from gnnsparse.data.dataset import METRICS, REGRESSION_METRICS, WithTargets
+from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.graph import SparseGraph
 
 __all__ = ["GraphDataset", "check_graph_ptr"]
 
 
 @dataclass(frozen=True, eq=False)
-class GraphDataset:
+class GraphDataset(WithTargets):
     """Classification or regression of G graphs, which have N nodes with F features together.
 
     Graph g has the nodes graph_ptr[g] to graph_ptr[g + 1] - 1, and no edge joins nodes of two graphs:
@@ -53,11 +53,7 @@ class GraphDataset:
     metric: str = "accuracy"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.graph, SparseGraph):
-            bad_type("graph", self.graph, "a SparseGraph")
-        nodes = self.graph.num_rows
-        if self.graph.num_cols != nodes:
-            bad_value("graph", f"has shape ({nodes}, {self.graph.num_cols}); accepted: a square one")
+        nodes = check_square(self.graph)
         check_graph_ptr(self.graph_ptr, nodes)
         self._check_blocks()
         check_choice("metric", self.metric, METRICS)
@@ -87,26 +83,6 @@ class GraphDataset:
     def num_graphs(self) -> int:
         """G, the number of graphs."""
         return self.graph_ptr.numel() - 1
-
-    @property
-    def num_nodes(self) -> int:
-        """N, the number of nodes of all graphs."""
-        return self.graph.num_rows
-
-    @property
-    def num_features(self) -> int:
-        """F, the number of features of a node."""
-        return self.x.shape[1]
-
-    @property
-    def regression(self) -> bool:
-        """Whether `y` are numbers to predict."""
-        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether graphs can have several labels."""
-        return self.y.dim() == 2 and not self.regression
 
     @property
     def parts(self) -> dict[str, torch.Tensor]:

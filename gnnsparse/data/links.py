@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
+from gnnsparse.data.checks import check_square
+from gnnsparse.errors import bad_value, check_integer, check_tensor
 from gnnsparse.graph import SparseGraph, check_range
 
 __all__ = ["LinkDataset", "edge_keys", "has_edges"]
@@ -44,11 +45,7 @@ class LinkDataset:
     hits_at: int = 20
 
     def __post_init__(self) -> None:
-        if not isinstance(self.graph, SparseGraph):
-            bad_type("graph", self.graph, "a SparseGraph")
-        nodes = self.graph.num_rows
-        if self.graph.num_cols != nodes:
-            bad_value("graph", f"has shape ({nodes}, {self.graph.num_cols}); accepted: a square one")
+        nodes = check_square(self.graph)
         check_integer("hits_at", self.hits_at)
         for name in _PAIRS:
             pairs = check_tensor(name, getattr(self, name), dtypes=(torch.int64,), shape=(None, 2))
