@@ -10,7 +10,7 @@ from gnnsparse.nn import GINConv, dropout
 from models.parts import check_layers, make_norm
 from models.registry import register_model
 
-__all__ = ["GIN", "gin_network"]
+__all__ = ["GIN", "gin_layers"]
 
 
 @register_model("gin", task="node")
@@ -50,11 +50,7 @@ class GIN(torch.nn.Module):
         super().__init__()
         self.dropout = check_share("dropout", dropout)
         self.residual = check_flag("residual", residual)
-        check_integer("hidden_channels", hidden_channels)
-        inputs = [in_channels] + [hidden_channels] * (check_layers(num_layers) - 1)
-        self.convs = torch.nn.ModuleList(
-            GINConv(gin_network(width, hidden_channels, norm), train_eps=train_eps) for width in inputs
-        )
+        self.convs = gin_layers(in_channels, hidden_channels, num_layers, norm, train_eps)
         self.lin = torch.nn.Linear(hidden_channels, out_channels)
 
     @property
@@ -79,8 +75,18 @@ class GIN(torch.nn.Module):
         return y
 
 
-def gin_network(in_channels: int, hidden_channels: int, norm: str) -> torch.nn.Module:
-    """Makes the network of a GINConv."""
+def gin_layers(
+    in_channels: int, hidden_channels: int, num_layers: int, norm: str, train_eps: bool
+) -> torch.nn.ModuleList:
+    """Makes the GINConv layers of a network, each with a network of two linear layers of its own."""
+    check_integer("hidden_channels", hidden_channels)
+    widths = [in_channels] + [hidden_channels] * (check_layers(num_layers) - 1)
+    return torch.nn.ModuleList(
+        GINConv(_network(width, hidden_channels, norm), train_eps=train_eps) for width in widths
+    )
+
+
+def _network(in_channels: int, hidden_channels: int, norm: str) -> torch.nn.Module:
     return torch.nn.Sequential(
         torch.nn.Linear(in_channels, hidden_channels),
         make_norm(norm, hidden_channels),

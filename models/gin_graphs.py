@@ -6,11 +6,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import check_choice, check_flag, check_integer, check_share
-from gnnsparse.nn import GINConv, pool_graphs
+from gnnsparse.errors import check_choice, check_flag, check_share
+from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.pooling import POOLS
-from models.gin import gin_network
-from models.parts import check_layers
+from models.gin import gin_layers
 from models.registry import register_variant
 
 __all__ = ["GraphGIN"]
@@ -55,11 +54,7 @@ class GraphGIN(torch.nn.Module):
         super().__init__()
         self.dropout, self.residual = check_share("dropout", dropout), check_flag("residual", residual)
         self.pool = check_choice("pool", pool, POOLS)
-        check_integer("hidden_channels", hidden_channels)
-        inputs = [in_channels] + [hidden_channels] * (check_layers(num_layers) - 1)
-        self.convs = torch.nn.ModuleList(
-            GINConv(gin_network(width, hidden_channels, norm), train_eps=train_eps) for width in inputs
-        )
+        self.convs = gin_layers(in_channels, hidden_channels, num_layers, norm, train_eps)
         self.readouts = torch.nn.ModuleList(
             torch.nn.Linear(width, out_channels) for width in (in_channels, *[hidden_channels] * num_layers)
         )

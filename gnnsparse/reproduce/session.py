@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +62,20 @@ class Session:
             if id(found.csr) not in seen:
                 seen.add(id(found.csr))
                 yield found
+
+    def sizes(self, published: Mapping[str, tuple[int, int]], nonzeros: str = "nonzeros") -> Outcome:
+        """Counts the nodes and the nonzeros of the graphs that are there, without stand-ins.
+
+        Args:
+            published: nodes and nonzeros by the paper, with a self-loop for each node where it has them.
+            nonzeros: what the paper calls them.
+        """
+        outcome = Outcome()
+        for found in self.each(published, outcome, stand_ins=False):
+            nodes, nnz = published[found.name]
+            outcome.add("nodes", found.name, found.origin, found.csr.rows, nodes)
+            outcome.add(nonzeros, found.name, found.origin, found.csr.nnz, nnz)
+        return outcome
 
     def pruned(self, outcome: Outcome) -> list[Pruned]:
         """Returns the matrices of DLMC, and notes if there are none."""

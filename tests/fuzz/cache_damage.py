@@ -188,7 +188,7 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 
 def _only_values(name: str, before: Tensors, after: Tensors) -> bool:
-    """Whether nothing but values differs in an array, of which nobody but the checksum knows the right ones."""
+    """Whether an array differs in nothing but values, whose right ones only the checksum knows."""
     side, _, part = name.rpartition(".")
     if part != "packed_blocks":
         return part in _VALUES

@@ -1,4 +1,4 @@
-"""`gnnsparse bench latency`: its statistics, its checks of results, and what it says about them."""
+"""`gnnsparse bench latency`: its checks of results, and what it says about them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import torch
 
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.latency import measure, reference, statistics, tasks
+from gnnsparse.bench.latency import measure, reference, tasks
 from gnnsparse.bench.latency.backends import Backend, variants_of
 from gnnsparse.bench.latency.measure import measure_backend
-from gnnsparse.bench.latency.report import add_ratios, as_json, break_even, lost_cases
+from gnnsparse.bench.latency.report import as_json
 from gnnsparse.bench.latency.run import LatencyBench
 from gnnsparse.bench.latency.settings import GRAPH_MODELS, MODELS, LatencySettings
-from gnnsparse.bench.latency.statistics import Latency, collect, percentile, warm_up
 from gnnsparse.bench.latency.worker import measure_isolated
 from gnnsparse.cli import main
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
 from gnnsparse.testing import in_float64, measure_errors
 from tests.helpers import PRECISIONS
+from tests.latencies import latency_row as row
 
 # torch warns when PyG is imported, and of CSR tensors.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:Sparse:UserWarning")
@@ -48,95 +48,6 @@ def task_of(model: str, precision: str = "fp32", settings: LatencySettings = QUI
     if model == "transformer":
         return tasks.sequence_task(3, Precision(precision), settings)
     return tasks.graph_task(model, small_graph(), Precision(precision), settings)
-
-
-def row(backend: str, ms: float, **fields: Any) -> dict[str, Any]:
-    base = {
-        "model": "gcn", "dataset": "d", "batch": 1, "cache": "warm", "precision": "fp32", "mode": "eager",
-        "ok": True, "ours": backend == "gnnsparse", "preprocess_ms": 0.0, "spread": 0.0,
-    }  # fmt: skip
-    return {**base, "backend": backend, "p50_ms": ms, **fields}
-
-
-# Statistics
-
-
-def test_percentiles_are_by_the_nearest_rank() -> None:
-    samples = [float(n) for n in range(200, 0, -1)]
-    assert [percentile(samples, share) for share in (0.5, 0.9, 0.99, 1.0)] == [100.0, 180.0, 198.0, 200.0]
-    assert percentile([3.0], 0.5) == percentile([3.0], 0.99) == 3.0
-    assert percentile([1.0, 2.0], 0.5) == 1.0
-    found = Latency.of([4.0, 1.0, 2.0, 3.0])
-    assert (found.p50, found.p90, found.max, found.min, found.mean, found.calls) == (
-        2.0,
-        4.0,
-        4.0,
-        1.0,
-        2.5,
-        4,
-    )
-    assert found.spread == (3.0 - 1.0) / 2.0
-
-
-def test_calls_follow_one_another_and_slow_ones_are_fewer() -> None:
-    order: list[str] = []
-    found = collect(
-        lambda: order.append("call"), CPU, calls=3, seconds=9.0, before=lambda: order.append("flush")
-    )
-    assert order == ["flush", "call"] * 3
-    assert found.calls == 3
-    slow = collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.08)
-    assert statistics.LEAST_CALLS <= slow.calls <= 9
-    assert slow.p50 >= 10.0
-    assert collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.0).calls == statistics.LEAST_CALLS
-
-
-def test_the_warm_up_ends_when_the_time_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = [9.0] * 10 + [5.0] * 10 + [4.0] * 10 + [4.05] * 10 + [1.0] * 10
-    monkeypatch.setattr(statistics, "_timed", lambda call, wait: times.pop(0))
-    assert warm_up(lambda: None, CPU, seconds=9.0) == (40, True)
-    times[:] = [float(n) for n in range(1, 500)]
-    assert warm_up(lambda: None, CPU, seconds=9.0)[0] > 40
-    times[:] = [1.0] * 500
-    assert warm_up(lambda: None, CPU, seconds=0.0) == (1, False)
-
-
-def test_throughput_and_gpu_time_on_a_cpu() -> None:
-    assert 60 < statistics.throughput(lambda: time.sleep(0.01), CPU, 10.0) < 100
-    assert statistics.gpu_time(lambda: None, CPU, 1.0) is None
-
-
-def test_break_even_by_hand() -> None:
-    peer = row("pyg", 3.0, preprocess_ms=1.0)
-    # 9 ms more before the first call, and 2 ms less in each.
-    assert break_even(row("gnnsparse", 1.0, preprocess_ms=10.0), peer) == 5
-    assert break_even(row("gnnsparse", 1.0, preprocess_ms=1.0), peer) == 1
-    assert break_even(row("gnnsparse", 1.0, preprocess_ms=3.0), peer) == 2  # equal after one
-    assert break_even(row("gnnsparse", 4.0, preprocess_ms=10.0), peer) is None
-    assert break_even(row("gnnsparse", 3.0, preprocess_ms=1.0), peer) is None
-
-
-def test_ratios_are_to_the_fastest_right_peer() -> None:
-    rows = [
-        row("gnnsparse", 1.0), row("pyg", 6.0), row("pyg-csr", 4.0), row("dense", 0.1, ok=False),
-        row("pyg-compile", 2.0, mode="captured"), row("gnnsparse", 0.5, mode="captured"),
-        row("gnnsparse", 0.5, precision="fp16"), row("pyg", 5.0, precision="fp16"),
-        row("pyg", 0.2, dataset="other"), row("gnnsparse", 9.0, ok=False),
-    ]  # fmt: skip
-    add_ratios(rows)
-    ours = [r for r in rows if r["ours"]]
-    assert [r["baseline"] for r in ours] == [
-        "pyg-csr fp32 eager", "pyg-compile fp32 captured", "pyg-csr fp32 eager", None,
-    ]  # fmt: skip
-    assert [r["over_baseline"] for r in ours] == [4.0, 4.0, 8.0, None]
-    assert [r["over_pyg"] for r in ours] == [6.0, 12.0, 10.0, None]
-    assert [r["break_even"] for r in ours] == [1, 1, 1, None]
-    assert rows[1]["break_even"] is None
-    rows = [row("gnnsparse", 2.0, spread=0.5), row("pyg", 1.0), row("gnnsparse", 1.02, cache="cold"),
-            row("pyg", 1.0, cache="cold")]  # fmt: skip
-    add_ratios(rows)
-    (lost,) = lost_cases(rows)
-    assert (lost["speed"], lost["baseline"], lost["noisy"]) == (0.5, "pyg fp32 eager", True)
 
 
 # Results
