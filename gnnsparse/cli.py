@@ -6,7 +6,6 @@ import argparse
 import datetime
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
@@ -17,7 +16,7 @@ from gnnsparse.prediction import options as prediction
 from gnnsparse.profiling import options as profiling
 from gnnsparse.report import options as report
 from gnnsparse.reproduce import options as reproduce
-from gnnsparse_cli import COMMANDS, make_parser
+from gnnsparse_cli import COMMANDS, SUBJECTS, add_cache, check_folder, make_parser
 
 if TYPE_CHECKING:
     import torch
@@ -34,22 +33,19 @@ _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
 def _parser() -> argparse.ArgumentParser:
     parser, commands = make_parser()
-    cache = commands.add_parser("cache", help=COMMANDS["cache"])
-    cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
-    cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
-    cache.set_defaults(fail=cache.error)
+    add_cache(commands)
     bench = commands.add_parser("bench", help=COMMANDS["bench"])
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="subject")
-    kernels = subjects.add_parser("kernels", help="our kernels beside their peers", description=DESCRIPTION)
+    kernels = subjects.add_parser("kernels", help=SUBJECTS["kernels"], description=DESCRIPTION)
     add_arguments(kernels)
     kernels.set_defaults(fail=kernels.error)
-    latency = subjects.add_parser("latency", help="models beside their peers, from a call to its result")
+    latency = subjects.add_parser("latency", help=SUBJECTS["latency"])
     add_latency_arguments(latency)
     latency.set_defaults(fail=latency.error)
-    fit = subjects.add_parser("fit", help="a record of this GPU, which plans are chosen by")
+    fit = subjects.add_parser("fit", help=SUBJECTS["fit"])
     add_fit_arguments(fit)
     fit.set_defaults(fail=fit.error)
-    accuracy = subjects.add_parser("accuracy", help="errors of each precision, against float64")
+    accuracy = subjects.add_parser("accuracy", help=SUBJECTS["accuracy"])
     add_accuracy_arguments(accuracy)
     accuracy.set_defaults(fail=accuracy.error)
     for name, subject in _MODULES.items():
@@ -57,12 +53,6 @@ def _parser() -> argparse.ArgumentParser:
         subject.add_arguments(command)
         command.set_defaults(fail=command.error)
     return parser
-
-
-def _check_named(folder: str | None) -> None:
-    """Raises ValueError if a folder was named that is none: it would look like an empty cache."""
-    if folder and "\0" not in folder and not Path(folder).is_dir():
-        raise ValueError(f"argument --dir: there is no folder {folder!r}; accepted: the folder of a cache")
 
 
 def _list_cache(folder: str | None) -> int:
@@ -222,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _profile(options, arguments)
             case "reproduce":
                 return _reproduce(options)
-        _check_named(options.dir)
+        check_folder(options)
         actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
     except (ValueError, OSError) as error:  # of files and folders that were named

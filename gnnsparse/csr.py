@@ -94,6 +94,9 @@ class Csr:
         with outside():
             return self.indptr.diff()
 
+    def __repr__(self) -> str:
+        return f"Csr({self.rows} x {self.cols}, nnz={self.nnz}, device={self.device})"
+
     def __reduce__(self) -> Any:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
@@ -163,16 +166,37 @@ class Csr:
             The matrix, and for each of its nonzeros its index in this matrix, int32 or int64 [nnz].
         """
         order = order.to(device=self.device, dtype=torch.int32)
+        if self.device.type != "cpu":
+            csr, source = self._gather_rows(order.long(), self.nnz)
+            return csr, source.to(index_dtype(self.nnz))
         indptr, indices, source = self._empty_like(self.rows, self.nnz)
+        _native.permute_rows(self.view, order.contiguous(), indptr, indices, source, _threads())
+        return Csr(indptr, indices, self.cols), source
+
+    def select_rows(self, rows: torch.Tensor) -> tuple[Csr, torch.Tensor]:
+        """Gathers rows: row i of the result is row `rows[i]` of this matrix.
+
+        Args:
+            rows: int64 [k], in range, on the device of the matrix; repeats are allowed.
+
+        Returns:
+            The matrix [k, cols], and for each of its nonzeros its index in this matrix, int64 [nnz].
+
+        Raises:
+            MemoryError: on the CPU, the rows need more memory than this process can get.
+        """
+        nnz = int((self.indptr[rows + 1] - self.indptr[rows]).sum())
         if self.device.type == "cpu":
-            _native.permute_rows(self.view, order.contiguous(), indptr, indices, source, _threads())
-            return Csr(indptr, indices, self.cols), source
-        degrees = self.degrees[order.long()]
+            check_memory("rows", 24 * nnz, f"a matrix of {rows.numel()} rows and {nnz} nonzeros")
+        return self._gather_rows(rows, nnz)
+
+    def _gather_rows(self, rows: torch.Tensor, nnz: int) -> tuple[Csr, torch.Tensor]:
+        start = self.indptr[rows]
+        degrees = self.indptr[rows + 1] - start
         indptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
-        start = self.indptr[:-1][order.long()] - indptr[:-1]
-        source = torch.arange(self.nnz, device=self.device)
-        source += torch.repeat_interleave(start, degrees, output_size=self.nnz)
-        return Csr(indptr, self.indices[source], self.cols), source.to(index_dtype(self.nnz))
+        source = torch.arange(nnz, device=self.device)
+        source += torch.repeat_interleave(start - indptr[:-1], degrees, output_size=nnz)
+        return Csr(indptr, self.indices[source], self.cols), source
 
     def check_scratch(self, bytes_per_column: int, bytes_per_row: int = 0) -> None:
         """Raises MemoryError if scratch memory for each column, and for each row, does not fit on the CPU."""

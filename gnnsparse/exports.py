@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 
 from gnnsparse.csr import Csr
-from gnnsparse.errors import check_choice, check_memory
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory
 from gnnsparse.transforms import runs_outside
 
 __all__ = ["Exported"]
@@ -17,11 +17,50 @@ _LAYOUTS = ("csr", "coo", "csc")
 
 
 class Exported:
-    """The conversions that a SparseGraph and a SparseOperand have in common.
+    """The sizes and conversions that a SparseGraph and a SparseOperand have in common.
 
     Results own their memory, hold every nonzero, those with the value 0 too, and have the rows and columns in
     the caller's order.
     """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        raise NotImplementedError
+
+    @overload
+    def size(self, dim: None = None) -> torch.Size: ...
+
+    @overload
+    def size(self, dim: int) -> int: ...
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """Returns the shape, or one size of it: `A.size()`, `A.size(0)`, as of a tensor.
+
+        Args:
+            dim: 0 or -2 for the rows, 1 or -1 for the columns; None: both.
+
+        Raises:
+            TypeError: `dim` is no integer.
+            ValueError: it is another one.
+        """
+        if dim is None:
+            return torch.Size(self.shape)
+        accepted = "0 or -2 (rows), 1 or -1 (columns)"
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            bad_type("dim", dim, accepted)
+        if not -2 <= dim <= 1:
+            bad_value("dim", f"got {dim}; accepted: {accepted}")
+        return self.shape[dim]
+
+    def dim(self) -> int:
+        """Returns the number of dimensions, 2."""
+        return 2
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions, 2."""
+        return 2
 
     def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
         """Returns the structure, ascending in each row, and float32 values [nnz]; None: all are 1."""

@@ -17,8 +17,8 @@ from gnnsparse.locks import cached_property
 from gnnsparse.transforms import runs_outside, unwrapped
 
 __all__ = [
-    "SparseGraph", "check_edge_index", "check_range", "index_tensor", "node_count", "scipy_parts",
-    "value_tensor",
+    "SparseGraph", "check_edge_index", "check_range", "index_tensor", "node_count", "restore_graph",
+    "scipy_parts", "value_tensor",
 ]  # fmt: skip
 
 _MAX_NODES = 2**31 - 1
@@ -221,6 +221,20 @@ class SparseGraph(Exported):
     values: torch.Tensor | None = None
     nnz_index_of_edge: torch.Tensor | None = None
 
+    def __repr__(self) -> str:
+        values = "no values" if self.values is None else "with values"
+        rows, cols = self.shape
+        return f"SparseGraph({rows} x {cols}, nnz={self.nnz}, {values}, device={self.device})"
+
+    def __reduce__(self) -> Any:
+        csr = self.csr
+        return restore_graph, (csr.indptr, csr.indices, csr.cols, self.values, self.nnz_index_of_edge)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns)."""
+        return self.csr.rows, self.csr.cols
+
     @property
     def num_rows(self) -> int:
         """Number of rows of the matrix: target nodes."""
@@ -414,6 +428,33 @@ class SparseGraph(Exported):
 
 
 send_by_value(SparseGraph)
+
+
+def restore_graph(indptr: Any, indices: Any, num_cols: Any, values: Any, nnz_index: Any) -> SparseGraph:
+    """Makes a graph of what was saved of one, and checks it, for the file may hold anything.
+
+    Args:
+        indptr, indices, num_cols, values: arguments of `SparseGraph.from_csr`, with ascending columns.
+        nnz_index: the attribute `nnz_index_of_edge`.
+
+    Raises:
+        TypeError: an array is of another type or dtype.
+        ValueError: the arrays are not those of a graph.
+    """
+    graph = SparseGraph.from_csr(indptr, indices, values, num_cols)
+    if graph.nnz_index_of_edge is not None:  # columns were sorted
+        bad_value("indices", "do not ascend in each row; accepted: those of a saved SparseGraph")
+    if nnz_index is None:
+        return graph
+    edges = index_tensor("nnz_index_of_edge", nnz_index)
+    if edges.device != graph.device:
+        bad_value("nnz_index_of_edge", f"is on {edges.device}; accepted: {graph.device}, as indices")
+    check_range("nnz_index_of_edge", edges, graph.nnz, "nnz")
+    return SparseGraph(graph.csr, graph.values, edges)
+
+
+# torch.load with weights_only=True calls this function, which checks what it gets.
+torch.serialization.add_safe_globals([restore_graph])
 
 
 def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:

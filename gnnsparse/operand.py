@@ -12,19 +12,21 @@ import torch
 from gnnsparse import handles
 from gnnsparse.csr import Csr, send_by_value
 from gnnsparse.cuda_path import path
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, device_of
 from gnnsparse.exports import Exported
-from gnnsparse.kernel_cache import KernelCache, Product
-from gnnsparse.operand_core import OperandCore, move, with_auto_format
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.operand_core import PRODUCTS, OperandCore, check_product, place
 from gnnsparse.operand_core import tune as tune_product
+from gnnsparse.operand_rows import row_numbers, select_rows
 from gnnsparse.operand_stats import operand_stats
-from gnnsparse.plan import KERNELS, Plan
+from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared
-from gnnsparse.transforms import outside
+from gnnsparse.saved import pack_core, unpack_core
+from gnnsparse.transforms import outside, runs_outside
 
-__all__ = ["SparseOperand", "bind_matmul", "operand_of"]
+__all__ = ["SparseOperand", "bind_matmul", "operand_of", "restore_operand"]
 
 
 def operand_of(handle: int) -> SparseOperand:
@@ -40,8 +42,9 @@ def operand_of(handle: int) -> SparseOperand:
 class SparseOperand(Exported):
     """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`, `attention`.
 
-    Made by `gnnsparse.prepare`; immutable. Edge values of an operand, which `sddmm` writes and `spmm` reads,
-    are in the operand's own order; `to_coo_order` and `from_coo_order` convert.
+    Made by `gnnsparse.prepare`; immutable. `A @ X` takes X [..., columns, n], as torch.matmul does. `A[rows]`
+    is an operand of some rows: a slice, row numbers or a bool mask. Edge values of an operand, which `sddmm`
+    writes and `spmm` reads, are in the operand's own order; `to_coo_order` and `from_coo_order` convert.
     """
 
     def __init__(
@@ -84,10 +87,7 @@ class SparseOperand(Exported):
             balance: how windows are cut into parts, one of gnnsparse.plan.window.BALANCES.
         """
         with outside():
-            if device != prepared.forward.csr.device:
-                prepared = move(prepared, device)
-            if auto_format:
-                prepared = with_auto_format(prepared, precision)
+            prepared = place(prepared, device, precision, auto_format)
         return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans, balance))
 
     # An operand is immutable: copies of a model share it. Where it does not exist, unpickling makes it with
@@ -99,15 +99,21 @@ class SparseOperand(Exported):
         return self
 
     def __reduce__(self) -> Any:
-        core = self._core
-        state = core.prepared, core.precision, core.auto_format, core.cache_hit, core.plans
         pair = (self, self.T)[:: -1 if self._which else 1]
-        return _restore, (*state, self._which, tuple(operand.handle for operand in pair), core.balance)
+        return restore_operand, pack_core(self._core, self._which, (pair[0].handle, pair[1].handle))
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns)."""
         return self._kernels.csr.rows, self._kernels.csr.cols
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that weights and dense operands are rounded to and stored in: `precision.storage`.
+
+        A product takes X of any floating-point dtype, and its result has the dtype of X.
+        """
+        return self._core.precision.storage
 
     @property
     def nnz(self) -> int:
@@ -301,7 +307,50 @@ class SparseOperand(Exported):
         """Returns the operand on the CPU."""
         return self.to("cpu")
 
+    def __getitem__(self, rows: Any) -> SparseOperand:
+        """Returns some of the rows as an operand: `A[10:20]`, `A[numbers]`, `A[mask]`.
+
+        It has the weights, the precision and the options of A, so that A[rows] @ X equals (A @ X)[rows]. Its
+        edges are its nonzeros: edge values are [nnz] of A[rows]. It is made on A's device, in time and memory
+        in proportion to the nonzeros of these rows and to the columns of A, for its transpose is made too.
+        A format that A was prepared in is converted anew, and a row order is not looked for again.
+
+        Args:
+            rows: a slice; row numbers, int32 or int64 [k], in any order, with repeats or without, negative
+                ones counted from the end; or a mask, bool [rows]. Numbers and masks are tensors, arrays or
+                lists.
+
+        Raises:
+            TypeError: `rows` is of another type or dtype.
+            ValueError: a row number is out of range, or a shape is wrong.
+            MemoryError: on the CPU, the rows need more memory than this process can get.
+        """
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self._rows)(rows)
+        return self._rows(rows)
+
+    #: Python would otherwise iterate by `A[0]`, `A[1]`, ...
+    __iter__ = None
+
+    @runs_outside
+    def _rows(self, rows: Any) -> SparseOperand:
+        core, numbers = self._core, row_numbers(rows, self.shape[0], self.device)
+        return SparseOperand.from_prepared(
+            select_rows(core, self._which, numbers),
+            core.precision,
+            core.device,
+            auto_format=core.auto_format,
+            cache_hit=False,
+            plans=None if core.plans is None else PlanStore("", None),
+            balance=core.balance,
+        )
+
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns A X for X [..., k, n] or [k], as torch.matmul does. Differentiable.
+
+        All leading dimensions are columns of one product, for which X and the result are copied. Features of
+        heads, [k, heads, d], go to `gnnsparse.spmm`.
+        """
         return _matmul(self, x)
 
     def __rmatmul__(self, x: Any) -> Any:
@@ -311,7 +360,7 @@ class SparseOperand(Exported):
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Lets torch.matmul(A, x), and `A @ x` under torch.compile, reach `spmm`."""
+        """Lets torch.matmul(A, x), and `A @ x` under torch.compile, reach `A @ x`."""
         matmuls = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, operator.matmul)
         if function not in matmuls or len(args) != 2:
             return NotImplemented
@@ -320,11 +369,11 @@ class SparseOperand(Exported):
         x, a = args
         # TorchDynamo hands over `A @ x` with its arguments swapped. Where the shapes rule out `x @ A`, which
         # operands do not define, it must have been `A @ x`.
-        if torch.compiler.is_compiling() and x.dim() == 2 and x.shape[1] != a.shape[0]:
+        if torch.compiler.is_compiling() and x.dim() > 0 and x.shape[-1] != a.shape[0]:
             return _matmul(a, x)
         raise TypeError(
             "x @ A is not defined for a SparseOperand A: write (A.T @ x.T).T. Under torch.compile write "
-            "gnnsparse.spmm(A, x) for A @ x where x has as many columns as A has rows"
+            "torch.matmul(A, x) for A @ x where x has as many columns as A has rows"
         )
 
     def __repr__(self) -> str:
@@ -364,7 +413,7 @@ class SparseOperand(Exported):
             TypeError: an argument is of another type.
             ValueError: an argument is out of range or plays no part in `op`.
         """
-        product = _check_operation(op, width, edge_values, heads, value_width, has_score_terms)
+        product = check_product(op, width, edge_values, heads, value_width, has_score_terms)
         return self._kernels.plan_of(product, self.T.kernels if op == "attention_grad" else None)
 
     def tune(self, width: int, op: str = "spmm", edge_values: bool = False) -> Plan:
@@ -387,8 +436,8 @@ class SparseOperand(Exported):
             ValueError: an argument is out of range or plays no part in `op`.
             RuntimeError: the native module was built without CUDA, or a CUDA graph is being captured.
         """
-        check_choice("op", op, _PRODUCTS)
-        product = _check_operation(op, width, edge_values)
+        check_choice("op", op, PRODUCTS)
+        product = check_product(op, width, edge_values)
         if path().takes(self.device) and path().is_capturing():
             raise RuntimeError("a plan can't be measured while a CUDA graph is captured: tune before")
         store = self._core.plans or PlanStore("", None)
@@ -420,9 +469,7 @@ class SparseOperand(Exported):
 
 send_by_value(SparseOperand)
 
-#: The operations whose plans can be measured.
-_PRODUCTS = ("spmm", "sddmm")
-#: What `A @ X` calls. gnnsparse.ops imports this module and sets it to spmm (`bind_matmul`).
+#: What `A @ X` calls. gnnsparse.ops imports this module and sets it (`bind_matmul`).
 _matmul: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
 
 
@@ -432,42 +479,22 @@ def bind_matmul(function: Callable[[SparseOperand, torch.Tensor], torch.Tensor])
     _matmul = function
 
 
-def _restore(
-    prepared: Prepared,
-    precision: Precision,
-    auto_format: bool,
-    cache_hit: bool,
-    plans: PlanStore | None,
-    which: int,
-    had: tuple[int, int] | tuple[None, None] = (None, None),
-    balance: str = "auto",
-) -> SparseOperand:
-    known: SparseOperand | None = handles.held(had[which])
-    if known is not None and known.device == prepared.forward.csr.device:
+def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> SparseOperand:
+    """Makes an operand of what was saved of one (gnnsparse.saved), and checks it.
+
+    In a process that has the operand, on the device that is asked for, that one is returned.
+
+    Raises:
+        TypeError, ValueError: the arguments are not those of an operand.
+    """
+    with outside():
+        core, read = unpack_core(tensors, facts, state, device)
+    known: SparseOperand | None = handles.held(read.handles[int(read.transposed)])
+    if known is not None and known.device == core.device:
         return known
-    core = OperandCore(prepared, precision, auto_format, cache_hit, plans, balance)
-    operand = SparseOperand(core, had=had)
-    return operand if which == 0 else operand.T
+    operand = SparseOperand(core, had=read.handles)
+    return operand.T if read.transposed else operand
 
 
-def _check_operation(
-    op: Any,
-    width: Any,
-    edge_values: Any,
-    heads: Any = 1,
-    value_width: Any = None,
-    has_score_terms: Any = False,
-) -> Product:
-    check_choice("op", op, tuple(KERNELS))
-    width = check_integer("width", width)
-    if check_flag("edge_values", edge_values) and op != "spmm":
-        bad_value("edge_values", f"play no part in {op}")
-    check_integer("heads", heads)
-    check_flag("has_score_terms", has_score_terms)
-    if value_width is not None:
-        check_integer("value_width", value_width)
-    if op in _PRODUCTS:
-        if (heads, value_width, has_score_terms) != (1, None, False):
-            bad_value("op", f"got {op!r}; heads, value_width and has_score_terms go with attention")
-        return Product(op, width, edge_values)
-    return Product(op, width, False, width if value_width is None else value_width, heads, has_score_terms)
+# torch.load with weights_only=True calls this function, which checks what it gets.
+torch.serialization.add_safe_globals([restore_operand])

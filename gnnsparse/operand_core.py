@@ -5,23 +5,28 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from gnnsparse.cuda_path import describe_device, path
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import format_spec
 from gnnsparse.kept import Kept, Key, Streams
 from gnnsparse.kernel_cache import KernelCache, Product
 from gnnsparse.locks import ForkLock
 from gnnsparse.oriented import Oriented
-from gnnsparse.plan import Plan
+from gnnsparse.plan import KERNELS, Plan
 from gnnsparse.plan.window import takes
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared, inverse
 
-__all__ = ["OperandCore", "bind_tuner", "move", "tune", "with_auto_format"]
+__all__ = ["PRODUCTS", "OperandCore", "bind_tuner", "check_product", "place", "tune"]
+
+#: The operations whose plans can be measured.
+PRODUCTS = ("spmm", "sddmm")
 
 #: The function that measures plans. gnnsparse.ops.tuning imports this module and sets it (`bind_tuner`).
 _tune: Callable[[KernelCache, Product, PlanStore, str], Plan]
@@ -71,7 +76,7 @@ class OperandCore:
         self.device = prepared.forward.csr.device
         self.lock = ForkLock()  # one for both orientations, whose caches call each other
         self._maps, self._streams = Kept(self.lock, self.device), Streams(self.device)
-        self.has_self_loops = None if prepared.added_loops is None else True
+        self.has_self_loops = None if prepared.added_loops is None or prepared.is_part else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
         if path().takes(self.device):
             path().finish(self.device)  # products on other streams read what was prepared on this one
@@ -136,7 +141,7 @@ def _move_oriented(matrix: Oriented, device: torch.device) -> Oriented:
     return Oriented(matrix.csr.to(device), ids, blocked, values, matrix.value_index, row, col)
 
 
-def move(p: Prepared, device: torch.device) -> Prepared:
+def _move(p: Prepared, device: torch.device) -> Prepared:
     """Moves a prepared graph to a device; its index maps are moved when a call first needs them."""
     forward = _move_oriented(p.forward, device)
     if p.backward.shares_structure(p.forward):
@@ -150,7 +155,14 @@ def move(p: Prepared, device: torch.device) -> Prepared:
     return replace(p, forward=forward, backward=backward)
 
 
-def with_auto_format(p: Prepared, precision: Precision) -> Prepared:
+def place(p: Prepared, device: torch.device, precision: Precision, auto_format: bool) -> Prepared:
+    """Moves a prepared graph to a device, and gives it the format that the device chooses, if it does."""
+    if device != p.forward.csr.device:
+        p = _move(p, device)
+    return _with_auto_format(p, precision) if auto_format else p
+
+
+def _with_auto_format(p: Prepared, precision: Precision) -> Prepared:
     """Adds the window format on GPUs whose Tensor Cores have the precision; drops it elsewhere."""
     device = describe_device(p.forward.csr.device)
     spec = format_spec("window", precision) if takes(device, precision) else None
@@ -162,3 +174,32 @@ def with_auto_format(p: Prepared, precision: Precision) -> Prepared:
     forward = with_format(p.forward)
     backward = p.backward.with_blocked(forward.blocked) if shared else with_format(p.backward)
     return replace(p, forward=forward, backward=backward)
+
+
+def check_product(
+    op: Any,
+    width: Any,
+    edge_values: Any,
+    heads: Any = 1,
+    value_width: Any = None,
+    has_score_terms: Any = False,
+) -> Product:
+    """Returns what an operation is asked to compute, of arguments of `SparseOperand.plan` that it checks.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range or plays no part in `op`.
+    """
+    check_choice("op", op, tuple(KERNELS))
+    width = check_integer("width", width)
+    if check_flag("edge_values", edge_values) and op != "spmm":
+        bad_value("edge_values", f"play no part in {op}")
+    check_integer("heads", heads)
+    check_flag("has_score_terms", has_score_terms)
+    if value_width is not None:
+        check_integer("value_width", value_width)
+    if op in PRODUCTS:
+        if (heads, value_width, has_score_terms) != (1, None, False):
+            bad_value("op", f"got {op!r}; heads, value_width and has_score_terms go with attention")
+        return Product(op, width, edge_values)
+    return Product(op, width, False, width if value_width is None else value_width, heads, has_score_terms)

@@ -8,12 +8,13 @@ gnnsparse.cli.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-__all__ = ["COMMANDS", "Parser", "main", "make_parser"]
+__all__ = ["COMMANDS", "SUBJECTS", "Parser", "add_cache", "check_folder", "main", "make_parser"]
 
 #: The subcommands, with their help.
 COMMANDS = {
@@ -24,6 +25,15 @@ COMMANDS = {
     "doctor": "is this installation right?",
     "profile": "what a training step costs",
     "reproduce": "figures and tables of the five papers",
+}
+
+
+#: What `gnnsparse bench` measures, with the help of each.
+SUBJECTS = {
+    "kernels": "our kernels beside their peers",
+    "latency": "models beside their peers, from a call to its result",
+    "fit": "a record of this GPU, which plans are chosen by",
+    "accuracy": "errors of each precision, against float64",
 }
 
 
@@ -55,18 +65,48 @@ def make_parser() -> tuple[Parser, Any]:
     return parser, parser.add_subparsers(dest="command", required=True, metavar="command")
 
 
+def add_cache(commands: Any) -> None:
+    """Adds `gnnsparse cache` with its options to the subcommands."""
+    cache = commands.add_parser("cache", help=COMMANDS["cache"])
+    cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
+    cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
+    cache.set_defaults(fail=cache.error)
+
+
+def check_folder(options: argparse.Namespace) -> None:
+    """Exits with status 2 if a folder was named that is none: it would look like an empty cache."""
+    folder = options.dir
+    if folder and "\0" not in folder and not os.path.isdir(folder):
+        options.fail(f"argument --dir: there is no folder {folder!r}; accepted: the folder of a cache")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status, as gnnsparse.cli.main does."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in COMMANDS:
-        from gnnsparse.cli import main as run
+    command = arguments[0] if arguments else ""
+    inner = arguments[1] if len(arguments) > 1 else ""
+    if command not in COMMANDS or command == "cache" or (command == "bench" and inner not in SUBJECTS):
+        # What these say needs nothing but this file. They exit here, unless it is a cache that is there.
+        options = _light_parser().parse_args(arguments)
+        check_folder(options)
+    from gnnsparse.cli import main as run
 
-        return run(arguments)
+    return run(arguments)
+
+
+def _light_parser() -> Parser:
+    """Returns a parser of the options that are known without the library."""
     parser, commands = make_parser()
     for name, text in COMMANDS.items():
-        commands.add_parser(name, help=text)
-    parser.parse_args(arguments)
-    return 0
+        if name == "cache":
+            add_cache(commands)
+            continue
+        command = commands.add_parser(name, help=text)
+        if name == "bench":
+            subjects = command.add_subparsers(dest="subject", required=True, metavar="subject")
+            for subject, about in SUBJECTS.items():
+                subjects.add_parser(subject, help=about)
+    return parser
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 
 from gnnsparse.timing import Timing, measure
 
-__all__ = ["DRIFT_LIMIT", "SPREAD_LIMIT", "NoiseMeter", "noise_lines", "spread_of"]
+__all__ = ["DRIFT_LIMIT", "SPREAD_LIMIT", "NoiseMeter", "is_noise", "noise_lines", "spread_of"]
 
 #: The share by which the reference may change between begin and end, and by which quartiles may lie apart.
 DRIFT_LIMIT, SPREAD_LIMIT = 0.05, 0.10
@@ -26,6 +26,24 @@ _REPEATS = 20
 def spread_of(lower_quartile: float, median: float, upper_quartile: float) -> float:
     """Returns how far the quartiles lie apart, as a share of the median."""
     return (upper_quartile - lower_quartile) / median if median > 0 else 0.0
+
+
+def is_noise(mine: dict[str, Any], other: dict[str, Any], drift: float) -> bool:
+    """Returns whether two measurements differ by no more than the noise that was measured.
+
+    That is so if the repeats of one of them lie too far apart, if their quartiles overlap, or if the
+    reference changed by as much as they differ.
+
+    Args:
+        mine, other: rows with the keys "ms", "lower_quartile_ms" and "upper_quartile_ms".
+        drift: `NoiseMeter.drift`.
+    """
+    rows = mine, other
+    bounds = [(row["lower_quartile_ms"], row["ms"], row["upper_quartile_ms"]) for row in rows]
+    if max(spread_of(*row) for row in bounds) > SPREAD_LIMIT:
+        return True
+    low, high = sorted(bounds, key=lambda row: row[1])
+    return high[0] <= low[2] or high[1] <= (1 + drift) * low[1]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gnnsparse.bench.kernels import Bench, Skipped
-from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
+from gnnsparse.bench.noise import SPREAD_LIMIT, is_noise, noise_lines
 from gnnsparse.bench.peers import BASELINES, peer_precision
 from gnnsparse.environment import describe_environment
 from gnnsparse.precision import Precision
@@ -107,16 +107,20 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
     ]  # fmt: skip
 
 
-def lost_cases(rows: list[Row]) -> list[Row]:
+def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
     """Finds cases where `auto` is slower than LOSS times the best of the peers and of our forced kernels.
 
     Plans and kernels are judged by these cases. Wrong results are left out of the comparison.
 
+    Args:
+        rows: the measurements.
+        drift: how far the reference changed while they were made (`NoiseMeter.drift`).
+
     Returns:
         A dict with keys "graph", "op", "values", "precision", "width", "ms", "best" (a name, with a peer's
         precision and algorithm), "best_ms", "best_is_ours", "speed" and "noisy" for each case, worst first.
-        "speed" is the speed of `auto` over the best one's; "noisy" is whether the repeats of `auto` lie too
-        far apart for a small loss to mean something.
+        "speed" is the speed of `auto` over the best one's; "noisy" is whether the two differ by no more than
+        the measured noise (`gnnsparse.bench.noise.is_noise`).
     """
     rivals: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -132,7 +136,7 @@ def lost_cases(rows: list[Row]) -> list[Row]:
         lost.append({
             **{key: row[key] for key in keys}, "best": _full_name(best), "best_ms": best["ms"],
             "best_is_ours": best["ours"], "speed": best["ms"] / row["ms"],
-            "noisy": row.get("spread", 0.0) > SPREAD_LIMIT,
+            "noisy": is_noise(row, best, drift),
         })  # fmt: skip
     return sorted(lost, key=lambda case: case["speed"])
 
@@ -168,7 +172,7 @@ def as_json(bench: Bench) -> dict[str, Any]:
         "rows": bench.rows,
         "skipped": [asdict(skipped) for skipped in bench.skipped],
         "means": means_of_auto(bench.rows),
-        "lost": lost_cases(bench.rows),
+        "lost": lost_cases(bench.rows, bench.noise.drift),
         "noise": bench.noise.summary([row["spread"] for row in bench.rows]),
     }
 
@@ -295,7 +299,7 @@ def print_report(bench: Bench, console: Console) -> None:
     for line in noise_lines(bench.noise.summary([row["spread"] for row in bench.rows])):
         say(line)
     say("Where we lose:")
-    cases = lost_cases(bench.rows)
+    cases = lost_cases(bench.rows, bench.noise.drift)
     clear = [case for case in cases if not case["noisy"]]
     for case in clear:
         best = f"{case['best']} takes {case['best_ms']:.3f} ms"
@@ -303,7 +307,7 @@ def print_report(bench: Bench, console: Console) -> None:
     if not clear:
         say("  nowhere among these cases")
     if noise := len(cases) - len(clear):
-        say(f"  noise: {noise} more, in which the repeats of auto lie too far apart to tell")
+        say(f"  noise: {noise} more, in which the difference is not larger than the measured noise")
 
 
 def _baseline_names(rows: list[Row]) -> str:

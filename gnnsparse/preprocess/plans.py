@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from gnnsparse.environment import device_name
 from gnnsparse.hashing import fingerprint
-from gnnsparse.plain import to_plain
+from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.plan import Plan, Problem, plan_from_plain
 from gnnsparse.preprocess.cache import CACHE_VERSION, CacheWarning, GraphCache
 
 __all__ = ["PlanStore"]
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The content of a store as plain values."""
+
+    graph: str
+    plans: Mapping[str, Any]
+
+
+def _plain_plan(plan: Plan) -> dict[str, Any]:
+    return {"kernel": plan.kernel, **to_plain(plan)}
 
 
 class PlanStore:
@@ -29,6 +42,26 @@ class PlanStore:
         self.graph = graph
         self.cache = cache
         self._found: dict[str, Plan] = {}
+        self._saved: dict[str, Any] = {}
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns what identifies the graph, and the measured plans by their keys, as plain values."""
+        found = {key: _plain_plan(plan) for key, plan in self._found.items()}
+        return {"graph": self.graph, "plans": {**self._saved, **found}}
+
+    @classmethod
+    def from_plain(cls, content: Any) -> PlanStore:
+        """Makes a store without a cache of what `to_plain` returned.
+
+        A plan is checked when it is looked up, as one that the cache holds.
+
+        Raises:
+            ValueError: `content` is something else.
+        """
+        kept: _Saved = from_plain(_Saved, content, "plans")
+        store = cls(kept.graph, None)
+        store._saved = dict(kept.plans)
+        return store
 
     def key(self, problem: Problem, direction: str, device: torch.device) -> str:
         """Returns the key of a plan: a hash of graph, problem, device name and library version.
@@ -51,13 +84,17 @@ class PlanStore:
         """
         if key in self._found:
             return self._found[key]
-        found = None if self.cache is None else self.cache.load(key, lambda _, metadata: metadata)
-        if self.cache is None or found is None:
+        where, stored = "what was saved with the operand", self._saved.get(key)
+        if stored is None and self.cache is not None:
+            where = f"the cache file {self.cache.path(key)}"
+            metadata = self.cache.load(key, lambda _, metadata: metadata)
+            stored = None if metadata is None else metadata.get("plan") or ""
+        if stored is None:
             return None
-        plan = plan_from_plain(found.get("plan"))
+        plan = plan_from_plain(stored)
         if plan is None or replace(plan, reasons=()) not in {replace(p, reasons=()) for p in accepted}:
             warnings.warn(
-                f"the cache file {self.cache.path(key)} holds no plan that can run here; it is measured anew",
+                f"{where} holds no plan that can run here; it is measured anew",
                 CacheWarning,
                 stacklevel=3,
             )
@@ -73,7 +110,7 @@ class PlanStore:
         metadata = {
             "rows": problem.rows, "cols": problem.cols, "edges": problem.nnz, "reorder": {"method": ""},
             "kind": f"plan: {problem.op} N = {problem.width}, {plan.label}",
-            "plan": {"kernel": plan.kernel, **to_plain(plan)},
+            "plan": _plain_plan(plan),
         }  # fmt: skip
         with self.cache.lock(key) as locked:
             if locked:

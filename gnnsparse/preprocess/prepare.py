@@ -21,7 +21,7 @@ from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize,
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
-__all__ = ["Prepared", "Recipe", "build", "check_size", "inverse", "transpose_of"]
+__all__ = ["Prepared", "Recipe", "build", "check_size", "inverse", "transpose_of", "with_format"]
 
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
 #: normalisation, in a blocked format, and when rows are reordered. Each is a measured peak, rounded down.
@@ -86,6 +86,7 @@ class Prepared:
         report: a dict with "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
         normalization: name of the weights that were computed, "gcn" or "mean"; None: they were given.
         added_loops: weight of the self-loops that nodes without one got; None: none were added.
+        is_part: whether rows of a prepared graph were chosen, so that added loops need not be its diagonal.
     """
 
     forward: Oriented
@@ -95,6 +96,7 @@ class Prepared:
     report: dict[str, Any] = field(default_factory=dict)
     normalization: str | None = None
     added_loops: float | None = None
+    is_part: bool = False
 
 
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
@@ -110,14 +112,20 @@ def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor |
     return (csr, None) if order is None else csr.permute_rows(order)
 
 
-def _blocked(matrix: Oriented, recipe: Recipe, spec: FormatSpec | None) -> Oriented:
-    """Returns the matrix with its blocked form, which includes the values if the format stores them."""
+def with_format(matrix: Oriented, precision: Precision, spec: FormatSpec | None) -> Oriented:
+    """Returns the matrix with its blocked form, which includes the values if the format stores them.
+
+    Args:
+        matrix: one orientation.
+        precision: precision that stored values are rounded to.
+        spec: the format; None: the matrix is returned as it is.
+    """
     if spec is None:
         return matrix
     stored = None
     if spec.stores_values:
         scales = (matrix.row_scale, matrix.col_scale)
-        stored = explicit_values(matrix.csr, matrix.row_ids, matrix.own_values(), scales, recipe.precision)
+        stored = explicit_values(matrix.csr, matrix.row_ids, matrix.own_values(), scales, precision)
     return matrix.with_blocked(convert(matrix.csr, spec, stored))
 
 
@@ -247,12 +255,12 @@ def build(source: Source, recipe: Recipe) -> Prepared:
     graph = weights.graph
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
     ordered = _forward(weights, recipe, spec)
-    forward = _blocked(ordered.matrix, recipe, spec)
+    forward = with_format(ordered.matrix, recipe.precision, spec)
     backward, index, symmetric = _backward(weights, ordered, recipe, spec)
     if symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward)):
         backward = backward.with_blocked(forward.blocked)
     else:
-        backward = _blocked(backward, recipe, spec)
+        backward = with_format(backward, recipe.precision, spec)
     report = {
         "symmetric": symmetric,
         "reorder": {"method": "none"} if ordered.ordering is None else ordered.ordering.report(),

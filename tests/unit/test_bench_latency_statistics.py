@@ -91,3 +91,5 @@ def test_ratios_are_to_the_fastest_right_peer() -> None:
     add_ratios(rows)
     (lost,) = lost_cases(rows)
     assert (lost["speed"], lost["baseline"], lost["noisy"]) == (0.5, "pyg fp32 eager", True)
+    add_ratios(rows := [row("gnnsparse", 1.25), row("pyg", 1.0)])
+    assert [lost_cases(rows, drift)[0]["noisy"] for drift in (0.0, 0.2, 0.3)] == [False, False, True]

@@ -9,7 +9,7 @@ import pytest
 
 from gnnsparse.bench import floors
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.noise import NoiseMeter, noise_lines, spread_of
+from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
 from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto, weight_pairs
 from gnnsparse.bench.workload import Subject, Workload
@@ -81,7 +81,7 @@ def test_lost_cases() -> None:
         row("cusparse", 4.0), row("auto", 1.0), row("csr", 0.98), row("window", 1.5),  # within 3 %
         row("cusparse", 4.0, width=8), row("auto", 2.0, width=8), row("csr", 1.0, width=8),
         row("cusparse", 1.5, graph="b"), row("auto", 2.0, graph="b"), row("csr", 0.1, graph="b", ok=False),
-        row("auto", 1.0, graph="c", spread=0.3), row("pyg", 0.1, graph="c"),
+        row("auto", 1.0, graph="c", upper_quartile_ms=1.3), row("pyg", 0.1, graph="c"),
         row("pyg", 0.01, graph="c", ok=False),
         row("cusparse-best", 0.8, graph="d", variant="CSR_ALG2"), row("auto", 1.0, graph="d"),
         row("cusparse", 0.1, graph="d", precision="fp32"),  # of fp32, where there is a peer in fp16
@@ -96,6 +96,18 @@ def test_lost_cases() -> None:
     ]
     assert [c["speed"] for c in lost] == pytest.approx([0.1, 0.5, 0.75, 0.8])
     assert [c["noisy"] for c in lost] == [True, False, False, False]
+    assert [c["noisy"] for c in lost_cases(rows, drift=0.4)] == [True, False, True, True]
+
+
+def test_a_difference_within_the_noise_is_no_loss() -> None:
+    slow, fast = row("auto", 1.0), row("csr", 0.9)
+    assert not is_noise(slow, fast, 0.0)
+    assert is_noise(slow, fast, 0.12), "the reference has changed by more"
+    assert not is_noise(slow, fast, 0.05)
+    close = row("csr", 0.9, upper_quartile_ms=0.99)
+    assert is_noise(slow, close, 0.0), "the quartiles overlap"
+    assert is_noise(close, slow, 0.0)
+    assert is_noise(slow, row("csr", 0.1, upper_quartile_ms=0.2), 0.0), "its repeats lie far apart"
 
 
 def test_stored_weights_stand_beside_those_of_rank_1() -> None:

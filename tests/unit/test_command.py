@@ -34,6 +34,25 @@ def started(*words: str) -> tuple[str, float]:
     return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
+@pytest.mark.parametrize("words", [("cache", "--help"), ("bench", "--help")])
+def test_help_of_what_needs_no_library(words: tuple[str, ...]) -> None:
+    printed, seconds = started(*words)
+    assert printed.startswith(f"usage: gnnsparse {words[0]} ")
+    assert printed.splitlines()[-1] == "[]"
+    assert seconds < SOON
+
+
+def test_a_folder_that_is_not_there_is_found_missing_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom gnnsparse_cli import main\n"
+        f"try: main(['cache', 'ls', '--dir', {str(tmp_path / 'typo')!r}])\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "2 False\n"
+    assert "there is no folder" in done.stderr
+
+
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("--version",)])
 def test_it_says_what_it_is_without_torch(words: tuple[str, ...]) -> None:
     printed, seconds = started(*words)
@@ -63,6 +82,8 @@ def test_a_subcommand_is_handed_on(tmp_path: Path, capsys: pytest.CaptureFixture
         ([], "gnnsparse: error: the following arguments are required: command\n"),
         (["cahce"], "gnnsparse: error: argument command: invalid choice: 'cahce' (choose from "),
         (["--verson"], "gnnsparse: error: "),
+        (["bench", "kernel"], "gnnsparse bench: error: argument subject: invalid choice: 'kernel' (choose"),
+        (["cache", "list"], "gnnsparse cache: error: argument action: invalid choice: 'list' (choose from "),
     ],
 )
 def test_errors_are_one_line(

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, handles
 from gnnsparse.formats import operations
 from gnnsparse.nn import GATConv, GCNConv
+from gnnsparse.plan import CsrPlan
+from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS, PRECISIONS
 from tests.together import in_two_processes
@@ -29,6 +32,11 @@ def by_file(thing: Any, path: Path) -> Any:
     return torch.load(path, weights_only=False)
 
 
+def by_safe_file(thing: Any, path: Path) -> Any:
+    torch.save(thing, path)
+    return torch.load(path, weights_only=True)
+
+
 def by_pickle(thing: Any, path: Path) -> Any:
     return pickle.loads(pickle.dumps(thing))
 
@@ -37,7 +45,7 @@ def by_copy(thing: Any, path: Path) -> Any:
     return copy.deepcopy(thing)
 
 
-WAYS = (by_file, by_pickle, by_copy)
+WAYS = (by_file, by_safe_file, by_pickle, by_copy)
 
 
 @given(
@@ -99,6 +107,93 @@ def test_an_operand_gives_the_same_bits(
         assert (found.num_edges, found.added_loops) == (of.num_edges, of.added_loops)
 
 
+def test_a_part_comes_back(tmp_path: Path) -> None:
+    a = gnnsparse.prepare(
+        random_graph(20, 20, 0.3, weighted=False), values="gcn", precision="fp16", cache=False
+    )
+    part = a[torch.arange(20).flip(0)]
+    with forgotten():
+        found = by_safe_file(part, tmp_path / "part.pt")
+        assert all(
+            torch.equal(mine, right) for mine, right in zip(results(found), results(part), strict=True)
+        )
+    assert not found.has_self_loops
+    assert found.added_loops == 1.0
+
+
+def test_measured_plans_come_along(tmp_path: Path) -> None:
+    store = PlanStore("a graph", None)
+    plan = CsrPlan()
+    store._found["a product"] = plan
+    again = PlanStore.from_plain(pickle.loads(pickle.dumps(store.to_plain())))
+    assert again.find("a product", [plan]) == plan
+    assert again.to_plain() == store.to_plain()
+    with pytest.warns(gnnsparse.CacheWarning, match="what was saved with the operand holds no plan that can"):
+        assert PlanStore.from_plain(store.to_plain()).find("a product", []) is None
+    assert again.find("another", [plan]) is None
+
+
+def saved_parts(a: SparseOperand) -> tuple[Callable[..., Any], list[Any]]:
+    """What pickle calls, and with what; parts may be replaced."""
+    function, parts = a.__reduce__()
+    return function, [dict(part) if isinstance(part, dict) else part for part in parts]
+
+
+@pytest.mark.parametrize(("part", "name", "damage", "message"), [
+    (0, "forward.indices", lambda t: t + 100, "forward.indices: "),
+    (0, "forward.indptr", lambda t: t.flip(0), "forward.indptr: "),
+    (0, "forward.indptr", lambda t: t.int(), "forward.indptr: got int32"),
+    (0, "transpose_map", lambda t: t * 0, "transpose_map: "),
+    (0, "values", lambda t: t[1:], "values: got float32"),
+    (0, "values", lambda t: t * torch.inf, "values: are not finite"),
+    (0, "values", lambda t: "text", "tensors: got dict; accepted: the arrays of a saved operand by name"),
+    (1, "rows", lambda n: n + 1, "forward.indptr: "),
+    (2, "version", lambda n: n + 1, "state: is no operand saved by this version"),
+    (2, "precision", lambda n: "fp8", "state.precision: got 'fp8'; accepted: fp32, tf32, fp16, bf16"),
+    (2, "balance", lambda n: "all", "state.balance: got 'all'"),
+    (2, "normalization", lambda n: "sum", "state.normalization: got 'sum'"),
+    (2, "handles", lambda n: n[:1], "state.handles: has 1 entries"),
+    (2, "added_loops", lambda n: "many", "could not convert string to float"),
+    (2, "plans", lambda n: {}, "plans: has no graph"),
+])  # fmt: skip
+def test_damaged_files(part: int, name: str, damage: Callable[[Any], Any], message: str) -> None:
+    """Whatever a file holds, nothing but an error that names the part comes of it."""
+    a = gnnsparse.prepare(random_graph(20, 30, 0.3), cache=False)
+    function, parts = saved_parts(a)
+    parts[part][name] = damage(parts[part][name])
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        function(*parts)
+
+
+def test_damaged_graphs() -> None:
+    graph = random_graph(4, 5, 0.6)
+    function, parts = graph.__reduce__()
+    indptr, indices, cols, values, _ = parts
+    assert function(*parts).fingerprint == graph.fingerprint
+    for damaged, message in (
+        ((indptr, indices + 9, cols, values, None), "indices: element"),
+        ((indptr, indices.flip(0), cols, values, None), "indices: do not ascend in each row"),
+        ((indptr, indices, cols, values[1:], None), "values: has shape"),
+        ((indptr, indices, cols, values, torch.tensor([graph.nnz])), "nnz_index_of_edge: element 0 is"),
+        ((indptr[1:], indices, cols, values, None), "indptr: runs from"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            function(*damaged)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"format": "window", "values": "gcn"}], ids=str)
+def test_an_operand_is_loaded_where_map_location_says(options: dict[str, Any], tmp_path: Path) -> None:
+    graph, x = random_graph(60, 60, 0.2), torch.randn(60, 16)
+    for made, other in (("cpu", "cuda"), ("cuda", "cpu")):
+        a = gnnsparse.prepare(graph, precision="fp16", cache=False, **options).to(made)
+        torch.save(a, tmp_path / "a.pt")
+        with forgotten():
+            found = torch.load(tmp_path / "a.pt", map_location=other, weights_only=True)
+            assert found.device.type == other
+            assert torch.equal(found @ x.to(other), a.to(other) @ x.to(other))
+
+
 @contextlib.contextmanager
 def forgotten() -> Iterator[None]:
     """No operand is known in here, as in another process."""
@@ -122,7 +217,7 @@ def test_an_operand_that_exists_is_not_made_again() -> None:
     assert pickle.loads(content) is again
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way is not by_safe_file])
 def test_a_model_with_its_operand(way: Callable[..., Any], tmp_path: Path) -> None:
     a, x = gnnsparse.prepare(random_graph(20, 20, 0.2), values="gcn", cache=False), torch.randn(20, 8)
     model = torch.nn.ModuleList([GCNConv(8, 4), GATConv(8, 4, heads=2)])

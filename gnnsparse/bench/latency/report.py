@@ -80,12 +80,20 @@ def _name(row: Row) -> str:
     return f"{row['backend']} {row['precision']} {row['mode']}"
 
 
-def lost_cases(rows: list[Row]) -> list[Row]:
-    """Finds right rows of ours that are slower than LOSS times their baseline, worst first."""
+def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
+    """Finds right rows of ours that are slower than LOSS times their baseline, worst first.
+
+    Args:
+        rows: the measurements.
+        drift: how far the reference changed while they were made (`NoiseMeter.drift`).
+    """
     keys = ("model", "dataset", "batch", "precision", "mode", "cache", "p50_ms", "baseline")
     lost = [
         {key: row[key] for key in keys}
-        | {"speed": row["over_baseline"], "noisy": row["spread"] > SPREAD_LIMIT}
+        | {
+            "speed": row["over_baseline"],
+            "noisy": row["spread"] > SPREAD_LIMIT or (1 + drift) * row["over_baseline"] >= 1,
+        }
         for row in rows
         if row["ours"] and row["over_baseline"] is not None and row["over_baseline"] < LOSS
     ]
@@ -102,7 +110,7 @@ def as_json(bench: LatencyBench) -> dict[str, Any]:
         "settings": settings,
         "rows": bench.rows,
         "skipped": [asdict(skipped) for skipped in bench.skipped],
-        "lost": lost_cases(bench.rows),
+        "lost": lost_cases(bench.rows, bench.noise.drift),
         "noise": bench.noise.summary([row["spread"] for row in bench.rows]),
     }
 
@@ -170,8 +178,8 @@ def print_report(bench: LatencyBench, console: Console) -> None:
     for line in noise_lines(bench.noise.summary([row["spread"] for row in bench.rows])):
         say(line)
     say("Where we lose:")
-    for case in (cases := lost_cases(bench.rows)):
-        noisy = ", but the measurement is noisy" if case["noisy"] else ""
+    for case in (cases := lost_cases(bench.rows, bench.noise.drift)):
+        noisy = ", not larger than the measured noise" if case["noisy"] else ""
         speed = f"{case['p50_ms']:.3f} ms, {case['speed']:.2f}x {case['baseline']}"
         say(f"  {_where(case)}: {speed}{noisy}")
     if not cases:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from gnnsparse.errors import check_choice
+from gnnsparse.errors import bad_value, check_choice
 from gnnsparse.operand import SparseOperand, bind_matmul
 from gnnsparse.ops.common import (
     check_edges,
@@ -66,7 +68,10 @@ def spmm(
     impl: str = "auto",
     plan: Plan | None = None,
 ) -> torch.Tensor:
-    """Multiplies a sparse by a dense matrix: y = A x, also written `A @ x`. Differentiable in x and values.
+    """Multiplies a sparse by a dense matrix: y = A x. Differentiable in x and values.
+
+    `A @ x` is the same for a matrix or a vector x. With more dimensions it takes x [..., k, n], as
+    torch.matmul does.
 
     Operands are rounded to the precision of A, sums are float32, and every run gives bitwise equal results.
     It has forward-mode derivatives too, and composes with torch.func. torch.vmap over x alone is one product
@@ -140,4 +145,17 @@ def spmm(
     return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)
 
 
-bind_matmul(spmm)
+def _matmul(A: SparseOperand, x: torch.Tensor) -> torch.Tensor:  # noqa: N803
+    """Returns A X for X [..., k, n] or [k], with torch.matmul's meaning of the dimensions."""
+    if not isinstance(x, torch.Tensor) or x.dim() <= 2 or x.layout != torch.strided:
+        return spmm(A, x)
+    k = A.shape[1]
+    if x.shape[-2] != k:
+        heads = "; features of heads [k, heads, d] go to gnnsparse.spmm" if x.shape[0] == k else ""
+        bad_value("x", f"has shape {tuple(x.shape)}; accepted: (..., {k}, any){heads}")
+    folded = x.movedim(-2, 0)
+    y = spmm(A, folded.reshape(k, math.prod(folded.shape[1:])))
+    return y.reshape(A.shape[0], *folded.shape[1:]).movedim(0, -2).contiguous()
+
+
+bind_matmul(_matmul)

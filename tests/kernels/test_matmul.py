@@ -1,0 +1,120 @@
+"""A @ X with leading dimensions, as torch.matmul has them, on every device and in every precision."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
+from tests.helpers import PRECISIONS, ROUNDING, dense_matrix, make, plain_product, product_scale
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("lead", [(1,), (3,), (2, 3), (0,), (2, 0, 3), (110,)])
+def test_matches_float64(device: str, precision: str, lead: tuple[int, ...]) -> None:
+    graph = random_graph(70, 110, 0.1, weighted=False, hubs=1, empty_rows=0.1)
+    a, matrix = make(graph, device, values="mean", precision=precision), dense_matrix(graph, "mean")
+    x = torch.randn(*lead, 110, 12)
+    y = a @ x.to(device)
+    assert (y.shape, y.dtype) == ((*lead, 70, 12), x.dtype)
+    assert y.is_contiguous()
+    if y.numel() == 0:
+        return
+    plain, exact = plain_product(matrix, x, precision), matrix @ x.double()
+    floor = max(ROUNDING[precision], 1e-6)
+    assert_accurate(y, plain, exact, floor=floor, scale=product_scale(matrix, x))
+    assert torch.equal(y, torch.matmul(a, x.to(device)))
+    assert torch.equal(y, a @ x.to(device)), "the same in every run"
+
+
+@given(
+    lead=st.lists(st.integers(0, 3), min_size=1, max_size=3), rows=st.integers(0, 9), cols=st.integers(0, 9),
+    width=st.integers(0, 5), density=st.sampled_from([0.0, 0.3, 1.0]),
+    order=st.permutations(range(5)), dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+)  # fmt: skip
+@settings(deadline=None, max_examples=30)
+def test_any_shape_and_strides(
+    lead: list[int], rows: int, cols: int, width: int, density: float, order: list[int], dtype: torch.dtype
+) -> None:
+    """Each matrix of the batch is multiplied as it is by itself, whatever the strides."""
+    a = gnnsparse.prepare(random_graph(rows, cols, density), cache=False)
+    shape = (*lead, cols, width)
+    kept = [d for d in order if d < len(shape)]
+    back = [kept.index(d) for d in range(len(shape))]
+    x = torch.randn([shape[d] for d in kept]).to(dtype).permute(back)
+    y = a @ x
+    assert (y.shape, y.dtype) == ((*lead, rows, width), dtype)
+    for mine, one in zip(y.flatten(0, -3), x.flatten(0, -3), strict=True):
+        assert torch.equal(mine, a @ one)
+
+
+def test_gradients(device: str) -> None:
+    graph = random_graph(40, 30, 0.15, weighted=True)
+    a, matrix = make(graph, device), dense_matrix(graph, None)
+    x = torch.randn(2, 3, 30, 5)
+    got = with_gradients(lambda x: a @ x, [x.to(device)])
+    plain = with_gradients(lambda x: matrix.float() @ x, [x])
+    exact = with_gradients(lambda x: matrix @ x, [x.double()])
+    assert_all_accurate([t.cpu() for t in got], plain, exact)
+
+
+def test_an_expanded_gradient(device: str) -> None:
+    """Autograd hands over a gradient with strides of 0."""
+    graph = random_graph(9, 9, 0.4)
+    a, x = make(graph, device), torch.randn(2, 9, 3, device=device, requires_grad=True)
+    (a @ x).sum().backward()
+    assert x.grad is not None
+    column_sums = dense_matrix(graph, None).sum(0)[:, None].expand(2, 9, 3)
+    torch.testing.assert_close(x.grad.cpu().double(), column_sums, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("write", [lambda a, x: a @ x, torch.matmul], ids=["@", "torch.matmul"])
+def test_compiled(device: str, write: Any) -> None:
+    a = make(random_graph(20, 30, 0.3), device)
+    x = torch.randn(4, 30, 6, device=device, requires_grad=True)
+    run = torch.compile(lambda x: write(a, x).square().sum(), fullgraph=True, backend="aot_eager")
+    for compute in (run, lambda x: write(a, x).square().sum()):
+        (gradient,) = torch.autograd.grad(compute(x), x)
+        torch.testing.assert_close(gradient, 2 * (a.T @ (a @ x.detach())))
+
+
+def test_compiled_where_only_shapes_tell_the_order(device: str) -> None:
+    """X has as many columns as A has rows: `A @ X` looks like `X @ A` to TorchDynamo."""
+    a = make(random_graph(6, 6, 0.5), device)
+    x = torch.randn(2, 6, 6, device=device)
+    run = torch.compile(lambda x: torch.matmul(a, x), fullgraph=True, backend="aot_eager")
+    assert torch.equal(run(x), a @ x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_transforms(device: str) -> None:
+    a = make(random_graph(20, 30, 0.3), device)
+    x = torch.randn(5, 2, 30, 4, device=device)
+    assert torch.equal(torch.vmap(lambda x: a @ x)(x), a @ x)
+    assert torch.equal(torch.vmap(lambda x: a @ x, in_dims=1, out_dims=1)(x), a @ x)
+    d = torch.randn_like(x)
+    assert torch.equal(torch.func.jvp(lambda x: a @ x, (x,), (d,))[1], a @ d)
+    gradient = torch.func.grad(lambda x: (a @ x).square().sum())(x)
+    torch.testing.assert_close(gradient, 2 * (a.T @ (a @ x)))
+
+
+@pytest.mark.parametrize(("shape", "message"), [
+    ((2, 11, 4), "x: has shape (2, 11, 4); accepted: (..., 12, any)"),
+    ((12, 3, 4), "x: has shape (12, 3, 4); accepted: (..., 12, any); features of heads [k, heads, d] go to"),
+    ((12, 2, 3, 4), "x: has shape (12, 2, 3, 4); accepted: (..., 12, any); features of heads"),
+])  # fmt: skip
+def test_what_is_refused(shape: tuple[int, ...], message: str) -> None:
+    a = gnnsparse.prepare(random_graph(12, 12, 0.3), cache=False)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        a @ torch.randn(shape)
+    with pytest.raises(TypeError, match="x: got a tensor of dtype"):
+        a @ torch.ones(2, 12, 3, dtype=torch.int64)
+    with pytest.raises(TypeError, match="x @ A is not defined"):
+        torch.randn(2, 12, 12) @ a
