@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 import gnnsparse
+from gnnsparse.data.generated import check_cached
 from gnnsparse.doctor.findings import Section
 from gnnsparse.environment import commit_of
 from gnnsparse.preprocess.cache import CacheEntry, GraphCache
-from gnnsparse.preprocess.stored import check_file
 
 __all__ = ["OPTIONAL_PACKAGES", "check_cache", "check_packages"]
 
@@ -32,7 +32,10 @@ OPTIONAL_PACKAGES: dict[str, tuple[str, str]] = {
     "pymetis": ("reorder='metis'", "pip install 'gnnsparse[metis]'"),
     "dgl": ("DGL models", "pip install --no-deps dgl (docs/howto/dgl-model.md)"),
     "transformers": ("gnnsparse.interop.transformers", "pip install 'gnnsparse[transformers]'"),
-    "networkx": ("gnnsparse.interop.networkx", "pip install networkx"),
+    "networkx": ("gnnsparse.interop.networkx and GraphML files", "pip install 'gnnsparse[data]'"),
+    "pandas": ("tables of dataset=custom", "pip install 'gnnsparse[data]'"),
+    "pyarrow": ("Parquet files of dataset=custom", "pip install 'gnnsparse[data]'"),
+    "huggingface_hub": ("gnnsparse.hub", "pip install 'gnnsparse[hub]'"),
     "matplotlib": ("plots of benchmarks", "pip install 'gnnsparse[bench]'"),
 }
 #: Packages without which nothing runs.
@@ -164,6 +167,6 @@ def _damaged(cache: GraphCache, entries: list[CacheEntry]) -> tuple[dict[str, st
             unchecked += 1
         else:
             read += entry.nbytes
-            if (problem := cache.problem_of(entry, check_file)) is not None:
+            if (problem := cache.problem_of(entry, check_cached)) is not None:
                 damaged[entry.path.name] = problem
     return damaged, unchecked

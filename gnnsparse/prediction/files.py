@@ -26,13 +26,16 @@ def write_predictions(
     """Writes predictions to a file, which appears whole or not at all.
 
     A CSV file has a row for each element of the first dimension. An array of one dimension is a column with
-    its name, and the columns of one of two dimensions have numbers: probabilities_0, probabilities_1, ...
+    its name, and the columns of one of two dimensions have numbers, or the names of the classes where they
+    are known: probabilities_0, probabilities_1, ..., or probabilities_law, ... A column `class_name` then has
+    the name of the class.
 
     Args:
         path: a file that ends in .npz or .csv; an existing one is replaced.
         arrays: tensors [N] or [N, C] by name, on the CPU, all of the same N for a CSV file.
-        names: arrays of texts by name, which say what numbers in `arrays` are called; of these a CSV file has
-            those with a text for each row.
+        names: arrays of texts by name, which say what numbers in `arrays` are called: "ids", a text for each
+            row, which stands before what was predicted in a CSV file, and "class_names", a text for each
+            class.
 
     Raises:
         ValueError: the name has another ending, or the arrays have several lengths in a CSV file.
@@ -41,25 +44,28 @@ def write_predictions(
     if path.suffix not in ENDINGS:
         bad_value("path", f"got {str(path)!r}; accepted: a name in {', '.join(ENDINGS)}")
     named: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
-    rows = len(next(iter(named.values()), ()))
-    for name, texts in (names or {}).items():
-        if path.suffix == ".npz" or len(texts) == rows:
-            named[name] = texts
     content = io.BytesIO()
     if path.suffix == ".npz":
-        np.savez(content, **named)
+        np.savez(content, **named, **(names or {}))
     else:
-        content.write(_as_csv(named).encode())
+        content.write(_as_csv(named, names or {}).encode())
     write_bytes(path, content.getbuffer())
 
 
-def _as_csv(arrays: dict[str, Any]) -> str:
+def _as_csv(arrays: dict[str, Any], names: Mapping[str, np.ndarray]) -> str:
     columns: dict[str, Any] = {}
+    ids, classes = names.get("ids"), names.get("class_names")
     for name, array in arrays.items():
         if array.ndim == 1:
             columns[name] = array
+            if name == "classes" and classes is not None:
+                columns["class_name"] = classes[array]
+            if len(columns) == 1 and ids is not None and len(ids) == len(array):
+                columns["ids"] = ids
         elif array.ndim == 2:
-            columns |= {f"{name}_{number}": array[:, number] for number in range(array.shape[1])}
+            count = array.shape[1]
+            titles = classes if classes is not None and len(classes) == count else range(count)
+            columns |= {f"{name}_{title}": array[:, at] for at, title in enumerate(titles)}
         else:
             bad_value("arrays", f"{name} has shape {array.shape}; accepted: one or two dimensions, or .npz")
     if len(lengths := {len(column) for column in columns.values()}) > 1:

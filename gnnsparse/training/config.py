@@ -15,6 +15,7 @@ from typing import Any
 from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
+from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
 
 __all__ = [
@@ -178,20 +179,25 @@ class PreprocessConfig:
     Attributes:
         reorder: row order of the operand.
         format: format of the operand.
+        balance: how long windows of a blocked format are cut into parts on a GPU.
         cache: True: the prepared graph is stored in the user's cache folder; a path: in that folder; False:
             it is not stored.
 
     Raises:
         TypeError: an attribute is of another type.
-        ValueError: an attribute is unknown.
+        ValueError: an attribute is unknown, or the format has no windows for `balance`.
     """
 
     reorder: str = _choice("none", REORDERINGS)
     format: str = _choice("auto", FORMAT_NAMES)
+    balance: str = _choice("auto", BALANCES)
     cache: bool | str = True
 
     def __post_init__(self) -> None:
         _check_fields("preprocess", self)
+        if self.balance != "auto" and self.format in ("auto", "csr"):
+            got = f"got {self.balance!r} for preprocess.format={self.format}, which has no windows"
+            bad_value("preprocess.balance", f"{got}; accepted: auto")
         if not isinstance(self.cache, (bool, str)):
             bad_type("preprocess.cache", self.cache, "true, false or a folder")
         if self.cache == "" or (isinstance(self.cache, str) and "\0" in self.cache):

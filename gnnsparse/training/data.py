@@ -77,6 +77,7 @@ class PreparedData(pl.LightningDataModule):
             precision=self.precision,
             reorder=preprocess.reorder,
             format=preprocess.format,
+            balance=preprocess.balance,
             cache=preprocess.cache,
         ).to(self.device)
         if self.device.type == "cuda":

@@ -261,10 +261,28 @@ def test_a_run_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "gnnsparse predict: error: checkpoint: there is no file" in capsys.readouterr().err
 
 
+def test_names_of_nodes_and_classes_stand_in_the_rows(tmp_path: Path) -> None:
+    """Also where there are as many classes as nodes."""
+    arrays = {
+        "nodes": torch.arange(2), "classes": torch.tensor([1, 0]),
+        "probabilities": torch.tensor([[0.25, 0.75], [1, 0]]),
+    }  # fmt: skip
+    names = {"ids": np.array(["a", "b"]), "class_names": np.array(["law", "art"])}
+    write_predictions(tmp_path / "p.csv", arrays, names)
+    assert (tmp_path / "p.csv").read_text().splitlines() == [
+        "nodes,ids,classes,class_name,probabilities_law,probabilities_art",
+        "0,a,1,art,0.25,0.75",
+        "1,b,0,law,1,0",
+    ]
+
+
 def test_several_labels_and_lengths(tmp_path: Path) -> None:
     arrays = {"nodes": torch.arange(2), "classes": torch.tensor([[True, False], [False, True]])}
     write_predictions(tmp_path / "p.csv", arrays)
     assert (tmp_path / "p.csv").read_text() == "nodes,classes_0,classes_1\n0,1,0\n1,0,1\n"
+    names = {"ids": np.array(["a", "b"]), "class_names": np.array(["law", "art"])}
+    write_predictions(tmp_path / "p.csv", arrays, names)
+    assert (tmp_path / "p.csv").read_text() == "nodes,ids,classes_law,classes_art\n0,a,1,0\n1,b,0,1\n"
     with pytest.raises(ValueError, match=r"arrays: have the lengths \[2, 3\]; accepted: one length"):
         write_predictions(tmp_path / "q.csv", {"a": torch.zeros(2), "b": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"path: got .*p\.txt'; accepted: a name in \.npz, \.csv"):

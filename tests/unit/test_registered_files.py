@@ -268,7 +268,7 @@ def test_help_shows_every_registry(files: Path) -> None:
     groups = f"dataset: {', '.join(data)} experiment: {studies} model: {', '.join(models)} optimizer:"
     assert groups in shown
     assert f"preprocess.reorder: {', '.join(REORDERINGS)}, backwards preprocess.format:" in shown
-    assert f"preprocess.format: {', '.join(FORMAT_NAMES)}, tall Any value" in shown
+    assert f"preprocess.format: {', '.join(FORMAT_NAMES)}, tall preprocess.balance:" in shown
     for option, names in train.choices().items():
         assert f"{option}: {', '.join(names)}" in shown
 

@@ -50,6 +50,16 @@ from tests.configs import CONFIGS, composed
         (OptimizerConfig, {"schedule": "step"}, "optimizer.schedule: got 'step'; accepted: none, cosine"),
         (PreprocessConfig, {"reorder": "best"}, "preprocess.reorder: got 'best'; accepted: none, degree"),
         (PreprocessConfig, {"format": "dense"}, "preprocess.format: got 'dense'; accepted: auto, csr"),
+        (
+            PreprocessConfig,
+            {"format": "window", "balance": "even"},
+            "preprocess.balance: got 'even'; accepted",
+        ),
+        (
+            PreprocessConfig,
+            {"balance": "wave"},
+            "preprocess.balance: got 'wave' for preprocess.format=auto, ",
+        ),
         (PreprocessConfig, {"cache": 1}, "preprocess.cache: got int; accepted: true, false or a folder"),
     ],
 )
@@ -93,15 +103,16 @@ def test_comments_list_what_the_library_accepts() -> None:
     accepted |= {"conv": tuple(CONVS), "attention": ATTENTIONS, "metric": CLASS_METRICS}
     for file, option, names in listed_choices():
         assert tuple(names) == accepted[option], file
-    closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "norm", "activation",
-              "pool", "conv", "attention", "metric"}  # fmt: skip
+    closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
+              "activation", "pool", "conv", "attention", "metric"}  # fmt: skip
     assert {option for _, option, _ in listed_choices()} == closed
 
 
 def test_the_options_that_accept_names() -> None:
     """Each of them is in the files, with a default that it accepts."""
     options = {"precision", "device", "mode", "trainer.logger", "trainer.capture", "optimizer.decay",
-               "optimizer.schedule", "preprocess.reorder", "preprocess.format"}  # fmt: skip
+               "optimizer.schedule", "preprocess.reorder", "preprocess.format",
+               "preprocess.balance"}  # fmt: skip
     assert set(train.choices()) == options
     for option, names in train.choices().items():
         assert OmegaConf.select(composed(), option) in names

@@ -54,13 +54,18 @@ def test_where_the_cache_is(own_cache: Path, tmp_path: Path) -> None:
     assert not own_cache.exists()
 
 
-@pytest.mark.parametrize("options", [{"reorder": "degree"}, {"reorder": "rcm"}, {"format": "hrpb"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"reorder": "degree"}, {"reorder": "rcm"}, {"format": "hrpb"}, {"format": "hrpb", "balance": "wave"}],
+    ids=str,
+)
 def test_preprocessing_does_not_change_results(options: dict[str, str]) -> None:
     task, x = toy_task(), torch.randn(60, 4)
     precision = "tf32" if "format" in options else "fp32"  # that of cuTeSpMM's paper
     data = FullGraphData(task, precision=precision, preprocess=PreprocessConfig(cache=False, **options))
     stats = data.batch.adj.stats()
     assert options.get("format", "csr") == stats["format"]
+    assert options.get("balance", "auto") == stats["balance"]
     assert options.get("reorder", "none") == stats["reorder"]["method"]
     dense = dense_matrix(task.graph, "gcn")
     assert_accurate(data.batch.adj @ x, plain_product(dense, x, precision), dense @ x.double())

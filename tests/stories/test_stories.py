@@ -1,0 +1,68 @@
+"""The stories of docs/stories.md: the page is the test, and the table of checks says what has to come out."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.data_folder import data_folder
+from tests.stories.checks import STORIES
+from tests.stories.page import PAGE, Story, read_stories
+from tests.stories.running import run_block
+
+for _name in ("graphs", "models", "runs", "transformers", "tools"):
+    importlib.import_module(f"tests.stories.of_{_name}")
+
+ALL = read_stories()
+#: Most lines of a block: a story is a command or about ten lines.
+_LINES = 14
+
+
+def test_the_page_is_in_order() -> None:
+    assert [story.number for story in ALL] == list(range(1, len(ALL) + 1))
+    assert [story.title for story in ALL] == list(dict.fromkeys(story.title for story in ALL))
+    assert len(ALL) >= 40
+    assert {story.title for story in ALL} == set(STORIES)
+
+
+@pytest.mark.parametrize("story", ALL, ids=lambda story: str(story.number))
+def test_a_story_is_short_and_leads_to_its_page(story: Story) -> None:
+    assert story.blocks
+    for block in story.blocks:
+        assert len([line for line in block.text.splitlines() if line.strip()]) <= _LINES
+    assert story.pages, "there is no link to the page that explains it"
+    assert all((PAGE.parent / page).is_file() for page in story.pages)
+
+
+def id_of(story: Story) -> str:
+    return f"{story.number}-{re.sub(r'[^a-z0-9]+', '-', story.title.lower()).strip('-')}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("story", ALL, ids=id_of)
+def test_story(story: Story, tmp_path: Path) -> None:
+    known = STORIES[story.title]
+    for package in known.needs:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"the package {package} is not installed")
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    if known.data:
+        shared = data_folder()
+        missing = [name for name in known.data if shared is None or not (shared / name).exists()]
+        if missing:
+            pytest.skip(f"there are no published files {', '.join(missing)}: see tests/data_folder.py")
+        assert shared is not None
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared" / "data").symlink_to(shared.resolve())
+    if known.given is not None:
+        known.given(folder)
+    for block in story.blocks:
+        outcome = run_block(block, folder)
+        assert outcome.status == known.status, f"{outcome.output}\n{outcome.errors}"
+        assert known.warns or outcome.errors == ""
+    known.check(outcome)
