@@ -7,7 +7,6 @@ import datetime
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
@@ -18,9 +17,6 @@ from gnnsparse.profiling import options as profiling
 from gnnsparse.report import options as report
 from gnnsparse.reproduce import options as reproduce
 from gnnsparse_cli import COMMANDS, make_parser
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["main"]
 
@@ -95,15 +91,11 @@ def _list_cache(folder: str | None) -> int:
 def _verify_cache(folder: str | None) -> int:
     from rich.console import Console
 
-    from gnnsparse.data.generated import check_generated
+    from gnnsparse.data.generated import check_cached
     from gnnsparse.preprocess.cache import GraphCache
-    from gnnsparse.preprocess.stored import check_file
-
-    def check(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-        (check_generated if "data" in metadata else check_file)(tensors, metadata)
 
     console, damaged = Console(), 0
-    for entry, problem in GraphCache(folder).verify(check):
+    for entry, problem in GraphCache(folder).verify(check_cached):
         damaged += problem is not None
         console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"{damaged} damaged", highlight=False)

@@ -19,8 +19,9 @@ from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
+from gnnsparse.preprocess.stored import check_file
 
-__all__ = ["Generated", "check_generated", "keep_generated"]
+__all__ = ["Generated", "check_cached", "keep_generated"]
 
 _ARRAYS = ("indptr", "indices", "x", "y")
 
@@ -77,9 +78,9 @@ def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Gen
     return made
 
 
-def check_generated(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Raises ValueError if the content of a cache file is no data set that `keep_generated` stored."""
-    _unpack(tensors, metadata)
+def check_cached(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
+    """Raises ValueError if a file of the cache holds neither a prepared graph nor a computed data set."""
+    (_unpack if "data" in metadata else check_file)(tensors, metadata)
 
 
 def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Generated:

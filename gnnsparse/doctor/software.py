@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 
 import gnnsparse
+from gnnsparse.data.generated import check_cached
 from gnnsparse.doctor.findings import Section
 from gnnsparse.environment import commit_of
 from gnnsparse.preprocess.cache import CacheEntry, GraphCache
-from gnnsparse.preprocess.stored import check_file
 
 __all__ = ["OPTIONAL_PACKAGES", "check_cache", "check_packages"]
 
@@ -164,6 +164,6 @@ def _damaged(cache: GraphCache, entries: list[CacheEntry]) -> tuple[dict[str, st
             unchecked += 1
         else:
             read += entry.nbytes
-            if (problem := cache.problem_of(entry, check_file)) is not None:
+            if (problem := cache.problem_of(entry, check_cached)) is not None:
                 damaged[entry.path.name] = problem
     return damaged, unchecked

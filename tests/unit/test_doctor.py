@@ -16,6 +16,7 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.cli import main
 from gnnsparse.cuda_path import Device
+from gnnsparse.data import load_dataset
 from gnnsparse.doctor import command, hardware, self_test, software
 from gnnsparse.doctor.findings import BROKEN, NOTE, OK, Section
 from gnnsparse.doctor.hardware import check_cpu, check_gpu, fit_of_architectures
@@ -142,6 +143,13 @@ def test_the_cache_is_described(own_cache: Path) -> None:
     (file,) = own_cache.glob("*.safetensors")
     assert (facts["folder"], facts["entries"], facts["bytes"]) == (str(own_cache), 1, file.stat().st_size)
     assert (facts["writable"], facts["damaged"], facts["unchecked"]) == (True, {}, 0)
+
+
+def test_a_data_set_that_was_computed_is_no_damaged_file() -> None:
+    pytest.importorskip("sklearn")
+    load_dataset("digits")
+    facts = check_cache().facts
+    assert (facts["entries"], facts["damaged"]) == (1, {})
 
 
 @pytest.mark.parametrize("at", [0, -1])
