@@ -225,9 +225,10 @@ def _auto_beside(content: Content, where: str) -> str:
     single = {name: _mean(s[name] for s in faster.values() if name in s) for name in FORMATS}
     best = min((mean, name) for name, mean in single.items() if mean is not None)
     return (
-        f"On {where}, `auto` has {_mean(fastest):.2f} times the speed of the fastest format of each matrix "
-        f"(least {min(fastest):.2f}), and {best[0]:.2f} times that of the best single format, `{best[1]}`, "
-        "each beside `auto` in its precision."
+        f"On {where}, each format is compared with `auto` in the format's own precision. `auto` is "
+        f"{_mean(fastest):.2f} times as fast as the format that comes closest to it on the matrix (least "
+        f"{min(fastest):.2f}). If one format has to do for all these matrices, `{best[1]}` comes closest, "
+        f"and `auto` is {best[0]:.2f} times as fast as it. The means are geometric."
     )
 
 
