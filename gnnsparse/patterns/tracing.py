@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from gnnsparse.interop.transformers.patterns import patterns_of
-from gnnsparse.interop.transformers.terms import make_pairs
+from gnnsparse.patterns.operands import patterns_of
+from gnnsparse.patterns.terms import make_pairs
 
 __all__ = ["make_while_tracing"]
 
