@@ -10,7 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["Precision", "dense_view", "round_operand"]
+__all__ = ["PRECISIONS", "Precision", "dense_view", "round_operand"]
 
 
 class Precision(str, enum.Enum):
@@ -61,6 +61,14 @@ class Precision(str, enum.Enum):
     def code(self) -> int:
         """The number of this precision in the native module."""
         return _native.PRECISIONS[self.value]["code"]
+
+
+#: The precision of products with features of a dtype, for the dtypes that kernels have.
+PRECISIONS = {
+    torch.float32: Precision.FP32,
+    torch.float16: Precision.FP16,
+    torch.bfloat16: Precision.BF16,
+}
 
 
 def dense_view(x: torch.Tensor) -> _native.Dense:

@@ -7,16 +7,9 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type
-from gnnsparse.precision import Precision
+from gnnsparse.precision import PRECISIONS, Precision
 
-__all__ = ["PRECISIONS", "check_model", "precision_of"]
-
-#: The precision of products with features of a dtype, for the dtypes that kernels have.
-PRECISIONS = {
-    torch.float32: Precision.FP32,
-    torch.float16: Precision.FP16,
-    torch.bfloat16: Precision.BF16,
-}
+__all__ = ["check_model", "precision_of"]
 
 
 def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:

@@ -4,6 +4,7 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.agnn_conv import AGNNConv
+from gnnsparse.nn.attention_edges import edge_bias
 from gnnsparse.nn.dropout import dropout
 from gnnsparse.nn.gat_conv import GATConv
 from gnnsparse.nn.gatv2_conv import GATv2Conv
@@ -12,7 +13,7 @@ from gnnsparse.nn.gin_conv import GINConv
 from gnnsparse.nn.graph_conv import GraphConv
 from gnnsparse.nn.pooling import pool_graphs
 from gnnsparse.nn.sage_conv import SAGEConv
-from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
+from gnnsparse.nn.sparse_attention import SparseAttention
 from gnnsparse.nn.sparse_linear import SparseLinear
 from gnnsparse.nn.transformer import TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.nn.transformer_conv import TransformerConv

@@ -5,53 +5,40 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share, check_tensor
+from gnnsparse.errors import bad_value, check_flag, check_integer, check_share
+from gnnsparse.nn.attention_edges import (
+    AttentionEdges,
+    Given,
+    LayerPatterns,
+    edge_bias,
+    read_call,
+    weights_of,
+)
+from gnnsparse.nn.head_projections import draw_projections, input_weights, make_projections, project
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
+from gnnsparse.nn.sequences import Sequences, is_nested
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
+from gnnsparse.precision import Precision
 
 __all__ = ["SparseAttention", "edge_bias"]
-
-_MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
-
-
-def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.Tensor:
-    """Makes the argument `bias` of `gnnsparse.attention` by which padded keys are masked.
-
-    It has a value for each sequence and edge, 4 bytes x batch x nnz, which all heads and layers can share.
-
-    Args:
-        pattern: operand of shape [L, S].
-        key_padding_mask: [S] or [batch, S], bool, True for keys that are padding; or floating-point, added to
-            the scores.
-
-    Returns:
-        float32 [1, nnz] or [batch, 1, nnz], in the pattern's own order.
-
-    Raises:
-        TypeError: the mask is of another type or dtype.
-        ValueError: the mask has another shape or device.
-    """
-    keys = pattern.shape[1]
-    accepted = f"a tensor [{keys}] or [batch, {keys}] of bool or of a floating dtype"
-    mask = check_tensor("key_padding_mask", key_padding_mask, dtypes=_MASK_DTYPES)
-    if mask.dim() not in (1, 2) or mask.shape[-1] != keys:
-        bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {accepted}")
-    if mask.device != pattern.device:
-        bad_value("key_padding_mask", f"is on {mask.device}; accepted: {pattern.device}, as the pattern")
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, float("-inf"))
-    return mask.float().index_select(-1, pattern.kernels.csr.indices).unsqueeze(-2)
 
 
 class SparseAttention(torch.nn.Module):
     """Multi-head attention (Vaswani et al. 2017) over the edges of a pattern.
 
     Parameters and `state_dict` (`in_proj_weight`, `in_proj_bias`, `out_proj.weight`, `out_proj.bias`) are
-    those of torch.nn.MultiheadAttention, and outputs agree with it if the pattern has all pairs. A query all
-    of whose keys are masked gets the output projection's bias, whereas torch returns NaN.
+    those of torch.nn.MultiheadAttention, whose place it can take in other modules, and outputs agree with it
+    if the pattern has all pairs. A query all of whose keys are masked gets the output projection's bias,
+    whereas torch returns NaN.
+
+    The pattern is given to the layer, by name or in another way, and follows the length of the input; or to
+    a call, as an operand. A call without either takes the pairs that `attn_mask` does not block; without
+    a mask these are all pairs, which torch's layer computes faster.
+
+    Operands of the layer's pattern are made when a length, device or dtype is first met. Layers of equal
+    patterns share them, and at most 16 of each are kept. They are no part of the `state_dict`.
 
     Args:
         embed_dim: features of a token.
@@ -59,8 +46,25 @@ class SparseAttention(torch.nn.Module):
         dropout: probability with which training sets an attention weight to 0, in [0, 1).
         bias: whether the projections have biases.
         batch_first: layout of the inputs: True: [batch, length, features]; False: [length, batch, features].
+        num_kv_heads: number of heads of keys and values, a divisor of num_heads; equally many heads of
+            queries share each (grouped-query attention, Ainslie et al. 2023). None: num_heads. With fewer
+            the projections of keys and values have fewer rows than torch's.
+        kdim: features of a key token; None: embed_dim.
+        vdim: features of a value token; None: embed_dim. If one of the two differs from embed_dim, the
+            parameters are `q_proj_weight`, `k_proj_weight` and `v_proj_weight`, as in torch.
+        pattern: the name of a pattern ("window", which is "sliding_window" too, "causal", "dilated",
+            "global_tokens", "bigbird", "random", "expander", "vector_wise", "full"); a mapping of its "name"
+            and options, such as {"name": "window", "radius": 64}; a function that makes a SparseGraph of the
+            length, and for other numbers of keys than queries of (length, keys=); a SparseGraph or
+            SparseOperand, for one length; or a list of these, of which the union is taken. None: calls say
+            what is attended to.
+        pattern_options: options of a pattern that is given by its name, those of its function in
+            `gnnsparse.masks` but the length.
+        precision: precision of the layer's operands; None: that of the dtype of the queries, which
+            torch.autocast decides where it is active.
         fused: None: the plan decides; False: scores, softmax and output are computed by three operations;
             True: a fused kernel runs, or an error is raised if none can.
+        add_bias_kv, add_zero_attn: accepted as False alone: they add a key that no pattern has.
         device: device of the parameters.
         dtype: dtype of the parameters.
 
@@ -77,7 +81,15 @@ class SparseAttention(torch.nn.Module):
         bias: bool = True,
         batch_first: bool = False,
         *,
+        num_kv_heads: int | None = None,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        pattern: Any = None,
+        pattern_options: Any = None,
+        precision: Precision | str | None = None,
         fused: bool | None = None,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -86,24 +98,49 @@ class SparseAttention(torch.nn.Module):
         self.num_heads = check_integer("num_heads", num_heads, most=MOST_FEATURES)
         if embed_dim % num_heads:
             bad_value("num_heads", f"got {num_heads}; accepted: a divisor of embed_dim, {embed_dim}")
+        self.head_dim = embed_dim // num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else check_integer("num_kv_heads", num_kv_heads)
+        if num_heads % self.num_kv_heads:
+            bad_value("num_kv_heads", f"got {num_kv_heads}; accepted: a divisor of num_heads, {num_heads}")
+        self.kdim = embed_dim if kdim is None else check_integer("kdim", kdim, most=MOST_FEATURES)
+        self.vdim = embed_dim if vdim is None else check_integer("vdim", vdim, most=MOST_FEATURES)
         self.dropout = check_share("dropout", dropout)
         self.batch_first = check_flag("batch_first", batch_first)
         self.fused = None if fused is None else check_flag("fused", fused)
+        for name, flag in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            if check_flag(name, flag):
+                bad_value(name, "got True, which adds a key that no pattern has; accepted: False")
+        self.patterns = LayerPatterns(
+            pattern, pattern_options, None if precision is None else Precision.parse(precision)
+        )
         options: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.in_proj_weight = torch.nn.Parameter(torch.empty(3 * embed_dim, embed_dim, **options))
-        if check_flag("bias", bias):
-            self.in_proj_bias = torch.nn.Parameter(torch.empty(3 * embed_dim, **options))
-        else:
-            self.register_parameter("in_proj_bias", None)
+        widths = embed_dim, self.kdim, self.vdim
+        heads = embed_dim, self.num_kv_heads * self.head_dim
+        make_projections(self, widths, heads, check_flag("bias", bias), options)
         self.out_proj = torch.nn.Linear(embed_dim, embed_dim, bias=bias, **options)
         self.reset_parameters()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "patterns" not in state:  # a pickle of a release whose layers had no patterns of their own
+            self.head_dim, self.num_kv_heads = self.embed_dim // self.num_heads, self.num_heads
+            self.kdim = self.vdim = self.embed_dim
+            self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = None
+            self.patterns = LayerPatterns(None, None, None)
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        """False: torch's encoder layer then calls this layer in evaluation too.
+
+        Else it would compute the whole layer by one operator (its fast path), which knows no pattern.
+        """
+        return False
+
     def reset_parameters(self) -> None:
         """Draws the weights and sets the biases to 0, in the way of torch.nn.MultiheadAttention."""
-        torch.nn.init.xavier_uniform_(self.in_proj_weight)
+        draw_projections(self)
         self.out_proj.reset_parameters()
-        if self.in_proj_bias is not None:
-            torch.nn.init.zeros_(self.in_proj_bias)
+        if self.out_proj.bias is not None:
             torch.nn.init.zeros_(self.out_proj.bias)
 
     def forward(
@@ -111,82 +148,163 @@ class SparseAttention(torch.nn.Module):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        pattern: SparseOperand,
+        *given: Any,
+        pattern: SparseOperand | None = None,
         key_padding_mask: torch.Tensor | None = None,
+        need_weights: bool | str | None = None,
+        attn_mask: torch.Tensor | None = None,
+        average_attn_weights: bool = True,
         is_causal: bool = False,
-        *,
         bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    ) -> Any:
         """Computes the layer's output. For self-attention pass one tensor as query, key and value.
 
+        The call is torch.nn.MultiheadAttention's, and its result a pair, unless a pattern is given with it:
+        `layer(query, key, value, pattern)` returns the output alone.
+
         Args:
-            query: [L, E], or [batch, L, E] with batch_first, or [L, batch, E] without.
-            key: [S, E], or [batch, S, E] with batch_first, or [S, batch, E] without.
-            value: as key.
+            query: [L, E], or [batch, L, E] with batch_first, or [L, batch, E] without; or a nested tensor of
+                layout torch.jagged, [batch, length of the sequence, E], with either.
+            key: [S, kdim], or [batch, S, kdim] with batch_first, or [S, batch, kdim] without; or nested.
+            value: as key, with vdim features.
+            *given: further arguments by position, in the order `key_padding_mask, need_weights, attn_mask,
+                average_attn_weights, is_causal`, which is torch's; or `pattern, key_padding_mask, is_causal`
+                if the first of them is a SparseOperand.
             pattern: operand of shape [L, S] made by `gnnsparse.prepare`, for example from a pattern of
-                `gnnsparse.masks`. All sequences and heads share it.
-            key_padding_mask: [S] or [batch, S], the argument of `edge_bias`; None: no key is padding.
-            is_causal: whether edges to later keys are masked. torch's argument of this name is a hint only.
-            bias: added to the scores: [nnz], [heads, nnz] or [batch, heads or 1, nnz] in the pattern's own
-                order; `edge_bias` makes one of a padding mask. None: no bias.
+                `gnnsparse.masks`. All sequences and heads share it. It replaces the layer's own pattern.
+            key_padding_mask: [S] or [batch, S], bool, True for keys that are padding; or floating-point,
+                added to the scores. It is converted by `edge_bias`. None: no key is padding.
+            need_weights: whether the weights are returned too: False; True: as dense matrices, which take
+                the memory that sparse attention saves; "sparse": as a sparse COO tensor. Weights are
+                computed for each edge and stored, so False is faster. None: True, as in torch; but in a call
+                with `pattern` the result is no pair, and for nested tensors there are no weights.
+            attn_mask: [L, S], or [batch x heads, L, S] ([heads, L, S] without a batch): bool, True where
+                a query does not attend to a key; or floating-point, added to the scores, with a gradient.
+                Where there is a pattern, it is read at the pattern's edges, which takes time for each edge
+                in each call. Where there is none, its pairs that are not blocked become the pattern, which
+                is made anew when the mask changes: in time that grows with L x S.
+            average_attn_weights: whether the weights are averaged over the heads.
+            is_causal: whether edges to later keys are masked. torch's argument of this name is a hint only,
+                which needs `attn_mask`; here it needs none, and a mask that is given counts as well.
+            bias: added to the scores: [nnz], [heads, nnz] or [batch, heads or 1, nnz] in the own order of
+                `pattern`; `edge_bias` makes one of a padding mask. None: no bias.
 
         Returns:
-            A tensor of query's shape, in the dtype of the output projection.
+            The output, of query's shape, in the dtype of the output projection; with torch's call, or where
+            `need_weights` is given, a pair of the output and the weights after dropout, or None:
+            [batch, L, S], or [batch, heads, L, S] unless averaged, without the first size if there is no
+            batch.
 
         Raises:
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
-        if not isinstance(pattern, SparseOperand):
-            bad_type("pattern", pattern, "a SparseOperand, from gnnsparse.prepare")
+        call = read_call(
+            given,
+            Given(pattern, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal, bias),
+        )
         itself = query is key and key is value
-        inputs = [
-            self._batch_first(name, x, pattern.shape[side])
-            for name, x, side in (("query", query, 0), ("key", key, 1), ("value", value, 1))
-        ]
-        sizes = [tuple(x.shape[:-2]) for x in inputs]
-        if len(set(sizes)) > 1:
-            bad_value("key", f"the batches differ: {sizes}; accepted: one for query, key and value")
-        if key_padding_mask is not None:
-            padding = edge_bias(pattern, key_padding_mask)
-            bias = padding if bias is None else bias + padding
-        q, k, v = (self._split(x) for x in self._project(inputs, itself))
-        out = attention(
-            pattern, q, k, v,
+        if is_nested(query) or is_nested(key) or is_nested(value):
+            out = self._of_sequences(query, key, value, call, itself)
+            return (out, None) if call.as_pair else out
+        lengths = self._lengths(query, key, call.pattern)
+        inputs = self._batches((query, key, value), lengths)
+        q, k, v = project(self, inputs, itself)
+        edges = self.patterns.edges(call, lengths, q.shape[:-2], q)
+        out, weights = self._attend(edges, q, k, v, bool(call.weights))
+        if self._turned(query):
+            out = out.transpose(0, 1)
+        if weights is None:
+            return (out, None) if call.as_pair else out
+        return out, weights_of(edges.operand, weights, call)
+
+    def _attend(
+        self, edges: AttentionEdges, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, need_weights: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Computes the output, [..., L, E], and if needed the weights, [..., heads, nnz]."""
+        groups, bias = self.num_heads // self.num_kv_heads, edges.bias
+        if groups > 1:  # several heads of queries share a head of keys, to which leading sizes are broadcast
+            q, k, v = q.unflatten(-3, (-1, groups)), k.unsqueeze(-3), v.unsqueeze(-3)
+            if bias is not None and bias.dim() > 1:
+                shared = bias.shape[-2] != self.num_heads
+                bias = bias.unsqueeze(-2) if shared else bias.unflatten(-2, (-1, groups))
+        done = attention(
+            edges.operand, q, k, v,
             bias=bias,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=is_causal,
+            is_causal=edges.is_causal,
+            return_weights=need_weights,
             fused=self.fused,
         )  # fmt: skip
-        out = self.out_proj(out.transpose(-3, -2).flatten(-2))
-        return out.transpose(0, 1) if self._turned(out) else out
+        out, weights = done if need_weights else (done, None)
+        if groups > 1:
+            out = out.flatten(-4, -3)
+            weights = None if weights is None else weights.flatten(-3, -2)
+        return self.out_proj(out.transpose(-3, -2).flatten(-2)), weights
+
+    def _of_sequences(self, query: Any, key: Any, value: Any, call: Given, itself: bool) -> torch.Tensor:
+        """Computes the output of nested tensors: no query attends to another sequence."""
+        refused = {name: getattr(call, name) for name in ("pattern", "key_padding_mask", "attn_mask", "bias")}
+        refused["need_weights"] = call.need_weights or None
+        for name, value_given in refused.items():
+            if value_given is not None:
+                bad_value(name, "was given with nested tensors; accepted: the layer's own pattern alone")
+        of_query = Sequences.of("query", query)
+        of_key = of_query if itself else Sequences.of("key", key)
+        of_value = of_key if value is key else Sequences.of("value", value)
+        if of_key.lengths != of_value.lengths or len(of_key.lengths) != len(of_query.lengths):
+            bad_value("key", "the numbers of sequences, or the lengths of keys and values, differ")
+        inputs = [x.values for x in (of_query, of_key, of_value)]
+        self._check_inputs(inputs)
+        q, k, v = project(self, inputs, itself)
+        operand = self.patterns.get(call.is_causal).operand(
+            of_query.lengths, of_key.lengths, q, is_causal=call.is_causal
+        )
+        return of_query.nested(self._attend(AttentionEdges(operand, None, False), q, k, v, False)[0])
 
     def _turned(self, x: torch.Tensor) -> bool:
         return x.dim() == 3 and not self.batch_first
 
-    def _batch_first(self, name: str, x: Any, length: int) -> torch.Tensor:
-        """Checks an input, and returns it as [..., length, E]."""
-        check_features(name, x, self.embed_dim, self.in_proj_weight, dim=None)
-        turned = x.transpose(0, 1) if self._turned(x) else x
-        if x.dim() not in (2, 3) or turned.shape[-2:] != (length, self.embed_dim):
-            of_batch = "batch, length" if self.batch_first else "length, batch"
-            accepted = f"(length, {self.embed_dim}) or ({of_batch}, {self.embed_dim})"
-            bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted}, length {length} here")
-        return turned
+    def _lengths(self, query: Any, key: Any, pattern: SparseOperand | None) -> tuple[int, int]:
+        """Returns how many queries and keys a call has: those of its pattern, or of its inputs."""
+        if pattern is not None:
+            return pattern.shape
+        lengths = []
+        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim)):
+            check_features(name, x, width, input_weights(self)[0], dim=None)
+            if x.dim() not in (2, 3):
+                bad_value(name, f"has shape {tuple(x.shape)}; accepted: {self._shapes(width)}")
+            lengths.append(x.shape[0 if x.dim() == 2 or not self.batch_first else 1])
+        return lengths[0], lengths[1]
 
-    def _project(self, inputs: list[torch.Tensor], itself: bool) -> tuple[torch.Tensor, ...]:
-        """Computes queries, keys and values, [..., tokens, E]: of one input tensor in one product."""
-        weight, bias = self.in_proj_weight, self.in_proj_bias
-        if itself:
-            return F.linear(inputs[0], weight, bias).chunk(3, dim=-1)
-        biases = (None, None, None) if bias is None else bias.chunk(3)
-        parts = zip(inputs, weight.chunk(3), biases, strict=True)
-        return tuple(F.linear(x, w, b) for x, w, b in parts)
+    def _shapes(self, width: int) -> str:
+        of_batch = "batch, length" if self.batch_first else "length, batch"
+        return f"(length, {width}) or ({of_batch}, {width})"
 
-    def _split(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns [..., tokens, E] as a view [..., heads, tokens, E / heads]."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+    def _check_inputs(self, inputs: Any) -> None:
+        widths = self.embed_dim, self.kdim, self.vdim
+        for name, x, width in zip(("query", "key", "value"), inputs, widths, strict=True):
+            check_features(name, x, width, input_weights(self)[0], dim=None)
+
+    def _batches(self, inputs: tuple[Any, ...], lengths: tuple[int, int]) -> list[torch.Tensor]:
+        """Checks the inputs, and returns them as [..., length, features]."""
+        self._check_inputs(inputs)
+        widths = self.embed_dim, self.kdim, self.vdim
+        checked = []
+        for name, x, width, side in zip(("query", "key", "value"), inputs, widths, (0, 1, 1), strict=True):
+            turned = x.transpose(0, 1) if self._turned(x) else x
+            if x.dim() not in (2, 3) or turned.shape[-2] != lengths[side]:
+                accepted = f"{self._shapes(width)}, length {lengths[side]} here"
+                bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted}")
+            checked.append(turned)
+        sizes = [tuple(x.shape[:-2]) for x in checked]
+        if len(set(sizes)) > 1:
+            bad_value("key", f"the batches differ: {sizes}; accepted: one for query, key and value")
+        return checked
 
     def extra_repr(self) -> str:
         """Returns the text that repr() shows."""
-        return f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"
+        text = f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"
+        if self.num_kv_heads != self.num_heads:
+            text += f", num_kv_heads={self.num_kv_heads}"
+        return text if self.patterns.own is None else f"{text}, pattern={self.patterns.own}"

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, check_choice, check_flag, check_integer, check_share
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_share
+from gnnsparse.nn.attention_edges import AttentionEdges, Given
 from gnnsparse.nn.dropout import dropout as drop
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.quick import activated_linear
-from gnnsparse.nn.sparse_attention import SparseAttention, edge_bias
+from gnnsparse.nn.sequences import Sequences, is_nested
+from gnnsparse.nn.sparse_attention import SparseAttention
 from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
 
 __all__ = ["ACTIVATIONS", "TransformerEncoder", "TransformerEncoderLayer"]
 
@@ -34,8 +37,11 @@ class TransformerEncoderLayer(torch.nn.Module):
     """Self-attention over a pattern and a feed-forward network (Vaswani et al. 2017).
 
     Arguments, parameters and `state_dict` are those of torch.nn.TransformerEncoderLayer, whose weights can be
-    loaded, and outputs agree with it if the pattern has all pairs. The argument `pattern` replaces
-    `src_mask`.
+    loaded, and outputs agree with it if the pattern has all pairs. torch.nn.TransformerEncoder takes it as
+    its layer.
+
+    The pattern is given to the layer, and follows the length of the input; or to a call, as an operand. A
+    call without either attends to what `src_mask` does not block, as `SparseAttention` does.
 
     Args:
         d_model: features of a token.
@@ -52,6 +58,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         dtype: dtype of the parameters.
         fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
             runs, or an error is raised if none can.
+        pattern, pattern_options, precision, num_kv_heads: the arguments of SparseAttention.
 
     Raises:
         TypeError: an argument is of another type.
@@ -73,13 +80,20 @@ class TransformerEncoderLayer(torch.nn.Module):
         dtype: torch.dtype | None = None,
         *,
         fused: bool | None = None,
+        pattern: Any = None,
+        pattern_options: Any = None,
+        precision: Precision | str | None = None,
+        num_kv_heads: int | None = None,
     ) -> None:
         super().__init__()
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dropout = check_share("dropout", dropout)
         self.norm_first = check_flag("norm_first", norm_first)
         self.activation = _activation(activation)
-        self.self_attn = SparseAttention(d_model, nhead, dropout, bias, batch_first, fused=fused, **options)
+        self.self_attn = SparseAttention(
+            d_model, nhead, dropout, bias, batch_first, num_kv_heads=num_kv_heads, pattern=pattern,
+            pattern_options=pattern_options, precision=precision, fused=fused, **options,
+        )  # fmt: skip
         check_integer("dim_feedforward", dim_feedforward, most=MOST_FEATURES)
         self.linear1 = torch.nn.Linear(d_model, dim_feedforward, bias=bias, **options)
         self.linear2 = torch.nn.Linear(dim_feedforward, d_model, bias=bias, **options)
@@ -94,21 +108,26 @@ class TransformerEncoderLayer(torch.nn.Module):
     def forward(
         self,
         src: torch.Tensor,
-        pattern: SparseOperand,
+        pattern: SparseOperand | torch.Tensor | None = None,
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool = False,
         *,
+        src_mask: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Computes the layer's output.
 
         Args:
-            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model].
-            pattern: operand of shape [length, length] made by `gnnsparse.prepare`.
+            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model]; or
+                a nested tensor of layout torch.jagged, [batch, length of the sequence, d_model], each of
+                whose sequences has the pattern of its own length.
+            pattern: operand of shape [length, length] made by `gnnsparse.prepare`, which replaces the layer's
+                own pattern; or, in its place by position, torch's `src_mask`.
             src_key_padding_mask: [batch, length] or [length], bool, True for padding; or floating-point,
                 added to the scores. It is converted by gnnsparse.nn.edge_bias, which needs memory for each
                 edge. None: no token is padding.
             is_causal: whether edges to later tokens are masked. torch's argument of this name is a hint only.
+            src_mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.
             bias: added to the scores of the edges, the argument of SparseAttention; None: no bias.
 
         Returns:
@@ -118,18 +137,21 @@ class TransformerEncoderLayer(torch.nn.Module):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
+        given = _given(pattern, src_mask, "src_mask", src_key_padding_mask, is_causal, bias)
+        if is_nested(src):
+            sequences = Sequences.of("src", src)
+            edges = _edges(self.self_attn, sequences, given)
+            return sequences.nested(self(sequences.values, edges.operand))
         check_features("src", src, self.self_attn.embed_dim, self.linear1.weight, dim=None)
-        given = (pattern, src_key_padding_mask, is_causal, bias)
+        edges = _edges(self.self_attn, src, given)
         if self.norm_first:
-            x = src + self._attend(self.norm1(src), *given)
+            x = src + self._attend(self.norm1(src), edges)
             return x + self._feed_forward(self.norm2(x))
-        x = self.norm1(src + self._attend(src, *given))
+        x = self.norm1(src + self._attend(src, edges))
         return self.norm2(x + self._feed_forward(x))
 
-    def _attend(
-        self, x: torch.Tensor, pattern: SparseOperand, padding: Any, is_causal: bool, bias: Any
-    ) -> torch.Tensor:
-        out = self.self_attn(x, x, x, pattern, padding, is_causal, bias=bias)
+    def _attend(self, x: torch.Tensor, edges: AttentionEdges) -> torch.Tensor:
+        out = self.self_attn(x, x, x, edges.operand, None, edges.is_causal, bias=edges.bias)
         return drop(out, self.dropout, self.training)
 
     def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -174,22 +196,26 @@ class TransformerEncoder(torch.nn.Module):
     def forward(
         self,
         src: torch.Tensor,
-        pattern: SparseOperand,
+        pattern: SparseOperand | torch.Tensor | None = None,
         src_key_padding_mask: torch.Tensor | None = None,
-        is_causal: bool = False,
+        is_causal: bool | None = False,
         *,
+        mask: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Computes the output of the last layer.
 
-        The padding mask is converted one time for all layers.
+        Masks are converted one time for all layers that have the same pattern.
 
         Args:
-            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model].
-            pattern: operand of shape [length, length] made by `gnnsparse.prepare`.
+            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model]; or
+                a nested tensor of layout torch.jagged.
+            pattern: operand of shape [length, length] made by `gnnsparse.prepare`, which replaces the layers'
+                own patterns; or, in its place by position, torch's `mask`.
             src_key_padding_mask: [batch, length] or [length], bool, True for padding; or floating-point,
                 added to the scores. None: no token is padding.
-            is_causal: whether edges to later tokens are masked.
+            is_causal: whether edges to later tokens are masked; None: no, they are if `mask` does it.
+            mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.
             bias: added to the scores of the edges, the argument of SparseAttention; None: no bias.
 
         Returns:
@@ -199,9 +225,71 @@ class TransformerEncoder(torch.nn.Module):
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device.
         """
-        if src_key_padding_mask is not None and isinstance(pattern, SparseOperand):
-            padding = edge_bias(pattern, src_key_padding_mask)
-            bias = padding if bias is None else bias + padding
-        for layer in self.layers:
-            src = layer(src, pattern, None, is_causal, bias=bias)
-        return src if self.norm is None else self.norm(src)
+        is_causal = False if is_causal is None else is_causal
+        given = _given(pattern, mask, "mask", src_key_padding_mask, is_causal, bias)
+        sequences = Sequences.of("src", src) if is_nested(src) else None
+        x = src if sequences is None else sequences.values
+        layers: list[Any] = list(self.layers)
+        found: dict[int, AttentionEdges] = {}
+        for layer in layers:
+            key = id(layer.self_attn.patterns.get(is_causal))
+            if key not in found:
+                found[key] = _edges(layer.self_attn, sequences or x, given)
+            edges = found[key]
+            x = layer(x, edges.operand, None, edges.is_causal, bias=edges.bias)
+        x = x if self.norm is None else self.norm(x)
+        return x if sequences is None else sequences.nested(x)
+
+
+def _given(
+    pattern: Any, mask: Any, name: str, padding: torch.Tensor | None, is_causal: bool, bias: Any
+) -> Given:
+    """Returns the arguments of a call as SparseAttention has them.
+
+    Args:
+        pattern: the first argument by position after the input: a pattern, or torch's mask.
+        mask: the mask by its name.
+        name: that name.
+        padding, is_causal, bias: as given.
+    """
+    if isinstance(pattern, torch.Tensor):
+        if mask is not None:
+            bad_type(name, mask, "one mask; this argument was given by position and by name")
+        pattern, mask = None, pattern
+    if pattern is not None and not isinstance(pattern, SparseOperand):
+        bad_type("pattern", pattern, "a SparseOperand, from gnnsparse.prepare")
+    check_flag("is_causal", is_causal)
+    return Given(pattern, padding, False, mask, True, is_causal, bias)
+
+
+def _like(x: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor with the device and the dtype of the queries that a layer makes of `x`."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind):
+        return x.new_empty(0, dtype=torch.get_autocast_dtype(kind))
+    return x
+
+
+def _edges(attn: SparseAttention, src: Sequences | torch.Tensor, given: Given) -> AttentionEdges:
+    """Returns the edges of self-attention, which all layers with the same patterns share.
+
+    Args:
+        attn: the attention of a layer.
+        src: the layer's input.
+        given: the arguments of the call.
+    """
+    if isinstance(src, Sequences):
+        for name in ("pattern", "key_padding_mask", "attn_mask", "bias"):
+            if getattr(given, name) is not None:
+                bad_value(name, "was given with a nested tensor; accepted: the layer's own pattern alone")
+        patterns, like = attn.patterns.get(given.is_causal), _like(src.values)
+        operand = patterns.operand(src.lengths, src.lengths, like, is_causal=given.is_causal)
+        return AttentionEdges(operand, None, False)
+    if given.pattern is not None and given.key_padding_mask is None and given.attn_mask is None:
+        return AttentionEdges(given.pattern, given.bias, given.is_causal)
+    check_features("src", src, attn.embed_dim, attn.out_proj.weight, dim=None)
+    if src.dim() not in (2, 3):
+        bad_value("src", f"has shape {tuple(src.shape)}; accepted: two or three dimensions")
+    length = src.shape[1 if attn.batch_first and src.dim() == 3 else 0]
+    batch = () if src.dim() == 2 else (src.shape[0 if attn.batch_first else 1],)
+    return attn.patterns.edges(given, (length, length), torch.Size((*batch, attn.num_heads)), _like(src))

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, is_dgl_graph, structure_of
-from gnnsparse.interop.models import PRECISIONS
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.ops import spmm
-from gnnsparse.precision import Precision
+from gnnsparse.precision import PRECISIONS, Precision
 
 __all__ = ["LAYERS", "OPTIONS", "Held", "Layer", "LeftToDgl", "problem_of"]
 

@@ -9,7 +9,7 @@ import torch
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
-from gnnsparse.interop.models import PRECISIONS, precision_of
+from gnnsparse.interop.models import precision_of
 from gnnsparse.interop.pyg import compiled
 from gnnsparse.interop.pyg.graphs import Graph, LeftError, memo, raw
 from gnnsparse.interop.pyg.message import Argument, Message, arguments_of, read_message
@@ -18,6 +18,7 @@ from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.nn.adjacency import GcnRecipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
+from gnnsparse.precision import PRECISIONS
 from gnnsparse.transforms import is_direct
 
 __all__ = ["NOTHING", "LayerState", "propagate", "unsuitable", "watched"]

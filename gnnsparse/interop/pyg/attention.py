@@ -16,7 +16,7 @@ from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.dense import Linear
 
-from gnnsparse.interop.models import PRECISIONS, precision_of
+from gnnsparse.interop.models import precision_of
 from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
     LayerState,
@@ -28,7 +28,7 @@ from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.heads import joined
-from gnnsparse.precision import Precision
+from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.transforms import is_direct
 
 __all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention"]

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import torch_geometric.utils as utils
 
-from gnnsparse.interop.models import PRECISIONS, precision_of
+from gnnsparse.interop.models import precision_of
 from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn.adjacency import Preparation
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
-from gnnsparse.precision import Precision
+from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.transforms import is_direct
 
 __all__ = ["is_sparse", "multiplying", "product"]

@@ -17,10 +17,10 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
-from gnnsparse.interop.transformers.patterns import Patterns
-from gnnsparse.interop.transformers.terms import attend, dense_weights, pair_terms
 from gnnsparse.nn import edge_bias
 from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns.operands import Patterns
+from gnnsparse.patterns.terms import attend, dense_weights, pair_terms
 
 __all__ = [
     "NAME",

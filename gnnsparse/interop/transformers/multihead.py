@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value
-from gnnsparse.interop.transformers.patterns import Patterns
-from gnnsparse.interop.transformers.terms import attend, dense_weights, pair_terms, total
 from gnnsparse.nn import edge_bias
 from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns.operands import Patterns
+from gnnsparse.patterns.terms import attend, dense_weights, pair_terms, total
 
 __all__ = ["SparsifiedMultiheadAttention", "problem_of"]
 

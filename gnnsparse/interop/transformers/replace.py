@@ -14,8 +14,9 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.interop.models import check_model
 from gnnsparse.interop.table import aligned
 from gnnsparse.interop.transformers import huggingface, multihead
-from gnnsparse.interop.transformers.patterns import Patterns, read_pattern
 from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns.operands import Patterns
+from gnnsparse.patterns.read import read_pattern
 from gnnsparse.precision import Precision
 
 __all__ = ["Report", "ReportRow", "report", "restore", "sparsify"]

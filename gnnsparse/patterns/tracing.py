@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from gnnsparse.interop.transformers.patterns import patterns_of
-from gnnsparse.interop.transformers.terms import make_pairs
+from gnnsparse.operand import operand_of
+from gnnsparse.patterns.operands import patterns_of
+from gnnsparse.patterns.terms import make_pairs
 
-__all__ = ["make_while_tracing"]
+__all__ = ["make_pairs_while_tracing", "make_while_tracing"]
 
 
 @torch.compiler.assume_constant_result
@@ -23,4 +24,11 @@ def make_while_tracing(number: int, with_pairs: bool, *key: Any) -> bool:
     operand = patterns.keep_for_good(key)
     if with_pairs:
         make_pairs(operand)
+    return True
+
+
+@torch.compiler.assume_constant_result
+def make_pairs_while_tracing(handle: int) -> bool:
+    """Makes the places of the edges of an operand in the matrix of all pairs, which the operand keeps."""
+    make_pairs(operand_of(handle))
     return True

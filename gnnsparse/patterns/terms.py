@@ -30,9 +30,13 @@ def make_pairs(operand: SparseOperand) -> torch.Tensor:
 
 
 def _pairs(operand: SparseOperand) -> torch.Tensor:
-    """`make_pairs`; while torch.compile traces, which can't see it made, they must have been made before."""
+    """`make_pairs`, which torch.compile calls while it traces and does not look into."""
     if not torch.compiler.is_compiling():
         return make_pairs(operand)
+    # Not before: the import takes seconds, as it brings the compiler.
+    from gnnsparse.patterns.tracing import make_pairs_while_tracing
+
+    make_pairs_while_tracing(operand.handle)  # before the first look: the tracer remembers what it has seen
     found = operand.kernels.kept.find(_Pairs())
     assert found is not None
     return found

@@ -1,0 +1,231 @@
+"""The pairs over which a call of attention attends, and what is added to their scores.
+
+A pattern, a padding mask, a mask of all pairs and a causal one become an operand and a bias of its edges.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
+from gnnsparse.nn.mask_patterns import pattern_of_mask
+from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns.operands import SharedPatterns, shared_patterns
+from gnnsparse.patterns.read import Named, read_own_pattern
+from gnnsparse.patterns.terms import dense_weights, pair_terms, total
+from gnnsparse.precision import PRECISIONS, Precision
+
+__all__ = ["AttentionEdges", "Given", "LayerPatterns", "edge_bias", "read_call", "weights_of"]
+
+_MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
+
+#: The order of positional arguments after query, key and value, if the first of them is a pattern, ...
+_OURS = ("pattern", "key_padding_mask", "is_causal")
+#: ... and else, as in torch.nn.MultiheadAttention.
+_TORCHS = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
+
+
+class Given(NamedTuple):
+    """The arguments of SparseAttention's call but query, key and value."""
+
+    pattern: SparseOperand | None = None
+    key_padding_mask: torch.Tensor | None = None
+    need_weights: Any = None
+    attn_mask: torch.Tensor | None = None
+    average_attn_weights: bool = True
+    is_causal: bool = False
+    bias: torch.Tensor | None = None
+
+    @property
+    def as_pair(self) -> bool:
+        """Whether the result is a pair of the output and the weights, as torch's."""
+        return self.pattern is None or self.need_weights is not None
+
+    @property
+    def weights(self) -> Any:
+        """What is wanted of the weights: False, True (matrices) or "sparse"."""
+        return self.pattern is None if self.need_weights is None else self.need_weights
+
+
+def read_call(positional: tuple[Any, ...], named: Given) -> Given:
+    """Returns the arguments of a call whose order is that of `_OURS` or of `_TORCHS`.
+
+    Raises:
+        TypeError: there are too many, one is given twice, or one is of another type.
+        ValueError: `need_weights` is another text.
+    """
+    if positional:
+        first = positional[0]
+        order = _TORCHS if first is None or isinstance(first, torch.Tensor) else _OURS
+        if len(positional) > len(order):
+            bad_type("forward", positional, f"query, key, value and at most {', '.join(order)} by position")
+        for name, value in zip(order, positional, strict=False):
+            default = Given._field_defaults[name]
+            if getattr(named, name) is not default and value is not default:
+                bad_type(name, value, "one value; this argument was given by position and by name")
+            if value is not default:
+                named = named._replace(**{name: value})
+    if named.pattern is not None and not isinstance(named.pattern, SparseOperand):
+        bad_type("pattern", named.pattern, "a SparseOperand, from gnnsparse.prepare")
+    check_flag("is_causal", named.is_causal)
+    check_flag("average_attn_weights", named.average_attn_weights)
+    if isinstance(named.need_weights, str):
+        if named.need_weights != "sparse":
+            bad_value("need_weights", f"got {named.need_weights!r}; accepted: True, False, 'sparse'")
+    elif named.need_weights is not None:
+        check_flag("need_weights", named.need_weights)
+    return named
+
+
+def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.Tensor:
+    """Makes the argument `bias` of `gnnsparse.attention` by which padded keys are masked.
+
+    It has a value for each sequence and edge, 4 bytes x batch x nnz, which all heads and layers can share.
+
+    Args:
+        pattern: operand of shape [L, S].
+        key_padding_mask: [S] or [batch, S], bool, True for keys that are padding; or floating-point, added to
+            the scores.
+
+    Returns:
+        float32 [1, nnz] or [batch, 1, nnz], in the pattern's own order.
+
+    Raises:
+        TypeError: the mask is of another type or dtype.
+        ValueError: the mask has another shape or device.
+    """
+    keys = pattern.shape[1]
+    accepted = f"a tensor [{keys}] or [batch, {keys}] of bool or of a floating dtype"
+    mask = check_tensor("key_padding_mask", key_padding_mask, dtypes=_MASK_DTYPES)
+    if mask.dim() not in (1, 2) or mask.shape[-1] != keys:
+        bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {accepted}")
+    if mask.device != pattern.device:
+        bad_value("key_padding_mask", f"is on {mask.device}; accepted: {pattern.device}, as the pattern")
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(mask, float("-inf"))
+    return mask.float().index_select(-1, pattern.kernels.csr.indices).unsqueeze(-2)
+
+
+class AttentionEdges(NamedTuple):
+    """The edges of a call.
+
+    Attributes:
+        operand: the pattern, [L, S].
+        bias: added to the scores, the argument of gnnsparse.attention, or None.
+        is_causal: whether edges to later keys are left out.
+    """
+
+    operand: SparseOperand
+    bias: torch.Tensor | None
+    is_causal: bool
+
+
+class LayerPatterns:
+    """The pattern of a layer, which follows the length of its input.
+
+    Args:
+        pattern, options: the arguments of SparseAttention; None: all keys, unless a call says otherwise.
+        precision: precision of the operands; None: that of the dtype of the queries.
+
+    Attributes:
+        own: the patterns of the layer's description, or None.
+        precision: as given.
+    """
+
+    def __init__(self, pattern: Any, options: Any, precision: Precision | None) -> None:
+        self.precision = precision
+        self.own: SharedPatterns | None = None
+        if pattern is not None:
+            self.own = shared_patterns(read_own_pattern("pattern", pattern, options), precision)
+        elif options is not None:
+            bad_value("pattern_options", "go with the name of a pattern, but pattern is None")
+        self._all = shared_patterns(Named("full", ()), precision)
+        self._earlier = shared_patterns(Named("causal", ()), precision)
+
+    def get(self, is_causal: bool) -> SharedPatterns:
+        """Returns the layer's patterns; without any those of all keys, or of all keys up to the query."""
+        if self.own is not None:
+            return self.own
+        return self._earlier if is_causal else self._all
+
+    def edges(
+        self, given: Given, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor
+    ) -> AttentionEdges:
+        """Returns the edges of a call.
+
+        Args:
+            given: the call's arguments.
+            lengths: queries L and keys S.
+            heads: sizes before the lengths, [heads] or [batch, heads].
+            like: a tensor with the device and the dtype of the queries.
+
+        Raises:
+            TypeError: a mask or the queries have another dtype.
+            ValueError: a mask has another shape or device.
+        """
+        mask, is_causal, bias = given.attn_mask, given.is_causal, given.bias
+        if mask is not None:
+            _check_mask(mask, lengths, heads, like)
+        if given.pattern is not None:
+            operand = given.pattern
+        elif self.own is None and mask is not None and not torch.compiler.is_compiling():
+            found = pattern_of_mask(mask, self.precision or _precision(like))
+            operand, mask = found.operand, None if found.is_whole else mask
+        else:
+            with_pairs = mask is not None or bool(given.weights)
+            operand = self.get(is_causal).operand(*lengths, like, is_causal=is_causal, with_pairs=with_pairs)
+            is_causal = False
+        if given.key_padding_mask is not None:
+            bias = total(bias, edge_bias(operand, given.key_padding_mask))
+        if mask is not None:
+            if mask.dim() == 3:
+                mask = mask.unflatten(0, heads)
+            bias = total(bias, pair_terms(operand, "attn_mask", mask, blocks=True))
+        return AttentionEdges(operand, bias, is_causal)
+
+
+def _precision(like: torch.Tensor) -> Precision:
+    if like.dtype not in PRECISIONS:
+        bad_type("query", like, "queries of dtype float32, float16 or bfloat16")
+    return PRECISIONS[like.dtype]
+
+
+def _check_mask(mask: Any, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor) -> None:
+    accepted = "a dense tensor of bool or of a floating dtype"
+    if not isinstance(mask, torch.Tensor) or mask.layout != torch.strided:
+        bad_type("attn_mask", mask, accepted)
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        bad_type("attn_mask", mask, accepted)
+    shapes = lengths, (heads.numel(), *lengths)
+    if tuple(mask.shape) != shapes[0] and tuple(mask.shape) != shapes[1]:
+        bad_value("attn_mask", f"has shape {tuple(mask.shape)}; accepted: {shapes[0]} or {shapes[1]}")
+    if mask.device != like.device:
+        bad_value("attn_mask", f"is on {mask.device}; accepted: {like.device}, as the queries")
+
+
+def weights_of(operand: SparseOperand, weights: torch.Tensor, given: Given) -> torch.Tensor:
+    """Returns the weights as the caller wants them. Differentiable.
+
+    Args:
+        operand: the pattern, [L, S].
+        weights: [..., heads, nnz] in the operand's own order.
+        given: the call's arguments.
+
+    Returns:
+        [..., L, S], or [..., heads, L, S] unless they are averaged over the heads: dense, or sparse COO.
+    """
+    if given.average_attn_weights:
+        weights = weights.mean(-2)
+    return _sparse_weights(operand, weights) if given.weights == "sparse" else dense_weights(operand, weights)
+
+
+def _sparse_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:
+    lead = weights.shape[:-1]
+    edges = operand.indices()
+    places = [torch.arange(size, device=weights.device) for size in lead]
+    each = torch.cartesian_prod(*places).reshape(-1, len(lead)).T if lead else edges.new_zeros(0, 1)
+    index = torch.cat([each.repeat_interleave(operand.nnz, dim=1), edges.repeat(1, each.shape[1])])
+    shape = (*lead, *operand.shape)
+    return torch.sparse_coo_tensor(index, weights.flatten(), shape, check_invariants=False).coalesce()
