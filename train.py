@@ -43,8 +43,6 @@ MAX_SEED = 2**32 - 1
 CONFIGS = Path(__file__).resolve().parent / "configs"
 #: Values of the option `mode`.
 MODES = ("train", "predict")
-#: Where checkpoints say that a model is registered.
-REGISTRY = "models:MODELS"
 
 
 def choices() -> dict[str, Sequence[str]]:
@@ -281,6 +279,7 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
 def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
     """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
     from gnnsparse.training.recipe import ModelRecipe
+    from models.registry import REGISTRY
 
     inputs, outputs = task.model_sizes(dataset)
     data = plain(cfg.dataset)

@@ -16,11 +16,13 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.pyg_data import is_pyg_data
+from gnnsparse.registry import MADE_OF
 
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
     from gnnsparse.inference import Prediction
     from gnnsparse.operand import SparseOperand
+    from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = ["INPUTS", "Fitted", "fit"]
 
@@ -213,7 +215,9 @@ def fit(
         val_every: epochs from one validation to the next.
         patience: training stops when the validation score has not improved for this many epochs; None: it
             does not.
-        folder: a new folder for checkpoints and logs; None: nothing is written.
+        folder: a new folder for checkpoints and logs, whose model `gnnsparse.load` reads; None: nothing is
+            written. Models of `models.MODELS` are made anew by their name and options, as they were made
+            here; any other has to be given to it: `gnnsparse.load(folder, model=...)`.
         resume: checkpoints/last.ckpt of an earlier call with a folder, to go on from.
         inputs: one of INPUTS: what `forward` takes beside the features; "auto": as above.
         values: weights of the operand, "gcn", "mean" or None as in `gnnsparse.prepare`; "auto": those that
@@ -268,6 +272,7 @@ def fit(
             prepared,
             trainer,
             folder=None if folder is None else Path(folder),
+            recipe=None if folder is None else _recipe(model, dataset, caller, seed),
             resume=None if resume is None else Path(resume),
             curves=curves,
         )
@@ -395,6 +400,40 @@ def _make(
     _check_outputs(model, call, dataset, caller)
     model.train()
     return Classifier(model, dataset, optimizer, epochs), prepared, caller
+
+
+def _recipe(model: torch.nn.Module, dataset: NodeDataset, caller: _Caller, seed: int | None) -> ModelRecipe:
+    """Returns what the model is made of, if it is a registered one as it was made, and how it is called."""
+    from gnnsparse.training.recipe import ModelRecipe
+
+    inputs = {"operand": ("operand",), "none": (), "edge_index": ("edge_index", *caller.arguments)}
+    if caller.kind == "edge_index" and caller.fixed is not None:  # of those that it can take, which it got
+        inputs["edge_index"] = ("edge_index", *caller.fixed[1][1])
+    recipe = ModelRecipe(
+        registry=None,
+        name=type(model).__name__,
+        options={},
+        in_channels=dataset.num_features,
+        out_channels=dataset.num_classes,
+        values=caller.values,
+        precision=caller.precision.value,
+        several_labels=dataset.multi_label,
+        regression=dataset.regression,
+        inputs=inputs[caller.kind],
+        run={} if seed is None else {"seed": seed},
+    )
+    made_of = getattr(model, MADE_OF, None)
+    if made_of is None:
+        return recipe
+    registry, name, options = made_of
+    try:
+        own = replace(recipe, registry=registry, name=name, options=options)
+        with torch.device("meta"):
+            again = own.build().state_dict()
+    except (ValueError, RuntimeError, NotImplementedError):  # of options that are no plain values, say
+        return recipe
+    shapes = {key: tensor.shape for key, tensor in model.state_dict().items()}
+    return own if shapes == {key: tensor.shape for key, tensor in again.items()} else recipe
 
 
 def _check_outputs(

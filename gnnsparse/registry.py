@@ -19,7 +19,11 @@ from typing import Any, Generic, TypeVar, overload
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 
-__all__ = ["Names", "Option", "Registry", "discover", "temporary_registrations"]
+__all__ = ["MADE_OF", "Names", "Option", "Registry", "discover", "temporary_registrations"]
+
+#: Attribute of a model of a registered class: the registry as "MODULE:NAME", its name there, and the options
+#: that it was made with.
+MADE_OF = "made_of"
 
 Entry = TypeVar("Entry")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,14 +11,16 @@ from typing import Any, TypeVar
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.registry import Registry
+from gnnsparse.registry import MADE_OF, Registry
 
-__all__ = ["MODELS", "REQUIRED", "Model", "options_like", "register_model", "register_variant"]
+__all__ = ["MODELS", "REGISTRY", "REQUIRED", "Model", "options_like", "register_model", "register_variant"]
 
 Build = TypeVar("Build", bound=Callable[..., torch.nn.Module])
 
 #: Stands for the default of an option that has none and must be given.
 REQUIRED = inspect.Parameter.empty
+#: Where checkpoints say that a model is registered.
+REGISTRY = "models:MODELS"
 #: The arguments of a model that the data set decides.
 _SIZES = ("in_channels", "out_channels")
 
@@ -126,9 +129,27 @@ def register_model(
 
     def keep(build: Build) -> Build:
         MODELS.register(name, Model(build, task, values, values_by, edge_weights))
+        _remember(build, name)
         return build
 
     return keep
+
+
+def _remember(kind: Any, name: str) -> None:
+    """Lets each model of a class know by which options it was made, which gnnsparse.fit writes down."""
+    if not isinstance(kind, type):
+        return
+    make = kind.__init__  # type: ignore[misc]
+
+    @functools.wraps(make)
+    def remembering(self: torch.nn.Module, *given: Any, **named: Any) -> None:
+        make(self, *given, **named)
+        if type(self) is kind:
+            options = inspect.signature(make).bind(self, *given, **named).arguments
+            own = {option: value for option, value in list(options.items())[1:] if option not in _SIZES}
+            setattr(self, MADE_OF, (REGISTRY, name, own))
+
+    kind.__init__ = remembering  # type: ignore[misc]
 
 
 def register_variant(

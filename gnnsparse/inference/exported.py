@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from gnnsparse.environment import write_json
+from gnnsparse.inference.edges import EdgeModel
 from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = ["CONFIG", "WEIGHTS", "read_exported", "write_exported"]
@@ -28,7 +29,8 @@ def write_exported(
     Raises:
         OSError: a file can't be written.
     """
-    weights = {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+    model = module.model if isinstance(module, EdgeModel) else module
+    weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
     write_json(folder / CONFIG, {"gnnsparse": recipe.plain(), "result": dict(result)})
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from gnnsparse.api import prepare
-from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_tensor
+from gnnsparse.inference.edges import EdgeModel
 from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
@@ -122,6 +123,9 @@ class LoadedModel:
         graph_ptr: torch.Tensor | None = None,
     ) -> tuple[Any, ...]:
         """Checks the arguments of `predict`, and returns those of the model, on its device."""
+        if isinstance(self.module, EdgeModel) and _is_edge_index(graph):
+            check_tensor("x", x, dtypes=_FLOATS, shape=(None, self.recipe.in_channels))
+            return x.to(self.device, self._storage()), graph.to(self.device)
         adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
         if adj.device != self.device:
             bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
@@ -137,15 +141,18 @@ class LoadedModel:
         if graph_ptr is not None and self.recipe.task != "graph":
             bad_value("graph_ptr", "goes with models of graphs; accepted: None")
         check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
-        dtype = (
-            Precision.parse(self.recipe.precision).storage if self.device.type == "cuda" else torch.float32
-        )
+        dtype = self._storage()
         if self.recipe.task == "node":
             return x.to(self.device, dtype), adj
         if graph_ptr is None:
             graph_ptr = torch.tensor([0, adj.shape[0]], dtype=torch.int64, device=self.device)
         check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
         return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
+
+    def _storage(self) -> torch.dtype:
+        """Returns the dtype of features: on a GPU that of the precision, as in training."""
+        on_gpu = self.device.type == "cuda"
+        return Precision.parse(self.recipe.precision).storage if on_gpu else torch.float32
 
     def _sequences(self, tokens: Any, adj: SparseOperand, padding: torch.Tensor | None) -> Any:
         check_tensor("x", tokens, dtypes=_INTEGERS, shape=(None, adj.shape[1]))
@@ -191,7 +198,11 @@ class LoadedModel:
 
 
 def load(
-    source: str | os.PathLike[str], *, device: str = "auto", registry: Mapping[str, Any] | None = None
+    source: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    registry: Mapping[str, Any] | None = None,
+    model: torch.nn.Module | None = None,
 ) -> LoadedModel:
     """Loads a trained model, ready for `predict`.
 
@@ -204,21 +215,28 @@ def load(
             checkpoints/last.ckpt; or a folder that `gnnsparse.hub` has written.
         device: "auto" (a GPU if one can be used), "cpu" or "cuda".
         registry: the models by name, such as `models.MODELS`; None: those that the file names.
+        model: a model that takes the weights, in place of one that is made: for one of `gnnsparse.fit` that
+            is in no registry. It is made as it was for the training. If its `forward` takes an edge_index, or
+            the features alone, `module` of the result is a module around it that takes an operand.
 
     Raises:
-        TypeError: `source` is no path.
+        TypeError: `source` is no path, or `model` is no module.
         LoadError: there is no such file, it is no checkpoint of a run or damaged, it does not say what its
             model is (those of earlier versions do not), or the model can't be made or has other weights.
-        ValueError: the device is unknown, or can't be used.
+        ValueError: the device is unknown, or can't be used, or both `registry` and `model` are given.
     """
     place = resolve_device(device)
+    if model is not None and not isinstance(model, torch.nn.Module):
+        bad_type("model", model, "a torch.nn.Module, or None")
+    if model is not None and registry is not None:
+        bad_value("model", "got one together with registry; accepted: one of the two")
     file = _file(source)
     try:
         if file.name == CONFIG:
             recipe, weights, _ = read_exported(file, file.with_name(WEIGHTS))
         else:
             recipe, weights = _read_checkpoint(file)
-        module = make_model(recipe, registry, weights)
+        module = make_model(recipe, registry, weights, model)
     except LoadError:
         raise
     except OSError as error:
@@ -246,17 +264,29 @@ def _read_checkpoint(file: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor]]:
 
 
 def make_model(
-    recipe: ModelRecipe, registry: Mapping[str, Any] | None, weights: dict[str, torch.Tensor]
+    recipe: ModelRecipe,
+    registry: Mapping[str, Any] | None,
+    weights: dict[str, torch.Tensor],
+    model: torch.nn.Module | None = None,
 ) -> torch.nn.Module:
-    """Makes the model of a recipe with given weights.
+    """Makes the model of a recipe with given weights, or gives them to a model.
 
     Raises:
         ValueError, RuntimeError: it can't be made, or it has other weights.
     """
-    _check_shapes(recipe, registry, weights)
-    module = recipe.build(registry)
+    if model is None:
+        _check_shapes(recipe, registry, weights)
+        module = recipe.build(registry)
+    else:
+        _compare_shapes(model, weights)
+        module = model
     module.load_state_dict(weights)
-    return module
+    return module if tuple(recipe.inputs) == ("operand",) else EdgeModel(module, recipe.inputs)
+
+
+def _is_edge_index(graph: Any) -> bool:
+    """Returns whether a graph is given as PyG's models take it, which keeps repeated edges apart."""
+    return isinstance(graph, torch.Tensor) and graph.layout == torch.strided and graph.dtype == torch.int64
 
 
 def _file(source: Any) -> Path:
@@ -283,9 +313,17 @@ def _check_shapes(
     """Raises ValueError if the model has other weights, before it takes any memory."""
     try:
         with torch.device("meta"):  # tensors without memory
-            own = recipe.build(registry).state_dict()
+            model = recipe.build(registry)
     except NotImplementedError:  # a model that computes while it is made
         return
+    _compare_shapes(model, weights)
+
+
+def _compare_shapes(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Raises ValueError if a model has other weights; one whose sizes the first call decides takes any."""
+    if any(torch.nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
+        return
+    own = model.state_dict()
     for name in (*own, *weights):
         if name not in own or name not in weights:
             bad_value(name, f"is a weight of the {'model' if name in own else 'file'} alone")

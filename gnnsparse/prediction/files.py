@@ -46,7 +46,7 @@ def write_predictions(
     named: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
     content = io.BytesIO()
     if path.suffix == ".npz":
-        np.savez(content, **named, **(names or {}))
+        np.savez(content, **{**named, **(names or {})})
     else:
         content.write(_as_csv(named, names or {}).encode())
     write_bytes(path, content.getbuffer())

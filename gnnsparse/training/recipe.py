@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,11 @@ __all__ = ["ModelRecipe"]
 
 _REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LARGEST = 2**31 - 1
+#: What models of nodes can take beside the features.
+_INPUTS = (("operand",), (), ("edge_index",), ("edge_index", "edge_weight"), ("edge_index", "edge_attr"),
+           ("edge_index", "edge_weight", "edge_attr"))  # fmt: skip
+#: Attributes that files of earlier versions do not have.
+_LATER: dict[str, Any] = {"regression": False, "inputs": ["operand"]}
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,9 @@ class ModelRecipe:
     Attributes:
         registry: where the model is registered, as "MODULE:NAME": a Registry in a module that can be
             imported, whose entries have a method `build(in_channels, out_channels=..., **options)`, or for
-            several tasks a method `for_task(task)` that returns such an entry.
-        name: the model's name in the registry.
+            several tasks a method `for_task(task)` that returns such an entry. None: it is in no registry,
+            and has to be given to load it.
+        name: the model's name in the registry, or of its class.
         options: the options of `build`.
         in_channels: features of a node, or size of a vocabulary.
         out_channels: number of classes or labels.
@@ -40,13 +46,15 @@ class ModelRecipe:
         precision: the precision that it was trained in, a name in gnnsparse.Precision.
         several_labels: whether a node can have several labels.
         regression: whether the model predicts numbers, not classes.
+        inputs: what a model of nodes takes beside the features: ("operand",), ("edge_index",) and after it
+            "edge_weight" and "edge_attr" by name, or ().
         run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
 
     Raises:
         ValueError: an attribute is of another type or out of range; the message names it.
     """
 
-    registry: str
+    registry: str | None
     name: str
     options: Mapping[str, Any]
     in_channels: int
@@ -56,11 +64,16 @@ class ModelRecipe:
     precision: str = "fp32"
     several_labels: bool = False
     regression: bool = False
+    inputs: Sequence[str] = ("operand",)
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.registry, str) or not _REGISTRY.fullmatch(self.registry):
-            bad_value("registry", f"got {_short(self.registry)}; accepted: 'MODULE:NAME'")
+        if self.registry is not None and not (
+            isinstance(self.registry, str) and _REGISTRY.fullmatch(self.registry)
+        ):
+            bad_value("registry", f"got {_short(self.registry)}; accepted: 'MODULE:NAME', or None")
+        if not isinstance(self.inputs, (list, tuple)) or tuple(self.inputs) not in _INPUTS:
+            bad_value("inputs", f"got {_short(self.inputs)}; accepted: {', '.join(map(str, _INPUTS))}")
         choices: dict[str, tuple[Any, ...]] = {
             "values": (None, *NORMALIZATIONS),
             "precision": tuple(Precision.names()),
@@ -93,12 +106,13 @@ class ModelRecipe:
             ValueError: a value is missing, unknown, of another type or out of range.
         """
         names = [item.name for item in dataclasses.fields(cls)]
-        if isinstance(content, dict):
-            content = {"regression": False, **content}  # which files of earlier versions do not have
-        if not isinstance(content, dict) or set(content) != set(names):
+        given = {**_LATER, **content} if isinstance(content, dict) else {}
+        if set(given) != set(names):
             got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
             bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")
-        return cls(**content)
+        if isinstance(given["inputs"], list):
+            given["inputs"] = tuple(given["inputs"])
+        return cls(**given)
 
     def build(self, registry: Mapping[str, Any] | None = None) -> torch.nn.Module:
         """Makes the model, with initial weights.
@@ -109,9 +123,12 @@ class ModelRecipe:
 
         Raises:
             ValueError: the registry can't be imported or is none, it has no such model, or the options are
-                not those of the model.
+                not those of the model; or the model is in no registry.
         """
-        models = self._find() if registry is None else registry
+        if self.registry is None:
+            accepted = "gnnsparse.load(..., model=...) in Python, with one made as it was for the training"
+            bad_value("model", f"is a {self.name}, which is in no registry; accepted: {accepted}")
+        models = self._find(self.registry) if registry is None else registry
         if self.name not in models:
             bad_value("name", f"got {_short(self.name)}; accepted by {self.registry}: {', '.join(models)}")
         try:
@@ -122,8 +139,9 @@ class ModelRecipe:
         except (TypeError, ValueError) as error:
             raise ValueError(f"options of {self.name}: {error}") from error
 
-    def _find(self) -> Mapping[str, Any]:
-        module, _, name = self.registry.partition(":")
+    @staticmethod
+    def _find(registry: str) -> Mapping[str, Any]:
+        module, _, name = registry.partition(":")
         try:
             found = getattr(importlib.import_module(module), name, None)
         except ImportError as error:
@@ -132,7 +150,7 @@ class ModelRecipe:
                 "folder of train.py, or set PYTHONPATH to it), or the argument registry="
             ) from error
         if not isinstance(found, Registry):
-            bad_value("registry", f"{self.registry} is no Registry; accepted: one of gnnsparse.registry")
+            bad_value("registry", f"{registry} is no Registry; accepted: one of gnnsparse.registry")
         return found
 
 

@@ -10,9 +10,13 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse.cli import main
 from gnnsparse.data import NodeDataset, dataset_of_pyg
+from gnnsparse.inference import LoadedModel, LoadError
 from gnnsparse.nn import GATConv, GCNConv, GINConv, SAGEConv
+from gnnsparse.prediction import predict_run
 from gnnsparse.testing import assert_accurate
+from models import GCN, MODELS
 from tests.own_graphs import NODES, tensors
 from tests.tasks import toy_task
 
@@ -262,3 +266,95 @@ def test_a_sum_of_neighbours_without_weights() -> None:
     module = Stack(lambda i, o: GINConv(torch.nn.Linear(i, o)))
     result = gnnsparse.fit(module, data(edge_weight=None), epochs=2, device="cpu")
     assert result.history[1]["epoch"] == 2
+
+
+# Loading what was trained
+
+
+def same_predictions(result: gnnsparse.Fitted, loaded: LoadedModel, graph: Any) -> None:
+    got, expected = loaded.predict(result.dataset.x, graph).logits, result.predict().logits
+    assert torch.equal(got, expected)
+
+
+def test_a_registered_model_is_loaded_by_its_folder(tmp_path: Path) -> None:
+    model = GCN(3, hidden_channels=8, out_channels=3, num_layers=3, dropout=0.0)
+    result = gnnsparse.fit(model, data(), epochs=5, folder=tmp_path / "run", device="cpu", seed=4)
+    loaded = gnnsparse.load(tmp_path / "run", device="cpu")
+    assert (loaded.recipe.registry, loaded.recipe.name) == ("models:MODELS", "gcn")
+    assert loaded.recipe.options == {"hidden_channels": 8, "num_layers": 3, "dropout": 0.0}
+    assert (loaded.recipe.values, loaded.recipe.run) == ("gcn", {"seed": 4})
+    same_predictions(result, loaded, result.dataset.graph)
+    with pytest.raises(ValueError, match="data: got nothing, and the checkpoint does not say what"):
+        predict_run(tmp_path / "run")
+
+
+def test_a_registered_model_that_was_changed_is_one_of_no_registry(tmp_path: Path) -> None:
+    model = GCN(3, 8, 3)
+    model.convs[0] = GCNConv(3, 8, bias=False)
+    gnnsparse.fit(model, data(), epochs=2, folder=tmp_path / "run", device="cpu")
+    with pytest.raises(LoadError, match=r"model: is a GCN, which is in no registry; accepted: gnns"):
+        gnnsparse.load(tmp_path / "run", device="cpu")
+
+
+class OfFeatures(torch.nn.Sequential):
+    """A model of the features alone."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (lambda: Stack(SAGEConv), ("operand",)),
+        (lambda: WithWeights(pyg.GCNConv), ("edge_index", "edge_weight")),
+        (OfFeatures, ()),
+    ],
+    ids=["operand", "edges", "features"],
+)
+def test_another_model_is_given(make: Any, inputs: tuple[str, ...], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    graph = data() if inputs else data(edge_weight=None)
+    result = gnnsparse.fit(make(), graph, epochs=5, folder=tmp_path / "run", device="cpu")
+    with pytest.raises(LoadError, match="which is in no registry; accepted: gnnsparse"):
+        gnnsparse.load(tmp_path / "run", device="cpu")
+    with pytest.raises(SystemExit):
+        main(["predict", str(tmp_path / "run"), "--out", str(tmp_path / "p.csv")])
+    loaded = gnnsparse.load(tmp_path / "run", device="cpu", model=make())
+    assert loaded.recipe.inputs == inputs
+    out = loaded.predict(graph.x, loaded.prepare(graph)).logits
+    assert_accurate(out, result.predict().logits, result.predict().logits.double())
+
+
+def test_a_model_of_pyg_is_called_with_the_edges_as_they_are(tmp_path: Path) -> None:
+    graph = data(edge_weight=None)
+    graph.edge_index = torch.cat([graph.edge_index, graph.edge_index[:, :30]], dim=1)  # repeated edges
+    result = gnnsparse.fit(Stack(pyg.SAGEConv), graph, epochs=5, folder=tmp_path / "run", device="cpu")
+    loaded = gnnsparse.load(tmp_path / "run", device="cpu", model=Stack(pyg.SAGEConv))
+    same_predictions(result, loaded, graph.edge_index)
+
+
+def test_what_load_refuses(tmp_path: Path) -> None:
+    gnnsparse.fit(Stack(GCNConv), data(), epochs=2, folder=tmp_path / "run", device="cpu")
+    with pytest.raises(LoadError, match=r"first\.lin\.weight: is \(16, 3\); accepted: \(16, 4\)"):
+        gnnsparse.load(tmp_path / "run", device="cpu", model=Stack(GCNConv, inputs=4))
+    with pytest.raises(TypeError, match=r"model: got str; accepted: a torch\.nn\.Module"):
+        gnnsparse.load(tmp_path / "run", model="gcn")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="model: got one together with registry"):
+        gnnsparse.load(tmp_path / "run", model=Stack(GCNConv), registry=MODELS)
+
+
+def test_features_of_edges_are_missed(tmp_path: Path) -> None:
+    class OfEdges(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.GATConv(3, 3, edge_dim=1)
+
+        def forward(self, x: torch.Tensor, edge_index: Any, edge_attr: Any) -> torch.Tensor:
+            return self.conv(x, edge_index, edge_attr)
+
+    graph = data(edge_weight=None, edge_attr=torch.randn(tensors()["edge_index"].shape[1], 1))
+    gnnsparse.fit(OfEdges(), graph, epochs=2, folder=tmp_path / "run", device="cpu")
+    loaded = gnnsparse.load(tmp_path / "run", device="cpu", model=OfEdges())
+    with pytest.raises(ValueError, match="graph: has no edge_attr, which the model was trained with"):
+        loaded.predict(graph.x, graph.edge_index)
