@@ -12,7 +12,7 @@ import pytest
 from gnnsparse.bench.accuracy.command import PARTS
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from studies.options import read_options
-from tests.docs.test_examples import PAGES
+from tests.docs.blocks import PAGES
 
 #: Commands in blocks of shell code, of which comments and continued lines are no part.
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnnsparse import cli
-from tests.docs.test_examples import PAGES
+from tests.docs.blocks import PAGES
 
 #: A command in a block of shell code, after variables of the environment.
 COMMAND = re.compile(r"^(?:\w+=\S+ )*gnnsparse ((?:report|doctor|profile|reproduce)\b.*)$", re.MULTILINE)

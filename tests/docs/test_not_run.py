@@ -1,0 +1,105 @@
+"""The commands of blocks that are not executed: their programs exist, and their options are accepted."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import train
+from gnnsparse import cli
+from gnnsparse.data import CATALOG
+from launching.words import check_words
+from models import MODELS
+from tests.configs import CONFIGS, composed
+from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
+
+#: Names on a page that stand for what the reader has.
+_EXTRAS = re.compile(r"(?:gnnsparse|\.)\[([\w,]+)\]")
+_LIST = re.compile(r"=([^\[\]=]*),.*")
+
+
+def not_run() -> list[Block]:
+    blocks = [block for page in PAGES for block in blocks_of(page)]
+    return [block for block in blocks if block.language == "sh" and block.mark == "not run"]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The words of each command, without variables of the environment before it and what it is piped into."""
+    found = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.match(r"\w+=", words[0]):
+            words.pop(0)
+        ends = [at for at, word in enumerate(words) if word in ("|", ">", "&")]
+        if words := words[: min(ends, default=len(words))]:
+            found.append(words)
+    return found
+
+
+def check(words: list[str]) -> None:
+    """Asserts that a command can be given."""
+    program, *rest = words
+    if program == "nsys":
+        return check(rest[1:])
+    if program == "pip":
+        project = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+        extras = re.findall(r"^(\w+) = \[", project.partition("\n[")[0], re.MULTILINE)
+        for names in _EXTRAS.findall(" ".join(rest)):
+            assert set(names.split(",")) <= set(extras)
+        assert rest[0] == "install"
+    elif program == "make":
+        targets = re.findall(r"^([\w-]+)(?: [\w-]+)*:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets += ["asan", "tsan"]
+        assert [word for word in rest if "=" not in word and word not in targets] == []
+    elif program == "gnnsparse":
+        cli._parser().parse_args(rest)
+    elif program.endswith("python"):
+        check_python(rest)
+    else:
+        assert (ROOT / program).is_file(), f"{program} is not a program that this test knows"
+    return None
+
+
+def check_python(words: list[str]) -> None:
+    if words[0] == "-m":
+        assert importlib.util.find_spec(words[1]) is not None
+        return
+    assert (ROOT / words[0]).is_file()
+    if words[0] != "train.py" or "--help" in words or any(word.startswith("experiment=") for word in words):
+        return  # test_commands.py reads the options of studies
+    options = [word for word in words[1:] if word != "-m"]
+    train.offer_registered()
+    check_words(options, CONFIGS, {"dataset": CATALOG, "model": MODELS})
+    if "-m" in words:
+        options = [_LIST.sub(r"=\1", word) for word in options]
+    composed(*options)
+
+
+@pytest.mark.parametrize("block", not_run(), ids=lambda block: block.name)
+def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = commands(block)
+    assert found
+    for words in found:
+        check(words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py modle=gcn",
+        "python train.py -m model=gcn,gta",
+        "python missing.py",
+        "gnnsparse bench kernels --matrx DIR",
+        "make tset",
+        'pip install "gnnsparse[trian]"',
+        "somebody/else",
+    ],
+)
+def test_a_command_that_is_not_accepted_is_noticed(line: str) -> None:
+    with pytest.raises((AssertionError, ValueError, SystemExit)):
+        check(shlex.split(line))
