@@ -257,6 +257,39 @@ def test_pooling(device: str, pool: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(gradient.cpu().double(), want, **tolerance)
 
 
+@given(
+    lengths=st.lists(st.integers(0, 70), max_size=12), width=st.integers(0, 40), strided=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_sums_are_those_of_torch_bit_for_bit(lengths: list[int], width: int, strided: bool) -> None:
+    ptr = torch.tensor([0, *torch.tensor(lengths, dtype=torch.int64).cumsum(0).tolist()])
+    x = torch.randn(width, sum(lengths)).T if strided else torch.randn(sum(lengths), width)
+    x.requires_grad_()
+    found = pool_graphs(x, ptr)
+    if not lengths:
+        assert found.shape == (0, width)
+        return
+    plain = torch.segment_reduce(x.detach(), "sum", offsets=ptr, initial=0.0, unsafe=True)
+    assert torch.equal(found, plain)
+    weights = torch.randn_like(found)
+    (gradient,) = torch.autograd.grad(found, x, weights, create_graph=True)
+    assert torch.equal(gradient, weights.repeat_interleave(ptr.diff(), 0))
+
+
+def test_pooling_where_a_call_is_not_direct() -> None:
+    ptr, x = torch.tensor([0, 3, 3, 7]), torch.randn(7, 5)
+    plain = torch.stack([part.sum(0) for part in x.split([3, 0, 4])])
+    compiled = torch.compile(lambda x: pool_graphs(x, ptr), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), plain)
+    gradient = torch.func.grad(lambda x: pool_graphs(x, ptr).square().sum())(x)
+    torch.testing.assert_close(gradient, 2 * plain.repeat_interleave(ptr.diff(), 0))
+    ptr, x = torch.tensor([0, 2, 3]), torch.randn(3, 2, requires_grad=True)
+    (first,) = torch.autograd.grad(pool_graphs(x, ptr).pow(3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    sums = torch.stack([x[:2].sum(0)] * 2 + [x[2]])
+    torch.testing.assert_close(second, 6 * sums * torch.tensor([[2.0], [2.0], [1.0]]))
+
+
 @pytest.mark.parametrize(
     ("x", "ptr", "pool", "message"),
     [
