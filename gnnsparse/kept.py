@@ -30,10 +30,11 @@ class Kept:
     Args:
         lock: shared by all instances whose values are computed from one another, so that none can deadlock.
         device: where values are computed. On a GPU they are complete before another stream can see them.
+        one_stream: whether all values are computed and used on one stream, so that nothing has to wait.
     """
 
-    def __init__(self, lock: ForkLock, device: torch.device) -> None:
-        self.lock, self._device = lock, device
+    def __init__(self, lock: ForkLock, device: torch.device, one_stream: bool = False) -> None:
+        self.lock, self._device, self._one_stream = lock, device, one_stream
         self._values: dict[Hashable, Any] = {}
 
     def get(self, key: Key[_T], make: Callable[[], _T]) -> _T:
@@ -55,7 +56,7 @@ class Kept:
                     )
                 with outside():
                     made = make()
-                if on_gpu:
+                if on_gpu and not self._one_stream:
                     path().finish(self._device)
                 self._values[key] = made
             return cast(_T, self._values[key])
@@ -93,7 +94,7 @@ class Kept:
     def copy(self) -> Kept:
         """Returns a copy that holds the values of now; later ones go into either copy alone."""
         with self.lock:
-            other = Kept(self.lock, self._device)
+            other = Kept(self.lock, self._device, self._one_stream)
             other._values = dict(self._values)
             return other
 

@@ -18,7 +18,7 @@ from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_
 from gnnsparse.plan.panel import HEIGHTS, takes
 from gnnsparse.plan.problem import NEAR
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows
+from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.preprocess.places import value_places
@@ -144,6 +144,7 @@ class KernelCache:
         tuner: measures plans; None: plans are chosen by the model.
         streams: the CUDA streams on which the parts are read.
         balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
+        longest_row: number of nonzeros that no row exceeds; None: unknown.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
@@ -154,6 +155,7 @@ class KernelCache:
     streams: Streams
     tuner: Callable[[KernelCache, Product], Plan] | None = None
     balance: str = "auto"
+    longest_row: int | None = None
     accepted: Accepted = field(init=False)
 
     def __post_init__(self) -> None:
@@ -213,9 +215,8 @@ class KernelCache:
         if (values := self.values) is not None:
             return values
         scales = self.row_scale, self.col_scale
-        return self.kept.get(
-            _Array("explicit"), lambda: explicit_values(self.csr, None, None, scales, self.precision)
-        )
+        make = lambda: explicit_values(self.csr, None, None, scales, self.precision)  # noqa: E731
+        return self.kept.get(_Array("explicit"), make)
 
     @property
     def own_weights(self) -> torch.Tensor | None:
@@ -255,7 +256,9 @@ class KernelCache:
 
     def row_work(self, limit: int) -> WorkList:
         """Returns the parts into which rows of more than `limit` nonzeros are cut."""
-        return self.kept.get(_RowWork(limit), lambda: cut_rows(self.csr, limit))
+        none = self.longest_row is not None and self.longest_row <= limit
+        make = lambda: no_work(self.csr.device) if none else cut_rows(self.csr, limit)  # noqa: E731
+        return self.kept.get(_RowWork(limit), make)
 
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
         """Returns groups of neighbouring short rows, of about `size` nonzeros each."""

@@ -56,7 +56,11 @@ class _Map(Key[torch.Tensor]):
 
 
 class OperandCore:
-    """The state that an operand shares with its transpose. Index 0 is A, index 1 the transpose."""
+    """The state that an operand shares with its transpose. Index 0 is A, index 1 the transpose.
+
+    With `one_stream` an operand on a GPU is used on the stream on which its arrays are made, so that nothing
+    has to wait for them.
+    """
 
     def __init__(
         self,
@@ -66,8 +70,9 @@ class OperandCore:
         cache_hit: bool,
         plans: PlanStore | None = None,
         balance: str = "auto",
+        one_stream: bool = False,
     ) -> None:
-        self.prepared = prepared
+        self.prepared, self.one_stream = prepared, one_stream
         self.precision = precision
         self.auto_format = auto_format
         self.cache_hit = cache_hit
@@ -75,17 +80,18 @@ class OperandCore:
         self.balance = balance
         self.device = prepared.forward.csr.device
         self.lock = ForkLock()  # one for both orientations, whose caches call each other
-        self._maps, self._streams = Kept(self.lock, self.device), Streams(self.device)
+        self._maps, self._streams = Kept(self.lock, self.device, one_stream), Streams(self.device)
         self.has_self_loops = None if prepared.added_loops is None or prepared.is_part else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
         if path().takes(self.device):
-            path().finish(self.device)  # products on other streams read what was prepared on this one
+            if not one_stream:
+                path().finish(self.device)  # products on other streams read what was prepared on this one
             arrays = prepared, self._maps, *(cache.kept for cache in self.caches)
             weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
 
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
         panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
-        kept = Kept(self.lock, self.device)
+        kept = Kept(self.lock, self.device, self.one_stream)
         cache = KernelCache(matrix, self.precision, panels, kept, self._streams, balance=self.balance)
         if self.plans is not None:
             cache.tuner = _tuner_of(self.plans, self.direction(which))

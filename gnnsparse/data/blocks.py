@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr, index_dtype
+from gnnsparse.csr import Csr
 from gnnsparse.data.graphs import check_graph_ptr
-from gnnsparse.errors import bad_type, bad_value, check_tensor
+from gnnsparse.data.lots import BatchPlans, Lot
+from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
+from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
 from gnnsparse.transforms import runs_outside
@@ -93,7 +94,9 @@ class BlockBatches:
     """Makes batches of the blocks of a prepared block-diagonal operand.
 
     The weights, the self-loops and the transpose of the whole operand were computed when it was prepared. A
-    batch gathers them, on the operand's device, by ranges that are known on the CPU, and sorts nothing.
+    batch gathers them, on the operand's device, by ranges that are known on the CPU, and sorts nothing. On a
+    GPU nothing waits for it: batches are made by work that is queued on the current stream, and used there.
+    All batches of one GPU run by the plans that were chosen for the first.
 
     Args:
         operand: a square operand that was prepared with reorder="none", whose blocks are graphs.
@@ -115,16 +118,27 @@ class BlockBatches:
         check_graph_ptr(graph_ptr, operand.shape[0])
         self._whole, self._operand = whole, operand
         self._nodes = graph_ptr.cpu()
-        offsets = [m.csr.indptr.cpu()[self._nodes] for m in (whole.forward, whole.backward)]
+        sides = whole.forward, whole.backward
+        offsets = [m.csr.indptr.cpu()[self._nodes] for m in sides]
         if not torch.equal(*offsets):
             bad_value("graph_ptr", "an edge joins two of its graphs; accepted: the blocks of the operand")
         self._edges = offsets[0]
         self._index = whole.transpose_map.to(operand.device)
+        longest = [int(m.csr.degrees.max()) if m.csr.rows else 0 for m in sides]
+        self._plans = [BatchPlans(number) for number in longest]
 
     def __len__(self) -> int:
         return self._nodes.numel() - 1
 
-    @runs_outside
+    def elements(self, graphs: torch.Tensor) -> int:
+        """Returns the number of nodes and nonzeros of some graphs, by which memory and time grow.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs.
+        """
+        bounds = self._nodes + self._edges
+        return int((bounds[graphs + 1] - bounds[graphs]).sum())
+
     def select(self, graphs: torch.Tensor) -> BlockBatch:
         """Returns some of the graphs as a batch.
 
@@ -135,67 +149,58 @@ class BlockBatches:
             TypeError: `graphs` is of another type or dtype.
             ValueError: it is empty, not on the CPU, or a graph does not exist.
         """
+        (batch,) = self.split(graphs, [graphs.numel() if isinstance(graphs, torch.Tensor) else 1])
+        return batch
+
+    @runs_outside
+    def split(self, graphs: torch.Tensor, sizes: Sequence[int]) -> list[BlockBatch]:
+        """Returns several batches, which are put together at once: they share their arrays' memory.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs of one batch after another.
+            sizes: the number of graphs of each batch, 1 or more; k together.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: `graphs` is empty, not on the CPU, or has a graph that does not exist; or the sizes
+                are not those of parts of it.
+        """
         check_tensor("graphs", graphs, dtypes=(torch.int64,), shape=(None,), device=torch.device("cpu"))
         if graphs.numel() == 0 or int(graphs.min()) < 0 or int(graphs.max()) >= len(self):
             bad_value("graphs", f"is empty, or has numbers out of range; accepted: 0 to {len(self) - 1}")
-        node, edge = (_Ranges(bounds, graphs, self._operand.device) for bounds in (self._nodes, self._edges))
-        nodes = node.positions()
-        forward = self._gather(self._whole.forward, nodes, node, edge)
-        index = self._index[edge.positions()] - edge.expand(edge.shift)
-        index = index.to(index_dtype(edge.total))
-        if self._whole.backward.csr is self._whole.forward.csr:
-            csr = forward.csr
-        else:
-            csr = self._structure(self._whole.backward.csr, nodes, node, edge)
+        for size in sizes:
+            check_integer("sizes", size)
+        if sum(sizes) != graphs.numel():
+            bad_value("sizes", f"are {sum(sizes)} together; accepted: {graphs.numel()}, as many as graphs")
+        lot = Lot(self._nodes, self._edges, graphs, sizes, self._operand.device)
+        forward = lot.structures(self._whole.forward.csr)
+        shared = self._whole.backward.csr is self._whole.forward.csr
+        backward = forward if shared else lot.structures(self._whole.backward.csr)
+        indices = lot.indices(self._index)
+        matrix, nodes, pointers = self._whole.forward, lot.nodes(), lot.pointers()
+        values = _parts(lot.of_edges, matrix.values, len(sizes))
+        scales = [_parts(lot.of_nodes, scale, len(sizes)) for scale in (matrix.row_scale, matrix.col_scale)]
+        found = []
+        for n, (csr, transposed, index) in enumerate(zip(forward, backward, indices, strict=True)):
+            own = Oriented(csr, None, None, values[n], None, scales[0][n], scales[1][n])
+            adj = self._operand_of(own, transposed, index)
+            found.append(BlockBatch(adj, nodes[n], pointers[n]))
+        return found
+
+    def _operand_of(self, forward: Oriented, transposed: Csr, index: torch.Tensor) -> SparseOperand:
         whole = self._whole
-        report = {**whole.report, "edges": edge.total, "seconds": 0.0}
-        batch = Prepared(
-            forward, transpose_of(forward, csr, None, index), index, None, report,
-            whole.normalization, whole.added_loops,
-        )  # fmt: skip
-        adj = SparseOperand.from_prepared(
-            batch, self._operand.precision, self._operand.device, auto_format=False, cache_hit=False
-        )
-        return BlockBatch(adj, nodes, node.starts)
-
-    def _gather(self, matrix: Oriented, nodes: torch.Tensor, node: _Ranges, edge: _Ranges) -> Oriented:
-        csr = self._structure(matrix.csr, nodes, node, edge)
-        values = None if matrix.values is None else matrix.values[edge.positions()]
-        scales = [None if s is None else s[nodes] for s in (matrix.row_scale, matrix.col_scale)]
-        return Oriented(csr, None, None, values, None, *scales)
-
-    @staticmethod
-    def _structure(csr: Csr, nodes: torch.Tensor, node: _Ranges, edge: _Ranges) -> Csr:
-        indptr = torch.empty(node.total + 1, dtype=torch.int64, device=nodes.device)
-        indptr[:-1] = csr.indptr[nodes] - node.expand(edge.shift)
-        indptr[-1:].fill_(edge.total)
-        columns = csr.indices[edge.positions()] - edge.expand(node.shift)
-        return Csr(indptr, columns.to(torch.int32), node.total)
+        report = {**whole.report, "edges": forward.csr.nnz, "seconds": 0.0}
+        made = whole.normalization, whole.added_loops
+        backward = transpose_of(forward, transposed, None, index)
+        prepared = Prepared(forward, backward, index, None, report, *made)
+        core = OperandCore(prepared, self._operand.precision, False, False, one_stream=True)
+        for cache, plans in zip(core.caches, self._plans, strict=True):
+            cache.longest_row, cache.tuner = plans.longest_row, plans
+        return SparseOperand(core)
 
 
-class _Ranges:
-    """Ranges of a sequence, chosen by number and laid one after another.
-
-    Attributes:
-        total: number of elements of the chosen ranges.
-        starts: int64 [ranges + 1] on the device, where each of them begins in the result, and the end.
-        shift: int64 [ranges] on the device: places in the sequence minus places in the result.
-    """
-
-    def __init__(self, bounds: torch.Tensor, chosen: torch.Tensor, device: torch.device) -> None:
-        begin = bounds[chosen]
-        counts = bounds[chosen + 1] - begin
-        starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-        self.total = int(starts[-1])
-        arrays: Any = torch.cat([counts, starts, begin - starts[:-1]]).to(device, non_blocking=True)
-        k = chosen.numel()
-        self._counts, self.starts, self.shift = arrays.split([k, k + 1, k])
-
-    def expand(self, of_range: torch.Tensor) -> torch.Tensor:
-        """Returns for each element what its range has, [total]."""
-        return torch.repeat_interleave(of_range, self._counts, output_size=self.total)
-
-    def positions(self) -> torch.Tensor:
-        """Returns the place of each element in the sequence, int64 [total]."""
-        places = torch.arange(self.total, dtype=torch.int64, device=self.shift.device)
-        return places + self.expand(self.shift)
+def _parts(
+    gather: Callable[[torch.Tensor], list[torch.Tensor]], array: torch.Tensor | None, count: int
+) -> Sequence[torch.Tensor | None]:
+    """Returns what an array has for each of `count` batches; None for each if there is no array."""
+    return [None] * count if array is None else gather(array)

@@ -14,6 +14,7 @@ from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, 
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
+from gnnsparse.transforms import is_direct
 
 __all__ = ["GINConv"]
 
@@ -120,7 +121,17 @@ class GINConv(torch.nn.Module):
         targets: torch.Tensor | None,
     ) -> torch.Tensor:
         out = spmm(operand, sources, values)
-        return out if targets is None else out + (1 + self.eps) * targets
+        return out if targets is None else self._add_own(out, targets)
+
+    def _add_own(self, out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Returns out + (1 + eps) targets, in one pass over the features where they have one dtype."""
+        eps = self.eps
+        if not out.dtype == targets.dtype == eps.dtype:
+            return out + (1 + eps) * targets
+        # A number on the CPU can be looked at without waiting; GIN-0 then needs no factor, backward neither.
+        if eps.device.type == "cpu" and is_direct() and not eps.requires_grad and float(eps) == 0:
+            return out + targets
+        return torch.addcmul(out, targets, 1 + eps)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nn={self.nn})"

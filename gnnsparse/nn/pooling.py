@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
+from gnnsparse.ops.rows import segment_sums
 from gnnsparse.transforms import is_direct
 
 __all__ = ["POOLS", "pool_graphs"]
@@ -44,13 +43,12 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
         _check_offsets(graph_ptr, x.shape[0])
     lengths = graph_ptr.diff()
     values = x if x.dtype == torch.float64 else x.float()
-    options: dict[str, Any] = {"offsets": graph_ptr, "unsafe": True}
     if pool == "max":
         # A segment without nodes has the largest value -inf.
-        pooled = torch.segment_reduce(values, "max", **options)
+        pooled = torch.segment_reduce(values, "max", offsets=graph_ptr, unsafe=True)
         pooled = torch.where(lengths[:, None] > 0, pooled, 0.0)
     else:
-        pooled = torch.segment_reduce(values, "sum", initial=0.0, **options)
+        pooled = segment_sums(values, graph_ptr)
         if pool == "mean":
             pooled = pooled / lengths.clamp(min=1)[:, None]
     return pooled.to(x.dtype)

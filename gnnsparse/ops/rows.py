@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from gnnsparse import _native
 from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.common import direct, is_plain
 from gnnsparse.transforms import is_direct, outside
 
-__all__ = ["inverse_lengths", "row_sums"]
+__all__ = ["inverse_lengths", "row_sums", "segment_sums"]
 
 
 def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
@@ -41,3 +45,45 @@ def inverse_lengths(x: torch.Tensor) -> torch.Tensor:
     some = length > 0
     # A length of 0 is replaced by 1 in the reciprocal, so that its gradient is not NaN.
     return torch.where(some, torch.where(some, length, 1.0).reciprocal(), 0.0)
+
+
+def segment_sums(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+    """Sums consecutive rows, in an order that is the same in every run. Differentiable.
+
+    Args:
+        x: float32 or float64 [rows, features].
+        starts: int64 [segments + 1], ascending from 0 to the number of rows, which is not checked.
+
+    Returns:
+        [segments, features] of the dtype of `x`; 0 for segments without rows.
+    """
+    if x.device.type == "cpu" and x.dtype == torch.float32 and is_direct() and is_plain(x, starts):
+        return _segment_sums(x, starts)
+    return torch.segment_reduce(x, "sum", offsets=starts, initial=0.0, unsafe=True)
+
+
+class _SegmentSums(torch.autograd.Function):
+    """The sums on the CPU by SpMM, whose rows are vectors there; torch adds number by number."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape[0], torch.arange(x.shape[0], dtype=torch.int32, device="cpu")
+        sums = torch.empty(starts.numel() - 1, x.shape[1], dtype=torch.float32, device="cpu")
+        matrix = _native.Csr(starts.contiguous(), columns, rows)
+        stored = _native.StoredRows(None, None)
+        _native.cpu_spmm(matrix, stored, x.contiguous(), sums, torch.get_num_threads())
+        return sums
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        x, starts = inputs
+        ctx.rows = x.shape[0]
+        ctx.save_for_backward(starts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        (starts,) = ctx.saved_tensors
+        return torch.repeat_interleave(grad, starts.diff(), dim=0, output_size=ctx.rows), None
+
+
+_segment_sums = direct(_SegmentSums)

@@ -18,7 +18,7 @@ from gnnsparse.locks import cached_property
 from gnnsparse.preprocess.splits import adaptive_parts, limited_parts, wave_parts
 from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
 
-__all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "window_tiles"]
+__all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "no_work", "window_tiles"]
 
 #: Bound on the K tiles of a matrix in panels, which work lists and kernels count in 32 bits.
 _MOST_TILES = 2**28
@@ -110,6 +110,12 @@ def cut_rows(csr: Csr, limit: int) -> WorkList:
     items[:, 0] = long[items[:, 0].long()].to(torch.int32)
     cuts[:, 0] = long[cuts[:, 0].long()].to(torch.int32)
     return WorkList(items, cuts, partials)
+
+
+def no_work(device: torch.device) -> WorkList:
+    """Returns the work list of a matrix without rows to cut, which `cut_rows` would make after counting."""
+    nothing = torch.empty(0, 4, dtype=torch.int32, device=device)
+    return WorkList(nothing, nothing, 0)
 
 
 def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:

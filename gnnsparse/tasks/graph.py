@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ __all__ = ["GraphData", "GraphPredictor", "GraphTask", "GraphsBatch"]
 
 #: Most nodes of a batch that is scored, unless a single graph has more.
 _SCORED_NODES = 2**16
+#: Most nodes and nonzeros of batches that are put together at once, unless a single batch has more.
+_LOT_ELEMENTS = 2**19
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,17 +116,38 @@ class GraphData(MiniBatchData):
             part: part of the split.
             ids: int64 [batch] on the CPU, indices of the graphs in the part.
         """
-        graphs = self._parts[part][ids]
-        batch = self._blocks.select(graphs)
-        y = self._y.index_select(0, graphs.to(self.device, non_blocking=True))
-        return GraphsBatch(self._x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
+        (batch,) = self.gather_all(part, [ids])
+        return batch
+
+    def gather_all(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[GraphsBatch]:
+        """Yields batches of graphs; small ones are put together several at a time."""
+        for lot in self._lots(part, batches):
+            graphs = self._parts[part][torch.cat(lot)]
+            sizes = [ids.numel() for ids in lot]
+            targets = self._y.index_select(0, graphs.to(self.device, non_blocking=True)).split(sizes)
+            for batch, y in zip(self._blocks.split(graphs, sizes), targets, strict=True):
+                yield GraphsBatch(self._x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
+
+    def _lots(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        """Yields consecutive batches as long as they have few nodes and nonzeros together."""
+        lot: list[torch.Tensor] = []
+        elements = 0
+        for ids in batches:
+            count = self._blocks.elements(self._parts[part][ids])
+            if lot and elements + count > _LOT_ELEMENTS:
+                yield lot
+                lot, elements = [], 0
+            lot.append(ids)
+            elements += count
+        if lot:
+            yield lot
 
     def chunks(self, part: str) -> Iterator[GraphsBatch]:
         """Yields all graphs of a part in their order, in batches."""
         if part == "train":
-            return (self.gather(part, ids) for ids in self._cut(part))
+            return self.gather_all(part, self._cut(part))
         if part not in self._kept:
-            self._kept[part] = [self.gather(part, ids) for ids in self._cut(part)]
+            self._kept[part] = list(self.gather_all(part, self._cut(part)))
         return iter(self._kept[part])
 
     def _cut(self, part: str) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -154,6 +154,10 @@ class MiniBatchData(PreparedData):
         """
         raise NotImplementedError
 
+    def gather_all(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
+        """Yields batches, each for the indices of its items, as `gather` takes them."""
+        return (self.gather(part, ids) for ids in batches)
+
     def chunks(self, part: str) -> Iterator[Any]:
         """Yields all items of a part in their order, in batches."""
         raise NotImplementedError
@@ -188,8 +192,8 @@ class _ShuffledBatches:
         while True:
             epoch, skipped = divmod(step, data.steps_per_epoch)
             order = torch.randperm(data.train_items, generator=split_generator(epoch, data.seed))
-            for ids in order.split(data.batch_size)[skipped:]:
-                yield data.gather("train", ids)
+            for batch in data.gather_all("train", order.split(data.batch_size)[skipped:]):
+                yield batch
                 step += 1
 
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph
-from gnnsparse.data import BlockBatches, block_diagonal
+from gnnsparse import SparseGraph, cuda_path
+from gnnsparse.data import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.nn import GCNConv, GINConv, SAGEConv, pool_graphs
 from gnnsparse.testing import assert_accurate, random_graph
+from tests.gpu_paths import RecordingPath
 
 SIZES = (3, 7, 1, 5, 9)
 
@@ -110,6 +111,92 @@ def test_any_selection(chosen: list[int], values: str | None) -> None:
     assert torch.equal(batch.nodes, torch.cat([torch.arange(ptr[i], ptr[i + 1]) for i in chosen]))
 
 
+def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:
+    """Every array of a batch, in both orientations."""
+    found = [batch.nodes, batch.graph_ptr, batch.adj.prepared.transpose_map]
+    for matrix in (batch.adj.prepared.forward, batch.adj.prepared.backward):
+        parts = matrix.csr.indptr, matrix.csr.indices, matrix.own_values(), matrix.row_scale, matrix.col_scale
+        found += [part for part in parts if part is not None]
+    return found
+
+
+@given(
+    chosen=st.lists(st.lists(st.integers(0, len(SIZES) - 1), min_size=1, max_size=6), min_size=1, max_size=5),
+    values=st.sampled_from([None, "gcn", "mean"]), symmetric=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_batches_that_are_made_at_once_are_those_made_one_by_one(
+    chosen: list[list[int]], values: str | None, symmetric: bool
+) -> None:
+    whole = batches_of(graphs(symmetric), values, "cpu")
+    lot = torch.tensor([i for batch in chosen for i in batch])
+    found = whole.split(lot, [len(batch) for batch in chosen])
+    for batch, ids in zip(found, chosen, strict=True):
+        one = whole.select(torch.tensor(ids))
+        mine, right = arrays_of(batch), arrays_of(one)
+        assert len(mine) == len(right)
+        assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, right, strict=True))
+        x = torch.randn(batch.adj.shape[1], 3)
+        for a, b in ((batch.adj, one.adj), (batch.adj.T, one.adj.T)):
+            assert torch.equal(a @ x, b @ x)
+            assert (a.nnz, a.num_edges, a.has_self_loops) == (b.nnz, b.num_edges, b.has_self_loops)
+    assert whole.elements(lot) == sum(batch.adj.nnz + batch.adj.shape[0] for batch in found)
+
+
+def test_nothing_waits_for_a_gpu_and_plans_are_shared() -> None:
+    """Neither the making of batches nor their first products: a launch costs less than a wait."""
+    path = RecordingPath()
+    waits: list[torch.device] = []
+    path.finish = waits.append  # type: ignore[method-assign]
+    with cuda_path.use(path):
+        whole = batches_of(graphs(), "gcn", "cpu")
+        waits.clear()
+        found = whole.split(torch.arange(5).repeat(4), [7, 6, 7])
+        plans = []
+        for batch in found:
+            for operand in (batch.adj, batch.adj.T):
+                operand @ torch.randn(operand.shape[1], 32)
+                plans.append(operand.plan(32))
+        assert waits == []
+        assert len(path.calls) == 6
+        assert [plan is plans[at % 2] for at, plan in enumerate(plans)] == [True] * 6
+        assert all(plan.kernel == "csr" and plan.group == 0 for plan in plans)  # type: ignore[attr-defined]
+        for batch in found:
+            adj = batch.adj
+            for array in (adj.kernels.csr.indices, adj.T.kernels.csr.indices, adj.prepared.transpose_map):
+                assert array.data_ptr() % 16 == 0, "kernels read several indices at a time"
+
+
+def test_long_rows_are_cut() -> None:
+    """Where a graph has a hub, the work list of a batch is made of its rows."""
+    star = torch.stack([torch.arange(1, 900), torch.zeros(899, dtype=torch.int64)])
+    whole, ptr = block_diagonal([SparseGraph.from_edge_index(star, 900)] * 3)
+    with cuda_path.use(RecordingPath()):
+        batches = BlockBatches(gnnsparse.prepare(whole, cache=False), ptr)
+        batch = batches.select(torch.tensor([1, 2]))
+        batch.adj @ torch.randn(1800, 32)
+        limit = batch.adj.plan(32).row_limit  # type: ignore[attr-defined]
+        assert limit < 899
+        assert batch.adj.kernels.row_work(limit).cuts.shape[0] == 2
+
+
+@pytest.mark.gpu
+def test_no_synchronisation_on_a_gpu() -> None:
+    whole, host = (batches_of(graphs(), "gcn", device) for device in ("cuda", "cpu"))
+    chosen, sizes = torch.tensor([4, 1, 1, 3, 0, 2]), [2, 3, 1]
+    x = torch.randn(40, 16)
+    whole.split(chosen, sizes)  # chooses nothing, but initialises what torch keeps
+    before = torch.cuda.get_sync_debug_mode()
+    on_gpu = x.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = [batch.adj @ on_gpu[: batch.adj.shape[1]] for batch in whole.split(chosen, sizes)]
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    for mine, batch in zip(found, host.split(chosen, sizes), strict=True):
+        torch.testing.assert_close(mine.cpu(), batch.adj @ x[: batch.adj.shape[1]])
+
+
 def test_what_batches_refuse() -> None:
     blocks = graphs()
     whole, ptr = block_diagonal(blocks)
@@ -123,6 +210,15 @@ def test_what_batches_refuse() -> None:
             batches.select(bad)
     with pytest.raises(TypeError, match="graphs: got a tensor of dtype"):
         batches.select(torch.tensor([1.0]))
+    for sizes, message in (
+        ([2, 2], "sizes: are 4 together; accepted: 3, as many as graphs"),
+        ([3, 0], "sizes: got 0; accepted: a positive integer"),
+        ([1.0, 2], "sizes: got float"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+            batches.split(torch.tensor([0, 1, 1]), sizes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="graphs: got list"):
+        batches.select([0])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="operand: got SparseGraph"):
         BlockBatches(whole, ptr)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="operand: has reordered rows"):
@@ -159,6 +255,39 @@ def test_pooling(device: str, pool: str, dtype: torch.dtype) -> None:
     twin = x.detach().double().cpu().requires_grad_()
     (want,) = torch.autograd.grad(loop(twin), twin, weights.to(dtype).double())
     torch.testing.assert_close(gradient.cpu().double(), want, **tolerance)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 70), max_size=12), width=st.integers(0, 40), strided=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_sums_are_those_of_torch_bit_for_bit(lengths: list[int], width: int, strided: bool) -> None:
+    ptr = torch.tensor([0, *torch.tensor(lengths, dtype=torch.int64).cumsum(0).tolist()])
+    x = torch.randn(width, sum(lengths)).T if strided else torch.randn(sum(lengths), width)
+    x.requires_grad_()
+    found = pool_graphs(x, ptr)
+    if not lengths:
+        assert found.shape == (0, width)
+        return
+    plain = torch.segment_reduce(x.detach(), "sum", offsets=ptr, initial=0.0, unsafe=True)
+    assert torch.equal(found, plain)
+    weights = torch.randn_like(found)
+    (gradient,) = torch.autograd.grad(found, x, weights, create_graph=True)
+    assert torch.equal(gradient, weights.repeat_interleave(ptr.diff(), 0))
+
+
+def test_pooling_where_a_call_is_not_direct() -> None:
+    ptr, x = torch.tensor([0, 3, 3, 7]), torch.randn(7, 5)
+    plain = torch.stack([part.sum(0) for part in x.split([3, 0, 4])])
+    compiled = torch.compile(lambda x: pool_graphs(x, ptr), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), plain)
+    gradient = torch.func.grad(lambda x: pool_graphs(x, ptr).square().sum())(x)
+    torch.testing.assert_close(gradient, 2 * plain.repeat_interleave(ptr.diff(), 0))
+    ptr, x = torch.tensor([0, 2, 3]), torch.randn(3, 2, requires_grad=True)
+    (first,) = torch.autograd.grad(pool_graphs(x, ptr).pow(3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    sums = torch.stack([x[:2].sum(0)] * 2 + [x[2]])
+    torch.testing.assert_close(second, 6 * sums * torch.tensor([[2.0], [2.0], [1.0]]))
 
 
 @pytest.mark.parametrize(

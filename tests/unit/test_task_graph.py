@@ -61,6 +61,23 @@ def test_an_epoch_sees_every_graph_once() -> None:
     assert not torch.equal(next(iter(data_of(seed=1).train_dataloader())).x, batches[0].x)
 
 
+@pytest.mark.parametrize("most", [1, 400, 10**6])
+def test_batches_do_not_depend_on_how_many_are_made_at_once(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = data_of()
+    order = torch.randperm(data.train_items).split(6)
+    single = [data.gather("train", ids) for ids in order]
+    monkeypatch.setattr("gnnsparse.tasks.graph._LOT_ELEMENTS", most)
+    lots = [len(lot) for lot in data._lots("train", order)]
+    assert (lots == [1] * len(order)) == (most == 1)
+    assert (lots == [len(order)]) == (most == 10**6)
+    for batch, one in zip(data.gather_all("train", order), single, strict=True):
+        for name in ("x", "graph_ptr", "y"):
+            assert torch.equal(getattr(batch, name), getattr(one, name))
+        assert torch.equal(batch.adj.to_dense(), one.adj.to_dense())
+
+
 @pytest.mark.parametrize("name", GRAPH_MODELS)
 def test_outputs_of_a_batch_are_those_of_its_graphs(device: str, name: str) -> None:
     entry = MODELS[name].for_task("graph")
