@@ -98,7 +98,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
     Args:
         name: the argument's name, for errors.
         pattern: a function of the length, a SparseGraph, a SparseOperand, a mapping with the "name" and the
-            options of one of `NAMES`, or a list of these.
+            options of one of `NAMES`, or a list of these; or what this function has returned.
 
     Returns:
         A Named, a United, or what was given.
@@ -114,7 +114,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
         if not pattern:
             bad_value(name, "got an empty list; accepted: one or more patterns")
         return United(tuple(read_pattern(f"{name}[{i}]", part) for i, part in enumerate(pattern)))
-    if isinstance(pattern, (SparseGraph, SparseOperand)):
+    if isinstance(pattern, (SparseGraph, SparseOperand, United)):
         return pattern
     # A module is called with tensors; a class has been given by mistake in place of its instance.
     if not callable(pattern) or isinstance(pattern, (torch.nn.Module, type)):
