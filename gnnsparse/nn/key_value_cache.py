@@ -36,7 +36,8 @@ class KeyValueCache:
     Gradients are not computed. A cache belongs to one layer and one batch of sequences.
 
     Args:
-        pattern, pattern_options: the arguments of SparseAttention.
+        pattern: the argument of SparseAttention.
+        pattern_options: options of a pattern that is given by its name.
         max_length: the most tokens of a sequence; None: no limit. The rows of "bigbird", "random", "expander"
             and "vector_wise", and of functions of yours, depend on the length: they need it, and are those
             of the pattern of this length.

@@ -65,7 +65,8 @@ class SparseAttention(torch.nn.Module):
             torch.autocast decides where it is active.
         fused: None: the plan decides; False: scores, softmax and output are computed by three operations;
             True: a fused kernel runs, or an error is raised if none can.
-        add_bias_kv, add_zero_attn: accepted as False alone: they add a key that no pattern has.
+        add_bias_kv: accepted as False alone: it adds a key that no pattern has.
+        add_zero_attn: accepted as False alone, for the same reason.
         device: device of the parameters.
         dtype: dtype of the parameters.
 

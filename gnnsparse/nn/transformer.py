@@ -59,7 +59,10 @@ class TransformerEncoderLayer(torch.nn.Module):
         dtype: dtype of the parameters.
         fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
             runs, or an error is raised if none can.
-        pattern, pattern_options, precision, num_kv_heads: the arguments of SparseAttention.
+        pattern: the pattern of the layer, by name or in another way, the argument of SparseAttention.
+        pattern_options: options of a pattern that is given by its name.
+        precision: precision of the layer's operands; None: that of the dtype of the queries.
+        num_kv_heads: number of heads of keys and values; None: nhead.
 
     Raises:
         TypeError: an argument is of another type.

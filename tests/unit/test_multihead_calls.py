@@ -245,9 +245,13 @@ def test_the_pattern_of_a_mask_is_made_once_while_it_is_the_same(device: str) ->
     mask[0, 0] = ~mask[0, 0]
     other = pattern_of_mask(mask, fp32)
     assert abs(other.operand.nnz - first.operand.nnz) == 1
-    for length in range(2, 3 + MOST_MASKS):
-        pattern_of_mask(torch.zeros(length, length, device=device), fp32)
+    others = [torch.zeros(length, length, device=device) for length in range(2, 4 + MOST_MASKS)]
+    for one in others:
+        pattern_of_mask(one, fp32)
     assert len(_kept) == MOST_MASKS
+    with torch.inference_mode():
+        unknown = torch.zeros(LENGTH, LENGTH, device=device)
+        assert pattern_of_mask(unknown, fp32).operand.nnz == LENGTH**2
 
 
 def test_two_runs_have_the_same_bits(device: str) -> None:
