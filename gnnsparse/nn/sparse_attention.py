@@ -267,6 +267,8 @@ class SparseAttention(torch.nn.Module):
     def make_cache(self, max_length: int | None = None) -> KeyValueCache:
         """Returns an empty cache for `decode`, of the layer's pattern; without one a token attends to all.
 
+        Products with it are of the dtype of the input, and not of the layer's `precision`.
+
         Args:
             max_length: the argument of KeyValueCache.
 

@@ -279,5 +279,13 @@ def _identity(pattern: Any) -> Any:
     if isinstance(pattern, United):
         return tuple(map(_identity, pattern.parts))
     if isinstance(pattern, Named):
-        return pattern.name, tuple(sorted((key, repr(value)) for key, value in pattern.options))
+        return pattern.name, tuple(sorted((key, _value(value)) for key, value in pattern.options))
     return id(pattern)
+
+
+def _value(value: Any) -> Any:
+    """Returns what equal values of an option have in common; tensors are compared by identity."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_value, value))
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return type(value).__name__, value if plain else id(value)

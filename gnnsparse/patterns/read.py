@@ -49,6 +49,8 @@ def _within(name: str, option: str, value: Any, length: int) -> Any:
         return value
     if isinstance(value, int):
         return min(value, length)
+    if isinstance(value, torch.Tensor):
+        return value[value < length]
     return [token for token in value if token < length] if isinstance(value, (list, tuple)) else value
 
 
@@ -147,7 +149,8 @@ def read_own_pattern(name: str, pattern: Any, options: Any) -> Any:
 
 def _read_named(name: str, given: Mapping[str, Any]) -> Named:
     kind = check_choice(f"{name}.name", given.get("name"), tuple(NAMES))
-    options = {key: value for key, value in given.items() if key != "name"}
+    # A list of the caller's may change later, when operands have been made of it.
+    options = {k: list(v) if isinstance(v, list) else v for k, v in given.items() if k != "name"}
     signature = inspect.signature(NAMES[kind])
     names = list(signature.parameters)[1:]
     try:

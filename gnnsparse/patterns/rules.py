@@ -209,6 +209,7 @@ def rule_of(pattern: Any, max_length: int | None) -> Rule:
         return Rows(graph_of(make_pattern(pattern, longest[0], longest[0])))
     pattern = _as_named(pattern)
     if isinstance(pattern, Named) and pattern.name in _RULES and "keys" not in dict(pattern.options):
+        make_pattern(pattern, 1, 1)  # it checks the options
         return _RULES[pattern.name](**dict(pattern.options))
     if max_length is None and isinstance(pattern, (SparseGraph, SparseOperand)):
         max_length = graph_of(pattern).num_rows

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from examples import write_tunes
+from tests.multihead import assert_near
 
 SMALL = ["--hidden=32", "--layers=1", "--steps=120", "--lr=0.01", "--notes=20"]
 
@@ -31,4 +32,4 @@ def test_a_note_has_its_place_in_the_bar() -> None:
     rows = torch.arange(3)
     for step in range(8):
         scores = model.go_on(notes[rows, lengths + step][:, None], caches)[:, 0]
-        torch.testing.assert_close(scores, model(notes)[rows, lengths + step].detach(), atol=1e-5, rtol=1e-5)
+        assert_near(scores, model(notes)[rows, lengths + step].detach())

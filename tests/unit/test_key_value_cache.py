@@ -20,7 +20,7 @@ from gnnsparse.patterns.operands import cut
 from gnnsparse.patterns.read import graph_of, make_pattern, read_own_pattern
 from gnnsparse.patterns.rules import ENDLESS, Rows, rule_of
 from gnnsparse.testing import assert_accurate
-from tests.multihead import BATCH
+from tests.multihead import BATCH, assert_near
 from tests.sparsified import HEADS, WIDTH, allowed
 
 LENGTH = 40
@@ -40,6 +40,7 @@ PATTERNS: dict[str, tuple[Any, int | None]] = {
         [{"name": "window", "radius": 1}, {"name": "global_tokens", "tokens": [2, 21]}],
         None,
     ),
+    "tensor of tokens": ({"name": "global_tokens", "tokens": torch.tensor([9, 0])}, None),
     "segments": ({"name": "dilated", "segment": 8, "dilation": 1}, None),
     "dilated segments": (functools.partial(masks.dilated, segment=9, dilation=2), None),
     "all": (masks.causal, None),
@@ -168,7 +169,7 @@ def test_sequences_of_several_lengths(
         length = q.shape[2]
         pairs = causal(given, most or max(length, 1))[:length, :length]
         exact = dense(q, k, v, pairs)[0]
-        torch.testing.assert_close(torch.cat(parts[row], 1).double(), exact, atol=1e-5, rtol=1e-5)
+        assert_near(torch.cat(parts[row], 1).double(), exact)
         assert all(position < length for position in kept)
 
 
@@ -186,7 +187,7 @@ def test_selected_sequences_go_on_as_their_own(device: str) -> None:
             step = [x[:, :, token : token + 1] for x in (q, k, v)]
             wanted = copy.deepcopy(whole)
             got = cache.attend(*(x[order] for x in step))
-            assert torch.equal(got, whole.attend(*step)[order])
+            assert_near(got, whole.attend(*step)[order])
             assert wanted.lengths.tolist() != whole.lengths.tolist()
 
 
@@ -207,7 +208,7 @@ def test_layers_write_what_they_compute_for_whole_sequences(
     want = encoder(x, is_causal=True).detach()
     caches = encoder.make_cache()
     got = torch.cat([encoder.decode(part, caches) for part in x.split([15, *[1] * 25], time)], time)
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert_near(got, want)
     assert [cache.kept[0] for cache in caches] == [[0, 1, 2, *range(LENGTH - 5, LENGTH)]] * 2
     assert not got.requires_grad
 
@@ -216,7 +217,7 @@ def test_a_layer_without_a_pattern_keeps_all() -> None:
     layer = SparseAttention(WIDTH, HEADS, batch_first=True).eval()
     x, cache = torch.randn(2, 9, WIDTH), layer.make_cache()
     got = torch.cat([layer.decode(part, cache) for part in x.split(1, 1)], 1)
-    torch.testing.assert_close(got, layer(x, x, x, is_causal=True)[0], atol=1e-5, rtol=1e-5)
+    assert_near(got, layer(x, x, x, is_causal=True)[0])
     assert cache.kept == [list(range(9))] * 2
 
 
@@ -243,7 +244,7 @@ def test_copies_pickles_and_clear() -> None:
     cache.clear()
     assert cache.kept == [[]]
     assert cache.nbytes == 0
-    torch.testing.assert_close(write(cache, q, k, v, [14])[:, :, 10:], want, atol=1e-5, rtol=1e-5)
+    assert_near(write(cache, q, k, v, [14])[:, :, 10:], want)
 
 
 def test_the_first_rows_of_a_pattern() -> None:
@@ -276,6 +277,12 @@ def eager(**options: Any) -> SparseAttention:
         (
             lambda: KeyValueCache("random", {"per_row": 3, "seed": 0}),
             "max_length: got None; accepted for random(per_row=3, seed=0), whose rows depend on the length",
+        ),
+        (lambda: KeyValueCache("window", {"radius": -1}), "radius: got -1; accepted: an integer, 0 or more"),
+        (lambda: KeyValueCache("global_tokens", {"tokens": [-1]}), "tokens: runs from -1 to -1"),
+        (
+            lambda: KeyValueCache("dilated", {"segment": 0, "dilation": 1}),
+            "segment: got 0; accepted: a positive",
         ),
         (lambda: KeyValueCache("causal", max_length=0), "max_length: got 0; accepted: a positive integer"),
         (

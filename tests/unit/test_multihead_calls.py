@@ -16,7 +16,19 @@ from gnnsparse import masks
 from gnnsparse.nn import SparseAttention
 from gnnsparse.nn.mask_patterns import MOST_MASKS, _kept, pattern_of_mask
 from gnnsparse.testing import with_gradients
-from tests.multihead import BATCH, KEYS, LENGTH, WINDOW, additive, blocked, flat, padding, pair, tokens
+from tests.multihead import (
+    BATCH,
+    KEYS,
+    LENGTH,
+    WINDOW,
+    additive,
+    assert_near,
+    blocked,
+    flat,
+    padding,
+    pair,
+    tokens,
+)
 from tests.sparsified import HEADS, WIDTH, allowed, assert_same
 
 
@@ -42,7 +54,7 @@ def test_a_call_by_position_has_torchs_order() -> None:
     want = theirs(x, x, x, infinite, True, additive(mask | blocked()), False)
     assert got[1].shape == want[1].shape == (BATCH, HEADS, LENGTH, LENGTH)
     rows = torch.isfinite(want[0])  # torch gives NaN to queries without keys
-    torch.testing.assert_close(got[0][rows], want[0][rows], atol=1e-5, rtol=1e-5)
+    assert_near(got[0][rows], want[0][rows])
     assert ours(x, x, x, None, False)[1] is None
 
 
@@ -115,8 +127,8 @@ def test_a_hint_alone_is_a_causal_pattern() -> None:
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     x = tokens()
     got, want = ours(x, x, x, is_causal=True), theirs(x, x, x, attn_mask=later)
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x), atol=1e-5, rtol=1e-5)
+    assert_near(got, want)
+    assert_near(ours(x, x, x), theirs(x, x, x))
 
 
 @pytest.mark.parametrize("with_pattern", [True, False])
@@ -146,7 +158,7 @@ def test_sparse_weights(device: str, averaged: bool, batch: bool) -> None:
     grads = [
         torch.autograd.grad((w.to_dense() * probe).sum(), ours.in_proj_weight)[0] for w in (sparse, dense)
     ]
-    assert torch.equal(*grads) if device == "cpu" else torch.allclose(*grads, atol=1e-5)
+    assert_near(*grads)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"kdim": 7, "vdim": 5}, {"kdim": 7}, {"bias": False}], ids=str)
@@ -231,7 +243,7 @@ def test_any_mask_without_a_pattern(
     everything.load_state_dict(layer.state_dict())
     q, k = torch.randn(2, rows, WIDTH), torch.randn(2, cols, WIDTH)
     got, want = (flat(x(q, k, k, attn_mask=given)) for x in (layer, everything))
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert_near(got, want)
     assert torch.isfinite(got).all()
 
 
