@@ -53,7 +53,8 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
     """
     plain = unwrapped("attn_mask", mask)
     can_change = mask.is_floating_point() and (mask.requires_grad or not is_direct())
-    seen, options = Seen(plain if plain.device.type == "cpu" else mask), (precision, can_change)
+    with outside():
+        seen, options = Seen(plain if plain.device.type == "cpu" else mask), (precision, can_change)
     with _lock:
         for place, (other, its_options, found) in enumerate(_kept):
             if its_options == options and other.equals(seen):

@@ -266,6 +266,38 @@ def test_the_pattern_of_a_mask_is_made_once_while_it_is_the_same(device: str) ->
         assert pattern_of_mask(unknown, fp32).operand.nnz == LENGTH**2
 
 
+def test_matrices_that_do_not_fit_into_memory_are_refused() -> None:
+    """Without an allocation, which the operating system would answer by ending the process."""
+    ours = SparseAttention(4, 1, batch_first=True, pattern="window", pattern_options={"radius": 0})
+    x = torch.zeros(1, 400_000, 4)
+    with pytest.raises(MemoryError, match=r"need_weights: the weights of all pairs \(1 x 400000 x 400000\)"):
+        ours(x, x, x)
+    assert ours(x, x, x, need_weights="sparse")[1]._nnz() == 400_000
+    with pytest.raises(MemoryError, match="length: a pattern of 160000000000 edges needs"):
+        SparseAttention(4, 1, batch_first=True)(x, x, x, need_weights=False)
+
+
+def test_transforms_of_torch_func() -> None:
+    """Gradients and batches of torch.func, with a pattern and with that of a mask."""
+    mask = torch.randn(LENGTH, LENGTH)
+    mask[0, 5] = float("-inf")
+    for pattern in (WINDOW, None):
+        ours, _ = pair(pattern=pattern)
+        x = tokens()
+
+        def loss(x: torch.Tensor, mask: torch.Tensor, ours: Any = ours) -> torch.Tensor:
+            return ours(x, x, x, attn_mask=mask, need_weights=False)[0].square().sum()
+
+        got = torch.func.grad(loss, argnums=(0, 1))(x, mask)
+        inputs = [x.clone().requires_grad_(), mask.clone().requires_grad_()]
+        want = torch.autograd.grad(loss(*inputs), inputs)
+        finite = torch.isfinite(mask)
+        assert_near(got[0], want[0])
+        assert_near(got[1][finite], want[1][finite])
+        each = torch.func.vmap(lambda x, o=ours: o(x, x, x, attn_mask=mask, need_weights=False)[0])(x)
+        assert_near(each, ours(x, x, x, attn_mask=mask, need_weights=False)[0])
+
+
 def test_two_runs_have_the_same_bits(device: str) -> None:
     ours = SparseAttention(WIDTH, HEADS, batch_first=True, num_kv_heads=2, pattern=WINDOW, device=device)
     x = tokens(device)
