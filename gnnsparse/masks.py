@@ -15,7 +15,15 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr, coo_to_csr
-from gnnsparse.errors import bad_type, bad_value, check_array, check_device, check_integer, check_tensor
+from gnnsparse.errors import (
+    bad_type,
+    bad_value,
+    check_array,
+    check_device,
+    check_integer,
+    check_memory,
+    check_tensor,
+)  # fmt: skip
 from gnnsparse.graph import SparseGraph
 from gnnsparse.random_graphs import regular_graph
 
@@ -63,7 +71,9 @@ def _generator(seed: Any) -> torch.Generator:
 def _runs(start: torch.Tensor, count: torch.Tensor, step: int, cols: int) -> SparseGraph:
     """Makes the pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
     indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
-    indices = torch.arange(int(indptr[-1]), device="cpu")
+    edges = int(indptr[-1])
+    check_memory("length", 24 * edges, f"a pattern of {edges} edges")  # three integers for each at a time
+    indices = torch.arange(edges, device="cpu")
     indices -= torch.repeat_interleave(indptr[:-1], count)
     indices *= step
     indices += torch.repeat_interleave(start, count)

@@ -11,6 +11,7 @@ from gnnsparse.nn.gatv2_conv import GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv
 from gnnsparse.nn.graph_conv import GraphConv
+from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.pooling import pool_graphs
 from gnnsparse.nn.sage_conv import SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention
@@ -27,6 +28,7 @@ __all__ = [
     "GCNConv",
     "GINConv",
     "GraphConv",
+    "KeyValueCache",
     "SAGEConv",
     "SparseAttention",
     "SparseLinear",

@@ -18,7 +18,7 @@ from gnnsparse.transforms import is_direct, outside, unwrapped
 __all__ = ["MOST_MASKS", "MaskPattern", "pattern_of_mask"]
 
 #: Masks of which the operands are kept at most. The one that was not used for longest is dropped first.
-MOST_MASKS = 8
+MOST_MASKS = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
     """
     plain = unwrapped("attn_mask", mask)
     can_change = mask.is_floating_point() and (mask.requires_grad or not is_direct())
-    seen, options = Seen(plain if plain.device.type == "cpu" else mask), (precision, can_change)
+    with outside():
+        seen, options = Seen(plain if plain.device.type == "cpu" else mask), (precision, can_change)
     with _lock:
         for place, (other, its_options, found) in enumerate(_kept):
             if its_options == options and other.equals(seen):
@@ -66,7 +67,7 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
             )
         with outside():
             made = _made(plain, precision, can_change)
-        del _kept[: max(len(_kept) - MOST_MASKS + 1, 0)]
+        _kept[:] = [entry for entry in _kept if not entry[0].is_gone][1 - MOST_MASKS :]
         _kept.append((seen, options, made))
         return made
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_value, check_flag, check_integer, check_share
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
 from gnnsparse.nn.attention_edges import (
     AttentionEdges,
     Given,
@@ -17,6 +17,7 @@ from gnnsparse.nn.attention_edges import (
 )
 from gnnsparse.nn.head_projections import draw_projections, input_weights, make_projections, project
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
+from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.sequences import Sequences, is_nested
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
@@ -64,7 +65,8 @@ class SparseAttention(torch.nn.Module):
             torch.autocast decides where it is active.
         fused: None: the plan decides; False: scores, softmax and output are computed by three operations;
             True: a fused kernel runs, or an error is raised if none can.
-        add_bias_kv, add_zero_attn: accepted as False alone: they add a key that no pattern has.
+        add_bias_kv: accepted as False alone: it adds a key that no pattern has.
+        add_zero_attn: accepted as False alone, for the same reason.
         device: device of the parameters.
         dtype: dtype of the parameters.
 
@@ -261,6 +263,48 @@ class SparseAttention(torch.nn.Module):
             of_query.lengths, of_key.lengths, q, is_causal=call.is_causal
         )
         return of_query.nested(self._attend(AttentionEdges(operand, None, False), q, k, v, False)[0])
+
+    def make_cache(self, max_length: int | None = None) -> KeyValueCache:
+        """Returns an empty cache for `decode`, of the layer's pattern; without one a token attends to all.
+
+        Products with it are of the dtype of the input, and not of the layer's `precision`.
+
+        Args:
+            max_length: the argument of KeyValueCache.
+
+        Raises:
+            ValueError: the pattern needs `max_length`.
+        """
+        own = self.patterns.own
+        return KeyValueCache("causal" if own is None else own.pattern, max_length=max_length)
+
+    def decode(self, x: torch.Tensor, cache: KeyValueCache, *, lengths: Any = None) -> torch.Tensor:
+        """Computes the causal self-attention of tokens that follow those in a cache, and adds them to it.
+
+        Without gradients and dropout.
+
+        Args:
+            x: [batch, n, E] with batch_first, or [n, batch, E] without: n new tokens, or whole prompts.
+            cache: what `make_cache` returned, for the same sequences.
+            lengths: the argument of KeyValueCache.attend: how many of the n tokens each sequence has.
+
+        Returns:
+            A tensor of the shape of x.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: a shape does not go with the layer or the cache, or the layer would use dropout.
+        """
+        if not isinstance(cache, KeyValueCache):
+            bad_type("cache", cache, "a KeyValueCache, from make_cache")
+        if self.training and self.dropout:
+            bad_value("dropout", f"got {self.dropout} in training mode; accepted: layer.eval() before decode")
+        check_features("x", x, self.embed_dim, input_weights(self)[0], dim=3)
+        self._check_inputs([x, x, x])
+        with torch.no_grad():
+            q, k, v = project(self, [x.transpose(0, 1) if self._turned(x) else x] * 3, True)
+            out = self.out_proj(cache.attend(q, k, v, lengths=lengths).transpose(-3, -2).flatten(-2))
+        return out.transpose(0, 1) if self._turned(x) else out
 
     def _turned(self, x: torch.Tensor) -> bool:
         return x.dim() == 3 and not self.batch_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.nn.attention_edges import AttentionEdges, Given
 from gnnsparse.nn.dropout import dropout as drop
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
+from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.quick import activated_linear
 from gnnsparse.nn.sequences import Sequences, is_nested
 from gnnsparse.nn.sparse_attention import SparseAttention
@@ -58,7 +59,10 @@ class TransformerEncoderLayer(torch.nn.Module):
         dtype: dtype of the parameters.
         fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
             runs, or an error is raised if none can.
-        pattern, pattern_options, precision, num_kv_heads: the arguments of SparseAttention.
+        pattern: the pattern of the layer, by name or in another way, the argument of SparseAttention.
+        pattern_options: options of a pattern that is given by its name.
+        precision: precision of the layer's operands; None: that of the dtype of the queries.
+        num_kv_heads: number of heads of keys and values; None: nhead.
 
     Raises:
         TypeError: an argument is of another type.
@@ -144,15 +148,40 @@ class TransformerEncoderLayer(torch.nn.Module):
             return sequences.nested(self(sequences.values, edges.operand))
         check_features("src", src, self.self_attn.embed_dim, self.linear1.weight, dim=None)
         edges = _edges(self.self_attn, src, given)
-        if self.norm_first:
-            x = src + self._attend(self.norm1(src), edges)
-            return x + self._feed_forward(self.norm2(x))
-        x = self.norm1(src + self._attend(src, edges))
-        return self.norm2(x + self._feed_forward(x))
+        given_edges = edges.operand, None, edges.is_causal
+        return self._blocks(src, lambda x: self.self_attn(x, x, x, *given_edges, bias=edges.bias))
 
-    def _attend(self, x: torch.Tensor, edges: AttentionEdges) -> torch.Tensor:
-        out = self.self_attn(x, x, x, edges.operand, None, edges.is_causal, bias=edges.bias)
-        return drop(out, self.dropout, self.training)
+    def make_cache(self, max_length: int | None = None) -> KeyValueCache:
+        """Returns an empty cache for `decode`; see SparseAttention.make_cache."""
+        return self.self_attn.make_cache(max_length)
+
+    def decode(self, src: torch.Tensor, cache: KeyValueCache, *, lengths: Any = None) -> torch.Tensor:
+        """Computes the output for tokens that follow those in a cache, and adds them to it.
+
+        The numbers are those of the whole sequence with `is_causal=True`. Without gradients and dropout.
+
+        Args:
+            src: [batch, n, d_model] with batch_first, or [n, batch, d_model] without.
+            cache: what `make_cache` returned, for the same sequences.
+            lengths: the argument of KeyValueCache.attend: how many of the n tokens each sequence has.
+
+        Returns:
+            A tensor of the shape of src.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: a shape does not go with the layer or the cache, or the layer would use dropout.
+        """
+        with torch.no_grad():
+            return self._blocks(src, lambda x: self.self_attn.decode(x, cache, lengths=lengths))
+
+    def _blocks(self, src: torch.Tensor, attend: Activation) -> torch.Tensor:
+        """Computes both blocks of the layer, the first of them by `attend`."""
+        if self.norm_first:
+            x = src + drop(attend(self.norm1(src)), self.dropout, self.training)
+            return x + self._feed_forward(self.norm2(x))
+        x = self.norm1(src + drop(attend(src), self.dropout, self.training))
+        return self.norm2(x + self._feed_forward(x))
 
     def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = drop(activated_linear(x, self.linear1, self.activation), self.dropout, self.training)
@@ -239,6 +268,36 @@ class TransformerEncoder(torch.nn.Module):
             x = layer(x, edges.operand, None, edges.is_causal, bias=edges.bias)
         x = x if self.norm is None else self.norm(x)
         return x if sequences is None else sequences.nested(x)
+
+    def make_cache(self, max_length: int | None = None) -> list[KeyValueCache]:
+        """Returns empty caches for `decode`, one for each layer; see SparseAttention.make_cache."""
+        layers: list[Any] = list(self.layers)
+        return [layer.make_cache(max_length) for layer in layers]
+
+    def decode(
+        self, src: torch.Tensor, caches: Sequence[KeyValueCache], *, lengths: Any = None
+    ) -> torch.Tensor:
+        """Computes the output for tokens that follow those in the caches, and adds them to these.
+
+        Args:
+            src: [batch, n, d_model] with batch_first, or [n, batch, d_model] without.
+            caches: what `make_cache` returned, for the same sequences.
+            lengths: the argument of KeyValueCache.attend: how many of the n tokens each sequence has.
+
+        Returns:
+            A tensor of the shape of src.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: a shape does not go with the layers or the caches, or a layer would use dropout.
+        """
+        layers: list[Any] = list(self.layers)
+        if len(caches) != len(layers):
+            bad_value("caches", f"are {len(caches)}; accepted: {len(layers)}, as there are layers")
+        for layer, cache in zip(layers, caches, strict=True):
+            src = layer.decode(src, cache, lengths=lengths)
+        with torch.no_grad():
+            return src if self.norm is None else self.norm(src)
 
 
 def _given(

@@ -40,6 +40,11 @@ class Seen:
         else:
             self._what = object()  # equals nothing
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether no later tensor can equal this one, as it has been freed or has no version counter."""
+        return (self._ref is not None and self._ref() is None) or type(self._what) is object
+
     def equals(self, other: Seen) -> bool:
         """Returns whether both are of equal tensors, or both of None."""
         if self._what != other._what:

@@ -20,13 +20,21 @@ from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.transforms import outside
 
-__all__ = ["MOST_KEPT", "Patterns", "SharedPatterns", "graph_of_lengths", "patterns_of", "shared_patterns"]
+__all__ = [
+    "MOST_KEPT",
+    "Patterns",
+    "SharedPatterns",
+    "cut",
+    "graph_of_lengths",
+    "patterns_of",
+    "shared_patterns",
+]
 
 #: Operands that a model keeps of one pattern at most. The one that was not used for longest is dropped first.
 MOST_KEPT = 16
 
 
-def _cut(graph: SparseGraph, rows: int, is_causal: bool) -> SparseGraph:
+def cut(graph: SparseGraph, rows: int, is_causal: bool) -> SparseGraph:
     """Returns the last `rows` rows of a graph on the CPU; if causal, up to the diagonal of the whole."""
     csr = graph.csr
     first = csr.rows - rows
@@ -193,7 +201,7 @@ class Patterns:
                 return made.to(device)
         graph = graph_of(made)
         if before or is_causal:
-            graph = _cut(graph, queries, is_causal)
+            graph = cut(graph, queries, is_causal)
         return prepare(graph.to(device), precision=precision, cache=False)
 
 
@@ -220,7 +228,7 @@ def graph_of_lengths(
         graph = graphs.get((rows, cols))
         if graph is None:
             graph = graph_of(make_pattern(pattern, rows, cols))
-            graph = graphs[rows, cols] = _cut(graph, rows, True) if is_causal else graph
+            graph = graphs[rows, cols] = cut(graph, rows, True) if is_causal else graph
         counts.append(graph.csr.indptr.diff())
         columns.append(graph.csr.indices + first)
         first += cols
@@ -233,6 +241,11 @@ class SharedPatterns(Patterns):
 
     Made by `shared_patterns`.
     """
+
+    @property
+    def pattern(self) -> Any:
+        """The description of the pattern, what `read_pattern` returned."""
+        return self._pattern
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedPatterns:
         return self
@@ -266,5 +279,13 @@ def _identity(pattern: Any) -> Any:
     if isinstance(pattern, United):
         return tuple(map(_identity, pattern.parts))
     if isinstance(pattern, Named):
-        return pattern.name, tuple(sorted((key, repr(value)) for key, value in pattern.options))
+        return pattern.name, tuple(sorted((key, _value(value)) for key, value in pattern.options))
     return id(pattern)
+
+
+def _value(value: Any) -> Any:
+    """Returns what equal values of an option have in common; tensors are compared by identity."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_value, value))
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return type(value).__name__, value if plain else id(value)

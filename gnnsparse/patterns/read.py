@@ -49,6 +49,8 @@ def _within(name: str, option: str, value: Any, length: int) -> Any:
         return value
     if isinstance(value, int):
         return min(value, length)
+    if isinstance(value, torch.Tensor):
+        return value[value < length]
     return [token for token in value if token < length] if isinstance(value, (list, tuple)) else value
 
 
@@ -98,7 +100,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
     Args:
         name: the argument's name, for errors.
         pattern: a function of the length, a SparseGraph, a SparseOperand, a mapping with the "name" and the
-            options of one of `NAMES`, or a list of these.
+            options of one of `NAMES`, or a list of these; or what this function has returned.
 
     Returns:
         A Named, a United, or what was given.
@@ -114,7 +116,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
         if not pattern:
             bad_value(name, "got an empty list; accepted: one or more patterns")
         return United(tuple(read_pattern(f"{name}[{i}]", part) for i, part in enumerate(pattern)))
-    if isinstance(pattern, (SparseGraph, SparseOperand)):
+    if isinstance(pattern, (SparseGraph, SparseOperand, United)):
         return pattern
     # A module is called with tensors; a class has been given by mistake in place of its instance.
     if not callable(pattern) or isinstance(pattern, (torch.nn.Module, type)):
@@ -147,7 +149,8 @@ def read_own_pattern(name: str, pattern: Any, options: Any) -> Any:
 
 def _read_named(name: str, given: Mapping[str, Any]) -> Named:
     kind = check_choice(f"{name}.name", given.get("name"), tuple(NAMES))
-    options = {key: value for key, value in given.items() if key != "name"}
+    # A list of the caller's may change later, when operands have been made of it.
+    options = {k: list(v) if isinstance(v, list) else v for k, v in given.items() if k != "name"}
     signature = inspect.signature(NAMES[kind])
     names = list(signature.parameters)[1:]
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.kept import Key
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
@@ -77,8 +77,16 @@ def total(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tens
 
 
 def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:
-    """Returns weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable."""
+    """Returns weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable.
+
+    Raises:
+        MemoryError: on the CPU, the matrices need more memory than this process can get.
+    """
     rows, cols = operand.shape
+    if weights.device.type == "cpu" and not torch.compiler.is_compiling():
+        matrices = weights.shape[:-1].numel()
+        what = f"the weights of all pairs ({matrices} x {rows} x {cols}), which need_weights=False saves,"
+        check_memory("need_weights", matrices * rows * cols * weights.element_size(), what)
     empty = weights.new_zeros((*weights.shape[:-1], rows * cols))
     return empty.index_copy(-1, _pairs(operand), weights).unflatten(-1, (rows, cols))
 

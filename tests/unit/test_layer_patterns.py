@@ -21,7 +21,7 @@ from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoder
 from gnnsparse.patterns.operands import MOST_KEPT, shared_patterns
 from gnnsparse.patterns.read import NAMES, read_own_pattern
 from gnnsparse.testing import assert_all_accurate, with_gradients
-from tests.multihead import BATCH, LENGTH, WINDOW, pair, tokens
+from tests.multihead import BATCH, LENGTH, WINDOW, assert_near, pair, tokens
 from tests.sparsified import HEADS, WIDTH, allowed
 from tests.together import run_together
 
@@ -155,7 +155,7 @@ def test_nested_sequences_in_encoders(device: str, norm_first: bool) -> None:
         assert out.is_nested
         assert out.shape == x.shape
         for one, got in zip(x.unbind(), out.unbind(), strict=True):
-            torch.testing.assert_close(got, model(one[None])[0], atol=1e-5, rtol=1e-5)
+            assert_near(got, model(one[None])[0])
     given = x.detach().requires_grad_()
     ours(given).values().square().sum().backward()
     assert torch.isfinite(given.grad.values()).all()
@@ -252,6 +252,18 @@ def test_equal_descriptions_are_one_object() -> None:
     assert all(one is other for one, other in zip(held, again, strict=True))
     assert len({id(one) for one in held}) == 4
     assert of(masks.window(5, 1)) is not held[2]
+    # Texts of long tensors are equal where their numbers are not.
+    many = [{"name": "global_tokens", "tokens": torch.arange(2000) * step} for step in (1, 2)]
+    assert of(many[0]) is not of(many[1])
+    assert of({"name": "window", "radius": 1}) is not of({"name": "window", "radius": True})
+
+
+def test_a_list_of_options_may_change_after_it_was_given() -> None:
+    chosen = [0]
+    layer = attention("global_tokens", pattern_options={"tokens": chosen})
+    before = pairs_of(layer)
+    chosen.append(5)
+    assert torch.equal(pairs_of(layer, LENGTH + 1)[:LENGTH, :LENGTH], before)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -307,7 +319,7 @@ def test_compiles_with_masks_and_weights(pattern: Any) -> None:
         return model(x, x, x, key_padding_mask=padded, attn_mask=mask, need_weights=True, **given)
 
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(run(compiled), run(layer), atol=1e-5, rtol=1e-5)
+    assert_near(run(compiled), run(layer))
 
 
 @pytest.mark.gpu

@@ -16,7 +16,19 @@ from gnnsparse import masks
 from gnnsparse.nn import SparseAttention
 from gnnsparse.nn.mask_patterns import MOST_MASKS, _kept, pattern_of_mask
 from gnnsparse.testing import with_gradients
-from tests.multihead import BATCH, KEYS, LENGTH, WINDOW, additive, blocked, flat, padding, pair, tokens
+from tests.multihead import (
+    BATCH,
+    KEYS,
+    LENGTH,
+    WINDOW,
+    additive,
+    assert_near,
+    blocked,
+    flat,
+    padding,
+    pair,
+    tokens,
+)
 from tests.sparsified import HEADS, WIDTH, allowed, assert_same
 
 
@@ -42,7 +54,7 @@ def test_a_call_by_position_has_torchs_order() -> None:
     want = theirs(x, x, x, infinite, True, additive(mask | blocked()), False)
     assert got[1].shape == want[1].shape == (BATCH, HEADS, LENGTH, LENGTH)
     rows = torch.isfinite(want[0])  # torch gives NaN to queries without keys
-    torch.testing.assert_close(got[0][rows], want[0][rows], atol=1e-5, rtol=1e-5)
+    assert_near(got[0][rows], want[0][rows])
     assert ours(x, x, x, None, False)[1] is None
 
 
@@ -115,8 +127,8 @@ def test_a_hint_alone_is_a_causal_pattern() -> None:
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
     x = tokens()
     got, want = ours(x, x, x, is_causal=True), theirs(x, x, x, attn_mask=later)
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(ours(x, x, x), theirs(x, x, x), atol=1e-5, rtol=1e-5)
+    assert_near(got, want)
+    assert_near(ours(x, x, x), theirs(x, x, x))
 
 
 @pytest.mark.parametrize("with_pattern", [True, False])
@@ -146,7 +158,7 @@ def test_sparse_weights(device: str, averaged: bool, batch: bool) -> None:
     grads = [
         torch.autograd.grad((w.to_dense() * probe).sum(), ours.in_proj_weight)[0] for w in (sparse, dense)
     ]
-    assert torch.equal(*grads) if device == "cpu" else torch.allclose(*grads, atol=1e-5)
+    assert_near(*grads)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"kdim": 7, "vdim": 5}, {"kdim": 7}, {"bias": False}], ids=str)
@@ -231,7 +243,7 @@ def test_any_mask_without_a_pattern(
     everything.load_state_dict(layer.state_dict())
     q, k = torch.randn(2, rows, WIDTH), torch.randn(2, cols, WIDTH)
     got, want = (flat(x(q, k, k, attn_mask=given)) for x in (layer, everything))
-    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert_near(got, want)
     assert torch.isfinite(got).all()
 
 
@@ -245,9 +257,45 @@ def test_the_pattern_of_a_mask_is_made_once_while_it_is_the_same(device: str) ->
     mask[0, 0] = ~mask[0, 0]
     other = pattern_of_mask(mask, fp32)
     assert abs(other.operand.nnz - first.operand.nnz) == 1
-    for length in range(2, 3 + MOST_MASKS):
-        pattern_of_mask(torch.zeros(length, length, device=device), fp32)
+    others = [torch.zeros(length, length, device=device) for length in range(2, 4 + MOST_MASKS)]
+    for one in others:
+        pattern_of_mask(one, fp32)
     assert len(_kept) == MOST_MASKS
+    with torch.inference_mode():
+        unknown = torch.zeros(LENGTH, LENGTH, device=device)
+        assert pattern_of_mask(unknown, fp32).operand.nnz == LENGTH**2
+
+
+def test_matrices_that_do_not_fit_into_memory_are_refused() -> None:
+    """Without an allocation, which the operating system would answer by ending the process."""
+    ours = SparseAttention(4, 1, batch_first=True, pattern="window", pattern_options={"radius": 0})
+    x = torch.zeros(1, 400_000, 4)
+    with pytest.raises(MemoryError, match=r"need_weights: the weights of all pairs \(1 x 400000 x 400000\)"):
+        ours(x, x, x)
+    assert ours(x, x, x, need_weights="sparse")[1]._nnz() == 400_000
+    with pytest.raises(MemoryError, match="length: a pattern of 160000000000 edges needs"):
+        SparseAttention(4, 1, batch_first=True)(x, x, x, need_weights=False)
+
+
+def test_transforms_of_torch_func() -> None:
+    """Gradients and batches of torch.func, with a pattern and with that of a mask."""
+    mask = torch.randn(LENGTH, LENGTH)
+    mask[0, 5] = float("-inf")
+    for pattern in (WINDOW, None):
+        ours, _ = pair(pattern=pattern)
+        x = tokens()
+
+        def loss(x: torch.Tensor, mask: torch.Tensor, ours: Any = ours) -> torch.Tensor:
+            return ours(x, x, x, attn_mask=mask, need_weights=False)[0].square().sum()
+
+        got = torch.func.grad(loss, argnums=(0, 1))(x, mask)
+        inputs = [x.clone().requires_grad_(), mask.clone().requires_grad_()]
+        want = torch.autograd.grad(loss(*inputs), inputs)
+        finite = torch.isfinite(mask)
+        assert_near(got[0], want[0])
+        assert_near(got[1][finite], want[1][finite])
+        each = torch.func.vmap(lambda x, o=ours: o(x, x, x, attn_mask=mask, need_weights=False)[0])(x)
+        assert_near(each, ours(x, x, x, attn_mask=mask, need_weights=False)[0])
 
 
 def test_two_runs_have_the_same_bits(device: str) -> None:

@@ -1,0 +1,222 @@
+"""Patterns as rules over positions: what a new token attends to, and how long a token is needed.
+
+Keys behind the query play no part here, as in writing one token after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.errors import bad_value
+from gnnsparse.graph import SparseGraph
+from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns.operands import cut
+from gnnsparse.patterns.read import NAMES, Named, United, graph_of, make_pattern, text_of
+
+__all__ = ["ENDLESS", "Rows", "Rule", "rule_of"]
+
+#: The last query of a token that is always needed.
+ENDLESS = 2**62
+
+
+class Rule(Protocol):
+    """What tokens attend to, by their positions in the sequence."""
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """Returns whether queries attend to keys that are not behind them.
+
+        Args:
+            query, key: positions, int64, of sizes that are broadcast.
+
+        Returns:
+            bool, of the broadcast size.
+        """
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        """Returns the last query that attends to each key, `ENDLESS` if there is no last one.
+
+        Args:
+            key: positions, int64.
+
+        Returns:
+            int64 of the same size; at most the key itself where no later query attends to it.
+        """
+
+
+class _Everything:
+    """All keys up to the query."""
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(query - key, dtype=torch.bool)
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(key, ENDLESS)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The keys at distances 0, dilation, ..., radius x dilation."""
+
+    radius: int
+    dilation: int = 1
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        distance = query - key
+        return (distance <= self.radius * self.dilation) & (distance % self.dilation == 0)
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        return key + self.radius * self.dilation
+
+
+@dataclass(frozen=True)
+class _Dilated:
+    """The keys of the query's segment at distances that are multiples of the dilation."""
+
+    segment: int
+    dilation: int
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        same = query.div(self.segment, rounding_mode="floor") == key.div(self.segment, rounding_mode="floor")
+        return same & ((query - key) % self.dilation == 0)
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        left = self.segment - 1 - key % self.segment
+        return key + left - left % self.dilation
+
+
+class _GlobalTokens:
+    """Some tokens, which attend to all keys and to which all queries attend.
+
+    Args:
+        tokens: the first tokens, their number; or positions.
+    """
+
+    def __init__(self, tokens: Any) -> None:
+        if isinstance(tokens, int):
+            tokens = range(tokens)
+        elif isinstance(tokens, torch.Tensor):
+            tokens = tokens.flatten().tolist()
+        self._chosen = torch.tensor(sorted(tokens), dtype=torch.int64, device="cpu")
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return torch.isin(key, self._chosen) | torch.isin(query, self._chosen)
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        others = self._chosen[-1:].expand(key.numel()).reshape(key.shape) if len(self._chosen) else key
+        return torch.where(torch.isin(key, self._chosen), torch.full_like(key, ENDLESS), others)
+
+
+@dataclass(frozen=True)
+class _Union:
+    """The union of rules."""
+
+    parts: tuple[Rule, ...]
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        found = self.parts[0].attends(query, key)
+        for part in self.parts[1:]:
+            found = found | part.attends(query, key)
+        return found
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        found = self.parts[0].last(key)
+        for part in self.parts[1:]:
+            found = torch.maximum(found, part.last(key))
+        return found
+
+
+class Rows:
+    """The rows of a pattern that depends on the length, for sequences up to that length.
+
+    Args:
+        graph: the pattern, on the CPU.
+
+    Attributes:
+        graph: the pattern without keys behind their query.
+    """
+
+    def __init__(self, graph: SparseGraph) -> None:
+        self.graph = cut(graph, graph.num_rows, True)
+        rows, columns = self.graph.csr.row_index(), self.graph.csr.indices.long()
+        self._pairs = (rows * graph.num_cols + columns).sort().values
+        self._last = torch.full((graph.num_cols,), -1, dtype=torch.int64, device="cpu")
+        self._last.scatter_reduce_(0, columns, rows, "amax")
+
+    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """See Rule."""
+        wanted = query * self.graph.num_cols + key
+        if not len(self._pairs):
+            return torch.zeros_like(wanted, dtype=torch.bool)
+        place = torch.searchsorted(self._pairs, wanted).clamp(max=len(self._pairs) - 1)
+        return self._pairs[place] == wanted
+
+    def last(self, key: torch.Tensor) -> torch.Tensor:
+        """See Rule."""
+        return self._last[key.clamp(0, len(self._last) - 1)]
+
+    def first(self, length: int) -> SparseGraph:
+        """Returns the pattern of the first tokens."""
+        csr = self.graph.csr
+        count = int(csr.indptr[length])
+        return SparseGraph(Csr(csr.indptr[: length + 1].clone(), csr.indices[:count].clone(), length))
+
+
+#: Rules of the named patterns whose rows do not depend on the length.
+_RULES: dict[str, Callable[..., Rule]] = {
+    "causal": _Everything,
+    "dilated": _Dilated,
+    "full": _Everything,
+    "global_tokens": _GlobalTokens,
+    "sliding_window": _Window,
+    "window": _Window,
+}
+
+
+def _as_named(pattern: Any) -> Any:
+    """Returns a function of gnnsparse.masks, options bound or not, as the named pattern that it is."""
+    options: tuple[tuple[str, Any], ...] = ()
+    function = pattern
+    if isinstance(pattern, partial) and not pattern.args:
+        function, options = pattern.func, tuple(pattern.keywords.items())
+    for name, known in NAMES.items():
+        if known is function:
+            return Named(name, options)
+    return pattern
+
+
+def rule_of(pattern: Any, max_length: int | None) -> Rule:
+    """Returns the rule of a pattern.
+
+    Args:
+        pattern: what `read_pattern` returns.
+        max_length: the most tokens of a sequence. Patterns whose rows depend on the length need it, and are
+            those of this length; None: not known.
+
+    Raises:
+        ValueError: such a pattern has no `max_length`, or a shape of its own that is another.
+    """
+    if isinstance(pattern, United):
+        parts = tuple(rule_of(part, max_length) for part in pattern.parts)
+        longest = [part.graph.num_rows for part in parts if isinstance(part, Rows)]
+        if not longest:
+            return _Union(parts)
+        return Rows(graph_of(make_pattern(pattern, longest[0], longest[0])))
+    pattern = _as_named(pattern)
+    if isinstance(pattern, Named) and pattern.name in _RULES and "keys" not in dict(pattern.options):
+        make_pattern(pattern, 1, 1)  # it checks the options
+        return _RULES[pattern.name](**dict(pattern.options))
+    if max_length is None and isinstance(pattern, (SparseGraph, SparseOperand)):
+        max_length = graph_of(pattern).num_rows
+    if max_length is None:
+        bad_value(
+            "max_length",
+            f"got None; accepted for {text_of(pattern)}, whose rows depend on the length: the most tokens of "
+            "a sequence",
+        )
+    return Rows(graph_of(make_pattern(pattern, max_length, max_length)))
