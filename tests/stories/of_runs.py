@@ -91,7 +91,7 @@ def _(outcome: Outcome) -> None:
 @story("Ctrl-C", warns=True)
 def _(outcome: Outcome) -> None:
     assert re.search(
-        r"train.py: stopped by Ctrl-C after epoch \d+; to go on: python train.py resume=run", outcome.errors
+        r"train.py: stopped by SIGINT after epoch \d+; to go on: python train.py resume=run", outcome.errors
     )
     assert "exit status 130" in outcome.output
     assert "1797 predictions on digits" in outcome.output
@@ -111,11 +111,13 @@ def _(outcome: Outcome) -> None:
 
 @story("A sweep in which a job fails", status=1, warns=True)
 def _(outcome: Outcome) -> None:
-    rows = outcome.rows("sweep/summary.csv")
-    assert "2 of 4" in outcome.output + outcome.errors
-    assert "model.dropout" in outcome.errors + outcome.output
-    done = [row for row in rows if row.get("model.dropout") == "0.5"]
-    assert len(done) == 1, rows
+    rows = {row["options"]: row for row in outcome.rows("sweep/summary.csv")}
+    done, failed = rows["model.dropout=0.5"], rows["model.dropout=2"]
+    assert (done["runs"], done["failed"], failed["runs"], failed["failed"]) == ("2", "0", "0", "2")
+    assert float(done["accuracy mean"]) > 0.9
+    reason = "train.py: model.dropout: got 2; accepted: a number in [0, 1)"
+    assert outcome.errors.splitlines() == [reason, reason]
+    assert "failed: 1 (seed=0 model.dropout=2" in outcome.output
     assert len(list((outcome.folder / "sweep").glob("*/result.json"))) == 2
 
 
@@ -167,7 +169,7 @@ def _(outcome: Outcome) -> None:
 def _(outcome: Outcome) -> None:
     first, second, third = outcome.errors.splitlines()
     assert first.startswith(
-        "train.py: modle: got 'gcn', and there is no such option; nearest: model; accepted: "
+        "train.py: modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "
     )
     assert second.startswith("train.py: dataset: got 'coar'; nearest: cora")
     assert third.startswith("train.py: trainer.max_epochs: got 'ten'; accepted: an integer, at least 1")
