@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.stories.page import ROOT, Block
+from tests.docs.blocks import ROOT, Block
 
 __all__ = ["Outcome", "run_block"]
 
