@@ -211,7 +211,7 @@ class GraphPredictor(TaskModule):
         for part in ("train", "val", "test"):
             outputs, y = self._outputs(batch, part)
             scores = {f"{part}/{name}": score(outputs, y) for name, score in self._scores.items()}
-            self.log_dict(scores, logger=False, batch_size=1)
+            self.log_scores(scores)
             if part == "test":
                 self.confusion = confusion_matrix(self._dataset, outputs, y)
 

@@ -257,7 +257,7 @@ class LinkPredictor(TaskModule):
         for part in ("train", "val", "test"):
             scores = self._score(batch, part, features)
             named = {f"{part}/{name}": value for name, value in scores.items() if name != "loss"}
-            self.log_dict(named, logger=False, batch_size=1)
+            self.log_scores(named)
 
     def _score(self, batch: LinkBatch, part: str, features: torch.Tensor) -> dict[str, torch.Tensor]:
         positive, negative = scores_of(self.model, features, next(batch.data.chunks(part)))

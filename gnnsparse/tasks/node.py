@@ -25,6 +25,7 @@ from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.plots import confusion_matrix
 from gnnsparse.training.task import RunOptions, Task
+from gnnsparse.training.trainers import counts_steps
 
 __all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]
 
@@ -118,8 +119,8 @@ class FullGraphData(PreparedData):
         return self._batch
 
     def train_dataloader(self) -> Any:
-        """Returns a loader that repeats the graph without end; the trainer counts the steps."""
-        return RepeatedBatch(self._batch, endless=True)
+        """Returns a loader that repeats the graph: without end for the trainer of `fit`, else one time."""
+        return RepeatedBatch(self._batch, endless=counts_steps(self.trainer))
 
     def val_dataloader(self) -> Any:
         """Returns a loader that yields the graph one time."""
@@ -183,7 +184,7 @@ class NodeClassifier(TaskModule):
         for name, part in batch.parts.items():
             of_part = logits.index_select(0, part.nodes)
             scores = {f"{name}/{key}": score(of_part, part.y) for key, score in self._scores.items()}
-            self.log_dict(scores, logger=False, batch_size=1)
+            self.log_scores(scores)
             if name == "test":
                 self.confusion = confusion_matrix(self._dataset, of_part, part.y)
 

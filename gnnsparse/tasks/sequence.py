@@ -149,7 +149,7 @@ class SequenceClassifier(TaskModule):
         """Logs the accuracies of all parts of the split as "part/accuracy"."""
         for part in self._dataset.parts:
             scores = {f"{part}/accuracy": self._score(batch, part)["accuracy"]}
-            self.log_dict(scores, logger=False, batch_size=1)
+            self.log_scores(scores)
 
     def _score(self, batch: SequenceBatch, part: str) -> dict[str, torch.Tensor]:
         loss = torch.zeros((), device=batch.y.device)

@@ -16,6 +16,7 @@ from gnnsparse.errors import check_integer
 from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.training.config import PreprocessConfig
+from gnnsparse.training.trainers import counts_steps
 
 __all__ = ["MiniBatchData", "PreparedData", "RepeatedBatch"]
 
@@ -168,7 +169,7 @@ class MiniBatchData(PreparedData):
         return -(-self.train_items // self.batch_size)
 
     def train_dataloader(self) -> Any:
-        """Returns a loader of batches without end; the trainer counts the steps."""
+        """Returns a loader of batches: without end for the trainer of `fit`, which counts the steps."""
         return _ShuffledBatches(self)
 
     def val_dataloader(self) -> Any:
@@ -181,7 +182,7 @@ class MiniBatchData(PreparedData):
 
 
 class _ShuffledBatches:
-    """A loader of the training items without end."""
+    """A loader of the training items: without end, or of one epoch for a trainer of the user's own."""
 
     def __init__(self, data: MiniBatchData) -> None:
         self._data = data
@@ -195,6 +196,8 @@ class _ShuffledBatches:
             for batch in data.gather_all("train", order.split(data.batch_size)[skipped:]):
                 yield batch
                 step += 1
+            if not counts_steps(data.trainer):
+                return
 
 
 class _FirstChunk:

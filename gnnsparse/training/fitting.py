@@ -40,6 +40,7 @@ from gnnsparse.training.plots import Curves, write_plots
 from gnnsparse.training.profile import StepProfiler
 from gnnsparse.training.progress import ProgressReport
 from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.training.trainers import StepTrainer
 
 __all__ = [
     "CheckpointError", "FitResult", "TrainingInterrupted", "UncapturableError", "check_checkpoint", "fit",
@@ -283,7 +284,7 @@ def _make_trainer(
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
-    return pl.Trainer(
+    return StepTrainer(
         strategy="auto" if strategy is None else strategy,
         accelerator="cuda" if on_gpu else "cpu",
         devices=[data.device.index] if on_gpu else 1,

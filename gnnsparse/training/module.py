@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.errors import bad_value
 from gnnsparse.training.config import OptimizerConfig
+from gnnsparse.training.trainers import StepLogs, counts_steps
 
 __all__ = ["TaskModule"]
 
@@ -19,6 +22,8 @@ class TaskModule(pl.LightningModule):
 
     `training_step` returns the loss. `validation_step` returns "loss" and the scores of the validation part
     by name, scalars on the device. `test_step` logs "part/score" for the parts "train", "val" and "test".
+    Steps log nothing by themselves, which takes longer than a step on a small graph: `fit` does it for many
+    steps at a time, and in a trainer of the user's own a callback does it for each.
 
     Args:
         model: the model; with `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
@@ -68,6 +73,14 @@ class TaskModule(pl.LightningModule):
         # Not CosineAnnealingLR, which would take the last step of the schedule from a resumed checkpoint.
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._cosine)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Returns what logs losses and scores, for a trainer that is not that of `fit`."""
+        return [] if counts_steps(self.trainer) else [StepLogs()]
+
+    def log_scores(self, scores: Mapping[str, torch.Tensor]) -> None:
+        """Logs the scores of a test by name, to the loggers too in a trainer that is not that of `fit`."""
+        self.log_dict(dict(scores), logger=not counts_steps(self.trainer), batch_size=1)
 
     def _cosine(self, step: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step / self._max_steps, 1.0)))

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from tests.own_graphs import NAMES, NODES, arrays, tensors, write_mtx, write_table
+from tests.tu_files import write_text
+from tests.unit.test_task_link import write_ddi
 
 __all__ = ["archive", "dgl_file", "loads", "matrix", "papers", "papers_and_new", "pyg_file"]
 
@@ -99,3 +101,11 @@ def dgl_file(folder: Path) -> None:
     graph = dgl.graph(tuple(made["edge_index"]), num_nodes=NODES)
     graph.ndata["feat"], graph.ndata["label"] = made["x"], made["y"]
     dgl.save_graphs(str(folder / "graph.bin"), [graph])
+
+
+def text_of_graphs(folder: Path) -> None:
+    write_text(folder / "tu", count=60)
+
+
+def links(folder: Path) -> None:
+    write_ddi(folder / "ddi" / "ogbl_ddi.npz")

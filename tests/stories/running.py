@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.stories.page import ROOT, Block
+from tests.docs.blocks import ROOT, Block
 
 __all__ = ["Outcome", "run_block"]
 
-TIMEOUT = 300
+TIMEOUT = 200
 #: What a checkout has in the folder of the commands.
 _CHECKOUT = ("train.py", "configs", "models", "docs")
 

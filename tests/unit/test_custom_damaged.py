@@ -187,7 +187,7 @@ def test_paths(tmp_path: Path) -> None:
         ValueError, match=r"path: the folder .* has neither edges.csv, .tsv or .parquet, nor raw"
     ):
         load_custom(tmp_path)
-    with pytest.raises(TypeError, match=r"path: got NoneType; accepted: .* as in path=graph.npz"):
+    with pytest.raises(TypeError, match=r"path: got NoneType; accepted: .* as in graph.npz"):
         load_custom(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="path: there is no file or folder"):
         load_custom("a\0b")

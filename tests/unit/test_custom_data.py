@@ -170,6 +170,16 @@ def test_tables_with_other_names(tmp_path: Path) -> None:
     assert got.class_names == ("0", "1", "2")
 
 
+def test_a_column_of_another_size_is_noticed(tmp_path: Path) -> None:
+    """As long as nobody has chosen it; a column of times is no feature."""
+    folder = write_tables(tmp_path / "papers", years=True)
+    said = r"feature_columns: nodes.csv: the values of 'year' are about 2.01e\+03, and those of the ot"
+    with pytest.warns(UserWarning, match=said):
+        assert load_custom(folder).num_features == 4
+    assert load_custom(folder, feature_columns=["f0", "year"]).num_features == 2
+    assert load_custom(folder, split="time:year").num_features == 3
+
+
 def test_the_edges_alone_with_features_made_of_the_graph(tmp_path: Path) -> None:
     write_table(tmp_path / "edges.csv", {"a": ["x", "y", "10", "x"], "b": ["y", "z", "x", "y"]})
     got = load_custom(tmp_path / "edges.csv", features="constant", classes=2)

@@ -188,7 +188,7 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 def _find(path: Any, format: str) -> tuple[Path, Callable[[_Request], Content]]:
     """Returns the path and its reader; raises ValueError if there is no such file or no such format."""
-    accepted = "the path of a file or a folder, as in path=graph.npz"
+    accepted = "the path of a file or a folder, as in graph.npz"
     if not isinstance(path, (str, os.PathLike)):
         bad_type("path", path, accepted)
     place = Path(os.fsdecode(path)).expanduser()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ __all__ = ["ENDINGS", "Columns", "find_tables", "read_tables"]
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 #: Bytes that are read at a time, and bytes of memory for each byte of a text.
 _CHUNK, _FACTOR = 2**24, 12
+#: How many times the size of the other features a column is that there is a warning of.
+_OUTSIZED = 500
 #: The column of the split, and what its values mean.
 _SPLIT = "split"
 _PARTS = {
@@ -173,6 +176,8 @@ def _nodes(table: _Table, columns: Columns) -> dict[str, Any]:
         list(columns.features) if columns.features is not None else [n for n in table.names if n not in used]
     )
     features = [table.numbers("feature_columns", name) for name in chosen]
+    if columns.features is None:
+        _compare_sizes(table.file, dict(zip(chosen, features, strict=True)))
     rest = {name: table.values(name) for name in table.names if name not in {column, one, *labels}}
     return {
         "ids": ids,
@@ -183,6 +188,20 @@ def _nodes(table: _Table, columns: Columns) -> dict[str, Any]:
         "columns": rest,
         "named": one is not None,
     }
+
+
+def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
+    """Warns of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
+    sizes = {name: float(np.sqrt(np.mean(column**2))) for name, column in features.items() if column.size}
+    for name, size in sizes.items():
+        others = [other for key, other in sizes.items() if key != name and other > 0]
+        usual = float(np.median(others)) if others else size
+        if size > _OUTSIZED * usual:
+            problem = (
+                f"feature_columns: {file}: the values of {name!r} are about {size:.3g}, and those of the "
+                f"others about {usual:.3g}, which a model then hardly sees; scale them, or name the columns"
+            )
+            warnings.warn(problem, UserWarning, stacklevel=2)
 
 
 def _split(table: _Table) -> dict[str, np.ndarray]:
