@@ -17,9 +17,11 @@ from models import MODELS
 from tests.configs import CONFIGS, composed
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 
-#: Names on a page that stand for what the reader has.
 _EXTRAS = re.compile(r"(?:gnnsparse|\.)\[([\w,]+)\]")
-_LIST = re.compile(r"=([^\[\]=]*),.*")
+#: A list of values of a sweep, of which the first is taken.
+_LIST = re.compile(r"=([^\[\]=,]*),.*")
+#: What the commands of the pages find in the folder of the reader, and beside it.
+_MATRICES, _DATA = ("graph.mtx", "DIR/a.mtx"), "../shared/data"
 
 
 def not_run() -> list[Block]:
@@ -81,7 +83,12 @@ def check_python(words: list[str]) -> None:
 
 @pytest.mark.parametrize("block", not_run(), ids=lambda block: block.name)
 def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "checkout"
+    for name in _MATRICES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
+    (folder / _DATA).mkdir(parents=True)
+    monkeypatch.chdir(folder)
     found = commands(block)
     assert found
     for words in found:
