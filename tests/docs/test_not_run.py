@@ -21,7 +21,11 @@ _EXTRAS = re.compile(r"(?:gnnsparse|\.)\[([\w,]+)\]")
 #: A list of values of a sweep, of which the first is taken.
 _LIST = re.compile(r"=([^\[\]=,]*),.*")
 #: What the commands of the pages find in the folder of the reader, and beside it.
-_MATRICES, _DATA = ("graph.mtx", "DIR/a.mtx"), "../shared/data"
+_MATRICES = (
+    "graph.mtx",
+    "DIR/a.mtx",
+    *(f"../shared/data/{name}/a.mtx" for name in ("graphs", "suitesparse", "tu")),
+)
 
 
 def not_run() -> list[Block]:
@@ -58,7 +62,8 @@ def check(words: list[str]) -> None:
         targets += ["asan", "tsan"]
         assert [word for word in rest if "=" not in word and word not in targets] == []
     elif program == "gnnsparse":
-        cli._parser().parse_args(rest)
+        # Whether there is a GPU is asked for when the option is read.
+        cli._parser().parse_args(["cpu" if word == "cuda" else word for word in rest])
     elif program.endswith("python"):
         check_python(rest)
     else:
@@ -84,10 +89,10 @@ def check_python(words: list[str]) -> None:
 @pytest.mark.parametrize("block", not_run(), ids=lambda block: block.name)
 def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "checkout"
+    folder.mkdir()
     for name in _MATRICES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
-    (folder / _DATA).mkdir(parents=True)
     monkeypatch.chdir(folder)
     found = commands(block)
     assert found
