@@ -108,7 +108,7 @@ def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest
         "python missing.py",
         "gnnsparse bench kernels --matrx DIR",
         "make tset",
-        'pip install "gnnsparse[trian]"',
+        'pip install "gnnsparse[training]"',
         "somebody/else",
     ],
 )
