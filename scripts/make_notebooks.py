@@ -30,7 +30,7 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 def prose(text: str) -> str:
     """Returns prose of a page for a notebook, whose links are from another folder."""
     text = re.sub(r"<!-- [^\n]* -->\n", "", _OUTPUT.sub("", text))
-    text = re.sub(r" The same steps are in a notebook,\s`[^`]*`\.", "", text)
+    text = re.sub(r"\s+The\s+same\s+steps\s+are\s+in\s+a\s+notebook,\s+`[^`]*`\.", "", text)
     text = re.sub(r"\]\(\.\./", "](../docs/", text)
     text = re.sub(r"\]\((?!https?:|\.\./|#)", "](../docs/tutorials/", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()

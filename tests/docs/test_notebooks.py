@@ -51,6 +51,7 @@ def test_a_notebook_is_whole(name: str) -> None:
         assert cell["cell_type"] != "code" or (cell["outputs"], cell["execution_count"]) == ([], None)
     for text in sources(name, "markdown"):
         assert "<!--" not in text
+        assert ".ipynb" not in text  # it does not speak of itself
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
             assert (ROOT / "examples" / target).exists(), target
 
