@@ -25,7 +25,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs results reproduce gpu clean
+.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs notebooks results reproduce gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -90,6 +90,10 @@ package:
 # The documentation site, in build/site; index.html is its first page.
 docs: $(VENV)/.dev
 	$(bin)/python scripts/build_docs.py
+
+# The notebooks in examples/, from the tutorials; a test compares them.
+notebooks:
+	$(PYTHON) scripts/make_notebooks.py
 
 # The tables of the README and of docs/ from the files in benchmarks/results, which tests compare with them, and a
 # page of all results in build/report.html.

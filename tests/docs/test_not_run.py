@@ -17,9 +17,15 @@ from models import MODELS
 from tests.configs import CONFIGS, composed
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 
-#: Names on a page that stand for what the reader has.
 _EXTRAS = re.compile(r"(?:gnnsparse|\.)\[([\w,]+)\]")
-_LIST = re.compile(r"=([^\[\]=]*),.*")
+#: A list of values of a sweep, of which the first is taken.
+_LIST = re.compile(r"=([^\[\]=,]*),.*")
+#: What the commands of the pages find in the folder of the reader, and beside it.
+_MATRICES = (
+    "graph.mtx",
+    "DIR/a.mtx",
+    *(f"../shared/data/{name}/a.mtx" for name in ("graphs", "suitesparse", "tu")),
+)
 
 
 def not_run() -> list[Block]:
@@ -56,7 +62,8 @@ def check(words: list[str]) -> None:
         targets += ["asan", "tsan"]
         assert [word for word in rest if "=" not in word and word not in targets] == []
     elif program == "gnnsparse":
-        cli._parser().parse_args(rest)
+        # Whether there is a GPU is asked for when the option is read.
+        cli._parser().parse_args(["cpu" if word == "cuda" else word for word in rest])
     elif program.endswith("python"):
         check_python(rest)
     else:
@@ -81,7 +88,12 @@ def check_python(words: list[str]) -> None:
 
 @pytest.mark.parametrize("block", not_run(), ids=lambda block: block.name)
 def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in _MATRICES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
+    monkeypatch.chdir(folder)
     found = commands(block)
     assert found
     for words in found:
@@ -96,7 +108,7 @@ def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest
         "python missing.py",
         "gnnsparse bench kernels --matrx DIR",
         "make tset",
-        'pip install "gnnsparse[trian]"',
+        'pip install "gnnsparse[training]"',
         "somebody/else",
     ],
 )
