@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -228,8 +229,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     given = parser.parse_args()
     device = torch.empty(0, device=given.device).device
-    settings = {"batch_size": given.batch_size, "hidden_channels": HIDDEN, "num_layers": LAYERS}
-    settings["rounds"] = given.rounds
+    settings: dict[str, float] = {
+        "batch_size": given.batch_size,
+        "hidden_channels": HIDDEN,
+        "num_layers": LAYERS,
+    }
+    settings |= {"rounds": given.rounds, "load_average": round(os.getloadavg()[0], 1)}
     rows = []
     for title in given.datasets:
         rows.append(measure(title, given.root, device, given.batch_size, given.rounds))

@@ -7,7 +7,7 @@ other numbers than its memory holds, and a zero tensor has a shape and no memory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -51,13 +51,19 @@ def is_batch_of_gradients(grad: torch.Tensor) -> bool:
     return _functorch.is_legacy_batchedtensor(grad)
 
 
-@contextmanager
-def outside() -> Iterator[None]:
+def outside() -> AbstractContextManager[None]:
     """Returns a context manager inside which neither a transform of torch.func nor inference mode is active.
 
     What outlives a call is made inside it: a transform wraps every new tensor, and what is made in inference
     mode could not be used in training later.
     """
+    if torch.is_inference_mode_enabled() or _in_torch_func():
+        return _left()
+    return nullcontext()  # to leave what is not active would take as long as a small operation
+
+
+@contextmanager
+def _left() -> Iterator[None]:
     with (
         torch.inference_mode(False),
         temporarily_clear_interpreter_stack() if _in_torch_func() else nullcontext(),
