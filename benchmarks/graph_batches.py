@@ -36,7 +36,7 @@ from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.tasks.graph import GraphData
 from gnnsparse.training import PreprocessConfig
 from models import MODELS
-from models.gin import gin_network
+from models.gin import gin_layers
 
 TITLES = ("PROTEINS", "ENZYMES", "DD")
 HIDDEN, LAYERS = 32, 4
@@ -48,8 +48,8 @@ class PygGIN(torch.nn.Module):
     def __init__(self, in_channels: int, out_channels: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        inputs = [in_channels] + [HIDDEN] * (LAYERS - 1)
-        self.convs = torch.nn.ModuleList(GINConv(gin_network(width, HIDDEN, "batch")) for width in inputs)
+        ours = gin_layers(in_channels, HIDDEN, LAYERS, "batch", train_eps=False)
+        self.convs = torch.nn.ModuleList(GINConv(layer.nn) for layer in ours)
         widths = (in_channels, *[HIDDEN] * LAYERS)
         self.readouts = torch.nn.ModuleList(torch.nn.Linear(width, out_channels) for width in widths)
 
