@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.api import prepare
-from gnnsparse.errors import bad_value, check_integer, check_tensor
+from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.patterns.operands import SharedPatterns, shared_patterns
@@ -278,6 +278,8 @@ class KeyValueCache:
 def _integers(name: str, value: Any) -> torch.Tensor:
     """Returns integers [n] as int64 on the CPU."""
     if not isinstance(value, torch.Tensor):
+        if not isinstance(value, (list, tuple)):
+            bad_type(name, value, "a list or a tensor of integers")
         value = [check_integer(name, number, 0, "integers, 0 or more") for number in value]
         return torch.tensor(value, dtype=torch.int64, device="cpu")
     check_tensor(name, value, dtypes=(torch.int64, torch.int32), shape=(None,))

@@ -49,9 +49,11 @@ def _within(name: str, option: str, value: Any, length: int) -> Any:
         return value
     if isinstance(value, int):
         return min(value, length)
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_complex():
         return value[value < length]
-    return [token for token in value if token < length] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)) and all(isinstance(token, int) for token in value):
+        return [token for token in value if token < length]
+    return value  # what is no list of tokens is refused where the pattern is made
 
 
 @dataclass(frozen=True)

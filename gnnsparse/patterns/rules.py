@@ -66,12 +66,16 @@ class _Window:
     radius: int
     dilation: int = 1
 
+    @property
+    def _reach(self) -> int:
+        return min(self.radius * self.dilation, ENDLESS)
+
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         distance = query - key
-        return (distance <= self.radius * self.dilation) & (distance % self.dilation == 0)
+        return (distance <= self._reach) & (distance % self.dilation == 0)
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
-        return key + self.radius * self.dilation
+        return key + self._reach
 
 
 @dataclass(frozen=True)
@@ -98,18 +102,20 @@ class _GlobalTokens:
     """
 
     def __init__(self, tokens: Any) -> None:
-        if isinstance(tokens, int):
-            tokens = range(tokens)
-        elif isinstance(tokens, torch.Tensor):
-            tokens = tokens.flatten().tolist()
-        self._chosen = torch.tensor(sorted(tokens), dtype=torch.int64, device="cpu")
+        self._count = min(tokens, ENDLESS) if isinstance(tokens, int) else None
+        positions = [] if isinstance(tokens, int) else torch.as_tensor(tokens).flatten().tolist()
+        self._chosen = torch.tensor(sorted(positions), dtype=torch.int64, device="cpu")
+
+    def _holds(self, position: torch.Tensor) -> torch.Tensor:
+        return torch.isin(position, self._chosen) if self._count is None else position < self._count
 
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return torch.isin(key, self._chosen) | torch.isin(query, self._chosen)
+        return self._holds(key) | self._holds(query)
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
-        others = self._chosen[-1:].expand(key.numel()).reshape(key.shape) if len(self._chosen) else key
-        return torch.where(torch.isin(key, self._chosen), torch.full_like(key, ENDLESS), others)
+        # A token of the list attends to all before it, which are needed until then.
+        final = int(self._chosen[-1]) if len(self._chosen) else -1
+        return torch.where(self._holds(key), ENDLESS, final)
 
 
 @dataclass(frozen=True)

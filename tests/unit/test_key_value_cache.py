@@ -36,6 +36,8 @@ PATTERNS: dict[str, tuple[Any, int | None]] = {
     "window": ({"name": "window", "radius": 5}, None),
     "dilated window": ({"name": "window", "radius": 3, "dilation": 4}, None),
     "sinks": (SINKS, None),
+    "endless window": ({"name": "window", "radius": 2**62, "dilation": 3}, None),
+    "endless sinks": ({"name": "global_tokens", "tokens": 10**40}, None),
     "later global tokens": (
         [{"name": "window", "radius": 1}, {"name": "global_tokens", "tokens": [2, 21]}],
         None,
@@ -312,6 +314,7 @@ def eager(**options: Any) -> SparseAttention:
             lambda: after(torch.ones(2)),
             "lengths: got a tensor of dtype torch.float32; accepted: a dense tensor",
         ),
+        (lambda: after().select(3), "sequences: got int; accepted: a list or a tensor of integers"),
         (lambda: after().select([2]), "sequences: got [2]; accepted: 0 to 1"),
         (lambda: KeyValueCache().select([0]), "sequences: the cache is empty"),
         (lambda: eager().decode(torch.zeros(1, 1, WIDTH), []), "cache: got list; accepted: a KeyValueCache"),

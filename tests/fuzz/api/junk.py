@@ -262,6 +262,29 @@ def _layer(draw: Draw) -> Call:
     return kind, calls[kind]
 
 
+def _torchs_call(draw: Draw) -> Call:
+    """Calls of attention with torch's arguments, patterns by description, and caches."""
+    names = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal", "bias")
+    given = {name: anything(draw) for name in names if draw.chance(0.2)}
+    name = draw.choice(("window", "global_tokens", "dilated", "causal", "windows"))
+    option = draw.choice(("radius", "tokens", "segment", "dilation", "keys", "x"))
+    pattern: Any = _or_junk(draw, {"name": name, option: number(draw)}, [name], GRAPH, OPERANDS[1], name)
+    most, x, q = draw.choice((None, 6, number(draw))), _fitting(draw, 6, 4), _fitting(draw, 2, 2, 3, 4)
+    lengths = draw.choice((None, [3, 1], anything(draw)))
+
+    def layer() -> Any:
+        return layers.SparseAttention(4, 2, pattern=pattern)(x, x, x, **given)
+
+    def cache() -> Any:
+        found = layers.KeyValueCache(pattern, max_length=most)
+        found.attend(q, q, q, lengths=lengths)
+        return found.attend(q, q, q), found.select(lengths)
+
+    return draw.choice(
+        ((f"SparseAttention {pattern} {given}"[:200], layer), (f"KeyValueCache {pattern}", cache))
+    )
+
+
 def _rest(draw: Draw) -> Call:
     value = anything(draw)
     options = {draw.choice(("rounds", "part_size", "resolution", "x")): number(draw)}
@@ -284,7 +307,9 @@ draw_graph = GRAPH
 def junk(trial: Trial) -> None:
     """A few calls with senseless arguments."""
     for _ in range(trial.draw.integer(1, 8)):
-        make = trial.draw.choice((_operation, _prepare, _graph, _mask, _layer, _operation, _rest))
+        make = trial.draw.choice(
+            (_operation, _prepare, _graph, _mask, _layer, _torchs_call, _operation, _rest)
+        )
         label, call = make(trial.draw)
         trial.attempt(label, call, _of_torch)
 

@@ -260,15 +260,28 @@ def sparse_attention(trial: Trial) -> None:
     x = torch.randn(batch, n, width)
     label = f"{heads} heads {width} n={n} {precision}"
     options: dict[str, Any] = {"batch_first": True, "bias": draw.chance(0.7)}
+    # The pattern is an operand of the call, the layer's own, or a mask.
+    way = draw.choice(("operand", "own", "mask", "float mask"))
+    own: dict[str, Any] = {"precision": precision}
+    if way == "own":
+        own |= {"pattern": draw.choice((gnnsparse.masks.from_dense(mask), pattern))}
+    dense = ~mask if way == "mask" else torch.zeros(n, n).masked_fill(~mask, float("-inf"))
+    label = f"{way} {label}"
     if draw.chance(0.5):
-        ours: Any = layers.SparseAttention(width, heads, **options)
+        ours: Any = layers.SparseAttention(width, heads, **own, **options)
         theirs: Any = torch.nn.MultiheadAttention(width, heads, **options)
-        y = trial.call(f"SparseAttention {label}", lambda: ours(x, x, x, pattern, padding))
+        call: Callable[[], Any] = lambda: ours(x, x, x, padding, attn_mask=dense)[0]  # noqa: E731
+        if way == "operand":
+            call = lambda: ours(x, x, x, pattern, padding)  # noqa: E731
+        elif way == "own":
+            call = lambda: ours(x, x, x, padding, False)[0]  # noqa: E731
     else:
         options |= {"dim_feedforward": 8, "dropout": 0.0, "norm_first": draw.chance(0.5)}
-        ours = layers.TransformerEncoderLayer(width, heads, **options)
+        ours = layers.TransformerEncoderLayer(width, heads, **own, **options)
         theirs = torch.nn.TransformerEncoderLayer(width, heads, **options)
-        y = trial.call(f"TransformerEncoderLayer {label}", lambda: ours(x, pattern, padding))
+        given = {"operand": pattern, "own": None}.get(way, dense)
+        call = lambda: ours(x, given, padding)  # noqa: E731
+    y = trial.call(f"{type(ours).__name__} {label}", call)
     theirs.load_state_dict(ours.state_dict())
 
     def formula(dtype: torch.dtype) -> torch.Tensor:
