@@ -21,8 +21,8 @@ def _(outcome: Outcome) -> None:
     page = (outcome.folder / "report.html").read_text()
     assert "<html" in page
     assert "graph" in page
-    rows = outcome.json("result.json")["results"]
-    assert {row["name"] for row in rows} >= {"auto", "sparse_mm"}
+    rows = outcome.json("result.json")["rows"]
+    assert {row["kernel"] for row in rows} >= {"auto", "sparse_mm"}
     assert all(row["ok"] for row in rows)
 
 
