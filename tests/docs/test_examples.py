@@ -25,8 +25,6 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks_of, page_name, unfenced
 
 #: Pages whose examples need a package that is not installed everywhere.
 NEEDED = {"docs/howto/dgl-model.md": "dgl"}
-#: Pages whose blocks are run by other tests, each in a folder of its own.
-ELSEWHERE = {"docs/stories.md": "tests/stories"}
 #: The first line of an example that shows a file of an operation.
 OPERATION_FILE = re.compile(r"# gnnsparse/ops/(\w+/\w+\.py)\n")
 #: What the commands of a page find in their folder, as in a checkout.
@@ -46,9 +44,7 @@ def executed(page: Path) -> list[Block]:
 def cases() -> Iterator[object]:
     """The pages with blocks that are executed; those with commands are slow."""
     for page in PAGES:
-        if page_name(page) in ELSEWHERE:
-            assert (ROOT / ELSEWHERE[page_name(page)]).is_dir()
-        elif blocks := executed(page):
+        if blocks := executed(page):
             slow = any(block.language == "sh" for block in blocks)
             yield pytest.param(page, id=page_name(page), marks=pytest.mark.slow if slow else ())
 

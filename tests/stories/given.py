@@ -64,14 +64,14 @@ def papers_and_new(folder: Path) -> None:
 
 
 def loads(folder: Path) -> None:
-    """Two tables of nodes whose label is a number, the mean of a feature of their neighbours."""
+    """Two tables of nodes whose load is a number, the mean of a feature of their neighbours."""
 
     def column(edges: np.ndarray, x: np.ndarray, classes: np.ndarray) -> Table:
         both = np.concatenate([edges, edges[::-1], np.tile(np.arange(PAPERS), (2, 1))], axis=1)
         total, count = np.zeros(PAPERS), np.zeros(PAPERS)
         np.add.at(total, both[0], x[both[1], 0])
         np.add.at(count, both[0], 1)
-        return {"label": (10 * total / count + 0.25).round(4).tolist()}
+        return {"load": (10 * total / count + 0.25).round(4).tolist()}
 
     write_papers(folder / "loads", column)
 

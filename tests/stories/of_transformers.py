@@ -39,6 +39,11 @@ def _(outcome: Outcome) -> None:
     assert outcome.output == "torch.Size([64, 32])\n"
 
 
+@story("Write one token after another")
+def _(outcome: Outcome) -> None:
+    assert outcome.output == "20 of 128 tokens are kept\n"
+
+
 @story("Make a trained model sparse")
 def _(outcome: Outcome) -> None:
     first, _, report = outcome.output.partition("\n")
