@@ -25,6 +25,8 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks_of, page_name, unfenced
 
 #: Pages whose examples need a package that is not installed everywhere.
 NEEDED = {"docs/howto/dgl-model.md": "dgl"}
+#: Pages whose blocks other tests execute, and where these are.
+ELSEWHERE = {"docs/stories.md": "tests/stories"}
 #: The first line of an example that shows a file of an operation.
 OPERATION_FILE = re.compile(r"# gnnsparse/ops/(\w+/\w+\.py)\n")
 #: What the commands of a page find in their folder, as in a checkout.
