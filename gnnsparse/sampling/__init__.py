@@ -2,6 +2,6 @@
 
 from gnnsparse.sampling.blocks import Block
 from gnnsparse.sampling.prefetch import prefetch
-from gnnsparse.sampling.sampler import METHODS, LinkSample, NeighborSampler, Sample
+from gnnsparse.sampling.sampler import METHODS, LinkSample, NeighborSampler, Sample, Subgraph
 
-__all__ = ["METHODS", "Block", "LinkSample", "NeighborSampler", "Sample", "prefetch"]
+__all__ = ["METHODS", "Block", "LinkSample", "NeighborSampler", "Sample", "Subgraph", "prefetch"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.transforms import runs_outside
 
-__all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample"]
+__all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
 
 #: Values of the argument `method`.
 METHODS = ("uniform", "weighted", "labor")
@@ -63,6 +64,25 @@ class LinkSample(Sample):
 
     positive: torch.Tensor
     negative: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """The neighbourhoods that were drawn for nodes, as one graph.
+
+    Attributes:
+        nodes: int64 [nodes], the seeds first, then by the hop in which they were reached.
+        edge_index: int64 [2, edges], sources over targets, as positions in `nodes`, by hop. With draws with
+            replacement an edge may be there several times.
+        edge_ids: int64 [edges], the edges of the graph, as they were given.
+        num_nodes, num_edges: how many each hop has, that of the seeds, without edges, first in `num_nodes`.
+    """
+
+    nodes: torch.Tensor
+    edge_index: torch.Tensor
+    edge_ids: torch.Tensor
+    num_nodes: list[int]
+    num_edges: list[int]
 
 
 class NeighborSampler:
@@ -194,6 +214,45 @@ class NeighborSampler:
         """
         nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
         return Sample(self._blocks(nodes, self._step(step)), nodes.long())
+
+    @runs_outside
+    def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
+        """Draws the neighbourhoods of nodes as one graph, in which each node has neighbours of one draw.
+
+        Neighbours are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. `values`
+        play no part.
+
+        Args:
+            seeds, step: see `sample`.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument is out of range, on another device, or a seed is repeated; or the graph is
+                not square, or drawn with self-loops (values="gcn").
+        """
+        if not self._square or self._graph.normalization == "gcn":
+            bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
+        nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
+        graph, step = self._graph, self._step(step)
+        counts, edges, pairs = [0, nodes.numel()], [], []
+        for layer, fanout in enumerate(self.fanouts):
+            new = nodes[counts[-2] :]
+            draw = self._draw(self._rule(fanout), fanout, step, layer)
+            drawn = draw_edges(graph.csr, new, draw, max(fanout, 0), graph.weights, graph.running)
+            nodes, numbers = self._numbering.number(nodes, drawn.nodes)
+            targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
+            targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
+            found, own = torch.stack([numbers.long(), targets]), drawn.edges
+            if drawn.copies is not None:
+                times = drawn.copies.long()
+                found, own = found.repeat_interleave(times, dim=1), own.repeat_interleave(times)
+            pairs.append(found)
+            edges.append(graph.edge_ids(own))
+            counts.append(nodes.numel())
+        of_hops = [after - before for before, after in itertools.pairwise(counts)]
+        return Subgraph(
+            nodes.long(), torch.cat(pairs, dim=1), torch.cat(edges), of_hops, [len(own) for own in edges]
+        )
 
     @runs_outside
     def sample_links(self, pairs: Any, negatives: int = 1, step: int = 0) -> LinkSample:
