@@ -196,9 +196,8 @@ class NodeClassifier(TaskModule):
 
         They are computed on the whole graph, layer by layer, also where training takes samples.
         """
-        if isinstance(batch, NodeBatch):
-            batch = batch.data.batch
-        logits, y = self._logits(batch, batch.val), batch.val.y
+        whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch) else batch
+        logits, y = self._logits(whole, whole.val), whole.val.y
         scores = {name: score(logits, y) for name, score in self._scores.items()}
         return {"loss": self._loss(logits, y), **scores}
 

@@ -87,7 +87,7 @@ def test_what_is_no_sampler_of_nodes_is_refused() -> None:
     with pytest.raises(TypeError, match="sampler: got Data; accepted: a gnnsparse"):
         PygSampler(data)  # type: ignore[arg-type]
     made = NeighborSampler(data.edge_index, [2], num_nodes=NODES)
-    with pytest.raises(NotImplementedError, match="NeighborSampler.sample_links"):
+    with pytest.raises(NotImplementedError, match=r"NeighborSampler\.sample_links"):
         PygSampler(made).sample_from_edges(None)
     with pytest.raises(ValueError, match="values: of subgraphs"):
         NeighborSampler(data.edge_index, [2], num_nodes=NODES, values="gcn").sample_subgraph([1])

@@ -16,10 +16,10 @@ __all__ = ["PygSampler"]
 class PygSampler(BaseSampler):
     """A sampler of nodes for torch_geometric.loader.NodeLoader.
 
-    `NodeLoader(data, node_sampler=PygSampler(sampler), input_nodes=..., batch_size=...)` yields batches like
-    those of PyG's NeighborLoader, which itself needs pyg-lib or torch-sparse: Data with the seeds as its first
-    `batch_size` nodes, `n_id`, `e_id` and the numbers of nodes and edges of each hop. A batch draws by a step
-    that torch's default generator says, so that torch.manual_seed and PyG's seeds of workers decide.
+    `NodeLoader(data, node_sampler=PygSampler(sampler), input_nodes=..., batch_size=...)` yields such
+    batches as PyG's NeighborLoader, which itself needs pyg-lib or torch-sparse: Data with the seeds as its
+    first `batch_size` nodes, `n_id`, `e_id` and the numbers of nodes and edges of each hop. A batch draws by
+    a step that torch's default generator says, so that torch.manual_seed and PyG's seeds of workers decide.
 
     Args:
         sampler: a sampler of the graph's `edge_index` on the CPU, without values="gcn".

@@ -77,6 +77,24 @@ static GNNSPARSE_HD constexpr uint64_t sample_bits(const SampleDraw& draw, uint3
   return (uint64_t{words.word[0]} << 32) | words.word[1];
 }
 
+// The random bits of item after item of a node: each evaluation of Philox has those of two.
+struct SampleBits {
+  const SampleDraw& draw;
+  uint32_t node;
+  uint32_t pair = UINT32_MAX;
+  PhiloxWords words = {};
+
+  GNNSPARSE_HD uint64_t operator()(int64_t item) {
+    const auto wanted = static_cast<uint32_t>(item / 2);
+    if (wanted != pair) {
+      pair = wanted;
+      words = philox4x32({{node, pair, draw.layer, draw.step}}, draw.key);
+    }
+    const int first = item % 2 == 0 ? 0 : 2;
+    return (uint64_t{words.word[first]} << 32) | words.word[first + 1];
+  }
+};
+
 // floor(bits * n / 2^64) for n up to 2^32: uniform below n but for n / 2^64.
 static GNNSPARSE_HD constexpr int64_t bits_below(uint64_t bits, int64_t n) {
   const auto count = static_cast<uint64_t>(n);
@@ -123,10 +141,10 @@ static GNNSPARSE_HD constexpr double unit_above_zero(uint64_t bits) {
 // `fanout` of the `degree` positions is equally likely. degree > fanout.
 static GNNSPARSE_HD inline int64_t draw_uniform(const SampleDraw& draw, uint32_t node,
                                                 int64_t degree, int32_t* places) {
+  SampleBits bits{draw, node};
   for (int64_t i = 0; i < draw.fanout; ++i) {
     const int64_t last = degree - draw.fanout + i;
-    const auto drawn = static_cast<int32_t>(
-        bits_below(sample_bits(draw, node, static_cast<uint32_t>(i)), last + 1));
+    const auto drawn = static_cast<int32_t>(bits_below(bits(i), last + 1));
     bool known = false;
     for (int64_t j = 0; j < i; ++j) known |= places[j] == drawn;
     places[i] = known ? static_cast<int32_t>(last) : drawn;
@@ -163,11 +181,11 @@ static GNNSPARSE_HD inline int64_t draw_replaced(const SampleGraph& graph, const
                                                  uint32_t node, int64_t begin, int64_t degree,
                                                  int32_t* places, int32_t* copies) {
   const bool weighted = draw.rule == SampleRule::kWeightedReplaced;
+  SampleBits bits{draw, node};
   int64_t found = 0;
   for (int64_t i = 0; i < draw.fanout; ++i) {
-    const uint64_t bits = sample_bits(draw, node, static_cast<uint32_t>(i));
-    const int64_t place =
-        weighted ? place_of_share(graph.running + begin, degree, bits) : bits_below(bits, degree);
+    const int64_t place = weighted ? place_of_share(graph.running + begin, degree, bits(i))
+                                   : bits_below(bits(i), degree);
     if (place < 0) return 0;
     int64_t j = 0;
     while (j < found && places[j] != place) ++j;
@@ -223,12 +241,12 @@ static GNNSPARSE_HD inline void sift_up(double* keys, int32_t* places, int64_t i
 static GNNSPARSE_HD inline int64_t draw_weighted(const SampleGraph& graph, const SampleDraw& draw,
                                                  uint32_t node, int64_t begin, int64_t degree,
                                                  int32_t* places, double* keys) {
+  SampleBits bits{draw, node};
   int64_t found = 0;
   for (int64_t e = 0; e < degree; ++e) {
     const double weight = graph.weights[begin + e];
     if (!(weight > 0)) continue;
-    const uint64_t bits = sample_bits(draw, node, static_cast<uint32_t>(e));
-    const double key = portable_minus_log(unit_above_zero(bits)) / weight;
+    const double key = portable_minus_log(unit_above_zero(bits(e))) / weight;
     const auto place = static_cast<int32_t>(e);
     if (found < draw.fanout) {
       sift_up(keys, places, found++, key, place);
