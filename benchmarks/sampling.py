@@ -5,7 +5,7 @@
 The graph is products-like; batches have 1,024 nodes, and fan-outs are 15, 10, 5. Times are wall-clock and of
 the process's CPU, the best and the median of the batches: on a machine with other load the CPU's time is what
 to compare. A step is SAGE with 3 layers of 256 features, forward, backward and Adam, on features of 100
-numbers. "dgl" is DGL's NeighborSampler, whose blocks have no operands yet; "pyg" that of NeighborLoader, which
+numbers. "dgl" is DGL's NeighborSampler, whose blocks are no operands yet; "pyg" that of NeighborLoader, which
 needs pyg-lib or torch-sparse. With --accuracy FOLDER, a folder with Amazon's raw files, the same model is
 trained on neighbours that we and DGL draw.
 """
