@@ -380,7 +380,8 @@ def _make(
     epochs: int,
 ) -> tuple[Any, Any, _Caller]:
     """Makes the Lightning module and the data module, and the caller with the graph on its device."""
-    from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeBatch, NodeClassifier
+    from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier
+    from gnnsparse.training.sampled import NodeBatch
 
     prepared = FullGraphData(dataset, values=caller.values, precision=caller.precision, device=caller.device)
     graph: Any = prepared.adj

@@ -223,7 +223,8 @@ class NeighborSampler:
         play no part.
 
         Args:
-            seeds, step: see `sample`.
+            seeds: int32 or int64 [seeds], different nodes; there may be none.
+            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
 
         Raises:
             TypeError: an argument is of another type or dtype.
