@@ -204,7 +204,7 @@ class LinkData(MiniBatchData):
         return LinkBatch(self.adj, edges[ids.to(self.device)], negative.to(self.device), self)
 
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[LinkBatch]:
-        """Yields the batches of training steps, see MiniBatchData; with a sampler of what it draws for them."""
+        """Yields the batches of training steps, see MiniBatchData; with a sampler what it draws for them."""
         if self._sampler is None:
             yield from super().training_batches(first, batches)
             return

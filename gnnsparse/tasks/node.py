@@ -134,7 +134,7 @@ class FullGraphData(PreparedData):
         return 1 if self._samples is None else self._samples.steps
 
     def train_dataloader(self) -> Any:
-        """Returns a loader of the graph or of samples: without end for the trainer of `fit`, else one epoch."""
+        """Returns a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
         if self._samples is not None:
             return self._samples
         return RepeatedBatch(self._batch, endless=counts_steps(self.trainer))
