@@ -327,7 +327,7 @@ def set_up(
 
     task.check(run)
     if resume is not None:
-        check_checkpoint(resume, run.trainer, identity_of(cfg, task, run), task.steps_per_epoch)
+        check_checkpoint(resume, run.trainer, identity_of(cfg, task, run), task.known_steps(run))
     with naming("dataset"):
         dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
     dataset = without_unused_weights(cfg, dataset)

@@ -670,3 +670,78 @@ def cuda_softmax_grad(
     out: torch.Tensor,
     stream: int,
 ) -> None: ...
+
+class SampleGraph:
+    def __init__(self, a: Csr, weights: _Array, running: _Array) -> None: ...
+
+class SampleDraw:
+    draws_first: bool
+    replaces: bool
+    def __init__(self, rule: int, fanout: int, seed: int, step: int, layer: int, loops: bool) -> None: ...
+
+class SampleDrawn:
+    def __init__(self, places: _Array, copies: _Array, keys: _Array) -> None: ...
+
+def running_sums(a: Csr, weights: torch.Tensor, running: torch.Tensor, threads: int) -> None: ...
+def draw_neighbors(
+    graph: SampleGraph,
+    draw: SampleDraw,
+    targets: torch.Tensor,
+    drawn: SampleDrawn,
+    indptr: torch.Tensor,
+    threads: int,
+) -> None: ...
+def gather_neighbors(
+    graph: SampleGraph,
+    draw: SampleDraw,
+    targets: torch.Tensor,
+    drawn: SampleDrawn,
+    indptr: torch.Tensor,
+    nodes: torch.Tensor,
+    edges: torch.Tensor,
+    copies: _Array,
+    threads: int,
+) -> None: ...
+def number_nodes(
+    targets: torch.Tensor,
+    nodes: torch.Tensor,
+    place: torch.Tensor,
+    sources: torch.Tensor,
+    numbers: torch.Tensor,
+    threads: int,
+) -> int: ...
+def draw_negatives(a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, threads: int) -> int: ...
+def cuda_draw_neighbors(
+    graph: SampleGraph,
+    draw: SampleDraw,
+    targets: torch.Tensor,
+    drawn: SampleDrawn,
+    counts: torch.Tensor,
+    stream: int,
+) -> None: ...
+def cuda_gather_neighbors(
+    graph: SampleGraph,
+    draw: SampleDraw,
+    targets: torch.Tensor,
+    drawn: SampleDrawn,
+    indptr: torch.Tensor,
+    nodes: torch.Tensor,
+    edges: torch.Tensor,
+    copies: _Array,
+    stream: int,
+) -> None: ...
+def cuda_mark_first(
+    targets: torch.Tensor, nodes: torch.Tensor, place: torch.Tensor, first: torch.Tensor, stream: int
+) -> None: ...
+def cuda_number_nodes(
+    targets: torch.Tensor,
+    nodes: torch.Tensor,
+    rank: torch.Tensor,
+    place: torch.Tensor,
+    sources: torch.Tensor,
+    numbers: torch.Tensor,
+    stream: int,
+) -> None: ...
+def cuda_draw_negatives(
+    a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, missing: torch.Tensor, stream: int
+) -> None: ...

@@ -381,6 +381,7 @@ def _make(
 ) -> tuple[Any, Any, _Caller]:
     """Makes the Lightning module and the data module, and the caller with the graph on its device."""
     from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier
+    from gnnsparse.training.sampled import NodeBatch
 
     prepared = FullGraphData(dataset, values=caller.values, precision=caller.precision, device=caller.device)
     graph: Any = prepared.adj
@@ -391,10 +392,10 @@ def _make(
     class Classifier(NodeClassifier):
         """A NodeClassifier of a model that is called in its own way."""
 
-        def outputs(self, batch: GraphBatch) -> torch.Tensor:
+        def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
             return caller(self.model, batch.x, graph)
 
-    batch = prepared.fixed_batch
+    batch = prepared.batch
     model.to(caller.device)
     call: Callable[[], torch.Tensor] = lambda: caller(model, batch.x, graph)  # noqa: E731
     _check_outputs(model, call, dataset, caller)

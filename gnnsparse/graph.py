@@ -17,7 +17,8 @@ from gnnsparse.locks import cached_property
 from gnnsparse.transforms import runs_outside, unwrapped
 
 __all__ = [
-    "SparseGraph", "check_edge_index", "check_range", "index_tensor", "node_count", "restore_graph",
+    "SparseGraph", "check_edge_index", "check_range", "index_tensor", "merge_values", "node_count",
+    "restore_graph",
     "scipy_parts", "value_tensor",
 ]  # fmt: skip
 
@@ -186,7 +187,7 @@ def value_tensor(name: str, value: Any, count: int, device: torch.device) -> tor
     return values
 
 
-def _merge(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> torch.Tensor | None:
+def merge_values(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> torch.Tensor | None:
     """Sums the values of the edges that were merged into each nonzero, in the order of the edges.
 
     `values` None means 1 for each edge; the result is None if that holds for each nonzero.
@@ -296,7 +297,7 @@ class SparseGraph(Exported):
         cls, row: torch.Tensor, col: torch.Tensor, rows: int, cols: int, values: torch.Tensor | None
     ) -> SparseGraph:
         csr, nnz_index = coo_to_csr(row, col, rows, cols)
-        return cls(csr, _merge(values, nnz_index, csr.nnz), nnz_index)
+        return cls(csr, merge_values(values, nnz_index, csr.nnz), nnz_index)
 
     @classmethod
     @runs_outside

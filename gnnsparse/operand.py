@@ -142,7 +142,8 @@ class SparseOperand(Exported):
     def has_self_loops(self) -> bool:
         """Whether every node has a self-loop: the matrix is square, and its whole diagonal is stored.
 
-        Where `prepare` added self-loops this is known. Else the first call reads all indices.
+        Where `prepare` added self-loops this is known, and of a sampled block, which has fewer rows than
+        columns. Else the first call reads all indices.
         """
         known = self._core.has_self_loops
         return self._core.find_self_loops() if known is None else known

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import AGNNConv, dropout
-from models.parts import check_layers, make_norm
+from models.parts import Adjacency, check_layers, make_norm, of_layer, of_targets
 from models.registry import register_model
 
 __all__ = ["AGNN"]
@@ -61,18 +60,25 @@ class AGNN(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.lin1
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+    @property
+    def num_convolutions(self) -> int:
+        """The number of sampled blocks that `forward` takes in place of one graph."""
+        return len(self.convs)
+
+    def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
         """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand with self-loops, prepared with values="gcn", or an edge_index.
+            adj: an operand with self-loops, prepared with values="gcn", an edge_index, or the
+                operands of sampled blocks, one for each convolution.
 
         Returns:
-            [nodes, out_channels].
+            [nodes, out_channels], of the targets of the last block.
         """
         x = F.relu(self.lin1(dropout(x, self.dropout, self.training)))
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            y = norm(conv(x, adj))
-            x = x + y if self.residual else y
+        for index, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            own = of_layer(adj, index)
+            y = norm(conv(x, own))
+            x = of_targets(x, own) + y if self.residual else y
         return self.lin2(dropout(x, self.dropout, self.training))

@@ -8,10 +8,9 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import dropout
-from models.parts import check_layers, make_norm
+from models.parts import Adjacency, check_layers, make_norm, nodes_of, of_layer, of_targets
 
 __all__ = ["ConvStack"]
 
@@ -21,6 +20,7 @@ class ConvStack(torch.nn.Module):
 
     Attributes:
         conv: the class of the convolutions, called with the numbers of features of an input and an output.
+        takes_targets: whether a convolution takes the features of a sampled block's targets, too.
 
     Args:
         in_channels: features of a node.
@@ -39,6 +39,7 @@ class ConvStack(torch.nn.Module):
     """
 
     conv: ClassVar[type[torch.nn.Module]]
+    takes_targets: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -65,22 +66,29 @@ class ConvStack(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.convs[0]
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+    @property
+    def num_convolutions(self) -> int:
+        """The number of sampled blocks that `forward` takes in place of one graph."""
+        return len(self.convs)
+
+    def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
         """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand with the weights that the convolution needs, or an edge_index.
+            adj: an operand with the weights that the convolution needs, an edge_index, or the operands of
+                sampled blocks, one for each convolution.
 
         Returns:
-            [nodes, out_channels].
+            [nodes, out_channels], of the targets of the last block.
         """
         last = len(self.convs) - 1
         for index, conv in enumerate(self.convs):
-            inputs = x
+            own = of_layer(adj, index)
+            inputs = of_targets(x, own)
             if index > 0 or self.input_dropout:
                 x = dropout(x, self.dropout, self.training)
-            x = conv(x, adj)
+            x = conv(nodes_of(x, own) if self.takes_targets else x, own)
             if index < last:
                 x = F.relu(self.norms[index](x))
                 if self.residual and x.shape == inputs.shape:

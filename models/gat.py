@@ -5,10 +5,17 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GATConv, GATv2Conv, dropout
-from models.parts import check_heads, check_layers, make_norm
+from models.parts import (
+    Adjacency,
+    check_heads,
+    check_layers,
+    make_norm,
+    nodes_of,
+    of_layer,
+    of_targets,
+)
 from models.registry import register_model
 
 __all__ = ["GAT", "GATv2"]
@@ -72,20 +79,27 @@ class GAT(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.convs[0]
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+    @property
+    def num_convolutions(self) -> int:
+        """The number of sampled blocks that `forward` takes in place of one graph."""
+        return len(self.convs)
+
+    def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
         """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand with self-loops, prepared with values="gcn", or an edge_index.
+            adj: an operand with self-loops, prepared with values="gcn", an edge_index, or the
+                operands of sampled blocks, one for each convolution.
 
         Returns:
-            [nodes, out_channels].
+            [nodes, out_channels], of the targets of the last block.
         """
         last = len(self.convs) - 1
         for index, conv in enumerate(self.convs):
-            inputs = x
-            x = conv(dropout(x, self.dropout, self.training), adj)
+            own = of_layer(adj, index)
+            inputs = of_targets(x, own)
+            x = conv(nodes_of(dropout(x, self.dropout, self.training), own), own)
             if index < last:
                 x = F.elu(self.norms[index](x))
                 if self.residual and x.shape == inputs.shape:

@@ -18,3 +18,4 @@ class GCN(ConvStack):
     """
 
     conv = GCNConv
+    takes_targets = False

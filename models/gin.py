@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GINConv, dropout
-from models.parts import check_layers, make_norm
+from models.parts import Adjacency, check_layers, make_norm, nodes_of, of_layer, of_targets
 from models.registry import register_model
 
 __all__ = ["GIN", "gin_layers"]
@@ -58,18 +57,26 @@ class GIN(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.convs[0]
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+    @property
+    def num_convolutions(self) -> int:
+        """The number of sampled blocks that `forward` takes in place of one graph."""
+        return len(self.convs)
+
+    def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
         """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand prepared with values=None, or an edge_index.
+            adj: an operand prepared with values=None, an edge_index, or the
+                operands of sampled blocks, one for each convolution.
 
         Returns:
-            [nodes, out_channels].
+            [nodes, out_channels], of the targets of the last block.
         """
-        for conv in self.convs:
-            y = conv(dropout(x, self.dropout, self.training), adj)
+        for index, conv in enumerate(self.convs):
+            own = of_layer(adj, index)
+            y = conv(nodes_of(dropout(x, self.dropout, self.training), own), own)
+            x = of_targets(x, own)
             x = x + y if self.residual and x.shape == y.shape else y
         y = self.lin(dropout(x, self.dropout, self.training))
         return y

@@ -9,7 +9,7 @@ from gnnsparse import SparseOperand
 from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import SparseAttention, dropout
 from gnnsparse.nn.adjacency import check_self_loops
-from models.parts import check_heads, check_layers, make_norm
+from models.parts import check_heads, check_layers, make_norm, of_layer, of_targets
 from models.registry import register_model
 
 __all__ = ["GraphTransformer"]
@@ -72,15 +72,21 @@ class GraphTransformer(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.lin1
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand) -> torch.Tensor:
+    @property
+    def num_convolutions(self) -> int:
+        """The number of sampled blocks that `forward` takes in place of one graph."""
+        return len(self.blocks)
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | list[SparseOperand]) -> torch.Tensor:
         """Computes the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
-            adj: an operand with self-loops, prepared with values="gcn".
+            adj: an operand with self-loops, prepared with values="gcn", or the operands of sampled blocks
+                with self-loops, one for each Transformer block.
 
         Returns:
-            [nodes, out_channels].
+            [nodes, out_channels], of the targets of the last sampled block.
 
         Raises:
             ValueError: the operand lacks self-loops.
@@ -88,8 +94,8 @@ class GraphTransformer(torch.nn.Module):
         x = self.lin1(dropout(x, self.dropout, self.training))
         if isinstance(adj, SparseOperand):
             check_self_loops(adj, "SparseAttention for attention without them")
-        for block in self.blocks:
-            x = block(x, adj)
+        for index, block in enumerate(self.blocks):
+            x = block(x, of_layer(adj, index))
         return self.lin2(self.norm(x))
 
 
@@ -105,7 +111,7 @@ class _Block(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, adj: SparseOperand) -> torch.Tensor:
         y = self.norm1(x)
-        x = self._joined(x, self.attention(y, y, y, adj))
+        x = self._joined(of_targets(x, adj), self.attention(of_targets(y, adj), y, y, adj))
         return self._joined(x, self.linear2(F.gelu(self.linear1(self.norm2(x)))))
 
     def _joined(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

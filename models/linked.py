@@ -89,13 +89,22 @@ class Linked(torch.nn.Module):
         """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
         return self.encoder.first_layer
 
-    def forward(self, adj: SparseOperand) -> torch.Tensor:
-        """Returns features of the nodes, [nodes, hidden_channels].
+    @property
+    def num_convolutions(self) -> int:
+        """The number of sampled blocks that `forward` takes in place of one graph."""
+        return self.encoder.num_convolutions
+
+    def forward(
+        self, adj: SparseOperand | list[SparseOperand], nodes: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns features of the nodes, [nodes, hidden_channels], or of the targets of the last block.
 
         Args:
-            adj: an operand with the weights that the model of nodes needs.
+            adj: an operand with the weights that the model of nodes needs, or the operands of sampled blocks,
+                one for each convolution.
+            nodes: with blocks: int64 [sources of the first one], its nodes.
         """
-        return self.encoder(self.embedding.weight, adj)
+        return self.encoder(self.embedding.weight if nodes is None else self.embedding(nodes), adj)
 
     def score(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         """Returns the logits of pairs.

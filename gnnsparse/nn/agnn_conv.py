@@ -70,12 +70,13 @@ class AGNNConv(torch.nn.Module):
         Args:
             x: [nodes, features], float32, float16 or bfloat16, on the device of `adj`.
             adj: a SparseOperand [nodes, nodes], whose weights are ignored; values="gcn" prepares one with
-                self-loops. Or an edge_index [2, edges], sources over targets, which the layer prepares in
+                self-loops. It may have fewer rows, if its targets are the first nodes, as in a sampled block.
+                Or an edge_index [2, edges], sources over targets, which the layer prepares in
                 the first call, and again when the edges differ from those of the last one (see
                 GCNConv.forward); an edge that is repeated counts several times.
 
         Returns:
-            [nodes, features] in the dtype of x.
+            [nodes, features] in the dtype of x; a row for each row of the operand.
 
         Raises:
             TypeError: an argument is of another type or dtype.
@@ -92,6 +93,8 @@ class AGNNConv(torch.nn.Module):
         operand, _ = self._memo.resolve((x.shape[0], x.shape[0]), adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else log_counts(operand)
         q, k = (_quick if is_direct() else _cosine_operands)(x, self.beta)
+        if operand.shape[0] < operand.shape[1] and (operand.has_self_loops or not self.add_self_loops):
+            q = q[: operand.shape[0]]
         return attention(operand, q, k, x, scale=1.0, bias=bias)
 
     def __repr__(self) -> str:

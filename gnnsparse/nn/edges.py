@@ -277,7 +277,8 @@ def edges_of(
             "goes with an operand only if no self-loops are added, as they have no features; accepted: an "
             f"edge_index, or {instead}",
         )
-    if add_self_loops and adj.shape[0] != adj.shape[1]:
+    # A sampled block with self-loops has them though it is not square: its first sources are its targets.
+    if add_self_loops and adj.shape[0] != adj.shape[1] and not adj.has_self_loops:
         bad_value(
             "adj",
             f"an operand of {adj.shape[1]} sources and {adj.shape[0]} targets has no self-loops; accepted: "

@@ -21,7 +21,9 @@ from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize,
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
-__all__ = ["Prepared", "Recipe", "build", "check_size", "inverse", "transpose_of", "with_format"]
+__all__ = [
+    "Prepared", "Recipe", "assemble", "build", "check_size", "inverse", "transpose_of", "with_format",
+]  # fmt: skip
 
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
 #: normalisation, in a blocked format, and when rows are reordered. Each is a measured peak, rounded down.
@@ -225,6 +227,31 @@ def transpose_of(forward: Oriented, csr: Csr, row_ids: torch.Tensor | None, inde
     """
     value_index = None if forward.values is None else index
     return Oriented(csr, row_ids, None, forward.values, value_index, forward.col_scale, forward.row_scale)
+
+
+def assemble(
+    forward: Oriented,
+    transposed: Csr,
+    transpose_map: torch.Tensor,
+    *,
+    normalization: str | None = None,
+    added_loops: float | None = None,
+) -> Prepared:
+    """Makes a prepared graph of arrays that are right by construction: nothing is checked, hashed or stored.
+
+    For operands that are made in each step of training, such as sampled blocks and batches of graphs.
+    `SparseOperand.from_prepared` makes an operand of it, with auto_format=False one for the csr kernel.
+
+    Args:
+        forward: A in the caller's row order, without a blocked form.
+        transposed: structure of the transpose.
+        transpose_map: for each nonzero of the transpose its index in A, int32 or int64 [nnz].
+        normalization: name of the weights, "gcn" or "mean"; None: they are what they are.
+        added_loops: weight of the self-loops that nodes without one got; None: none were added.
+    """
+    report = {"symmetric": False, "reorder": {"method": "none"}, "seconds": 0.0, "edges": forward.csr.nnz}
+    backward = transpose_of(forward, transposed, None, transpose_map)
+    return Prepared(forward, backward, transpose_map, None, report, normalization, added_loops)
 
 
 def check_size(num_nodes: Any, recipe: Recipe) -> None:

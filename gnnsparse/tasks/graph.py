@@ -229,6 +229,7 @@ class GraphTask(Task[GraphDataset, GraphData]):
 
     def check(self, run: RunOptions) -> None:
         """Raises ValueError for a row order or a format that a batch of graphs can't be gathered from."""
+        super().check(run)
         check_preprocess(run.preprocess)
 
     def identity(self, run: RunOptions) -> dict[str, Any]:

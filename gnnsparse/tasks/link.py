@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,13 @@ from gnnsparse.errors import bad_value, check_integer
 from gnnsparse.inference import LoadedModel
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sampling import NeighborSampler
 from gnnsparse.tasks import register_task
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import MiniBatchData
 from gnnsparse.training.device import numerics
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.sampled import check_blocks, make_sampler, sampler_identity
 from gnnsparse.training.task import RunOptions, Task
 
 __all__ = [
@@ -113,23 +115,27 @@ class LinkBatch:
     """Pairs of nodes on one device.
 
     Attributes:
-        adj: the prepared graph.
+        adj: the prepared graph, or the operands of the layers' blocks of neighbours that were drawn.
         positive: int64 [k, 2], edges.
         negative: int64 [n, 2], pairs without an edge.
         data: the data module of the batch, from which validation gets the pairs of other parts.
+        nodes: int64 [sources of the first block], the nodes of a sample, whose pairs are positions among the
+            targets of the last block; None: the graph is whole, and pairs are nodes.
     """
 
-    adj: SparseOperand
+    adj: SparseOperand | list[SparseOperand]
     positive: torch.Tensor
     negative: torch.Tensor
     data: LinkData
+    nodes: torch.Tensor | None = None
 
 
 class LinkData(MiniBatchData):
     """Lightning data module of a graph and of pairs of nodes.
 
     A training batch has edges and as many pairs without an edge of the graph, which are drawn anew for each
-    step by a generator that depends on `seed` and the edges of the batch alone.
+    step by a generator that depends on `seed` and the edges of the batch alone. With a sampler, they and the
+    neighbours of all ends are drawn by `seed` and the number of the step.
 
     Args:
         dataset: the graph and its pairs.
@@ -139,6 +145,7 @@ class LinkData(MiniBatchData):
         precision: precision of the operand's products.
         device: the device, on which training runs.
         preprocess: options of `gnnsparse.prepare`; None: their defaults.
+        sampler: which neighbours a training step takes; None: all. Its `batch_size` is not used.
 
     Attributes:
         dataset: the data set.
@@ -159,10 +166,15 @@ class LinkData(MiniBatchData):
         precision: Precision | str = "fp32",
         device: torch.device | str = "cpu",
         preprocess: PreprocessConfig | None = None,
+        sampler: SamplerConfig | None = None,
     ) -> None:
         super().__init__(
             dataset.graph, values, precision, device, preprocess, batch_size=batch_size, seed=seed
         )
+        self._sampler: NeighborSampler | None = None
+        if sampler is not None and sampler.draws:
+            self._sampler = make_sampler(sampler, dataset.graph, values, self, seed)
+            self.prefetch = sampler.prefetch
         self.dataset, self._keys = dataset, edge_keys(dataset.graph)
         pairs = {
             "train": (dataset.train_edges, None),
@@ -191,6 +203,17 @@ class LinkData(MiniBatchData):
         negative = sample_negatives(self._keys, self.dataset.num_nodes, ids.numel(), draw)
         return LinkBatch(self.adj, edges[ids.to(self.device)], negative.to(self.device), self)
 
+    def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[LinkBatch]:
+        """Yields the batches of training steps, see MiniBatchData; with a sampler what it draws for them."""
+        if self._sampler is None:
+            yield from super().training_batches(first, batches)
+            return
+        edges = self._parts["train"][0]
+        assert edges is not None
+        for step, ids in enumerate(batches, first):
+            sample = self._sampler.sample_links(edges[ids.to(self.device)], 1, step % 2**32)
+            yield LinkBatch(sample.adjs, sample.positive, sample.negative, self, sample.nodes)
+
     def chunks(self, part: str) -> Iterator[LinkBatch]:
         """Yields the edges of a part with its own pairs without an edge, as one batch.
 
@@ -213,8 +236,9 @@ class LinkPredictor(TaskModule):
     the embeddings, the encoder and the predictor are each clipped to a norm of 1.
 
     Args:
-        model: maps an operand to features of the nodes [N, F]; `model.score(features, pairs)` maps these and
-            pairs [k, 2] to logits [k].
+        model: maps an operand to features of the nodes [N, F], or the operands of sampled blocks and the
+            nodes of the first one to those of the last one's targets; `model.score(features, pairs)` maps
+            these and pairs [k, 2] to logits [k].
         dataset: the data set.
         optimizer: learning rate, weight decay, schedule.
         max_steps: the step at which a schedule ends: epochs times LinkData.steps_per_epoch.
@@ -244,7 +268,7 @@ class LinkPredictor(TaskModule):
     def training_step(self, batch: LinkBatch) -> torch.Tensor:
         """Returns the loss of the batch, a scalar on the device."""
         model: Any = self.model
-        features = model(batch.adj)
+        features = model(batch.adj) if batch.nodes is None else model(batch.adj, batch.nodes)
         return _loss(model.score(features, batch.positive), model.score(features, batch.negative))
 
     def validation_step(self, batch: LinkBatch) -> dict[str, torch.Tensor]:
@@ -286,10 +310,11 @@ class LinkTask(Task[LinkDataset, LinkData]):
     """The task "link": prediction of the links of one graph."""
 
     name = "link"
+    samples = True
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns the numbers that the order of the edges depends on."""
-        return {"batch_size": run.trainer.batch_size, "order": run.seed}
+        """Returns the numbers that the order of the edges and what is drawn of their neighbours depend on."""
+        return {"batch_size": _batch_size(run), "order": run.seed} | sampler_identity(run)
 
     def model_sizes(self, dataset: LinkDataset) -> tuple[int, int]:
         """Returns the number of nodes, each of which has an embedding, and 1, for the score of a pair."""
@@ -299,16 +324,19 @@ class LinkTask(Task[LinkDataset, LinkData]):
         """Makes the data module: the graph with the weights that the model needs, and the pairs."""
         return LinkData(
             dataset,
-            batch_size=run.trainer.batch_size,
+            batch_size=_batch_size(run),
             seed=run.seed,
             values=run.values,
             precision=run.precision,
             device=run.device,
             preprocess=run.preprocess,
+            sampler=run.sampler,
         )
 
     def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> LinkPredictor:
-        """Makes the Lightning module that trains the model."""
+        """Makes the Lightning module that trains the model; raises ValueError if it takes no such samples."""
+        if run.sampler.draws:
+            check_blocks(model, run.sampler)
         steps = run.trainer.max_epochs * data.steps_per_epoch
         return LinkPredictor(model, data.dataset, run.optimizer, steps)
 
@@ -331,6 +359,11 @@ class LinkTask(Task[LinkDataset, LinkData]):
         """Returns the numbers of nodes, of edges to train on, and of the operand's nonzeros."""
         dataset = data.dataset
         return {"nodes": dataset.num_nodes, "train_edges": data.train_items, "nonzeros": data.adj.nnz}
+
+
+def _batch_size(run: RunOptions) -> int:
+    """Returns the edges of a training step: those of the sampler, if there is one."""
+    return run.sampler.batch_size if run.sampler.draws else run.trainer.batch_size
 
 
 register_task(LinkTask())

@@ -1,6 +1,6 @@
 """The task "node": classification and regression of the nodes of one graph.
 
-The whole graph is one batch on the device.
+The whole graph is one batch on the device, or training steps take neighbours that are drawn for some nodes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from gnnsparse.inference.loading import arrays_of
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.tasks import register_task
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch
 from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.plots import confusion_matrix
+from gnnsparse.training.sampled import NodeBatch, NodeBatches, check_blocks, make_sampler, sampler_identity
 from gnnsparse.training.task import RunOptions, Task
 from gnnsparse.training.trainers import counts_steps
 
@@ -78,6 +79,8 @@ class FullGraphData(PreparedData):
         precision: precision of the operand's products.
         device: the device for graph, features and labels.
         preprocess: options of `gnnsparse.prepare`; None: their defaults.
+        sampler: which neighbours a training step takes; None: all, in one step on the whole graph.
+        seed: seed of what is sampled.
 
     Attributes:
         dataset: the graph with its features, labels and split.
@@ -92,10 +95,17 @@ class FullGraphData(PreparedData):
         precision: Precision | str = "fp32",
         device: torch.device | str = "cpu",
         preprocess: PreprocessConfig | None = None,
+        sampler: SamplerConfig | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__(dataset.graph, values, precision, device, preprocess)
         self.dataset = dataset
         self._batch = self._on_device(self.adj)
+        self._samples: NodeBatches | None = None
+        if sampler is not None and sampler.draws:
+            draw = make_sampler(sampler, dataset.graph, values, self, seed)
+            train = self._batch.train
+            self._samples = NodeBatches(self, draw, sampler, self._batch.x, train.nodes, train.y, seed)
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
         dataset = self.dataset
@@ -114,12 +124,19 @@ class FullGraphData(PreparedData):
         return self._batch
 
     @property
-    def fixed_batch(self) -> GraphBatch:
-        """The whole graph, which every step takes."""
-        return self._batch
+    def fixed_batch(self) -> GraphBatch | None:
+        """The whole graph, which every step takes; None: training steps take samples."""
+        return self._batch if self._samples is None else None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of optimiser steps of an epoch."""
+        return 1 if self._samples is None else self._samples.steps
 
     def train_dataloader(self) -> Any:
-        """Returns a loader that repeats the graph: without end for the trainer of `fit`, else one time."""
+        """Returns a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
+        if self._samples is not None:
+            return self._samples
         return RepeatedBatch(self._batch, endless=counts_steps(self.trainer))
 
     def val_dataloader(self) -> Any:
@@ -142,7 +159,7 @@ class NodeClassifier(TaskModule):
             `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
         dataset: the data set, whose labels and metric decide loss and scores.
         optimizer: learning rate, weight decay, schedule.
-        max_epochs: the epoch at which a schedule ends.
+        max_steps: the step at which a schedule ends.
 
     Attributes:
         score_name: name of the score by which the best epoch is chosen.
@@ -153,28 +170,34 @@ class NodeClassifier(TaskModule):
     """
 
     def __init__(
-        self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_epochs: int
+        self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
-        super().__init__(model, optimizer, max_epochs)
+        super().__init__(model, optimizer, max_steps)
         self._dataset = dataset
         self._scores, self._loss = make_scores(dataset), make_loss(dataset)
         self.score_name = next(iter(self._scores))
         self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
 
-    def outputs(self, batch: GraphBatch) -> torch.Tensor:
-        """Returns what the model says of all nodes, [nodes, classes]."""
+    def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
+        """Returns what the model says of all nodes, or of those of a sample, [nodes, classes]."""
         return self.model(batch.x, batch.adj)
 
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.outputs(batch).index_select(0, part.nodes)
 
-    def training_step(self, batch: GraphBatch) -> torch.Tensor:
-        """Returns the mean loss of the training nodes, a scalar on the device."""
+    def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
+        """Returns the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
+        if isinstance(batch, NodeBatch):
+            return self._loss(self.outputs(batch), batch.y)
         return self._loss(self._logits(batch, batch.train), batch.train.y)
 
-    def validation_step(self, batch: GraphBatch) -> dict[str, torch.Tensor]:
-        """Returns "loss" and scores of the validation nodes, scalars on the device."""
-        logits, y = self._logits(batch, batch.val), batch.val.y
+    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
+        """Returns "loss" and scores of the validation nodes, scalars on the device.
+
+        They are computed on the whole graph, layer by layer, also where training takes samples.
+        """
+        whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch) else batch
+        logits, y = self._logits(whole, whole.val), whole.val.y
         scores = {name: score(logits, y) for name, score in self._scores.items()}
         return {"loss": self._loss(logits, y), **scores}
 
@@ -194,6 +217,15 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     name = "node"
     steps_per_epoch = 1
+    samples = True
+
+    def known_steps(self, run: RunOptions) -> int | None:
+        """Returns 1, the whole graph; None where steps take samples of it."""
+        return None if run.sampler.draws else self.steps_per_epoch
+
+    def identity(self, run: RunOptions) -> dict[str, Any]:
+        """Returns what decides which nodes and neighbours a step takes; None: it takes the whole graph."""
+        return sampler_identity(run)
 
     def load(self, name: str, options: Mapping[str, Any]) -> NodeDataset:
         """Loads a data set by `gnnsparse.data.load_dataset`."""
@@ -211,6 +243,8 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             precision=run.precision,
             device=run.device,
             preprocess=run.preprocess,
+            sampler=run.sampler,
+            seed=run.seed,
         )
 
     def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
@@ -241,7 +275,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         A model that predicts numbers has "values" in place of classes and probabilities.
         A part without nodes, in data without labels, has no scores.
         """
-        batch = data.fixed_batch
+        batch = data.batch
         prediction = model.predict(batch.x, batch.adj)
         scores = {
             part: {
@@ -256,7 +290,10 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> NodeClassifier:
         """Makes the Lightning module that trains the model; raises ValueError if a part has no nodes."""
         _check_parts(data.dataset)
-        return NodeClassifier(model, data.dataset, run.optimizer, run.trainer.max_epochs)
+        if run.sampler.draws:
+            check_blocks(model, run.sampler)
+        steps = run.trainer.max_epochs * data.steps_per_epoch
+        return NodeClassifier(model, data.dataset, run.optimizer, steps)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
         """Returns the numbers of nodes and of the operand's nonzeros."""

@@ -190,6 +190,7 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
 
     def check(self, run: RunOptions) -> None:
         """Raises an error if an option of the pattern is not accepted, by making a pattern of length 1."""
+        super().check(run)
         if "pattern" not in run.groups:
             bad_value("pattern", f"got nothing; accepted: {', '.join(PATTERNS)}, and its options")
         make_pattern(run.groups["pattern"], 1)

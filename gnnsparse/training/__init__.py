@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, TrainerConfig
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.training.device import resolve_device
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "RunFolder",
     "RunFolderError",
     "RunFolderWarning",
+    "SamplerConfig",
     "SequenceBatch",
     "SequenceClassifier",
     "SequenceData",

@@ -17,16 +17,19 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.sampling.sampler import check_fanouts
 
 __all__ = [
     "CAPTURES",
     "DECAYS",
     "DEVICES",
     "LOGGERS",
+    "SAMPLERS",
     "SCHEDULES",
     "SECTIONS",
     "OptimizerConfig",
     "PreprocessConfig",
+    "SamplerConfig",
     "TrainerConfig",
     "choices_of",
     "counts_of",
@@ -40,6 +43,10 @@ SCHEDULES = ("none", "cosine")
 LOGGERS = ("csv", "tensorboard", "both", "none")
 #: Values of `trainer.capture`.
 CAPTURES = ("auto", "on", "off")
+#: Values of `sampler.name`.
+SAMPLERS = ("none", "neighbor")
+#: Values of `sampler.method`: those of NeighborSampler that need no weights to draw by.
+SAMPLING_METHODS = ("uniform", "labor")
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -204,9 +211,52 @@ class PreprocessConfig:
             bad_value("preprocess.cache", f"got {self.cache!r}; accepted: true, false or a folder")
 
 
+@dataclass(frozen=True)
+class SamplerConfig:
+    """Which neighbours a training step takes. Validation and tests take the whole graph.
+
+    Attributes:
+        name: "none": all of them; "neighbor": those that gnnsparse.sampling.NeighborSampler draws for a batch
+            of nodes or edges. The other options go with it.
+        fanouts: neighbours that are drawn in each layer, from the model's last one to the first; -1: all.
+        batch_size: nodes, or edges, of a training step; the last step of an epoch may have fewer.
+        method: how neighbours are drawn, an argument of NeighborSampler.
+        replace: whether they are drawn with replacement.
+        prefetch: batches that a thread makes ahead, on a GPU on a stream of its own; 0: steps make theirs.
+
+    Raises:
+        TypeError: an attribute is of another type.
+        ValueError: an attribute is out of range, or differs from its default where nothing is sampled.
+    """
+
+    name: str = _choice("none", SAMPLERS)
+    fanouts: Sequence[int] = (10, 10)
+    batch_size: int = _count(1024)
+    method: str = _choice("uniform", SAMPLING_METHODS)
+    replace: bool = False
+    prefetch: int = 2
+
+    def __post_init__(self) -> None:
+        _check_fields("sampler", self)
+        object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
+        check_flag("sampler.replace", self.replace)
+        _integer("sampler.prefetch", self.prefetch, 0)
+        if self.replace and self.method == "labor":
+            bad_value("sampler.replace", "got true with sampler.method=labor; accepted: false")
+        for option in dataclasses.fields(self):
+            if self.name == "none" and getattr(self, option.name) != option.default:
+                bad_value(f"sampler.{option.name}", "goes with sampler=neighbor")
+
+    @property
+    def draws(self) -> bool:
+        """Whether training steps take drawn neighbours."""
+        return self.name != "none"
+
+
 #: The groups of options that every task has, with their settings classes.
 SECTIONS: dict[str, type[Any]] = {
     "trainer": TrainerConfig,
     "optimizer": OptimizerConfig,
     "preprocess": PreprocessConfig,
+    "sampler": SamplerConfig,
 }

@@ -15,10 +15,11 @@ from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import check_integer
 from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
+from gnnsparse.sampling import prefetch
 from gnnsparse.training.config import PreprocessConfig
 from gnnsparse.training.trainers import counts_steps
 
-__all__ = ["MiniBatchData", "PreparedData", "RepeatedBatch"]
+__all__ = ["MiniBatchData", "PreparedData", "RepeatedBatch", "shuffled_epochs"]
 
 
 class RepeatedBatch:
@@ -121,11 +122,14 @@ class MiniBatchData(PreparedData):
 
     Attributes:
         batch_size, seed: the arguments.
+        prefetch: batches that a thread makes ahead; 0: there is no thread.
 
     Raises:
         TypeError: an argument is of another type.
         ValueError: an argument is out of range.
     """
+
+    prefetch = 0
 
     def __init__(
         self,
@@ -159,6 +163,15 @@ class MiniBatchData(PreparedData):
         """Yields batches, each for the indices of its items, as `gather` takes them."""
         return (self.gather(part, ids) for ids in batches)
 
+    def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
+        """Yields the batches of training steps.
+
+        Args:
+            first: number of the first of the steps, counted from 0 over all epochs.
+            batches: int64 [batch] on the CPU for each step, indices of its items.
+        """
+        return self.gather_all("train", batches)
+
     def chunks(self, part: str) -> Iterator[Any]:
         """Yields all items of a part in their order, in batches."""
         raise NotImplementedError
@@ -189,15 +202,38 @@ class _ShuffledBatches:
 
     def __iter__(self) -> Iterator[Any]:
         data = self._data
-        step = 0 if data.trainer is None else data.trainer.global_step
-        while True:
-            epoch, skipped = divmod(step, data.steps_per_epoch)
-            order = torch.randperm(data.train_items, generator=split_generator(epoch, data.seed))
-            for batch in data.gather_all("train", order.split(data.batch_size)[skipped:]):
-                yield batch
-                step += 1
-            if not counts_steps(data.trainer):
-                return
+        return prefetch(self._batches(), data.prefetch, data.device)
+
+    def _batches(self) -> Iterator[Any]:
+        data = self._data
+        for first, batches in shuffled_epochs(data, data.train_items, data.batch_size, data.seed):
+            yield from data.training_batches(first, batches)
+
+
+def shuffled_epochs(
+    data: pl.LightningDataModule, items: int, batch_size: int, seed: int
+) -> Iterator[tuple[int, Sequence[torch.Tensor]]]:
+    """Yields the steps of epochs from the trainer's next step on: without end for `fit`, else one epoch.
+
+    Args:
+        data: the data module, whose trainer says how many steps were made.
+        items: number of items, all of which an epoch takes.
+        batch_size: items of a step.
+        seed: seed of the order, which the seed and the number of the epoch decide.
+
+    Yields:
+        The number of the first step, counted from 0 over all epochs, and for each step the indices of its
+        items, int64 [at most batch_size] on the CPU.
+    """
+    step = 0 if data.trainer is None else data.trainer.global_step
+    while True:
+        epoch, skipped = divmod(step, -(-items // batch_size))
+        order = torch.randperm(items, generator=split_generator(epoch, seed))
+        batches = order.split(batch_size)[skipped:]
+        yield step, batches
+        step += len(batches)
+        if not counts_steps(data.trainer):
+            return
 
 
 class _FirstChunk:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from gnnsparse.data.registry import load_entry
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, TrainerConfig
+from gnnsparse.errors import bad_value
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.training.metrics import shown_score
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class RunOptions:
         precision: precision of sparse products, and on a GPU of dense layers.
         seed: seed of the weights and of dropout.
         values: weights of the operand that the model needs: "gcn", "mean" or None.
-        trainer, optimizer, preprocess: settings of the groups that every task has.
+        trainer, optimizer, preprocess, sampler: settings of the groups that every task has.
         groups: options of other groups by the group's name, as in {"pattern": {"name": "bigbird", ...}}.
     """
 
@@ -45,6 +46,7 @@ class RunOptions:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -56,15 +58,23 @@ class Task(Generic[Dataset, Data]):
         prepared: what reports call the prepared operand.
         groups: the groups of options that the task has beside those that every task has.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
+        samples: whether training steps can take sampled neighbours.
     """
 
     name: ClassVar[str]
     prepared: ClassVar[str] = "graph"
     groups: ClassVar[tuple[str, ...]] = ()
     steps_per_epoch: ClassVar[int | None] = None
+    samples: ClassVar[bool] = False
 
     def check(self, run: RunOptions) -> None:
         """Raises TypeError or ValueError if options do not suit the task; called before data is loaded."""
+        if run.sampler.draws and not self.samples:
+            bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
+
+    def known_steps(self, run: RunOptions) -> int | None:
+        """Returns the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
+        return self.steps_per_epoch
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
         """Returns the task's own values that a run and the run whose checkpoint it resumes must share."""

@@ -97,6 +97,8 @@ void bind_cpu_heads(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_graph_attention(py::module_& m);
 void bind_graph_attention_args(py::module_& m);
+void bind_sampling_args(py::module_& m);
+void bind_sampling(py::module_& m);
 void bind_cuda(py::module_& m);
 void bind_cuda_attention(py::module_& m);
 void bind_cuda_graph_attention(py::module_& m);
@@ -105,5 +107,6 @@ void bind_cuda_sddmm(py::module_& m);
 void bind_cuda_softmax(py::module_& m);
 void bind_cuda_heads(py::module_& m);
 void bind_cuda_preprocess(py::module_& m);
+void bind_cuda_sampling(py::module_& m);
 
 }  // namespace gnnsparse::bindings

@@ -10,8 +10,8 @@ struct Traits {
   int64_t bytes;
 };
 // In the order of Element.
-constexpr Traits kTraits[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2},
-                              {"int32", 4},   {"int64", 8},   {"uint8", 1}};
+constexpr Traits kTraits[] = {{"float32", 4}, {"float16", 2}, {"bfloat16", 2}, {"int32", 4},
+                              {"int64", 8},   {"uint8", 1},   {"float64", 8}};
 constexpr int kElements = static_cast<int>(Element::kOther);
 
 // What of torch is read: its tensor type, the objects of dtypes, and names of attributes. They live

@@ -22,7 +22,7 @@ namespace py = pybind11;
 }
 
 // The dtypes of tensors that native code takes.
-enum class Element { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kUint8, kOther };
+enum class Element { kFloat32, kFloat16, kBFloat16, kInt32, kInt64, kUint8, kFloat64, kOther };
 
 int64_t bytes_of(Element element);
 const char* name_of(Element element);
@@ -102,6 +102,7 @@ bool fits(Element element) {
   if constexpr (std::is_same_v<T, int64_t>) return element == Element::kInt64;
   if constexpr (std::is_same_v<T, int32_t>) return element == Element::kInt32;
   if constexpr (std::is_same_v<T, float>) return element == Element::kFloat32;
+  if constexpr (std::is_same_v<T, double>) return element == Element::kFloat64;
   if constexpr (std::is_same_v<T, uint16_t>) return bytes_of(element) == 2;
   if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, char>) {
     return element == Element::kUint8;
@@ -114,6 +115,7 @@ constexpr const char* wanted_by() {
   if constexpr (std::is_same_v<T, int64_t>) return "int64";
   if constexpr (std::is_same_v<T, int32_t>) return "int32";
   if constexpr (std::is_same_v<T, float>) return "float32";
+  if constexpr (std::is_same_v<T, double>) return "float64";
   if constexpr (std::is_same_v<T, uint16_t>) return "a dtype of 16 bits";
   if constexpr (std::is_same_v<T, uint8_t> || std::is_same_v<T, char>) return "uint8";
   return "int32";

@@ -17,6 +17,8 @@ PYBIND11_MODULE(_native, m) {
   gnnsparse::bindings::bind_attention(m);
   gnnsparse::bindings::bind_graph_attention_args(m);
   gnnsparse::bindings::bind_graph_attention(m);
+  gnnsparse::bindings::bind_sampling_args(m);
+  gnnsparse::bindings::bind_sampling(m);
 #ifdef GNNSPARSE_WITH_CUDA
   gnnsparse::bindings::bind_cuda(m);
 #endif

@@ -157,6 +157,12 @@ template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }
+// Threads run one at a time.
+inline int atomicMin(int* to, int value) {
+  const int before = *to;
+  if (value < before) *to = value;
+  return before;
+}
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }

@@ -12,5 +12,6 @@ import_optional("torch_geometric.nn", "gnnsparse.interop.pyg")
 
 from gnnsparse.interop.pyg.model import accelerate, backend, report, restore  # noqa: E402
 from gnnsparse.interop.pyg.reports import Report, Row  # noqa: E402
+from gnnsparse.interop.pyg.sampling import PygSampler  # noqa: E402
 
-__all__ = ["Report", "Row", "accelerate", "backend", "report", "restore"]
+__all__ = ["PygSampler", "Report", "Row", "accelerate", "backend", "report", "restore"]

@@ -15,6 +15,7 @@
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/policy_problem.h"
+#include "gnnsparse/sampling.h"
 #include "gnnsparse/types.h"
 #include "gnnsparse/window_problem.h"
 
@@ -83,6 +84,25 @@ constexpr int kGatherFloorWords = 1024;
 // each multiprocessor, for which there has to be a row. Rows of x are 16-byte aligned.
 void gather_floor(const int32_t* columns, int64_t count, const DenseView& x, int64_t n,
                   uint32_t* out, int64_t out_rows, Stream stream);
+
+// Sampling, as the functions of the same names in gnnsparse/sampling.h, but `counts` [rows] are not
+// summed up.
+void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
+                    int64_t rows, const SampleDrawn& drawn, int64_t* counts, Stream stream);
+void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
+                      int64_t rows, const SampleDrawn& drawn, const SampleEdges& out,
+                      Stream stream);
+// first [rows + edges] is 1 where a node of the sequence of targets and nodes appears for the first
+// time, and 0 elsewhere; number_nodes wants its inclusive sums as `rank`. `place` [all nodes] is
+// kNoPlace everywhere before mark_first and after number_nodes, which have to follow one another.
+void mark_first(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
+                int32_t* place, int32_t* first, Stream stream);
+void number_nodes(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
+                  const int32_t* rank, int32_t* place, int32_t* sources, int32_t* numbers,
+                  Stream stream);
+// `missing` is lowered to the first pair, counted from 0, for which none was found.
+void draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
+                    int64_t* pairs, int32_t* missing, Stream stream);
 
 // Preprocessing. Called with scratch = null a function returns the bytes it needs and does nothing.
 struct Scratch {

@@ -1,0 +1,78 @@
+"""Blocks: the edges that were drawn for one layer, as operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.operand import SparseOperand
+from gnnsparse.oriented import Oriented
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.prepare import assemble, inverse
+from gnnsparse.sampling.draws import Drawn
+from gnnsparse.sampling.neighbourhood import Neighbourhood
+
+__all__ = ["Block", "make_block"]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The edges that were drawn for one layer: a matrix of targets by sources.
+
+    Attributes:
+        adj: the operand [targets, sources], which layers of `gnnsparse.nn` take, and `adj.T`.
+        targets: int64 [targets], the node of each row.
+        sources: int64 [sources], the node of each column, in the order of first appearance. If targets and
+            sources are nodes of one kind, the first sources are the targets.
+        edge_ids: int64 [nnz] in the operand's order, for each nonzero the edge of the graph, as they were
+            given; of repeated edges the first; -1 for a self-loop that was added. None: they are not kept.
+    """
+
+    adj: SparseOperand
+    targets: torch.Tensor
+    sources: torch.Tensor
+    edge_ids: torch.Tensor | None = None
+
+
+def make_block(
+    graph: Neighbourhood,
+    targets: torch.Tensor,
+    drawn: Drawn,
+    sources: torch.Tensor,
+    numbers: torch.Tensor,
+    precision: Precision,
+    *,
+    keep_edge_ids: bool,
+) -> Block:
+    """Makes the block of edges that were drawn.
+
+    The edges of a row are in the order in which they were drawn. Transposing counts them by column; what is
+    transposed twice has ascending columns in every row, without any comparison.
+
+    Args:
+        graph: what was drawn from.
+        targets: int32 [rows].
+        drawn: the edges.
+        sources, numbers: what `Numbering.number` returned for their nodes.
+        precision: precision of the operand.
+        keep_edge_ids: whether the block has `edge_ids`.
+    """
+    weights = graph.weigh(targets, drawn)
+    transposed, first = Csr(drawn.indptr, numbers, sources.numel()).transpose()
+    csr, second = transposed.transpose()
+    values, edge_ids = weights.values, None
+    if values is not None or keep_edge_ids:
+        order = first.long()[second.long()]
+        values = None if values is None else values[order]
+        edge_ids = graph.edge_ids(drawn.edges[order]) if keep_edge_ids else None
+    prepared = assemble(
+        Oriented(csr, values=values, row_scale=weights.row_scale),
+        transposed,
+        inverse(second),
+        normalization=graph.normalization,
+        added_loops=1.0 if graph.normalization == "gcn" else None,
+    )
+    adj = SparseOperand.from_prepared(prepared, precision, csr.device, auto_format=False, cache_hit=False)
+    return Block(adj, targets.long(), sources.long(), edge_ids)

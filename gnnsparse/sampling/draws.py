@@ -1,0 +1,208 @@
+"""The native operations of sampling, on a CPU or a GPU: drawing edges, numbering nodes, drawing negatives.
+
+What is drawn depends on the seed, the step, the layer and the node alone. All random words are Philox's at a
+counter of these (native/include/gnnsparse/sampling.h), so that every device and every number of threads draws
+the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.csr import Csr
+from gnnsparse.cuda_path import path
+from gnnsparse.errors import bad_value
+from gnnsparse.locks import ForkLock
+
+__all__ = ["Drawn", "Numbering", "Rule", "draw_edges", "draw_negatives", "running_sums"]
+
+_NO_PLACE = 2**31 - 1
+
+
+class Rule:
+    """The codes of the rules by which edges are drawn, those of SampleRule in the native header."""
+
+    ALL, UNIFORM, UNIFORM_REPLACED, WEIGHTED, WEIGHTED_REPLACED, LABOR = range(6)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The edges that were drawn, row by row.
+
+    Attributes:
+        indptr: int64 [rows + 1], where the edges of each row begin.
+        nodes: int32 [edges], the source of each edge.
+        edges: int64 [edges], its nonzero in the matrix; -1: a self-loop that was added.
+        copies: float32 [edges], how often it was drawn; None: once.
+    """
+
+    indptr: torch.Tensor
+    nodes: torch.Tensor
+    edges: torch.Tensor
+    copies: torch.Tensor | None
+
+
+def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
+    """Returns the sums of weights, float32 [nnz], from each row's first edge on, float64 [nnz].
+
+    They are computed on the CPU, in the order of the edges, and moved to the device of the weights.
+    """
+    host = csr.to(torch.device("cpu"))
+    running = torch.empty(csr.nnz, dtype=torch.float64, device="cpu")
+    _native.running_sums(host.view, weights.cpu(), running, torch.get_num_threads())
+    return running.to(weights.device)
+
+
+def draw_edges(
+    csr: Csr,
+    targets: torch.Tensor,
+    draw: _native.SampleDraw,
+    fanout: int,
+    weights: torch.Tensor | None = None,
+    running: torch.Tensor | None = None,
+) -> Drawn:
+    """Draws edges of some rows.
+
+    Args:
+        csr: the matrix, [targets, sources].
+        targets: int32 [rows], the rows.
+        draw: what is drawn.
+        fanout: the fan-out in `draw`.
+        weights: float32 [nnz], for WEIGHTED.
+        running: what `running_sums` returned, for WEIGHTED_REPLACED.
+
+    Returns:
+        The edges. On a GPU the host waits for the current stream once, to learn their number.
+    """
+    device, rows = csr.device, targets.numel()
+    graph = _native.SampleGraph(csr.view, weights, running)
+    slots = rows * fanout if draw.draws_first else 0
+    places, copies = (
+        torch.empty(count, dtype=torch.int32, device=device)
+        for count in (slots, slots if draw.replaces else 0)
+    )
+    keys = torch.empty(0 if weights is None else slots, dtype=torch.float64, device=device)
+    drawn = _native.SampleDrawn(places, copies, keys)
+    on_gpu = path().takes(device)
+    if not on_gpu:
+        indptr = torch.empty(rows + 1, dtype=torch.int64, device=device)
+        _native.draw_neighbors(graph, draw, targets, drawn, indptr, torch.get_num_threads())
+    else:
+        counts = torch.empty(rows, dtype=torch.int64, device=device)
+        _launch(device, "cuda_draw_neighbors", graph, draw, targets, drawn, counts)
+        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    total = int(indptr[-1])
+    nodes = torch.empty(total, dtype=torch.int32, device=device)
+    edges = torch.empty(total, dtype=torch.int64, device=device)
+    times = torch.empty(total, dtype=torch.float32, device=device) if draw.replaces else None
+    arguments = (graph, draw, targets, drawn, indptr, nodes, edges, times)
+    if on_gpu:
+        _launch(device, "cuda_gather_neighbors", *arguments)
+    else:
+        _native.gather_neighbors(*arguments, torch.get_num_threads())
+    return Drawn(indptr, nodes, edges, times)
+
+
+def _launch(device: torch.device, name: str, *arguments: Any) -> None:
+    """Calls a native CUDA function on the current stream of a device."""
+    with path().current(device):
+        getattr(path().native, name)(*arguments, path().stream(device))
+
+
+class Numbering:
+    """Numbers nodes in the order of their first appearance. It keeps 4 bytes for each node.
+
+    It may be used from several threads, which wait for one another.
+
+    Args:
+        nodes: the number of nodes.
+        device: where the nodes that are numbered are.
+    """
+
+    def __init__(self, nodes: int, device: torch.device) -> None:
+        self._place = torch.full((nodes,), _NO_PLACE, dtype=torch.int32, device=device)
+        self._lock = ForkLock()
+
+    def __reduce__(self) -> Any:
+        return Numbering, (self._place.numel(), self._place.device)  # the places are free between calls
+
+    def number(self, targets: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numbers the targets, and behind them the nodes that are no target.
+
+        Args:
+            targets: int32 [rows], different nodes.
+            nodes: int32 [edges].
+
+        Returns:
+            The node of each number, int32 [numbers], and the number of each of `nodes`, int32 [edges]. On a
+            GPU the host waits for the current stream once, to learn how many numbers there are.
+
+        Raises:
+            ValueError: a target is repeated.
+        """
+        numbers = torch.empty_like(nodes)
+        with self._lock:
+            if path().takes(nodes.device):
+                return self._number_on_gpu(targets, nodes, numbers), numbers
+            sources = torch.empty(targets.numel() + nodes.numel(), dtype=torch.int32, device=nodes.device)
+            threads = torch.get_num_threads()
+            count = _native.number_nodes(targets, nodes, self._place, sources, numbers, threads)
+        if count < 0:
+            _refuse_repeat(targets, -1 - count)
+        return sources[:count].clone(), numbers
+
+    def _number_on_gpu(
+        self, targets: torch.Tensor, nodes: torch.Tensor, numbers: torch.Tensor
+    ) -> torch.Tensor:
+        device, rows = nodes.device, targets.numel()
+        first = torch.empty(rows + nodes.numel(), dtype=torch.int32, device=device)
+        if first.numel() == 0:
+            return first
+        _launch(device, "cuda_mark_first", targets, nodes, self._place, first)
+        rank = first.cumsum(0, dtype=torch.int32)
+        count, distinct = rank[[-1, rows - 1]].tolist()
+        sources = torch.empty(count, dtype=torch.int32, device=device)
+        _launch(device, "cuda_number_nodes", targets, nodes, rank, self._place, sources, numbers)
+        # Another stream may number next, which would find the places of this one.
+        path().finish(device)
+        if rows and distinct != rows:
+            _refuse_repeat(targets, int((first[:rows] == 0).nonzero()[0]))
+        return sources
+
+
+def _refuse_repeat(targets: torch.Tensor, at: int) -> None:
+    node = int(targets[at])
+    bad_value("seeds", f"element {at} is {node} once more; accepted: different nodes, as from torch.unique")
+
+
+def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tensor:
+    """Draws pairs of nodes without an edge, uniformly and with replacement.
+
+    Args:
+        csr: the matrix, [targets, sources].
+        draw: the seed and the step.
+        count: number of pairs.
+
+    Returns:
+        int64 [count, 2], a source and a target each; two different nodes if the matrix is square.
+
+    Raises:
+        ValueError: 256 draws found no pair without an edge.
+    """
+    device = csr.device
+    pairs = torch.empty(count, 2, dtype=torch.int64, device=device)
+    if count == 0:
+        return pairs
+    if path().takes(device):
+        missing = torch.full((1,), _NO_PLACE, dtype=torch.int32, device=device)
+        _launch(device, "cuda_draw_negatives", csr.view, draw, 0, pairs, missing)
+        found = int(missing) == _NO_PLACE
+    else:
+        found = _native.draw_negatives(csr.view, draw, 0, pairs, torch.get_num_threads()) < 0
+    if not found:
+        bad_value("graph", "joins nearly all pairs of its nodes; accepted: one with pairs without an edge")
+    return pairs

@@ -1,0 +1,202 @@
+"""The graph that a sampler draws from, and the weights of what it draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.errors import bad_value
+from gnnsparse.graph import SparseGraph, merge_values, value_tensor
+from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.sampling.draws import Drawn, running_sums
+
+__all__ = ["Neighbourhood", "Weights"]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights of a block's edges: of each edge, or by row; factors that are None are 1.
+
+    Attributes:
+        values: float32 [nnz], in the order in which edges were drawn, or None.
+        row_scale: float32 [rows], or None.
+    """
+
+    values: torch.Tensor | None = None
+    row_scale: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """A graph to draw from.
+
+    Attributes:
+        csr: the edges, [targets, sources]; with normalization "gcn" without self-loops, which are added to
+            each row that is drawn.
+        normalization: None, "mean" or "gcn".
+        values: float32 [nnz], the weights of the edges; None: 1 each. With "gcn" normalised ones.
+        scale: float32 [nodes] of a graph without weights, with "gcn": D^-1/2.
+        loops: float32 [nodes], the normalised weights of self-loops, with "gcn".
+        nnz_index: int64 [nnz], for each edge its nonzero in the given graph; None: they are the same.
+        edge_of_nonzero: for each nonzero of the given graph the first edge that was merged into it; None:
+            nonzero e is edge e.
+        weights: float32 [nnz], by which edges are drawn, or None.
+        running: float64 [nnz], their sums from each row's first edge on, for draws with replacement.
+    """
+
+    csr: Csr
+    normalization: str | None = None
+    values: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    loops: torch.Tensor | None = None
+    nnz_index: torch.Tensor | None = None
+    edge_of_nonzero: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
+    running: torch.Tensor | None = None
+
+    @classmethod
+    def make(
+        cls, graph: SparseGraph, normalization: str | None, weights: Any, *, replace: bool
+    ) -> Neighbourhood:
+        """Makes the neighbourhood of a graph.
+
+        Args:
+            graph: the graph.
+            normalization: None, "mean" or "gcn".
+            weights: by which edges are drawn, [edges] in the order of the edges given; None: they are not.
+            replace: whether they are drawn with replacement.
+
+        Raises:
+            TypeError: `weights` is no array of real numbers.
+            ValueError: `weights` has another size or device than the edges, or a number below 0; or "gcn" is
+                asked for, and the graph is not square.
+        """
+        csr, values, scale, loops, nnz_index = graph.csr, graph.values, None, None, None
+        if normalization == "gcn":
+            csr, values, scale, loops, nnz_index = _without_loops(graph)
+        drawn_by = None if weights is None else _drawing_weights(graph, weights)
+        if drawn_by is not None and nnz_index is not None:
+            drawn_by = drawn_by[nnz_index]
+        running = None if drawn_by is None or not replace else running_sums(csr, drawn_by)
+        return cls(
+            csr, normalization, values, scale, loops, nnz_index, _first_edges(graph), drawn_by, running
+        )
+
+    def edge_ids(self, edges: torch.Tensor) -> torch.Tensor:
+        """Returns the edges of the given graph, in the order in which they were given; -1 stays -1.
+
+        Args:
+            edges: int64 [n], nonzeros of `csr`, or -1.
+        """
+        for table in (self.nnz_index, self.edge_of_nonzero):
+            if table is not None:
+                if table.numel() == 0:  # all edges are self-loops that were added
+                    return edges
+                edges = torch.where(edges < 0, -1, table[edges.clamp(min=0)])
+        return edges
+
+    def weigh(self, targets: torch.Tensor, drawn: Drawn) -> Weights:
+        """Computes the weights of the edges that were drawn.
+
+        A sum has the given weights, times how often an edge was drawn. A mean is over what was drawn. With
+        "gcn" the edges have the weights that they have in the whole graph, those of neighbours times the
+        number of neighbours over the number of draws, so that a sum over neighbours that are drawn uniformly
+        is that over all neighbours in expectation; the self-loop keeps its own.
+
+        Args:
+            targets: int32 [rows], the rows that were drawn from.
+            drawn: the edges.
+        """
+        if self.normalization == "gcn":
+            return Weights(self._gcn_weights(targets, drawn))
+        values = None if self.values is None else self.values[drawn.edges]
+        if drawn.copies is not None:
+            values = drawn.copies if values is None else values * drawn.copies
+        if self.normalization is None:
+            return Weights(values)
+        counts = drawn.indptr.diff()
+        if values is None:
+            return Weights(row_scale=torch.where(counts == 0, 0.0, 1.0 / counts).float())
+        sums = _row_sums(values, counts)
+        share = torch.where(sums == 0, 0.0, 1.0 / sums)
+        return Weights((values.double() * _by_edge(share, counts, values)).float())
+
+    def _gcn_weights(self, targets: torch.Tensor, drawn: Drawn) -> torch.Tensor:
+        assert self.loops is not None
+        rows, counts = targets.long(), drawn.indptr.diff()
+        is_loop = drawn.edges < 0
+        at = drawn.edges.clamp(min=0)
+        copies = drawn.copies
+        taken = counts - 1 if copies is None else _row_sums(copies, counts) - 1
+        degrees = self.csr.indptr[rows + 1] - self.csr.indptr[rows]
+        factor = (degrees / taken.clamp(min=1)).float()
+        if self.scale is not None:
+            values = _by_edge(self.scale[rows] * factor, counts, drawn.nodes) * self.scale[drawn.nodes.long()]
+        else:
+            assert self.values is not None
+            # A graph without edges but self-loops has no weights to index.
+            own = self.values[at] if self.csr.nnz else self.values.new_zeros(at.numel())
+            values = own * _by_edge(factor, counts, drawn.nodes)
+        if copies is not None:
+            values = values * copies
+        return torch.where(is_loop, self.loops[drawn.nodes.long()], values)
+
+
+def _without_loops(
+    graph: SparseGraph,
+) -> tuple[Csr, torch.Tensor | None, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+    """Returns the edges of a graph that are no self-loops and their normalised weights.
+
+    Returns:
+        The edges, their normalised weights or None, the scales of a graph without weights or None, the
+        normalised weights of self-loops, and for each edge its nonzero in `graph` or None.
+    """
+    weighted = normalize(graph, "gcn")
+    whole = weighted.graph
+    rows = whole.csr.row_index()
+    apart = rows != whole.csr.indices
+    values, scale = whole.values, weighted.row_scale
+    loops = scale * scale if scale is not None else values[~apart]  # type: ignore[index]
+    values = None if values is None else values[apart]
+    if whole.nnz - graph.nnz == graph.num_rows:  # it had no self-loops
+        return graph.csr, values, scale, loops, None
+    nodes = torch.arange(graph.num_rows + 1, dtype=torch.int64, device=graph.device)
+    csr = Csr(whole.csr.indptr - nodes, whole.csr.indices[apart], graph.num_cols)
+    own = (graph.csr.row_index() != graph.csr.indices).nonzero().flatten()
+    return csr, values, scale, loops, own
+
+
+def _drawing_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
+    given = value_tensor("weights", weights, graph.num_edges, graph.device)
+    if given.numel() and float(given.min()) < 0:
+        at = int((given < 0).nonzero()[0])
+        bad_value("weights", f"element {at} is {float(given[at])}; accepted: numbers of 0 or more")
+    if graph.nnz_index_of_edge is None:
+        return given
+    merged = merge_values(given, graph.nnz_index_of_edge, graph.nnz)
+    assert merged is not None
+    return merged
+
+
+def _first_edges(graph: SparseGraph) -> torch.Tensor | None:
+    nonzeros = graph.nnz_index_of_edge
+    if nonzeros is None:
+        return None
+    edges = torch.arange(nonzeros.numel(), dtype=torch.int64, device=graph.device)
+    found = torch.full((graph.nnz,), nonzeros.numel(), dtype=torch.int64, device=graph.device)
+    return found.scatter_reduce(0, nonzeros.long(), edges, "amin")
+
+
+def _row_sums(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Sums the values of each row, float64 [rows]."""
+    if values.numel() == 0:  # segment_reduce refuses an empty tensor
+        return torch.zeros(counts.numel(), dtype=torch.float64, device=values.device)
+    return torch.segment_reduce(values.double(), "sum", lengths=counts, initial=0.0)
+
+
+def _by_edge(of_row: torch.Tensor, counts: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    """Repeats a number of each row for each of its edges, [edges]."""
+    return torch.repeat_interleave(of_row, counts, output_size=edges.numel())

@@ -1,0 +1,346 @@
+"""NeighborSampler: blocks of neighbours that are drawn for nodes, or for the ends of links."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.graph import SparseGraph, check_range, index_tensor
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.normalize import NORMALIZATIONS
+from gnnsparse.preprocess.source import read_source
+from gnnsparse.sampling.blocks import Block, make_block
+from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.transforms import runs_outside
+
+__all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
+
+#: Values of the argument `method`.
+METHODS = ("uniform", "weighted", "labor")
+_MOST_STEPS, _MOST_FANOUT = 2**32 - 1, 2**31 - 1
+_MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The neighbourhoods that were drawn for nodes.
+
+    Attributes:
+        blocks: a block for each layer, in the order in which layers run: the targets of the last one are the
+            seeds, and the sources of each are the targets of the one before.
+        seeds: int64 [seeds], the nodes.
+    """
+
+    blocks: tuple[Block, ...]
+    seeds: torch.Tensor
+
+    @property
+    def nodes(self) -> torch.Tensor:
+        """The nodes whose features the first layer reads, int64 [sources of the first block]."""
+        return self.blocks[0].sources
+
+    @property
+    def adjs(self) -> list[Any]:
+        """The operands of the blocks, one for each layer."""
+        return [block.adj for block in self.blocks]
+
+
+@dataclass(frozen=True, eq=False)
+class LinkSample(Sample):
+    """The neighbourhoods that were drawn for the ends of links.
+
+    Attributes:
+        blocks, seeds: see Sample; the seeds are the ends of all pairs, each node once.
+        positive: int64 [k, 2], the given pairs, as positions in `seeds`.
+        negative: int64 [n, 2], pairs without an edge, as positions in `seeds`.
+    """
+
+    positive: torch.Tensor
+    negative: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """The neighbourhoods that were drawn for nodes, as one graph.
+
+    Attributes:
+        nodes: int64 [nodes], the seeds first, then by the hop in which they were reached.
+        edge_index: int64 [2, edges], sources over targets, as positions in `nodes`, by hop. With draws with
+            replacement an edge may be there several times.
+        edge_ids: int64 [edges], the edges of the graph, as they were given.
+        num_nodes, num_edges: how many each hop has, that of the seeds, without edges, first in `num_nodes`.
+    """
+
+    nodes: torch.Tensor
+    edge_index: torch.Tensor
+    edge_ids: torch.Tensor
+    num_nodes: list[int]
+    num_edges: list[int]
+
+
+class NeighborSampler:
+    """Draws neighbours of nodes, layer by layer, as operands for the layers of `gnnsparse.nn`.
+
+    What is drawn depends on the graph, the options, the seed, the step and the nodes alone: it is the same on
+    the CPU and on a GPU, and for every number of threads. A row's edges are drawn by numbers of Philox4x32-10
+    (Salmon et al., SC 2011) at a counter of node, draw, layer and step. A sampler may be used from several
+    threads.
+
+    - method="uniform" draws `fanout` different neighbours, all of them if there are no more, every set of
+      them with equal probability (Floyd's algorithm, Bentley and Floyd 1987); with `replace` that many draws,
+      of which each takes every neighbour with equal probability.
+    - method="weighted" draws by `weights`: with `replace` each draw with a probability in proportion to the
+      weight; without, one neighbour after another in proportion to the weights of those that are left
+      (Efraimidis and Spirakis 2006). Neighbours of weight 0 are never drawn.
+    - method="labor" is LABOR-0 (Balin and Catalyurek, "Layer-Neighbor Sampling", NeurIPS 2023, section 3.1):
+      a neighbour of a node with more than `fanout` neighbours is drawn with probability fanout / neighbours,
+      if a random number that its source has in this layer is below it. Targets share these numbers, so that
+      fewer different sources are drawn. `fanout` is the expected number of draws.
+
+    The weights of a block's operand are by `values`:
+
+    - None: those that the graph has, or 1 each, times how often an edge was drawn.
+    - "mean": those over their sum in the row, so that a product is the mean of what was drawn.
+    - "gcn": each node has a self-loop. Edges have the weights of D^-1/2 (A + I) D^-1/2 of the whole graph,
+      and those of neighbours are multiplied by the number of neighbours over the number of draws: the
+      expectation of a product is that of the whole graph (of "labor" up to the correlation with the number
+      of draws, by which is divided), and with fanouts of -1 it is equal. Not for "weighted".
+
+    Args:
+        graph: the graph, or a matrix [targets, sources], in a form that `gnnsparse.prepare` takes. A matrix
+            that is not square has one layer of its own: targets and sources are nodes of two kinds.
+        fanouts: neighbours that are drawn in each layer, from the seeds outwards: `fanouts[0]` are those of
+            the seeds, in the last layer of a model. -1: all neighbours.
+        method: one of METHODS.
+        replace: whether neighbours are drawn with replacement; not for "labor". Repeats are merged into one
+            edge, whose weight counts them; attention, which ignores weights, counts it once.
+        weights: for "weighted": real numbers [edges] of 0 or more, in the order of the edges given.
+        values: None, "mean" or "gcn".
+        edge_weight: weights of the edges given, [edges]; None: those that the graph has.
+        num_nodes: see `gnnsparse.prepare`.
+        precision: precision of the operands.
+        seed: seed of all draws, an integer from 0 to 2^63 - 1.
+        keep_edge_ids: whether blocks have `edge_ids`.
+        device: where blocks are made; None: where the graph is.
+
+    Attributes:
+        fanouts: the fan-outs.
+        num_nodes: the number of nodes that can be seeds, the rows of the matrix.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, or does not go with another one.
+    """
+
+    @runs_outside
+    def __init__(
+        self,
+        graph: Any,
+        fanouts: Sequence[int],
+        *,
+        method: str = "uniform",
+        replace: bool = False,
+        weights: Any = None,
+        values: str | None = None,
+        edge_weight: Any = None,
+        num_nodes: int | tuple[int, int] | None = None,
+        precision: Precision | str = "fp32",
+        seed: int = 0,
+        keep_edge_ids: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.fanouts = check_fanouts("fanouts", fanouts)
+        self._method = check_choice("method", method, METHODS)
+        self._replace = check_flag("replace", replace)
+        self._check_options(values, weights)
+        self._precision = Precision.parse(precision)
+        self._seed = check_integer("seed", seed, 0, "an integer from 0 to 2^63 - 1", _MOST_SEED)
+        self._keep_edge_ids = check_flag("keep_edge_ids", keep_edge_ids)
+        device = None if device is None else device_of("device", device)
+        given: SparseGraph = read_source(graph, num_nodes, None, edge_weight).build()
+        if given.num_rows != given.num_cols and len(self.fanouts) != 1:
+            shape = f"{given.num_rows} x {given.num_cols}"
+            bad_value("fanouts", f"has {len(self.fanouts)} numbers for a matrix {shape}; accepted: one")
+        if weights is not None and isinstance(weights, torch.Tensor) and device is not None:
+            weights = weights.to(device)
+        given = given if device is None else given.to(device)
+        self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
+        self._links = given.csr
+        self._square = given.num_rows == given.num_cols
+        self.num_nodes = given.num_rows
+        self._numbering = Numbering(given.num_cols, given.device)
+
+    def _check_options(self, values: Any, weights: Any) -> None:
+        if values is not None:
+            check_choice("values", values, NORMALIZATIONS)
+        if (weights is None) == (self._method == "weighted"):
+            bad_value(
+                "weights", f"got {_given(weights)} with method={self._method!r}; accepted: with 'weighted'"
+            )
+        if self._replace and self._method == "labor":
+            bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
+        if values == "gcn" and self._method == "weighted":
+            bad_value(
+                "values", "got 'gcn' with method='weighted', whose draws have no weights that keep its "
+                "expectation; accepted: None, mean"
+            )  # fmt: skip
+
+    @property
+    def device(self) -> torch.device:
+        """Where blocks are made."""
+        return self._links.device
+
+    @runs_outside
+    def sample(self, seeds: Any, step: int = 0) -> Sample:
+        """Draws the neighbourhoods of nodes.
+
+        Args:
+            seeds: int32 or int64 [seeds], different nodes; there may be none.
+            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+
+        Returns:
+            A block for each layer.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument is out of range, on another device, or a seed is repeated.
+        """
+        nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
+        return Sample(self._blocks(nodes, self._step(step)), nodes.long())
+
+    @runs_outside
+    def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
+        """Draws the neighbourhoods of nodes as one graph, in which each node has neighbours of one draw.
+
+        Neighbours are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. `values`
+        play no part.
+
+        Args:
+            seeds: int32 or int64 [seeds], different nodes; there may be none.
+            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument is out of range, on another device, or a seed is repeated; or the graph is
+                not square, or drawn with self-loops (values="gcn").
+        """
+        if not self._square or self._graph.normalization == "gcn":
+            bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
+        nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
+        graph, step = self._graph, self._step(step)
+        counts, edges, pairs = [0, nodes.numel()], [], []
+        for layer, fanout in enumerate(self.fanouts):
+            new = nodes[counts[-2] :]
+            draw = self._draw(self._rule(fanout), fanout, step, layer)
+            drawn = draw_edges(graph.csr, new, draw, max(fanout, 0), graph.weights, graph.running)
+            nodes, numbers = self._numbering.number(nodes, drawn.nodes)
+            targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
+            targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
+            found, own = torch.stack([numbers.long(), targets]), drawn.edges
+            if drawn.copies is not None:
+                times = drawn.copies.long()
+                found, own = found.repeat_interleave(times, dim=1), own.repeat_interleave(times)
+            pairs.append(found)
+            edges.append(graph.edge_ids(own))
+            counts.append(nodes.numel())
+        of_hops = [after - before for before, after in itertools.pairwise(counts)]
+        return Subgraph(
+            nodes.long(), torch.cat(pairs, dim=1), torch.cat(edges), of_hops, [len(own) for own in edges]
+        )
+
+    @runs_outside
+    def sample_links(self, pairs: Any, negatives: int = 1, step: int = 0) -> LinkSample:
+        """Draws pairs without an edge, and the neighbourhoods of the ends of all pairs.
+
+        Args:
+            pairs: int32 or int64 [k, 2], a source and a target each, which may be repeated.
+            negatives: number of pairs without an edge that are drawn for each given pair, uniformly, of two
+                different nodes.
+            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+
+        Returns:
+            The pairs, as positions in the seeds, and a block for each layer.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument is out of range or on another device; the graph is not square; or it
+                joins nearly all pairs of its nodes.
+        """
+        if not self._square:
+            bad_value("graph", "is not square; accepted for links: one with nodes of one kind")
+        given = index_tensor("pairs", pairs, dim=2)
+        if given.shape[1] != 2:
+            bad_value("pairs", f"has shape {tuple(given.shape)}; accepted: (pairs, 2)")
+        check_integer("negatives", negatives, 0, "an integer, 0 or more")
+        ends = self._nodes("pairs", given.reshape(-1), self.num_nodes)
+        count = given.shape[0]
+        draw = self._draw(Rule.ALL, 0, self._step(step), 0)
+        drawn = draw_negatives(self._links, draw, count * negatives)
+        ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
+        seeds, numbers = self._numbering.number(ends[:0], ends)
+        both = numbers.long().reshape(-1, 2)
+        return LinkSample(self._blocks(seeds, step), seeds.long(), both[:count], both[count:])
+
+    def _nodes(self, name: str, given: torch.Tensor, limit: int) -> torch.Tensor:
+        if given.device != self.device:
+            bad_value(name, f"is on {given.device}; accepted: {self.device}, where blocks are made")
+        check_range(name, given, limit, "the number of nodes")
+        return given.to(torch.int32)
+
+    def _step(self, step: Any) -> int:
+        return check_integer("step", step, 0, "an integer from 0 to 2^32 - 1", _MOST_STEPS)
+
+    def _rule(self, fanout: int) -> int:
+        if fanout < 0:
+            return Rule.ALL
+        if self._method == "uniform":
+            return Rule.UNIFORM_REPLACED if self._replace else Rule.UNIFORM
+        if self._method == "weighted":
+            return Rule.WEIGHTED_REPLACED if self._replace else Rule.WEIGHTED
+        return Rule.LABOR
+
+    def _draw(self, rule: int, fanout: int, step: int, layer: int) -> _native.SampleDraw:
+        loops = self._graph.normalization == "gcn"
+        return _native.SampleDraw(rule, max(fanout, 0), self._seed, step, layer, loops)
+
+    def _blocks(self, seeds: torch.Tensor, step: int) -> tuple[Block, ...]:
+        blocks, targets, graph = [], seeds, self._graph
+        for layer, fanout in enumerate(self.fanouts):
+            draw = self._draw(self._rule(fanout), fanout, step, layer)
+            drawn = draw_edges(graph.csr, targets, draw, max(fanout, 0), graph.weights, graph.running)
+            first = targets if self._square else targets[:0]
+            sources, numbers = self._numbering.number(first, drawn.nodes)
+            blocks.append(
+                make_block(
+                    graph, targets, drawn, sources, numbers, self._precision,
+                    keep_edge_ids=self._keep_edge_ids,
+                )
+            )  # fmt: skip
+            targets = sources
+        return tuple(reversed(blocks))
+
+
+def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
+    """Returns fan-outs, positive integers or -1, as a tuple, else raises."""
+    accepted = "positive integers, or -1 for all neighbours"
+    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
+        bad_type(name, fanouts, f"a sequence of {accepted}")
+    if len(fanouts) == 0:
+        bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
+    for fanout in fanouts:
+        if fanout != -1:
+            check_integer(name, fanout, 1, accepted, _MOST_FANOUT)
+        elif isinstance(fanout, bool) or not isinstance(fanout, int):
+            bad_type(name, fanout, accepted)
+    return tuple(fanouts)
+
+
+def _given(value: Any) -> str:
+    return "None" if value is None else "weights"

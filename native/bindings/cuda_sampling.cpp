@@ -1,0 +1,78 @@
+#include "cuda_args.h"
+#include "sampling_args.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+void draw_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw, const Memory& targets,
+                    const SampleDrawnHandle& drawn, const Memory& counts, Address stream) {
+  cuda::draw_neighbors(handle.checked(draw, Place::kGpu), draw,
+                       gpu_array<const int32_t>(targets, targets.count, "targets"), targets.count,
+                       drawn.checked(draw, targets.count, Place::kGpu),
+                       gpu_array<int64_t>(counts, targets.count, "counts"), stream_of(stream));
+}
+
+void gather_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw,
+                      const Memory& targets, const SampleDrawnHandle& drawn, const Memory& indptr,
+                      const Memory& nodes, const Memory& edges, const Memory& copies,
+                      Address stream) {
+  cuda::gather_neighbors(handle.checked(draw, Place::kGpu), draw,
+                         gpu_array<const int32_t>(targets, targets.count, "targets"), targets.count,
+                         drawn.checked(draw, targets.count, Place::kGpu),
+                         sampled_edges(indptr, targets.count, nodes, edges, copies, Place::kGpu),
+                         stream_of(stream));
+}
+
+void mark_first(const Memory& targets, const Memory& nodes, const Memory& place,
+                const Memory& first, Address stream) {
+  require_sequence(targets.count, nodes.count);
+  cuda::mark_first(gpu_array<const int32_t>(targets, targets.count, "targets"), targets.count,
+                   gpu_array<const int32_t>(nodes, nodes.count, "nodes"), nodes.count,
+                   gpu_array<int32_t>(place, place.count, "place"),
+                   gpu_array<int32_t>(first, targets.count + nodes.count, "first"),
+                   stream_of(stream));
+}
+
+void number_nodes(const Memory& targets, const Memory& nodes, const Memory& rank,
+                  const Memory& place, const Memory& sources, const Memory& numbers,
+                  Address stream) {
+  require_sequence(targets.count, nodes.count);
+  cuda::number_nodes(gpu_array<const int32_t>(targets, targets.count, "targets"), targets.count,
+                     gpu_array<const int32_t>(nodes, nodes.count, "nodes"), nodes.count,
+                     gpu_array<const int32_t>(rank, targets.count + nodes.count, "rank"),
+                     gpu_array<int32_t>(place, place.count, "place"),
+                     gpu_array<int32_t>(sources, sources.count, "sources"),
+                     gpu_array<int32_t>(numbers, nodes.count, "numbers"), stream_of(stream));
+}
+
+void draw_negatives(const CsrHandle& a, const SampleDraw& draw, int64_t first, const Memory& pairs,
+                    const Memory& missing, Address stream) {
+  require_size(first, "first");
+  const int64_t count = pairs.count / 2;
+  if (count > INT32_MAX) reject("pairs", "must be fewer than 2^31");
+  if (first > UINT32_MAX - count) reject("first", "must be below 2^32 with the pairs");
+  const CsrView& view = gpu(a);
+  if (count > 0 && (view.rows == 0 || view.cols == 0)) reject("a", "has no nodes");
+  cuda::draw_negatives(view, draw, first, count, gpu_array<int64_t>(pairs, 2 * count, "pairs"),
+                       gpu_array<int32_t>(missing, 1, "missing"), stream_of(stream));
+}
+
+}  // namespace
+
+void bind_cuda_sampling(py::module_& m) {
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def("cuda_draw_neighbors", &draw_neighbors, nogil, py::arg("graph"), py::arg("draw"),
+        py::arg("targets"), py::arg("drawn"), py::arg("counts"), py::arg("stream"));
+  m.def("cuda_gather_neighbors", &gather_neighbors, nogil, py::arg("graph"), py::arg("draw"),
+        py::arg("targets"), py::arg("drawn"), py::arg("indptr"), py::arg("nodes"), py::arg("edges"),
+        py::arg("copies"), py::arg("stream"));
+  m.def("cuda_mark_first", &mark_first, nogil, py::arg("targets"), py::arg("nodes"),
+        py::arg("place"), py::arg("first"), py::arg("stream"));
+  m.def("cuda_number_nodes", &number_nodes, nogil, py::arg("targets"), py::arg("nodes"),
+        py::arg("rank"), py::arg("place"), py::arg("sources"), py::arg("numbers"),
+        py::arg("stream"));
+  m.def("cuda_draw_negatives", &draw_negatives, nogil, py::arg("a"), py::arg("draw"),
+        py::arg("first"), py::arg("pairs"), py::arg("missing"), py::arg("stream"));
+}
+
+}  // namespace gnnsparse::bindings

@@ -1,0 +1,93 @@
+#include "checks.h"
+#include "gnnsparse/csr.h"
+#include "sampling_args.h"
+
+namespace gnnsparse::bindings {
+namespace {
+
+const int32_t* nodes_below(const Memory& nodes, int64_t limit, int threads, const char* name) {
+  const auto* begin = host_array<const int32_t>(nodes, nodes.count, name);
+  const cpu::IndexArray values{{begin, false}, nodes.count};
+  const int64_t at = cpu::first_out_of_range(values, limit, require_threads(threads));
+  if (at >= 0) {
+    reject(name, "element " + std::to_string(at) + " is " + std::to_string(begin[at]) +
+                     "; accepted: 0 to " + std::to_string(limit - 1));
+  }
+  return begin;
+}
+
+void running_sums(const CsrHandle& a, const Memory& weights, const Memory& running, int threads) {
+  const CsrView& view = host(a);
+  cpu::running_sums(view, host_array<const float>(weights, view.nnz, "weights"),
+                    host_array<double>(running, view.nnz, "running"), require_threads(threads));
+}
+
+void draw_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw, const Memory& targets,
+                    const SampleDrawnHandle& drawn, const Memory& indptr, int threads) {
+  const SampleGraph graph = handle.checked(draw, Place::kHost);
+  const int32_t* rows = nodes_below(targets, graph.a.rows, threads, "targets");
+  cpu::draw_neighbors(graph, draw, rows, targets.count,
+                      drawn.checked(draw, targets.count, Place::kHost),
+                      host_array<int64_t>(indptr, targets.count + 1, "indptr"), threads);
+}
+
+void gather_neighbors(const SampleGraphHandle& handle, const SampleDraw& draw,
+                      const Memory& targets, const SampleDrawnHandle& drawn, const Memory& indptr,
+                      const Memory& nodes, const Memory& edges, const Memory& copies, int threads) {
+  const SampleGraph graph = handle.checked(draw, Place::kHost);
+  const int32_t* rows = nodes_below(targets, graph.a.rows, threads, "targets");
+  const SampleEdges out = sampled_edges(indptr, targets.count, nodes, edges, copies, Place::kHost);
+  bool ascends = out.indptr[0] == 0 && out.indptr[targets.count] == nodes.count;
+  for (int64_t i = 0; i < targets.count; ++i) ascends &= out.indptr[i] <= out.indptr[i + 1];
+  if (!ascends) reject("indptr", "must never decrease, from 0 to the number of nodes");
+  cpu::gather_neighbors(graph, draw, rows, targets.count,
+                        drawn.checked(draw, targets.count, Place::kHost), out, threads);
+}
+
+int64_t number_nodes(const Memory& targets, const Memory& nodes, const Memory& place,
+                     const Memory& sources, const Memory& numbers, int threads) {
+  require_sequence(targets.count, nodes.count);
+  const int32_t* first = nodes_below(targets, place.count, threads, "targets");
+  const int32_t* behind = nodes_below(nodes, place.count, threads, "nodes");
+  return cpu::number_nodes(first, targets.count, behind, nodes.count,
+                           host_array<int32_t>(place, place.count, "place"),
+                           host_array<int32_t>(sources, targets.count + nodes.count, "sources"),
+                           host_array<int32_t>(numbers, nodes.count, "numbers"), threads);
+}
+
+int64_t draw_negatives(const CsrHandle& a, const SampleDraw& draw, int64_t first,
+                       const Memory& pairs, int threads) {
+  require_size(first, "first");
+  const int64_t count = pairs.count / 2;
+  if (first > UINT32_MAX - count) reject("first", "must be below 2^32 with the pairs");
+  const CsrView& view = host(a);
+  if (count > 0 && (view.rows == 0 || view.cols == 0)) reject("a", "has no nodes");
+  return cpu::draw_negatives(view, draw, first, count,
+                             host_array<int64_t>(pairs, 2 * count, "pairs"),
+                             require_threads(threads));
+}
+
+}  // namespace
+
+void bind_sampling(py::module_& m) {
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def("running_sums", &running_sums, "Sums weights from each row's first edge on.", nogil,
+        py::arg("a"), py::arg("weights"), py::arg("running"), py::arg("threads"));
+  m.def("draw_neighbors", &draw_neighbors,
+        "Counts the edges that are drawn of each target, as offsets, and notes the draws.", nogil,
+        py::arg("graph"), py::arg("draw"), py::arg("targets"), py::arg("drawn"), py::arg("indptr"),
+        py::arg("threads"));
+  m.def("gather_neighbors", &gather_neighbors, "Writes the edges that were drawn.", nogil,
+        py::arg("graph"), py::arg("draw"), py::arg("targets"), py::arg("drawn"), py::arg("indptr"),
+        py::arg("nodes"), py::arg("edges"), py::arg("copies"), py::arg("threads"));
+  m.def("number_nodes", &number_nodes,
+        "Numbers nodes by their first appearance; returns how many there are, or -1 - i for a "
+        "target i that is a repeat.",
+        nogil, py::arg("targets"), py::arg("nodes"), py::arg("place"), py::arg("sources"),
+        py::arg("numbers"), py::arg("threads"));
+  m.def("draw_negatives", &draw_negatives,
+        "Draws pairs without an edge; returns the first for which there was none, or -1.", nogil,
+        py::arg("a"), py::arg("draw"), py::arg("first"), py::arg("pairs"), py::arg("threads"));
+}
+
+}  // namespace gnnsparse::bindings

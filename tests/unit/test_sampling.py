@@ -1,0 +1,452 @@
+"""NeighborSampler: its blocks are parts of the graph, and operands that layers take; what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.sampling import METHODS, Block, NeighborSampler
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, random_graph
+from models import MODELS
+from tests.helpers import reference_layers
+from tests.together import run_together
+
+#: Options of all ways to draw.
+WAYS: dict[str, dict[str, Any]] = {
+    "uniform": {},
+    "uniform replaced": {"replace": True},
+    "weighted": {"method": "weighted"},
+    "weighted replaced": {"method": "weighted", "replace": True},
+    "labor": {"method": "labor"},
+}
+
+
+def edges(nodes: int = 60, count: int = 500, seed: int = 0, loops: bool = True) -> torch.Tensor:
+    """Edges with repeats, some nodes without any, and hubs."""
+    draw = torch.Generator().manual_seed(seed)
+    found = torch.randint(nodes - 5, (2, count), generator=draw)
+    found[1, : count // 4] = 1
+    return found if loops else found[:, found[0] != found[1]]
+
+
+def plain(nodes: int, count: int, seed: int = 0) -> SparseGraph:
+    return SparseGraph.from_edge_index(edges(nodes, count, seed).unique(dim=1), nodes)
+
+
+def sampler(graph: Any, fanouts: list[int], *, way: str = "uniform", **options: Any) -> NeighborSampler:
+    count = graph.num_edges if isinstance(graph, SparseGraph) else graph.shape[1]
+    weights = None
+    if WAYS[way].get("method") == "weighted":
+        weights = torch.rand(count, generator=torch.Generator().manual_seed(7))
+        weights[::3] = 0
+    return NeighborSampler(graph, fanouts, weights=weights, **WAYS[way], **options)
+
+
+def matrix_of(graph: SparseGraph) -> torch.Tensor:
+    return torch.from_numpy(graph.to_scipy().toarray())
+
+
+def dense(block: Block) -> torch.Tensor:
+    return block.adj @ torch.eye(block.adj.shape[1])
+
+
+def pairs(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    """The target and the source of each nonzero."""
+    row, col = block.adj.indices()
+    return block.targets[row], block.sources[col]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("values", [None, "mean", "gcn"])
+def test_every_edge_exists_and_fanouts_hold(way: str, values: str | None) -> None:
+    if values == "gcn" and way.startswith("weighted"):
+        pytest.skip("is refused")
+    edge_index = edges()
+    graph = SparseGraph.from_edge_index(edge_index, 60)
+    matrix = matrix_of(SparseGraph(graph.csr)) > 0
+    fanouts = [4, 3, 2]
+    made = sampler(edge_index, fanouts, way=way, values=values, num_nodes=60, keep_edge_ids=True)
+    sample = made.sample([3, 59, 1, 10], step=5)
+    assert sample.seeds.tolist() == [3, 59, 1, 10]
+    assert torch.equal(sample.blocks[-1].targets, sample.seeds)
+    for block, fanout in zip(reversed(sample.blocks), fanouts, strict=True):
+        rows, cols = block.adj.shape
+        assert (rows, cols) == (block.targets.numel(), block.sources.numel())
+        assert torch.equal(block.sources[:rows], block.targets)
+        assert block.sources.unique().numel() == cols
+        target, source = pairs(block)
+        ids = block.edge_ids
+        assert ids is not None
+        assert torch.equal(edge_index[:, ids[ids >= 0]], torch.stack([source, target])[:, ids >= 0])
+        is_loop = (target == source) if values == "gcn" else torch.zeros_like(target, dtype=torch.bool)
+        assert torch.equal(ids < 0, is_loop)
+        assert bool(matrix[target[~is_loop], source[~is_loop]].all())
+        taken = torch.bincount(block.adj.indices()[0][~is_loop], minlength=rows)
+        degrees = matrix.sum(1)[block.targets]
+        if values == "gcn":
+            assert int(is_loop.sum()) == rows
+            degrees = degrees - matrix.diagonal()[block.targets].long()
+        if way == "uniform":
+            assert torch.equal(taken, degrees.clamp(max=fanout))
+        elif way == "labor":
+            assert torch.equal(taken[degrees <= fanout], degrees[degrees <= fanout])
+        else:
+            assert int(taken.max()) <= fanout
+        assert torch.equal(dense(block).T, block.adj.T @ torch.eye(rows))
+    for outer, inner in zip(sample.blocks[1:], sample.blocks, strict=False):
+        assert torch.equal(outer.sources, inner.targets)
+    assert torch.equal(sample.nodes, sample.blocks[0].sources)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fanout_of_minus_one_takes_all(method: str) -> None:
+    graph = plain(40, 300)
+    weights = torch.ones(graph.nnz) if method == "weighted" else None
+    made = NeighborSampler(graph, [-1], method=method, weights=weights)
+    seeds = torch.arange(40).flip(0)
+    (block,) = made.sample(seeds).blocks
+    whole = torch.zeros(40, 40)
+    whole[:, block.sources] = dense(block)
+    assert torch.equal(whole, matrix_of(graph).float()[seeds])
+
+
+@pytest.mark.parametrize("values", [None, "mean", "gcn"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("loops", [False, True])
+def test_with_all_neighbours_products_are_those_of_the_whole_graph(
+    values: str | None, weighted: bool, loops: bool
+) -> None:
+    edge_index = edges(loops=loops)
+    weight = torch.rand(edge_index.shape[1]) + 0.1 if weighted else None
+    whole = SparseGraph.from_edge_index(edge_index, 60, weight)
+    adj = gnnsparse.prepare(whole, values=values, cache=False)
+    sample = NeighborSampler(whole, [-1, -1], values=values).sample(torch.arange(0, 60, 7))
+    x = torch.randn(60, 9)
+    got = x[sample.nodes]
+    for block in sample.blocks:
+        got = block.adj @ got
+    exact = (adj @ torch.eye(60)).double()
+    assert_accurate(got, (adj @ (adj @ x))[sample.seeds], (exact @ (exact @ x.double()))[sample.seeds])
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_means_and_sums_are_of_what_was_drawn(replace: bool) -> None:
+    graph = plain(60, 600)
+    seeds = torch.arange(0, 60, 3)
+    made = {v: NeighborSampler(graph, [5], values=v, replace=replace, seed=2) for v in (None, "mean")}
+    sums, means = (dense(made[v].sample(seeds).blocks[0]) for v in (None, "mean"))
+    counts = sums.sum(1)
+    has_any = graph.csr.degrees[seeds] > 0
+    assert set(sums.unique().tolist()) <= set(map(float, range(6)))
+    if replace:
+        assert torch.equal(counts, torch.where(has_any, 5.0, 0.0))
+        assert float(sums.max()) > 1
+    assert_accurate(means, sums / counts.clamp(min=1)[:, None], sums.double() / counts.clamp(min=1)[:, None])
+
+
+@pytest.mark.parametrize("way", ["uniform", "uniform replaced", "labor"])
+def test_the_expectation_of_gcn_is_the_whole_graphs_product(way: str) -> None:
+    graph = plain(40, 500)
+    adj = gnnsparse.prepare(graph, values="gcn", cache=False)
+    x, seeds, draws = torch.randn(40, 2), torch.arange(12), 300
+    made = sampler(graph, [4], way=way, values="gcn", seed=1)
+    found = []
+    for step in range(draws):
+        sample = made.sample(seeds, step)
+        found.append(sample.blocks[0].adj @ x[sample.nodes])
+    drawn = torch.stack(found).double()
+    error = drawn.mean(0) - (adj @ x)[seeds].double()
+    spread = drawn.std(0) / draws**0.5
+    # LABOR divides by the number of draws, which makes it wrong by something of the order of 1 / fan-out^2.
+    slack = 0.05 if way == "labor" else 1e-5
+    assert bool((error.abs() <= 4.5 * spread + slack).all())
+
+
+@pytest.mark.parametrize("name", ["gcn", "graphsage", "gin", "gat", "gatv2", "agnn", "graph_transformer"])
+def test_models_take_blocks_as_graphs(name: str) -> None:
+    torch.manual_seed(1)
+    graph = plain(50, 300)
+    model = MODELS[name].build(6, out_channels=3, hidden_channels=16, num_layers=2, residual=True).eval()
+    values = MODELS[name].values
+    adj = gnnsparse.prepare(graph, values=values, cache=False)
+    seeds, x = torch.tensor([7, 0, 49, 20]), torch.randn(50, 6)
+    sample = NeighborSampler(graph, [-1, -1], values=values).sample(seeds)
+    assert sample.adjs[0].shape[0] < sample.adjs[0].shape[1]
+
+    def gradients(run: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+        model.zero_grad()
+        run().square().sum().backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    got, whole = model(x[sample.nodes], sample.adjs), model(x, adj)[seeds]
+    found, plain_run = (
+        gradients(lambda: model(x[sample.nodes], sample.adjs)),
+        gradients(lambda: model(x, adj)[seeds]),
+    )
+    with reference_layers(), in_float64(model):
+        exact = model(x.double(), adj)[seeds]
+        wanted = gradients(lambda: model(x.double(), adj)[seeds])
+    assert_accurate(got, whole, exact)
+    # Gradients of a single number, such as AGNN's beta, are sums over all edges whose terms cancel.
+    assert_all_accurate(found, plain_run, wanted, floor=80 * torch.finfo(torch.float32).eps)
+
+
+def test_a_matrix_of_two_kinds_of_nodes_has_one_layer() -> None:
+    graph = random_graph(30, 80, 0.2, seed=1)
+    made = NeighborSampler(graph, [4], values="mean", keep_edge_ids=True)
+    (block,) = made.sample([3, 1, 29]).blocks
+    target, source = pairs(block)
+    matrix = matrix_of(graph)
+    assert bool((matrix[target, source] != 0).all())
+    assert block.adj.shape[1] == source.unique().numel()
+    row = graph.csr.row_index()[block.edge_ids]
+    assert torch.equal(
+        torch.stack([row, graph.csr.indices[block.edge_ids].long()]), torch.stack([target, source])
+    )
+    with pytest.raises(ValueError, match=r"fanouts: has 2 numbers for a matrix 30 x 80; accepted: one"):
+        NeighborSampler(graph, [4, 4])
+    with pytest.raises(ValueError, match="graph: is not square"):
+        made.sample_links([[0, 1]])
+
+
+def test_no_seeds_give_empty_blocks() -> None:
+    for values in (None, "mean", "gcn"):
+        made = NeighborSampler(plain(20, 50), [3, 2], values=values)
+        sample = made.sample(torch.empty(0, dtype=torch.int64))
+        assert [block.adj.shape for block in sample.blocks] == [(0, 0), (0, 0)]
+        assert (sample.blocks[0].adj @ torch.randn(0, 4)).shape == (0, 4)
+
+
+def test_nodes_without_neighbours_have_empty_rows_or_their_loop() -> None:
+    edge_index = torch.tensor([[0], [1]])
+    sample = NeighborSampler(edge_index, [3, 3], num_nodes=5).sample([4, 0])
+    assert [block.adj.nnz for block in sample.blocks] == [0, 0]
+    assert sample.nodes.tolist() == [4, 0]
+    sample = NeighborSampler(edge_index, [3, 3], values="gcn", num_nodes=5, keep_edge_ids=True).sample([4, 0])
+    assert torch.equal(dense(sample.blocks[0]), torch.eye(2))
+    loops_alone = NeighborSampler(torch.tensor([[0, 1], [0, 1]]), [2], values="gcn", keep_edge_ids=True)
+    (block,) = loops_alone.sample([1]).blocks
+    assert dense(block).tolist() == [[1.0]]
+    assert block.edge_ids is not None
+    assert block.edge_ids.tolist() == [-1]
+
+
+def test_edges_of_weight_zero_are_never_drawn() -> None:
+    graph = plain(60, 900)
+    weights = torch.zeros(graph.nnz)
+    weights[::5] = 1
+    for replace in (False, True):
+        made = NeighborSampler(
+            graph, [6], method="weighted", weights=weights, replace=replace, keep_edge_ids=True
+        )
+        for step in range(10):
+            ids = made.sample(torch.arange(60), step).blocks[0].edge_ids
+            assert ids is not None
+            assert bool((ids % 5 == 0).all())
+
+
+def test_the_seed_and_the_step_decide() -> None:
+    graph = plain(80, 1500)
+
+    def ids(seed: int, step: int) -> list[int]:
+        sample = NeighborSampler(graph, [3, 3], seed=seed, keep_edge_ids=True).sample(torch.arange(30), step)
+        return [i for block in sample.blocks for i in block.edge_ids.tolist()]  # type: ignore[union-attr]
+
+    assert ids(1, 4) == ids(1, 4)
+    assert len({tuple(ids(seed, step)) for seed in (1, 2) for step in (0, 1, 2**32 - 1)}) == 6
+
+
+def test_a_nodes_draws_do_not_depend_on_the_other_seeds() -> None:
+    graph = plain(80, 1500)
+    made = NeighborSampler(graph, [4], keep_edge_ids=True)
+    (both,) = made.sample([5, 70]).blocks
+    (alone,) = made.sample([70]).blocks
+    of_second = both.edge_ids[both.adj.indices()[0] == 1]  # type: ignore[index]
+    assert set(of_second.tolist()) == set(alone.edge_ids.tolist())  # type: ignore[union-attr]
+
+
+def test_labor_shares_its_numbers_among_targets() -> None:
+    # Two nodes with the same 30 neighbours, and one with twenty of them and 40 others.
+    source = torch.cat([torch.arange(30), torch.arange(30), torch.arange(10, 70)])
+    target = torch.cat([torch.full((30,), 70), torch.full((30,), 71), torch.full((60,), 72)])
+    made = NeighborSampler(torch.stack([source, target]), [6], method="labor")
+    for step in range(20):
+        (block,) = made.sample([70, 71, 72], step).blocks
+        matrix = dense(block) > 0
+        assert torch.equal(matrix[0], matrix[1])
+        shared = (block.sources >= 10) & (block.sources < 30)
+        assert bool((matrix[0, shared] >= matrix[2, shared]).all())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_number_of_threads_draws_the_same(way: str) -> None:
+    graph = plain(30_000, 200_000)
+    made = sampler(graph, [6, 3], way=way, keep_edge_ids=True)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 5):
+            torch.set_num_threads(threads)
+            found.append(made.sample(torch.arange(0, 30_000, 2), step=1))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        for one, two in zip(found[0].blocks, other.blocks, strict=True):
+            assert torch.equal(one.sources, two.sources)
+            assert torch.equal(one.adj.indices(), two.adj.indices())
+            assert torch.equal(one.edge_ids, two.edge_ids)  # type: ignore[arg-type]
+
+
+def test_threads_share_a_sampler() -> None:
+    made = NeighborSampler(plain(500, 4000), [5, 5])
+    seeds = torch.arange(100)
+    alone = [made.sample(seeds, step).nodes for step in range(8)]
+    found: dict[int, torch.Tensor] = {}
+
+    def draw(step: int, barrier: threading.Barrier) -> None:
+        barrier.wait()
+        for _ in range(5):
+            found[step] = made.sample(seeds, step).nodes
+
+    run_together(8, draw)
+    assert all(torch.equal(found[step], alone[step]) for step in range(8))
+    copied = copy.deepcopy(made)
+    assert torch.equal(copied.sample(seeds, 3).nodes, alone[3])
+
+
+@given(st.data())
+def test_numbers_are_given_in_the_order_of_first_appearance(data: st.DataObject) -> None:
+    targets = data.draw(st.lists(st.integers(0, 29), unique=True, max_size=10))
+    nodes = data.draw(st.lists(st.integers(0, 29), max_size=40))
+    from gnnsparse.sampling.draws import Numbering
+
+    want: dict[int, int] = {}
+    for node in targets + nodes:
+        want.setdefault(node, len(want))
+    numbering = Numbering(30, torch.device("cpu"))
+    as_tensor = [torch.tensor(x, dtype=torch.int32) for x in (targets, nodes)]
+    before = torch.get_num_threads()
+    for threads in (1, 4):
+        torch.set_num_threads(threads)
+        try:
+            sources, numbers = numbering.number(*as_tensor)
+        finally:
+            torch.set_num_threads(before)
+        assert sources.tolist() == list(want)
+        assert numbers.tolist() == [want[node] for node in nodes]
+
+
+def test_links_are_given_as_positions_among_the_seeds() -> None:
+    graph = plain(60, 600)
+    made = NeighborSampler(graph, [4, 2], seed=3)
+    given_pairs = torch.stack([graph.csr.indices.long(), graph.csr.row_index()], dim=1)[::10]
+    sample = made.sample_links(given_pairs, negatives=3, step=2)
+    assert torch.equal(sample.seeds[sample.positive], given_pairs)
+    assert sample.seeds.unique().numel() == sample.seeds.numel()
+    negative = sample.seeds[sample.negative]
+    assert negative.shape == (3 * len(given_pairs), 2)
+    assert not bool((matrix_of(graph)[negative[:, 1], negative[:, 0]] != 0).any())
+    assert not bool((negative[:, 0] == negative[:, 1]).any())
+    assert torch.equal(sample.blocks[-1].targets, sample.seeds)
+    assert torch.equal(made.sample_links(given_pairs, 3, 2).negative, sample.negative)
+    other = made.sample_links(given_pairs, 3, 3)
+    assert not torch.equal(other.seeds[other.negative], negative)
+    assert made.sample_links(given_pairs, 0).negative.shape == (0, 2)
+    assert made.sample_links(torch.empty(0, 2, dtype=torch.int64), 2).seeds.numel() == 0
+
+
+def test_a_graph_of_all_edges_has_no_negatives() -> None:
+    full = SparseGraph.from_edge_index((torch.ones(8, 8) - torch.eye(8)).nonzero().T.contiguous(), 8)
+    with pytest.raises(ValueError, match="graph: joins nearly all pairs"):
+        NeighborSampler(full, [2]).sample_links([[0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (r"fanouts: is empty", {"fanouts": []}),
+        (r"fanouts: got 0; accepted: positive integers, or -1", {"fanouts": [0]}),
+        (r"fanouts: got float", {"fanouts": [2.0]}),
+        (r"fanouts: got int; accepted: a sequence", {"fanouts": 3}),
+        (r"fanouts: got str", {"fanouts": "10"}),
+        (r"fanouts: got bool", {"fanouts": [True]}),
+        (r"method: got 'random'; accepted: uniform, weighted, labor", {"method": "random"}),
+        (r"weights: got None with method='weighted'", {"method": "weighted"}),
+        (r"weights: got weights with method='uniform'", {"weights": torch.ones(2)}),
+        (r"weights: element 1 is -1.0; accepted: numbers of 0 or more",
+         {"method": "weighted", "weights": torch.tensor([1.0, -1.0])}),
+        (r"weights: has shape \(3,\); accepted: \(2,\)", {"method": "weighted", "weights": torch.ones(3)}),
+        (r"replace: got True with method='labor'", {"method": "labor", "replace": True}),
+        (r"values: got 'sum'; accepted: gcn, mean", {"values": "sum"}),
+        (r"values: got 'gcn' with method='weighted'",
+         {"method": "weighted", "weights": torch.ones(2), "values": "gcn"}),
+        (r"seed: got -1", {"seed": -1}),
+        (r"precision: ", {"precision": "fp7"}),
+        (r"device: got 'nowhere'", {"device": "nowhere"}),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(message: str, options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        NeighborSampler(torch.tensor([[0, 1], [1, 2]]), **{"fanouts": [2], **options})
+
+
+@pytest.mark.parametrize(
+    ("message", "seeds", "step"),
+    [
+        (r"seeds: element 2 is 1 once more; accepted: different nodes", [1, 0, 1], 0),
+        (r"seeds: element 0 is 3; accepted: 0 to 2", [3], 0),
+        (r"seeds: element 1 is -1", [0, -1], 0),
+        (r"seeds: got dtype float64", [0.5], 0),
+        (r"seeds: got set", {1}, 0),
+        (r"step: got -1", [0], -1),
+        (r"step: got 4294967296", [0], 2**32),
+        (r"step: got float", [0], 1.0),
+    ],
+)
+def test_wrong_seeds_are_refused(message: str, seeds: Any, step: Any) -> None:
+    made = NeighborSampler(torch.tensor([[0, 1], [1, 2]]), [2, 2])
+    with pytest.raises((TypeError, ValueError), match=message):
+        made.sample(seeds, step)
+    assert made.sample([1, 0]).seeds.tolist() == [1, 0]  # it works as before
+
+
+def test_wrong_links_are_refused() -> None:
+    made = NeighborSampler(torch.tensor([[0, 1], [1, 2]]), [2])
+    for message, given_pairs, negatives in (
+        (r"pairs: has shape \(1, 3\); accepted: \(pairs, 2\)", [[0, 1, 2]], 1),
+        (r"pairs: element 1 is 5", [[0, 5]], 1),
+        (r"negatives: got -1", [[0, 1]], -1),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            made.sample_links(given_pairs, negatives)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("values", [None, "mean", "gcn"])
+def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None) -> None:
+    if values == "gcn" and way.startswith("weighted"):
+        pytest.skip("is refused")
+    graph = plain(30_000, 300_000)
+    on_cpu, on_gpu = (
+        sampler(graph, [10, 5], way=way, values=values, keep_edge_ids=True, device=device)
+        for device in ("cpu", "cuda")
+    )
+    seeds = torch.randperm(30_000)[:2000]
+    for step in range(3):
+        mine, theirs = on_cpu.sample(seeds, step), on_gpu.sample(seeds.cuda(), step)
+        x = torch.randn(mine.nodes.numel(), 8)
+        for one, two in zip(mine.blocks, theirs.blocks, strict=True):
+            assert torch.equal(one.sources, two.sources.cpu())
+            assert torch.equal(one.adj.indices(), two.adj.indices().cpu())
+            assert torch.equal(one.edge_ids, two.edge_ids.cpu())  # type: ignore[union-attr, arg-type]
+            torch.testing.assert_close((two.adj @ x.cuda()).cpu(), one.adj @ x)
+            x = one.adj @ x
