@@ -81,7 +81,7 @@ def share_batch_norm(model: torch.nn.Module, group: Any = None) -> int:
     for name, module in model.named_modules():
         if type(module) is torch.nn.BatchNorm1d:
             module.__class__ = SharedBatchNorm
-            module.group = group  # type: ignore[assignment]
+            module.group = group
             found += 1
         elif isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(
             module, SharedBatchNorm

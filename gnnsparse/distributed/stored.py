@@ -68,12 +68,7 @@ def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard
     unknown = set(tensors) - {*_ARRAYS, *_OPTIONAL}
     if unknown or not set(_ARRAYS) <= set(tensors):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: those of a shard")
-    content = metadata.get("shard")
-    if isinstance(content, dict):
-        content = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
-        }
-    facts: ShardFacts = from_plain(ShardFacts, content, "metadata.shard")
+    facts: ShardFacts = from_plain(ShardFacts, metadata.get("shard"), "metadata.shard")
     _check_facts(facts)
     indptr, indices, halo, send_rows, nodes = (tensors[name] for name in _ARRAYS)
     csr = Csr(indptr, indices, facts.rows + halo.numel())

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gnnsparse.data.registry import load_entry
+from gnnsparse.distributed.peers import Peers
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, TrainerConfig
 from gnnsparse.training.metrics import shown_score
 
@@ -36,6 +37,7 @@ class RunOptions:
         values: weights of the operand that the model needs: "gcn", "mean" or None.
         trainer, optimizer, preprocess: settings of the groups that every task has.
         groups: options of other groups by the group's name, as in {"pattern": {"name": "bigbird", ...}}.
+        peers: the ranks that train together; None: this process trains alone.
     """
 
     device: torch.device
@@ -46,6 +48,7 @@ class RunOptions:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: Peers | None = None
 
 
 class Task(Generic[Dataset, Data]):
@@ -55,12 +58,14 @@ class Task(Generic[Dataset, Data]):
         name: name of the task, and of the file that registers it.
         prepared: what reports call the prepared operand.
         groups: the groups of options that the task has beside those that every task has.
+        shared: whether several devices can train together.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
     """
 
     name: ClassVar[str]
     prepared: ClassVar[str] = "graph"
     groups: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[bool] = False
     steps_per_epoch: ClassVar[int | None] = None
 
     def check(self, run: RunOptions) -> None:
