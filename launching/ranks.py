@@ -220,7 +220,7 @@ class Leader:
             error: what an exchange with other ranks has raised, or anything else.
         """
         if not isinstance(error, RuntimeError):
-            return self._watch.problem
+            return None
         first = " ".join(str(error).split())[:200]
         found = self._watch.wait(4 * _LOOK)
         if found is None and _is_of_exchange(error):
@@ -230,8 +230,10 @@ class Leader:
     def refuse(self, error: BaseException) -> None:
         """Ends the process with one line if another rank is the cause of an error, or a wrong argument is.
 
-        Returns if it is neither.
+        Returns if it is neither, and for what was reported already.
         """
+        if not isinstance(error, Exception):
+            return self.end()
         problem = self.problem_behind(error)
         self.end()
         if problem is not None:

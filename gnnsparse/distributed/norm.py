@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gnnsparse.distributed.exchange import sum_over_ranks
 from gnnsparse.distributed.functions import shared_sum
 from gnnsparse.errors import bad_value
 
@@ -16,11 +17,13 @@ __all__ = ["SharedBatchNorm", "share_batch_norm"]
 class SharedBatchNorm(torch.nn.BatchNorm1d):
     """BatchNorm1d of nodes that are divided among ranks; it computes what one process with all nodes would.
 
-    Sums are float32 and are added in the order of ranks. Parameters, buffers and the state_dict are those of
+    Sums are float32 and are added in the order of ranks. The number of a rank's nodes must not change on
+    some ranks alone. Parameters, buffers and the state_dict are those of
     BatchNorm1d. `share_batch_norm` makes it.
     """
 
     group: dist.ProcessGroup | None = None
+    _counted: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalises features.
@@ -41,15 +44,22 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         with torch.autocast(x.device.type, enabled=False):
             return self._normalized(x.float()).to(x.dtype)
 
+    def _nodes(self, own: int, device: torch.device) -> int:
+        """Returns the number of nodes of all ranks, which is asked for once: a GPU would have to wait."""
+        if self._counted is None or self._counted[0] != own:
+            count = torch.tensor([own], dtype=torch.int64, device=device)
+            self._counted = own, int(sum_over_ranks(count, self.group))
+        return self._counted[1]
+
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        nodes = shared_sum(x.new_tensor([x.shape[0]], dtype=torch.float64), self.group)
-        if self.training and float(nodes) <= 1:
+        nodes = self._nodes(x.shape[0], x.device)
+        if self.training and nodes <= 1:
             bad_value("x", "has one node on all ranks; accepted in training: at least two")
-        mean = shared_sum(x.sum(0), self.group) / nodes.float()
+        mean = shared_sum(x.sum(0), self.group) / nodes
         centred = x - mean
-        variance = shared_sum(centred.square().sum(0), self.group) / nodes.float()
+        variance = shared_sum(centred.square().sum(0), self.group) / nodes
         if self.training:
-            self._track(mean.detach(), variance.detach() * (nodes / (nodes - 1)).float())
+            self._track(mean.detach(), variance.detach() * (nodes / (nodes - 1)))
         y = centred * (variance + self.eps).rsqrt()
         return y if self.weight is None else y * self.weight.float() + self.bias.float()
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.distributed import DistributedOperand, distribute, share_batch_norm
+from gnnsparse.distributed import DistributedOperand, RowGather, distribute, measure_rates, share_batch_norm
 from gnnsparse.distributed.functions import total_of
 from gnnsparse.distributed.training import sum_gradients
 from gnnsparse.ops.common import exact_rounded
@@ -190,6 +190,7 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
         lambda: gnnsparse.attention(square, x, x, x, is_causal=True),
         lambda: gnnsparse.sddmm(sliced, x, x),
         lambda: gnnsparse.attention(sliced, by_head, by_head, by_head),
+        lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square),
         lambda: gnnsparse.spmm(square, x, plan=gnnsparse.prepare(graph, cache=False).plan(4)),
     ]
     found = []
@@ -201,3 +202,21 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
         else:
             found.append("accepted")
     return found
+
+
+def rates(group: dist.ProcessGroup) -> Any:
+    operand = gnnsparse.prepare(graph_of(60, 2), cache=False)
+    return measure_rates(operand, group, width=16, repeats=2)
+
+
+def gathered_rows(group: dist.ProcessGroup) -> None:
+    """Rank 1 has none of the nodes."""
+    rank, order = dist.get_rank(group), torch.randperm(20, generator=torch.Generator().manual_seed(1))
+    own = [order[:12], order[:0], order[12:]][rank] * 3
+    gather = RowGather(own, group)
+    assert gather.count == 20
+    assert torch.equal(gather(torch.stack([own, -own], 1).float())[:, 1], -3.0 * torch.arange(20))
+
+
+def cached(group: dist.ProcessGroup, folder: str) -> bool:
+    return distribute(graph_of(40, 5), group, way="halo", cache=folder).cache_hit

@@ -1,5 +1,7 @@
 """Operations on several ranks against those of one process, for gloo on CPUs."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.distributed import checks
@@ -68,8 +70,26 @@ def test_what_several_ranks_do_not_have_is_refused_on_each_of_them(ranks: Ranks)
         "is_causal: got True, but ranks have renumbered nodes",
         "sddmm: edge values can't be divided by features",
         "q: has 4 heads to divide among 3 ranks",
+        "adj: is of several devices, and this model attends beyond the edges",
         "plan: goes with an operand of one process",
     ]
     for messages in found:
         for message, start in zip(messages, expected, strict=True):
             assert start in message
+
+
+def test_rates_are_measured_and_equal_on_all_ranks(ranks: Ranks) -> None:
+    first, *others = ranks.run(3, checks.rates)
+    assert all(other == first for other in others)
+    assert first.link_bytes > 0
+    assert "3 ranks, gloo" in first.about
+
+
+def test_rows_of_all_ranks_come_together_in_the_order_of_the_graph(ranks: Ranks) -> None:
+    ranks.run(3, checks.gathered_rows)
+
+
+def test_ranks_prepare_a_graph_once(ranks: Ranks, tmp_path: Path) -> None:
+    assert sum(ranks.run(3, checks.cached, str(tmp_path))) >= 2  # the one that made the shards, or none
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    assert ranks.run(3, checks.cached, str(tmp_path)) == [True] * 3
