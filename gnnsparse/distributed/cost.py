@@ -88,7 +88,7 @@ class Choice:
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join((f"{self.way}, halo in {self.chunks} chunk(s)", *self.reasons))
+        return "\n".join((f"{self.way}, in chunks: {self.chunks}", *self.reasons))
 
 
 @dataclass(frozen=True)

@@ -74,11 +74,12 @@ class SharedGraphData(FullGraphData):
 
     def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
         if preprocess.reorder != "none":
+            instead = "none, and an order of nodes by trainer.parts"
             bad_value(
-                "preprocess.reorder",
-                f"got {preprocess.reorder!r}; accepted on several devices: none, and an order of nodes by "
-                "trainer.parts",
+                "preprocess.reorder", f"got {preprocess.reorder!r} on several devices; accepted: {instead}"
             )
+        if preprocess.balance != "auto":
+            bad_value("preprocess.balance", f"got {preprocess.balance!r} on several devices; accepted: auto")
         return distribute(
             graph, self.peers.group, values=values, precision=self.precision, format=preprocess.format,
             device=self.device, way=self._way, parts=self._parts, cache=preprocess.cache,

@@ -50,7 +50,8 @@ def _compare(
     weight: torch.Tensor,
 ) -> None:
     """Compares this rank's rows with those of one process, whose reference in float64 is the exact result."""
-    nodes = operand.nodes
+    nodes, one = operand.nodes.to(operand.device), one.to(operand.device)
+    inputs, weight = [x.to(operand.device) for x in inputs], weight.to(operand.device)
     mine = _with_gradients(run(operand, "auto"), [x[nodes] for x in inputs], weight[nodes])
     again = _with_gradients(run(operand, "auto"), [x[nodes] for x in inputs], weight[nodes])
     assert all(torch.equal(a, b) for a, b in zip(mine, again, strict=True))
@@ -141,11 +142,12 @@ def model_steps(group: dist.ProcessGroup, name: str, way: str, options: dict[str
     x, y = _noise(nodes, 6, seed=4), torch.arange(nodes) % 4
     one = gnnsparse.prepare(graph, values=values, cache=False)
     operand = distribute(graph, group, values=values, way=way, parts="contiguous", cache=False)
-    mine = operand.nodes
+    mine = operand.nodes.to(operand.device)
+    x, y, one = x.to(operand.device), y.to(operand.device), one.to(operand.device)
 
     def train(adj: Any, shared: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        model = entry.build(6, out_channels=4, **options)
+        model = entry.build(6, out_channels=4, **options).to(operand.device)
         if shared:
             share_batch_norm(model, group)
         optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []

@@ -19,11 +19,13 @@ WORLD = 3
 LIMIT = 120.0
 
 
-def _serve(rank: int, folder: str, inbox: Any, outbox: Any) -> None:
+def _serve(rank: int, world: int, backend: str, folder: str, inbox: Any, outbox: Any) -> None:
     torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), WORLD)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
-    groups = {2: dist.new_group([0, 1]), 3: dist.group.WORLD}
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    store = dist.FileStore(str(Path(folder) / "store"), world)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    groups = {2: dist.new_group([0, 1]), world: dist.group.WORLD}
     while (job := inbox.get()) is not None:
         function, size, args = job
         try:
@@ -34,17 +36,26 @@ def _serve(rank: int, folder: str, inbox: Any, outbox: Any) -> None:
 
 
 class Ranks:
-    """Processes with a group of gloo for all of them, and one for the first two."""
+    """Processes with a group for all of them, and one for the first two.
 
-    def __init__(self) -> None:
+    Args:
+        world: their number.
+        backend: "gloo", or "nccl" with a GPU for each.
+    """
+
+    def __init__(self, world: int = WORLD, backend: str = "gloo") -> None:
         context = mp.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
         self._outbox = context.Queue()
-        self._inboxes = [context.Queue() for _ in range(WORLD)]
+        self._inboxes = [context.Queue() for _ in range(world)]
         before = os.environ.get("OMP_NUM_THREADS")
         os.environ["OMP_NUM_THREADS"] = "1"
         self._processes = [
-            context.Process(target=_serve, args=(rank, self._folder.name, inbox, self._outbox), daemon=True)
+            context.Process(
+                target=_serve,
+                args=(rank, world, backend, self._folder.name, inbox, self._outbox),
+                daemon=True,
+            )
             for rank, inbox in enumerate(self._inboxes)
         ]
         for process in self._processes:
