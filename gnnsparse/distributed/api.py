@@ -78,8 +78,10 @@ def distribute(
     Args:
         graph: a square graph in a form that `gnnsparse.prepare` accepts.
         group: the processes: a ProcessGroup, a DeviceMesh of one dimension, or None for all of them.
-        num_nodes, values, self_loop_weight, precision: see `gnnsparse.prepare`; values on edges are given
-            as a tensor.
+        num_nodes: with an edge_index: the number of nodes; None: one more than the largest index.
+        values: None, a tensor of values of the edges, "gcn" or "mean", see `gnnsparse.prepare`.
+        self_loop_weight: with values="gcn": weight of the self-loops that are added.
+        precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32.
         format: format of the operands, see `gnnsparse.prepare`.
         device: device of the features; None: the current GPU with NCCL, else the CPU.
         way: "halo": rows are divided, and each process fetches the features of the columns that its rows

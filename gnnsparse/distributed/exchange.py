@@ -29,6 +29,10 @@ __all__ = [
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+#: Elements from which on more than two ranks divide the work of a sum.
+_SHARED_SUM = 4096
+
+
 class Pending:
     """A transfer that has begun.
 
@@ -217,9 +221,20 @@ def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
         x: a tensor of one shape and dtype on all ranks, which is left as it is.
         group: the ranks.
     """
-    if dist.get_world_size(group) == 1:
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
         return x.detach().clone()
-    parts = gather_ranks(x, group).unbind(0)
+    if ranks == 2 or x.numel() < _SHARED_SUM:
+        return _in_order(gather_ranks(x, group))
+    # Each rank adds up its share for all: what travels does not grow with the number of ranks.
+    share = -(-x.numel() // ranks)
+    padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * share - x.numel()))
+    mine = _all_to_all(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
+    return gather_ranks(_in_order(mine), group).reshape(-1)[: x.numel()].reshape(x.shape)
+
+
+def _in_order(parts: torch.Tensor) -> torch.Tensor:
+    """Adds up [ranks, ...], rank after rank."""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part

@@ -16,7 +16,10 @@ from gnnsparse.preprocess.prepare import inverse
 from gnnsparse.preprocess.reorder import METHODS
 from gnnsparse.preprocess.reorder.undirected import undirected
 
-__all__ = ["PARTITIONS", "Partition", "balanced_ranges", "halo_sizes", "partition_rows"]
+__all__ = [
+    "PARTITIONS", "Partition", "balanced_ranges", "community_order", "halo_sizes", "nonzeros_of",
+    "partition_rows", "ranges_along",
+]  # fmt: skip
 
 #: Ways to divide nodes among ranks: "auto" takes the one with the smallest halo.
 PARTITIONS = ("auto", "contiguous", "community", "metis")
@@ -95,19 +98,24 @@ def _row_work(csr: Csr) -> torch.Tensor:
     return csr.degrees + 1
 
 
-def _along(csr: Csr, order: torch.Tensor, parts: int, method: str) -> Partition:
+def ranges_along(csr: Csr, order: torch.Tensor, parts: int, method: str) -> Partition:
+    """Divides nodes into ranges of about equal work along an order, int64 [nodes]."""
     return Partition(order, balanced_ranges(_row_work(csr)[order], parts), method)
 
 
+def community_order(csr: Csr) -> torch.Tensor:
+    """Returns the nodes of a square graph community by community, int64 [nodes]."""
+    order = METHODS["community"].find(csr).order
+    return torch.arange(csr.rows, dtype=torch.int64, device="cpu") if order is None else order.long()
+
+
 def _contiguous(csr: Csr, parts: int) -> Partition:
-    return _along(csr, torch.arange(csr.rows, dtype=torch.int64, device="cpu"), parts, "contiguous")
+    order = torch.arange(csr.rows, dtype=torch.int64, device="cpu")
+    return ranges_along(csr, order, parts, "contiguous")
 
 
 def _community(csr: Csr, parts: int) -> Partition:
-    order = METHODS["community"].find(csr).order
-    if order is None:
-        return _contiguous(csr, parts)
-    return _along(csr, order.long(), parts, "community")
+    return ranges_along(csr, community_order(csr), parts, "community")
 
 
 def _metis(csr: Csr, parts: int) -> Partition:

@@ -10,7 +10,14 @@ import torch.distributed as dist
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.distributed import DistributedOperand, RowGather, distribute, measure_rates, share_batch_norm
+from gnnsparse.distributed import (
+    DistributedOperand,
+    RowGather,
+    distribute,
+    measure_rates,
+    share_batch_norm,
+    sum_over_ranks,
+)
 from gnnsparse.distributed.functions import total_of
 from gnnsparse.distributed.training import sum_gradients
 from gnnsparse.ops.common import exact_rounded
@@ -222,3 +229,8 @@ def gathered_rows(group: dist.ProcessGroup) -> None:
 
 def cached(group: dist.ProcessGroup, folder: str) -> bool:
     return distribute(graph_of(40, 5), group, way="halo", cache=folder).cache_hit
+
+
+def sums(group: dist.ProcessGroup, count: int) -> torch.Tensor:
+    """A sum of which each rank has a part with another exponent, so that its order shows."""
+    return sum_over_ranks(_noise(count, seed=1) * 10.0 ** (3 * dist.get_rank(group)), group)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.distributed import checks
 from tests.distributed.ranks import Ranks
@@ -93,3 +94,12 @@ def test_ranks_prepare_a_graph_once(ranks: Ranks, tmp_path: Path) -> None:
     assert sum(ranks.run(3, checks.cached, str(tmp_path))) >= 2  # the one that made the shards, or none
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
     assert ranks.run(3, checks.cached, str(tmp_path)) == [True] * 3
+
+
+@pytest.mark.parametrize("count", [0, 5, 5000])
+def test_sums_are_added_in_the_order_of_ranks(ranks: Ranks, count: int) -> None:
+    """With the bits of that order, whether ranks divide the work or not."""
+    x = torch.randn(count, generator=torch.Generator().manual_seed(1))
+    expected = (x * 1.0 + x * 1e3) + x * 1e6
+    for found in ranks.run(3, checks.sums, count):
+        assert torch.equal(found, expected)
