@@ -207,11 +207,11 @@ class FeatureExchange:
 
 def gather_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
     """Returns the tensors of all ranks, which have one shape and dtype, [ranks, ...]."""
-    flat = x.detach().contiguous().reshape(-1)
-    found = flat.new_empty(dist.get_world_size(group) * flat.numel())
+    ranks, flat = dist.get_world_size(group), x.detach().contiguous().reshape(-1)
+    found = flat.new_empty(ranks * flat.numel())
     if found.numel():
         _all_gather(found, flat, group=group)
-    return found.reshape(-1, *x.shape)
+    return found.reshape(ranks, *x.shape)
 
 
 def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
