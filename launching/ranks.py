@@ -37,7 +37,7 @@ _LOOK, _GRACE = 0.5, 10.0
 #: Seconds that an exchange may take. Before the first one a rank may prepare a large graph.
 _TIMEOUT = datetime.timedelta(minutes=30)
 #: Set in processes that rank 0 has started: its number, to end with it.
-_PARENT = "GNNSPARSE_RANK_0"
+_PARENT = "GNNSPARSE_LEADER"
 
 
 def under_torchrun() -> bool:
