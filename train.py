@@ -24,6 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launching.folders import claimed, resume_of
+from launching.ranks import Leader, follow, is_follower, ranks_of
 from launching.refusing import PROBLEMS, refuse
 from launching.resuming import SWEEP, go_on, is_sweep, sweep_checkpoint
 from launching.signals import StoppedError, exit_status, line_of, raising
@@ -384,6 +385,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
     from gnnsparse.training.folders import RunFolder
 
     own = claimed.pop(folder.resolve(), None)
+    leader: Leader | None = None
     try:
         resume = resume_of(cfg)
         goes_on = resume is not None and is_sweep(resume)
@@ -402,6 +404,10 @@ def run(cfg: DictConfig, folder: Path) -> float:
 
         # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
         task = import_task(TASKS, TASKS.check(task_name(cfg)))
+        if (ranks := ranks_of(cfg, task)) > 1:
+            leader = Leader(ranks, settings.device.type)
+            leader.begin(OmegaConf.to_yaml(cfg, resolve=True), resume)
+            settings = dataclasses.replace(settings, peers=leader.peers)
         try:
             module, data = set_up(cfg, task, settings, resume)
         except DatasetUnavailableError as error:
@@ -411,6 +417,8 @@ def run(cfg: DictConfig, folder: Path) -> float:
     except BaseException as error:
         if own is not None:
             own.release()  # nothing was trained
+        if leader is not None:
+            leader.refuse(error)
         if isinstance(error, PROBLEMS):
             refuse(error)
         raise
@@ -430,7 +438,13 @@ def run(cfg: DictConfig, folder: Path) -> float:
             raise StoppedError(stop.signum, file)
     except (CheckpointError, RunFolderError, UncapturableError, FloatingPointError) as error:
         refuse(error)
+    except Exception as error:
+        if leader is not None:
+            leader.refuse(error)
+        raise
     finally:
+        if leader is not None:
+            leader.end()
         own.finish()
     return result.metrics["test"][module.score_name]
 
@@ -465,6 +479,8 @@ def main(cfg: DictConfig) -> float:
 
 def command() -> int:
     """Runs what the command line says; returns the exit status unless hydra, or a refusal, exits."""
+    if is_follower():
+        return follow()
     try:
         with raising():
             offer_registered()

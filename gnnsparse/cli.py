@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
+from gnnsparse.cluster import options as cluster
 from gnnsparse.doctor import options as doctor
 from gnnsparse.prediction import options as prediction
 from gnnsparse.profiling import options as profiling
@@ -23,6 +24,7 @@ __all__ = ["main"]
 #: Further commands, each with a module of its options.
 _MODULES = {
     "predict": prediction, "report": report, "doctor": doctor, "profile": profiling, "reproduce": reproduce,
+    "plan-cluster": cluster,
 }  # fmt: skip
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
@@ -173,6 +175,12 @@ def _reproduce(options: argparse.Namespace) -> int:
     return run_reproduce(paper, names, session, options.json)
 
 
+def _plan_cluster(options: argparse.Namespace) -> int:
+    from gnnsparse.cluster.command import run_plan_cluster
+
+    return run_plan_cluster(options)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
@@ -186,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse doctor [options]`: exits with 1 if something is broken.
     `gnnsparse profile [options]`: exits with the status of the process that is profiled.
     `gnnsparse reproduce PAPER [options]`: exits with 1 if nothing could be computed.
+    `gnnsparse plan-cluster DATASET [options]` estimates training on several GPUs.
     Options that are not accepted exit with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -204,6 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _profile(options, arguments)
             case "reproduce":
                 return _reproduce(options)
+            case "plan-cluster":
+                return _plan_cluster(options)
         check_folder(options)
         actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)

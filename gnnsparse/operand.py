@@ -47,6 +47,10 @@ class SparseOperand(Exported):
     writes and `spmm` reads, are in the operand's own order; `to_coo_order` and `from_coo_order` convert.
     """
 
+    #: What computes the operations in place of this package's kernels, for a matrix that several processes
+    #: share (gnnsparse.distributed); None: the kernels do.
+    operations: Any = None
+
     def __init__(
         self,
         core: OperandCore,
@@ -162,6 +166,11 @@ class SparseOperand(Exported):
     def num_edges(self) -> int:
         """Number of edges given to `prepare`, repeats included."""
         return int(self._core.prepared.report["edges"])
+
+    @property
+    def merges_edges(self) -> bool:
+        """Whether repeated edges were merged; False where `prepare` added self-loops, and it is not known."""
+        return self.added_loops is None and self.num_edges != self.nnz
 
     @property
     def prepared(self) -> Prepared:

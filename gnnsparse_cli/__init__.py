@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "is this installation right?",
     "profile": "what a training step costs",
     "reproduce": "figures and tables of the five papers",
+    "plan-cluster": "time and memory of training on 1 to 1,024 GPUs, estimated",
 }
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import check_choice, check_flag, check_integer, check_share
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn import GCNConv, GINConv, SparseAttention, dropout
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
@@ -112,7 +112,17 @@ class GPS(torch.nn.Module):
 
 
 def precision_of(adj: SparseOperand | torch.Tensor) -> Precision:
-    """Returns the precision of a pattern that goes with a model's adjacency."""
+    """Returns the precision of a pattern that goes with a model's adjacency.
+
+    Raises:
+        ValueError: several processes share the adjacency; the pattern would need the nodes of all of them.
+    """
+    if isinstance(adj, SparseOperand) and adj.operations is not None:
+        bad_value(
+            "adj",
+            "is of several devices, and this model attends beyond the edges of the graph; accepted: an "
+            "operand of one process, trainer.devices=1",
+        )
     return adj.precision if isinstance(adj, SparseOperand) else Precision.FP32
 
 

@@ -15,6 +15,7 @@ import torch
 from gnnsparse.array_checks import check_csr, check_host_array
 from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_finite, check_labels
+from gnnsparse.distributed.stored import check_shard
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
@@ -79,8 +80,11 @@ def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Gen
 
 
 def check_cached(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Raises ValueError if the content of a cache file is no prepared graph, measured plan or data set."""
-    (_unpack if "data" in metadata else check_file)(tensors, metadata)
+    """Raises ValueError if the content of a cache file is no prepared graph, shard, plan or data set."""
+    if "shard" in metadata:
+        check_shard(tensors, metadata)
+    else:
+        (_unpack if "data" in metadata else check_file)(tensors, metadata)
 
 
 def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Generated:

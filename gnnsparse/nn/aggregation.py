@@ -161,7 +161,7 @@ def check_operand_for(aggregation: Aggregation, adj: SparseOperand, weighted: bo
             f"an operand with weights or repeated edges, and aggr={reduce!r} has none; accepted: an operand "
             "without, or an edge_index",
         )
-    if reduce != "sum" and adj.added_loops is None and adj.num_edges != adj.nnz:
+    if reduce != "sum" and adj.merges_edges:
         bad_value(
             "adj",
             f"an operand of repeated edges, which are merged, and aggr={reduce!r} needs the weight of each; "

@@ -279,6 +279,18 @@ def build(source: Source, recipe: Recipe) -> Prepared:
     """Prepares a graph by a recipe, on the device of the source."""
     start = time.perf_counter()
     weights = normalize(source.build(), recipe.normalization, recipe.self_loop_weight)
+    return assemble(weights, recipe, start)
+
+
+def assemble(weights: Weighted, recipe: Recipe, start: float | None = None) -> Prepared:
+    """Prepares a matrix whose weights have been computed: its row order, transpose and format.
+
+    Args:
+        weights: the matrix and its weights.
+        recipe: the parameters; its normalisation is taken to be the one that made the weights.
+        start: the time at which the preparation began, of time.perf_counter; None: now.
+    """
+    start = time.perf_counter() if start is None else start
     graph = weights.graph
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
     ordered = _forward(weights, recipe, spec)

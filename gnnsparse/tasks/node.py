@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.distributed import DistributedOperand
 from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
@@ -218,6 +219,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     name = "node"
     steps_per_epoch = 1
     samples = True
+    shared = True
 
     def known_steps(self, run: RunOptions) -> int | None:
         """Returns 1, the whole graph; None where steps take samples of it."""
@@ -237,6 +239,19 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
         """Makes the data module: the graph with the weights that the model needs, on the run's device."""
+        if run.peers is not None:
+            from gnnsparse.tasks._node_shared import SharedGraphData
+
+            return SharedGraphData(
+                dataset,
+                peers=run.peers,
+                way=run.trainer.way,
+                parts=run.trainer.parts,
+                values=run.values,
+                precision=run.precision,
+                device=run.device,
+                preprocess=run.preprocess,
+            )
         return FullGraphData(
             dataset,
             values=run.values,
@@ -290,14 +305,22 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> NodeClassifier:
         """Makes the Lightning module that trains the model; raises ValueError if a part has no nodes."""
         _check_parts(data.dataset)
+        steps = run.trainer.max_epochs * data.steps_per_epoch
+        if run.peers is not None:
+            from gnnsparse.tasks._node_shared import SharedNodeClassifier
+
+            return SharedNodeClassifier(model, data.dataset, run.optimizer, steps, run.peers, run.seed)
         if run.sampler.draws:
             check_blocks(model, run.sampler)
-        steps = run.trainer.max_epochs * data.steps_per_epoch
         return NodeClassifier(model, data.dataset, run.optimizer, steps)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
         """Returns the numbers of nodes and of the operand's nonzeros."""
-        return {"nodes": data.dataset.num_nodes, "nonzeros": data.adj.nnz}
+        if isinstance(adj := data.adj, DistributedOperand):
+            facts = adj.facts
+            shared = {"devices": facts.ranks, "way": adj.choice.way, "parts": facts.method}
+            return {"nodes": facts.nodes, "nonzeros": sum(facts.nnz), **shared, "halo": list(facts.halo)}
+        return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz}
 
 
 def _check_parts(dataset: NodeDataset) -> None:

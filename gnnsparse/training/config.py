@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gnnsparse.distributed.cost import WAYS
+from gnnsparse.distributed.partition import PARTITIONS
 from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
@@ -47,6 +49,8 @@ CAPTURES = ("auto", "on", "off")
 SAMPLERS = ("none", "neighbor")
 #: Values of `sampler.method`: those of NeighborSampler that need no weights to draw by.
 SAMPLING_METHODS = ("uniform", "labor")
+#: Values of `trainer.way` and `trainer.parts`.
+SHARED_WAYS = ("auto", *WAYS)
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -148,6 +152,11 @@ class TrainerConfig:
             table of what they cost, after a few steps at the start; None: no profile.
         capture: whether steps are captured in a CUDA graph and replayed in blocks, which do not wait for the
             CPU: "auto": where it can be done; "on": it must be; "off".
+        devices: number of GPUs, or of processes on a CPU, that train one graph together, each with a part of
+            its nodes.
+        way: how they share products: "halo", "gather", "features", or "auto", see
+            gnnsparse.distributed.distribute.
+        parts: how nodes are divided among them: "contiguous", "community", "metis", or "auto".
 
     Raises:
         TypeError: an attribute is of another type.
@@ -166,6 +175,9 @@ class TrainerConfig:
     plots: bool = False
     profile: int | None = None
     capture: str = _choice("auto", CAPTURES)
+    devices: int = _count(1)
+    way: str = _choice("auto", SHARED_WAYS)
+    parts: str = _choice("auto", PARTITIONS)
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)

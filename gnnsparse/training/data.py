@@ -12,8 +12,10 @@ import torch
 from gnnsparse.api import prepare
 from gnnsparse.data.checks import check_seed
 from gnnsparse.data.splits import split_generator
+from gnnsparse.distributed.peers import Peers
 from gnnsparse.errors import check_integer
 from gnnsparse.graph import SparseGraph
+from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import prefetch
 from gnnsparse.training.config import PreprocessConfig
@@ -56,9 +58,12 @@ class PreparedData(pl.LightningDataModule):
         device: the device of the operand.
         preprocess_seconds: wall time of preparing the operand, or of reading it from the cache.
         cache_hit: whether the operand was read from the cache.
+        peers: the ranks that train together; None: this process trains alone.
     """
 
     dataset: Any
+    adj: SparseOperand
+    peers: Peers | None = None
 
     def __init__(
         self,
@@ -73,7 +78,15 @@ class PreparedData(pl.LightningDataModule):
         self.precision = Precision.parse(precision)
         self.device = torch.empty(0, device=device).device  # "cuda" -> "cuda:0"
         start = time.perf_counter()
-        self.adj = prepare(
+        self.adj = self._prepare(graph, values, preprocess)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.preprocess_seconds = time.perf_counter() - start
+        self.cache_hit = self.adj.cache_hit
+
+    def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
+        """Makes the operand on the device."""
+        return prepare(
             graph.to(self.device),  # a GPU sorts the edges of a large graph much faster
             values=values,
             precision=self.precision,
@@ -82,10 +95,6 @@ class PreparedData(pl.LightningDataModule):
             balance=preprocess.balance,
             cache=preprocess.cache,
         ).to(self.device)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.preprocess_seconds = time.perf_counter() - start
-        self.cache_hit = self.adj.cache_hit
 
     @property
     def steps_per_epoch(self) -> int:

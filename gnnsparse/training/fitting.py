@@ -16,6 +16,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.precision import Precision
@@ -36,6 +37,7 @@ from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.interruption import StopAtRequest, StopRequest, TrainingInterrupted
 from gnnsparse.training.logs import make_loggers
 from gnnsparse.training.module import TaskModule
+from gnnsparse.training.parallel import AgreedStop
 from gnnsparse.training.plots import Curves, write_plots
 from gnnsparse.training.profile import StepProfiler
 from gnnsparse.training.progress import ProgressReport
@@ -214,7 +216,7 @@ def _fit(
     callbacks: list[Callback] = [timer, history, best]
     if strategy is None:
         callbacks.append(Validation(every, history, best))
-    stopping = StopAtRequest(stop)
+    stopping = StopAtRequest(stop) if data.peers is None else AgreedStop(stop, data.peers)
     callbacks += [Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe), stopping]
     if config.profile is not None and folder is not None:
         callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
@@ -298,6 +300,8 @@ def _make_trainer(
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=None if folder is None else folder.path,
+        # Lightning trains one device in each process: the ranks exchange what they need themselves.
+        plugins=None if data.peers is None else [LightningEnvironment()],
     )
 
 
@@ -325,6 +329,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        warnings.filterwarnings("ignore", "It is recommended to use .*sync_dist")  # ranks have equal scores
         warnings.filterwarnings("ignore", "GPU available but not used")  # the user asked for the CPU
         try:
             yield

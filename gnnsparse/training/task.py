@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gnnsparse.data.registry import load_entry
+from gnnsparse.distributed.peers import Peers
 from gnnsparse.errors import bad_value
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.training.metrics import shown_score
@@ -37,6 +38,7 @@ class RunOptions:
         values: weights of the operand that the model needs: "gcn", "mean" or None.
         trainer, optimizer, preprocess, sampler: settings of the groups that every task has.
         groups: options of other groups by the group's name, as in {"pattern": {"name": "bigbird", ...}}.
+        peers: the ranks that train together; None: this process trains alone.
     """
 
     device: torch.device
@@ -48,6 +50,7 @@ class RunOptions:
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: Peers | None = None
 
 
 class Task(Generic[Dataset, Data]):
@@ -57,6 +60,7 @@ class Task(Generic[Dataset, Data]):
         name: name of the task, and of the file that registers it.
         prepared: what reports call the prepared operand.
         groups: the groups of options that the task has beside those that every task has.
+        shared: whether several devices can train together.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
         samples: whether training steps can take sampled neighbours.
     """
@@ -64,6 +68,7 @@ class Task(Generic[Dataset, Data]):
     name: ClassVar[str]
     prepared: ClassVar[str] = "graph"
     groups: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[bool] = False
     steps_per_epoch: ClassVar[int | None] = None
     samples: ClassVar[bool] = False
 

@@ -78,6 +78,10 @@ class Started:
             os.kill(self._process.pid, signum)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def runs(self) -> bool:
         return self._process.is_alive()
 

@@ -104,15 +104,17 @@ def test_comments_list_what_the_library_accepts() -> None:
     for file, option, names in listed_choices():
         assert tuple(names) == accepted[option], file
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
-              "activation", "pool", "conv", "attention", "metric", "method"}  # fmt: skip
+               "activation", "pool", "conv", "attention", "metric", "method", "way", "parts"}  # fmt: skip
     assert {option for _, option, _ in listed_choices()} == closed
 
 
 def test_the_options_that_accept_names() -> None:
     """Each of them is in the files, with a default that it accepts."""
-    options = {"precision", "device", "mode", "trainer.logger", "trainer.capture", "optimizer.decay",
-               "optimizer.schedule", "preprocess.reorder", "preprocess.format",
-               "preprocess.balance", "sampler.name", "sampler.method"}  # fmt: skip
+    options = {
+        "precision", "device", "mode", "trainer.logger", "trainer.capture", "trainer.way", "trainer.parts",
+        "optimizer.decay", "optimizer.schedule", "preprocess.reorder", "preprocess.format",
+        "preprocess.balance", "sampler.name", "sampler.method",
+    }  # fmt: skip
     assert set(train.choices()) == options
     for option, names in train.choices().items():
         assert OmegaConf.select(composed(), option) in names

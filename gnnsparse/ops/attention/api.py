@@ -164,6 +164,12 @@ def attention(
     """
     check_operand(A)
     kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        given = {
+            "scale": scale, "bias": bias, "dropout_p": dropout_p, "is_causal": is_causal,
+            "return_weights": return_weights, "fused": fused, "impl": impl, "plan": plan,
+        }  # fmt: skip
+        return A.operations.attention(A, q, k, v, given)
     if kind != "reference":
         A.kernels.require("A", "attention", "sddmm")
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS

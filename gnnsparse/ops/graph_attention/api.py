@@ -172,6 +172,15 @@ def graph_attention(
     """
     check_operand(A)
     kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        options = {
+            "score": score, "scale": scale, "att": att, "negative_slope": negative_slope, "bias": bias,
+            "edge_features": edge_features, "edge_weight": edge_weight, "edge_target": edge_target,
+            "gate": gate, "normalize": normalize, "clamp": clamp, "dropout_p": dropout_p,
+            "is_causal": is_causal, "key_padding_mask": key_padding_mask, "edge_order": edge_order,
+            "return_weights": return_weights, "impl": impl,
+        }  # fmt: skip
+        return A.operations.graph_attention(A, q, k, v, options)
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
     check_choice("score", score, checks.SCORES)
     check_choice("edge_target", edge_target, ("both", "keys", "values"))

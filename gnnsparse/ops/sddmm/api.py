@@ -66,6 +66,8 @@ def sddmm(
             return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)
     check_operand(A)
     kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        return A.operations.sddmm(A, q, k, impl, plan)
     if plan is not None:
         kernel_of("sddmm", plan)
     q = check_features("q", q, A, A.shape[0], kind)

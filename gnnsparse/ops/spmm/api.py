@@ -117,6 +117,8 @@ def spmm(
     check_operand(A)
     kind = resolve_impl(impl, A)
     check_choice("reduce", reduce, REDUCTIONS)
+    if A.operations is not None:
+        return A.operations.spmm(A, x, values, reduce, impl, plan)
     if plan is not None:
         kernel_of("spmm", plan)
     if isinstance(x, torch.Tensor) and x.dim() == 1:

@@ -1,0 +1,120 @@
+"""What `gnnsparse plan-cluster` does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from gnnsparse.cluster.model import (
+    Estimate,
+    Workload,
+    default_machines,
+    estimate,
+    random_facts,
+    with_network,
+)
+from gnnsparse.csr import Csr
+from gnnsparse.data import load_dataset
+from gnnsparse.distributed.partition import Partition, community_order, nonzeros_of, ranges_along
+from gnnsparse.distributed.shard import ShardFacts
+from gnnsparse.errors import bad_value
+from gnnsparse.gpus import GpuRecord, records
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.normalize import normalize
+
+__all__ = ["run_plan_cluster"]
+
+#: Height of the panels whose distinct columns are the rows that a product reads.
+_PANEL = 32
+_DEFAULT_GPU = "NVIDIA H200"
+
+
+def _record(name: str | None) -> GpuRecord:
+    known = {record.name: record for record in records()}
+    if (name or _DEFAULT_GPU) not in known:
+        bad_value("--gpu", f"got {name!r}; accepted: {', '.join(known)}")
+    return known[name or _DEFAULT_GPU]
+
+
+def counted_facts(csr: Csr, partition: Partition) -> ShardFacts:
+    """Counts what a division of a graph makes travel, without making the shards."""
+    new, nnz, outside, halo = partition.new_numbers(), [], [], []
+    for rank in range(partition.parts):
+        start, end = partition.starts[rank : rank + 2]
+        columns = new[csr.indices[nonzeros_of(csr, partition.owned(rank))].long()]
+        others = columns[(columns < start) | (columns >= end)]
+        nnz.append(columns.numel())
+        outside.append(others.numel())
+        halo.append(others.unique().numel())
+    counts = tuple(nnz), tuple(outside), tuple(halo)
+    return ShardFacts(0, partition.starts, *counts, csr.nnz, partition.method, "gcn", 1.0, True, False)
+
+
+def _of_dataset(options: argparse.Namespace) -> tuple[Workload, Callable[[int], ShardFacts]]:
+    dataset = load_dataset(options.dataset, **({} if options.root is None else {"root": options.root}))
+    csr = normalize(dataset.graph.to(torch.device("cpu")), "gcn").graph.csr
+    order = community_order(csr)
+    gathers = int(csr.count_columns(_PANEL, order.int()).sum())
+    load = Workload(
+        csr.rows, csr.nnz, gathers, options.features or dataset.num_features, options.hidden,
+        options.classes or dataset.num_classes, options.layers, Precision.parse(options.precision),
+    )  # fmt: skip
+    return load, lambda gpus: counted_facts(csr, ranges_along(csr, order, gpus, "community"))
+
+
+def _of_counts(options: argparse.Namespace) -> tuple[Workload, Callable[[int], ShardFacts]]:
+    nodes, nonzeros = options.nodes, options.edges + options.nodes
+    load = Workload(
+        nodes, nonzeros, nonzeros, options.features or 128, options.hidden, options.classes or 64,
+        options.layers, Precision.parse(options.precision),
+    )  # fmt: skip
+    return load, lambda gpus: random_facts(nodes, nonzeros, gpus)
+
+
+def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimate]]) -> Table:
+    title = (
+        f"{load.layers} convolutions of {load.hidden} features, {load.precision.value}, {load.nodes} nodes, "
+        f"{load.nonzeros} nonzeros, estimated for {gpu.name}"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("GPUs", "way", "halo", "products", "dense", "step ms", "speedup", "GB a GPU", "fits"):
+        table.add_column(name, justify="left" if name == "way" else "right", no_wrap=True)
+    first = found[0][1]
+    for facts, one in found:
+        ratio = first.milliseconds / one.milliseconds
+        table.add_row(
+            str(one.gpus), one.way, str(max(facts.halo)), f"{one.product_ms:.3g}", f"{one.dense_ms:.3g}",
+            f"{one.milliseconds:.3g}", f"{ratio:.2f}", f"{one.nbytes / 1e9:.3g}",
+            "yes" if one.nbytes < gpu.memory_bytes else "no",
+        )  # fmt: skip
+    return table
+
+
+def run_plan_cluster(options: argparse.Namespace) -> int:
+    """Prints the estimates for all numbers of GPUs, and returns the exit status 0.
+
+    Raises:
+        ValueError: an option does not go with another one, or there is no such data set or record.
+    """
+    given = (options.nodes is not None) + (options.edges is not None)
+    if (options.dataset is None) != (given == 2) or given == 1:
+        bad_value("DATASET", "accepted: a data set, or --nodes and --edges in its place")
+    gpu = _record(options.gpu)
+    machines = with_network(default_machines(), options.link_gbs, options.network_gbs, options.machine_gpus)
+    load, facts_of = (_of_counts if options.dataset is None else _of_dataset)(options)
+    found = []
+    for gpus in sorted(set(options.gpus)):
+        facts = facts_of(gpus)
+        found.append((facts, estimate(load, facts, gpu, machines)))
+    console = Console()
+    console.print(_table(load, gpu, found))
+    console.print(
+        f"{machines.link_gbs:g} GB/s in machines of {machines.machine_gpus}, {machines.network_gbs:g} GB/s "
+        f"between them; speedup over {found[0][1].gpus}; {machines.about}",
+        soft_wrap=True, highlight=False, markup=False,
+    )  # fmt: skip
+    return 0

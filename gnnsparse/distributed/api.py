@@ -1,0 +1,211 @@
+"""The function `distribute`, which divides a graph among the ranks of a process group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from gnnsparse.api import prepare
+from gnnsparse.distributed.cost import WAYS, Choice, Rates, choose_way, known_rates
+from gnnsparse.distributed.exchange import gather_ranks
+from gnnsparse.distributed.features import FeatureOperations
+from gnnsparse.distributed.operand import DistributedOperand
+from gnnsparse.distributed.partition import PARTITIONS, Partition
+from gnnsparse.distributed.rows import RowOperations
+from gnnsparse.distributed.shard import ShardFacts
+from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number, device_of
+from gnnsparse.formats import FORMAT_NAMES, check_precision
+from gnnsparse.graph import SparseGraph
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.cache import GraphCache
+from gnnsparse.preprocess.normalize import NORMALIZATIONS
+from gnnsparse.preprocess.source import read_source
+from gnnsparse.transforms import outside
+
+__all__ = ["distribute", "group_of"]
+
+
+def group_of(group: Any) -> dist.ProcessGroup | None:
+    """Returns the process group that an argument means: a group, a DeviceMesh of one dimension, or None.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: it is a mesh of several dimensions.
+        RuntimeError: torch.distributed has not been initialised.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError(
+            "torch.distributed has no process group: call torch.distributed.init_process_group before"
+        )
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return group
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            bad_value("group", f"is a mesh of {group.ndim} dimensions; accepted: one, as in mesh['name']")
+        return group.get_group()
+    bad_type("group", group, "a ProcessGroup, a DeviceMesh, or None for all processes")
+
+
+def distribute(
+    graph: Any,
+    group: Any = None,
+    *,
+    num_nodes: int | None = None,
+    values: Any = None,
+    self_loop_weight: float = 1.0,
+    precision: Precision | str = "fp32",
+    format: str = "auto",
+    device: torch.device | str | None = None,
+    way: str = "auto",
+    parts: str = "auto",
+    width: int = 128,
+    chunks: int | None = None,
+    rates: Rates | None = None,
+    cache: bool | str | os.PathLike[str] = True,
+) -> DistributedOperand:
+    """Divides a graph among processes, and prepares this process's part for products.
+
+    All processes of the group call it with equal arguments. The nodes are renumbered so that each process
+    owns a range: `operand.nodes` are those of this process, and `x[operand.nodes]` are their features.
+
+    Args:
+        graph: a square graph in a form that `gnnsparse.prepare` accepts.
+        group: the processes: a ProcessGroup, a DeviceMesh of one dimension, or None for all of them.
+        num_nodes: with an edge_index: the number of nodes; None: one more than the largest index.
+        values: None, a tensor of values of the edges, "gcn" or "mean", see `gnnsparse.prepare`.
+        self_loop_weight: with values="gcn": weight of the self-loops that are added.
+        precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32.
+        format: format of the operands, see `gnnsparse.prepare`.
+        device: device of the features; None: the current GPU with NCCL, else the CPU.
+        way: "halo": rows are divided, and each process fetches the features of the columns that its rows
+            touch; "gather": it fetches those of all nodes; "features": each process multiplies the whole
+            matrix by its share of the features; "auto": a cost model chooses, whose reasons
+            `operand.explain()` returns. Edge values need rows.
+        parts: how nodes are divided: "auto", "contiguous", "community" or "metis", see `partition_rows`. With
+            way="features" ranges of equal size.
+        width: features of a product, for the choice of the way.
+        chunks: in how many parts of the features a halo travels behind a product; None: the model chooses.
+        rates: rates of the machine; None: those that are stored for the backend.
+        cache: True: shards are stored in the user's cache folder, a path: in that one; False: they are not.
+
+    Returns:
+        The operand of this process.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, the graph is not square, or the processes gave other graphs.
+        RuntimeError: torch.distributed has not been initialised.
+        ImportError: parts is "metis", and pymetis is not installed.
+    """
+    group = group_of(group)
+    precision = Precision.parse(precision)
+    check_choice("way", way, ("auto", *WAYS))
+    check_choice("parts", parts, PARTITIONS)
+    check_choice("format", format, FORMAT_NAMES)
+    check_precision(format, precision)
+    check_integer("width", width)
+    if chunks is not None:
+        check_integer("chunks", chunks)
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        bad_type("cache", cache, "True, False or a folder")
+    backend = dist.get_backend(group)
+    is_name = isinstance(values, str)
+    kind = check_choice("values", values, NORMALIZATIONS) if is_name else None
+    weight = check_number("self_loop_weight", self_loop_weight)
+    request = _Request(
+        ShardRecipe(kind, weight, dist.get_world_size(group), parts),
+        precision, format, _device(device, backend), width, chunks,
+        rates or known_rates("nccl" if backend == "nccl" else "gloo"), cache, group,
+    )  # fmt: skip
+    with outside():
+        made = read_source(graph, num_nodes, None, None if is_name else values).build()
+        if made.num_rows != made.num_cols:
+            bad_value("graph", f"is {made.num_rows} x {made.num_cols}; accepted: a square matrix")
+        request.check_equal(made)
+        return request.by_features(made, None) if way == "features" else request.by_rows(made, way)
+
+
+def _device(device: Any, backend: str) -> torch.device:
+    if device is None:
+        device = "cuda" if backend == "nccl" else "cpu"
+    found = device_of("device", device)
+    if found.type == "cpu" and backend == "nccl":
+        bad_value("device", "got 'cpu' with the backend nccl; accepted: cuda, or a group with gloo")
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """The checked arguments of `distribute`, which documents them."""
+
+    recipe: ShardRecipe
+    precision: Precision
+    format: str
+    device: torch.device
+    width: int
+    chunks: int | None
+    rates: Rates
+    cache: Any
+    group: dist.ProcessGroup | None
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process in the group."""
+        return dist.get_rank(self.group)
+
+    def check_equal(self, graph: SparseGraph) -> None:
+        """Raises a ValueError on every process unless all of them have one graph and one recipe."""
+        content = content_of(graph, self.recipe)
+        numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
+        own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        if bool((gather_ranks(own, self.group) != own).any()):
+            bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
+
+    def by_rows(self, graph: SparseGraph, way: str) -> DistributedOperand:
+        """Makes the operand of this process's rows, or by features if the model says so."""
+        cache = None if self.cache is False else GraphCache(None if self.cache is True else self.cache)
+        shard, hit = load_shard(graph, self.recipe, self.rank, cache)
+        ways: Sequence[str] = WAYS if way == "auto" else (way,)
+        size = self.precision.storage.itemsize
+        choice = choose_way(shard.facts, self.width, size, rates=self.rates, ways=ways)
+        if choice.way == "features":
+            return self.by_features(graph, choice)
+        if self.chunks is not None:
+            choice = replace(choice, chunks=self.chunks)
+        operations = RowOperations(
+            shard, choice.way == "gather", choice.chunks, self.precision, self.format, self.device, self.group
+        )
+        return DistributedOperand(
+            shard.facts, shard.nodes, operations, self.precision, self.device, choice, cache_hit=hit
+        )
+
+    def by_features(self, graph: SparseGraph, choice: Choice | None) -> DistributedOperand:
+        """Makes the operand of the whole matrix, whose rows stay in the graph's order."""
+        recipe = self.recipe
+        partition = Partition.even(graph.num_rows, recipe.parts)
+        whole = prepare(
+            graph.to(self.device), values=recipe.normalization, self_loop_weight=recipe.self_loop_weight,
+            precision=self.precision, format=self.format, cache=self.cache,
+        ).to(self.device)  # fmt: skip
+        starts = torch.tensor(partition.starts, dtype=torch.int64, device="cpu")
+        counts = whole.kernels.csr.indptr.cpu()[starts].diff().tolist()
+        none = (0,) * recipe.parts
+        facts = ShardFacts(
+            self.rank, partition.starts, tuple(counts), none, none, graph.num_edges, partition.method,
+            whole.normalization, whole.added_loops, whole.has_self_loops, whole.merges_edges,
+        )  # fmt: skip
+        if choice is None:
+            size = self.precision.storage.itemsize
+            choice = choose_way(facts, self.width, size, rates=self.rates, ways=("features",))
+        operations = FeatureOperations(whole, partition.sizes, self.rank, self.group)
+        nodes = partition.owned(self.rank)
+        return DistributedOperand(
+            facts, nodes, operations, self.precision, self.device, choice, cache_hit=whole.cache_hit
+        )

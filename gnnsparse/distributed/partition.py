@@ -1,0 +1,203 @@
+"""Partitions of the rows of a square matrix: which rank owns which nodes, and how they are renumbered."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse.csr import Csr
+from gnnsparse.errors import bad_value, check_choice, check_integer
+from gnnsparse.graph import SparseGraph
+from gnnsparse.preprocess.prepare import inverse
+from gnnsparse.preprocess.reorder import METHODS
+from gnnsparse.preprocess.reorder.undirected import undirected
+
+__all__ = [
+    "PARTITIONS", "Partition", "balanced_ranges", "community_order", "halo_sizes", "nonzeros_of",
+    "partition_rows", "ranges_along",
+]  # fmt: skip
+
+#: Ways to divide nodes among ranks: "auto" takes the one with the smallest halo.
+PARTITIONS = ("auto", "contiguous", "community", "metis")
+#: The most nonzeros for which "auto" tries METIS, which takes a second for about two million.
+_METIS_NNZ = 20_000_000
+#: METIS may be built with indices of 32 bits.
+_METIS_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """A renumbering of nodes in which each rank owns a range.
+
+    Attributes:
+        order: int64 [nodes] on the CPU: node i of the new numbering is node order[i] of the graph.
+        starts: the first new number of each rank, and the number of nodes at the end.
+        method: the way in which nodes were divided, one of PARTITIONS but "auto".
+        seconds: wall time of the division.
+    """
+
+    order: torch.Tensor
+    starts: tuple[int, ...]
+    method: str
+    seconds: float = 0.0
+
+    @property
+    def parts(self) -> int:
+        """Number of ranks."""
+        return len(self.starts) - 1
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.starts[-1]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of nodes of each rank."""
+        return tuple(b - a for a, b in zip(self.starts, self.starts[1:], strict=False))
+
+    def owned(self, rank: int) -> torch.Tensor:
+        """Returns the nodes of a rank by their numbers in the graph, int64 [n]."""
+        return self.order[self.starts[rank] : self.starts[rank + 1]]
+
+    def new_numbers(self) -> torch.Tensor:
+        """Returns for each node of the graph its new number, int64 [nodes]."""
+        return inverse(self.order)
+
+    @classmethod
+    def even(cls, nodes: int, parts: int) -> Partition:
+        """Divides nodes in their own order into ranges of equal sizes, up to one node."""
+        starts = tuple(nodes * part // parts for part in range(parts + 1))
+        return cls(torch.arange(nodes, dtype=torch.int64, device="cpu"), starts, "contiguous")
+
+
+def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
+    """Cuts rows into ranges of about equal work.
+
+    Args:
+        work: int64 [rows], the work of each row in the order in which they are cut.
+        parts: number of ranges. Some are empty if there are fewer rows.
+
+    Returns:
+        The first row of each range, and the number of rows at the end.
+    """
+    total = work.cumsum(0)
+    all_work = int(total[-1]) if total.numel() else 0
+    # A cut comes behind the row with which the work up to it reaches its share, rounded to the nearer side.
+    shares = torch.tensor([all_work * part / parts for part in range(1, parts)], dtype=torch.float64)
+    cuts = torch.searchsorted((total.double() - work.double() / 2), shares, right=False)
+    return (0, *cuts.tolist(), work.numel())
+
+
+def _row_work(csr: Csr) -> torch.Tensor:
+    """Returns the work of each row, int64 [rows]: its nonzeros, and one for what is done for each node."""
+    return csr.degrees + 1
+
+
+def ranges_along(csr: Csr, order: torch.Tensor, parts: int, method: str) -> Partition:
+    """Divides nodes into ranges of about equal work along an order, int64 [nodes]."""
+    return Partition(order, balanced_ranges(_row_work(csr)[order], parts), method)
+
+
+def community_order(csr: Csr) -> torch.Tensor:
+    """Returns the nodes of a square graph community by community, int64 [nodes]."""
+    order = METHODS["community"].find(csr).order
+    return torch.arange(csr.rows, dtype=torch.int64, device="cpu") if order is None else order.long()
+
+
+def _contiguous(csr: Csr, parts: int) -> Partition:
+    order = torch.arange(csr.rows, dtype=torch.int64, device="cpu")
+    return ranges_along(csr, order, parts, "contiguous")
+
+
+def _community(csr: Csr, parts: int) -> Partition:
+    return ranges_along(csr, community_order(csr), parts, "community")
+
+
+def _metis(csr: Csr, parts: int) -> Partition:
+    """Divides nodes by METIS's k-way partition (Karypis and Kumar 1998) of A + A^T, rows weighted by work."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise ImportError("parts='metis' needs the package pymetis: pip install gnnsparse[metis]") from error
+    if csr.nnz > _METIS_LIMIT:
+        bad_value("parts", f"'metis' takes at most {_METIS_LIMIT} nonzeros, got {csr.nnz}")
+    both = undirected(csr)
+    if parts == 1 or both.nnz == 0:
+        return _contiguous(csr, parts)
+    adjacency = pymetis.CSRAdjacency(adj_starts=both.indptr.numpy(), adjacent=both.indices.numpy())
+    _, membership = pymetis.part_graph(parts, adjacency, vweights=_row_work(csr).tolist())
+    of_node = torch.as_tensor(membership, dtype=torch.int64, device="cpu")
+    sizes = torch.bincount(of_node, minlength=parts).cumsum(0)
+    return Partition(torch.argsort(of_node, stable=True), (0, *sizes.tolist()), "metis")
+
+
+def halo_sizes(csr: Csr, partition: Partition) -> list[int]:
+    """Returns how many columns outside of its own range the rows of each rank touch."""
+    new, found = partition.new_numbers(), []
+    for rank in range(partition.parts):
+        columns = new[_columns_of(csr, partition.owned(rank))]
+        start, end = partition.starts[rank : rank + 2]
+        touched = torch.zeros(partition.nodes, dtype=torch.bool, device="cpu")
+        touched[columns] = True
+        touched[start:end] = False
+        found.append(int(touched.sum()))
+    return found
+
+
+def _columns_of(csr: Csr, rows: torch.Tensor) -> torch.Tensor:
+    """Returns the columns of some rows, one row after the other, int64."""
+    return csr.indices[nonzeros_of(csr, rows)].long()
+
+
+def nonzeros_of(csr: Csr, rows: torch.Tensor) -> torch.Tensor:
+    """Returns the indices of the nonzeros of some rows, one row after the other, int64."""
+    begin = csr.indptr[rows]
+    lengths = csr.indptr[rows + 1] - begin
+    before = lengths.cumsum(0) - lengths
+    total = int(lengths.sum())
+    numbers = torch.arange(total, dtype=torch.int64, device="cpu")
+    return numbers + torch.repeat_interleave(begin - before, lengths, output_size=total)
+
+
+def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Partition:
+    """Divides the nodes of a square graph among ranks, so that each has about equal work.
+
+    The work of a node is the number of its nonzeros plus one.
+
+    Args:
+        graph: the graph, on any device; partitions are computed on the CPU.
+        parts: number of ranks.
+        method: "contiguous": ranges in the graph's own order; "community": ranges along the order of
+            communities (`gnnsparse.reorder` documents it); "metis": METIS's k-way partition of A + A^T, which
+            needs the package pymetis; "auto": of these the one with the smallest largest halo, METIS only if
+            it is installed and the graph has at most 20 million nonzeros.
+
+    Returns:
+        The partition. It depends on the arguments alone.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the graph is not square, or an argument is out of range.
+        ImportError: `method` is "metis", and pymetis is not installed.
+    """
+    check_integer("parts", parts)
+    check_choice("method", method, PARTITIONS)
+    if graph.num_rows != graph.num_cols:
+        bad_value(
+            "graph", f"is {graph.num_rows} x {graph.num_cols}; accepted: a square matrix, one row for a node"
+        )
+    start, csr = time.perf_counter(), graph.csr.to(torch.device("cpu"))
+    makers: dict[str, Any] = {"contiguous": _contiguous, "community": _community, "metis": _metis}
+    if method != "auto":
+        found = makers[method](csr, parts)
+    else:
+        if csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None:
+            del makers["metis"]
+        tried = [make(csr, parts) for make in makers.values()] if parts > 1 else [_contiguous(csr, parts)]
+        found = min(tried, key=lambda p: max(halo_sizes(csr, p)))
+    return Partition(found.order, found.starts, found.method, time.perf_counter() - start)

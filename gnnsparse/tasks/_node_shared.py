@@ -1,0 +1,174 @@
+"""The task "node" on several ranks: each has some of the nodes, and all train one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from gnnsparse.data import NodeDataset
+from gnnsparse.distributed import DistributedOperand, distribute, share_batch_norm
+from gnnsparse.distributed.functions import total_of
+from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import RowGather, step_seed, sum_gradients
+from gnnsparse.errors import bad_value
+from gnnsparse.graph import SparseGraph
+from gnnsparse.operand import SparseOperand
+from gnnsparse.precision import Precision
+from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
+from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.training.metrics import known_items
+from gnnsparse.training.plots import confusion_matrix
+
+__all__ = ["SharedGraphData", "SharedNodeClassifier", "SharedPart"]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPart(Part):
+    """The nodes of one part of a split of which a rank has some.
+
+    Attributes:
+        nodes: int64 [n], rows of the rank's own nodes of which a target is known.
+        y: [n] or [n, ..], targets of these.
+        share: of the numbers that the part's loss is a mean over, the share that this rank has.
+        all_y: targets of the part's nodes of all ranks, in the order of the graph.
+        gather: brings rows of these nodes together in this order.
+    """
+
+    share: float
+    all_y: torch.Tensor
+    gather: RowGather
+
+
+class SharedGraphData(FullGraphData):
+    """The data module of one rank: its nodes of a graph, prepared and put on a device when it is made.
+
+    Args:
+        dataset: the whole graph with its features, labels and split, the same on all ranks.
+        peers: the ranks.
+        way, parts: how they share products and nodes, see `gnnsparse.distributed.distribute`.
+        values, precision, device, preprocess: see FullGraphData.
+
+    Attributes:
+        peers: the ranks.
+    """
+
+    adj: DistributedOperand
+    peers: Peers
+
+    def __init__(
+        self,
+        dataset: NodeDataset,
+        *,
+        peers: Peers,
+        way: str = "auto",
+        parts: str = "auto",
+        values: str | None = "gcn",
+        precision: Precision | str = "fp32",
+        device: torch.device | str = "cpu",
+        preprocess: PreprocessConfig | None = None,
+    ) -> None:
+        self._way, self._parts, self.peers = way, parts, peers
+        super().__init__(dataset, values=values, precision=precision, device=device, preprocess=preprocess)
+
+    def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
+        if preprocess.reorder != "none":
+            instead = "none, and an order of nodes by trainer.parts"
+            bad_value(
+                "preprocess.reorder", f"got {preprocess.reorder!r} on several devices; accepted: {instead}"
+            )
+        if preprocess.balance != "auto":
+            bad_value("preprocess.balance", f"got {preprocess.balance!r} on several devices; accepted: auto")
+        return distribute(
+            graph, self.peers.group, values=values, precision=self.precision, format=preprocess.format,
+            device=self.device, way=self._way, parts=self._parts, cache=preprocess.cache,
+        )  # fmt: skip
+
+    def _on_device(self, adj: SparseOperand) -> GraphBatch:
+        assert isinstance(adj, DistributedOperand)
+        dataset, own = self.dataset, adj.nodes
+
+        def part(mask: torch.Tensor) -> SharedPart:
+            everyone = known_items(mask.nonzero().flatten(), dataset.y)
+            rows = known_items(own, dataset.y)
+            rows = torch.isin(own, rows).logical_and(mask[own]).nonzero().flatten()
+            y, all_y = dataset.y[own[rows]], dataset.y[everyone]
+            gather = RowGather(own[rows].to(self.device), self.peers.group)
+            share = _counted(y) / max(_counted(all_y), 1)
+            return SharedPart(rows.to(self.device), y.to(self.device), share, all_y.to(self.device), gather)
+
+        dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
+        parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
+        return GraphBatch(dataset.x[own].to(self.device, dtype), adj, *parts)
+
+
+def _counted(y: torch.Tensor) -> int:
+    """Returns how many numbers a loss of targets is a mean over."""
+    return int((~y.isnan()).sum()) if y.is_floating_point() else y.shape[0]
+
+
+class SharedNodeClassifier(NodeClassifier):
+    """Trains one model on the nodes of all ranks; each rank has a copy of it, and all copies stay equal.
+
+    The loss is that of one process. Gradients are added up in the order of ranks. Scores are computed from
+    the logits of all ranks, in the order of the graph. In each step a rank draws random numbers of its own,
+    which depend on the seed, the step and the number of ranks alone.
+
+    Args:
+        model, dataset, optimizer, max_epochs: see NodeClassifier.
+        peers: the ranks.
+        seed: seed of dropout.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dataset: NodeDataset,
+        optimizer: OptimizerConfig,
+        max_epochs: int,
+        peers: Peers,
+        seed: int,
+    ) -> None:
+        super().__init__(model, dataset, optimizer, max_epochs)
+        share_batch_norm(model, peers.group)
+        self._peers, self._seed = peers, seed
+
+    def on_train_batch_start(self, batch: GraphBatch, batch_idx: int) -> None:
+        """Seeds the random numbers of the step."""
+        torch.manual_seed(step_seed(self._seed, self.trainer.global_step, self._peers.rank))
+
+    def training_step(self, batch: GraphBatch) -> torch.Tensor:
+        """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
+        part, logits = batch.train, self._logits(batch, batch.train)
+        assert isinstance(part, SharedPart)
+        # A rank without training nodes takes part in the backward pass: others need its gradients.
+        own = self._loss(logits, part.y) * part.share if part.share else logits.float().sum() * 0.0
+        return total_of(own, self._peers.group)
+
+    def on_after_backward(self) -> None:
+        """Adds up the gradients of all ranks."""
+        sum_gradients(self.model.parameters(), self._peers.group)
+
+    def validation_step(self, batch: GraphBatch) -> dict[str, torch.Tensor]:
+        """Returns "loss" and scores of the validation nodes of all ranks, the same bits on each rank."""
+        part = batch.val
+        assert isinstance(part, SharedPart)
+        logits = part.gather(self._logits(batch, part))
+        scores = {name: score(logits, part.all_y) for name, score in self._scores.items()}
+        found = {"loss": self._loss(logits, part.all_y), **scores}
+        values = torch.stack([value.float() for value in found.values()])
+        # All ranks choose their best epoch by these, so that the last bit must not differ.
+        dist.broadcast(values, src=0, group=self._peers.group)
+        return dict(zip(found, values.unbind(), strict=True))
+
+    def test_step(self, batch: GraphBatch) -> None:
+        """Logs the scores of all parts of the split as "part/score"."""
+        outputs = self.outputs(batch)
+        for name, part in batch.parts.items():
+            assert isinstance(part, SharedPart)
+            logits = part.gather(outputs.index_select(0, part.nodes))
+            scores = {f"{name}/{key}": score(logits, part.all_y) for key, score in self._scores.items()}
+            self.log_dict(scores, logger=False, batch_size=1)
+            if name == "test":
+                self.confusion = confusion_matrix(self._dataset, logits, part.all_y)

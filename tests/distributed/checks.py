@@ -1,0 +1,236 @@
+"""What tests run on each of several ranks: comparisons of its rows with the result of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.distributed import (
+    DistributedOperand,
+    RowGather,
+    distribute,
+    measure_rates,
+    share_batch_norm,
+    sum_over_ranks,
+)
+from gnnsparse.distributed.functions import total_of
+from gnnsparse.distributed.training import sum_gradients
+from gnnsparse.ops.common import exact_rounded
+from gnnsparse.testing import assert_all_accurate, random_graph
+from models import MODELS
+
+#: Ways that divide rows; "features" is one of its own.
+ROWS = ("halo", "gather")
+PARTS = ("contiguous", "community", "metis")
+
+
+def graph_of(nodes: int, seed: int, weighted: bool = False, density: float = 0.08) -> SparseGraph:
+    return random_graph(
+        nodes, nodes, density, seed=seed, weighted=weighted, hubs=min(2, nodes), empty_rows=0.2
+    )
+
+
+def _noise(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _with_gradients(
+    function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], weight: torch.Tensor
+) -> Any:
+    """[result, gradients of the inputs] for the loss (result * weight).sum()."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    y = function(*leaves)
+    (y * weight).sum().backward()
+    return [y.detach(), *(x.grad for x in leaves)]
+
+
+def _compare(
+    operand: DistributedOperand,
+    run: Callable[[Any, str], Callable[..., torch.Tensor]],
+    one: Any,
+    inputs: list[torch.Tensor],
+    weight: torch.Tensor,
+) -> None:
+    """Compares this rank's rows with those of one process, whose reference in float64 is the exact result."""
+    nodes, one = operand.nodes.to(operand.device), one.to(operand.device)
+    inputs, weight = [x.to(operand.device) for x in inputs], weight.to(operand.device)
+    mine = _with_gradients(run(operand, "auto"), [x[nodes] for x in inputs], weight[nodes])
+    again = _with_gradients(run(operand, "auto"), [x[nodes] for x in inputs], weight[nodes])
+    assert all(torch.equal(a, b) for a, b in zip(mine, again, strict=True))
+    plain = _with_gradients(run(one, "auto"), inputs, weight)
+    exact_inputs = [exact_rounded(x, one.precision).double() for x in inputs]
+    exact = _with_gradients(run(one, "reference"), exact_inputs, weight.double())
+    assert_all_accurate(mine, [t[nodes] for t in plain], [t[nodes] for t in exact])
+
+
+def _product(reduce: str) -> Callable[[Any, str], Callable[..., torch.Tensor]]:
+    return lambda a, impl: lambda x: gnnsparse.spmm(a, x, reduce=reduce, impl=impl)
+
+
+def products(group: dist.ProcessGroup, nodes: int, seed: int, precision: str, width: int) -> None:
+    """A @ X and its gradient, for all ways, partitions and weights."""
+    for values in ("gcn", "mean", None):
+        graph = graph_of(nodes, seed, weighted=values is None)
+        one = gnnsparse.prepare(graph, values=values, precision=precision, cache=False)
+        x, weight = _noise(nodes, width, seed=seed + 1), _noise(nodes, width, seed=seed + 2)
+        for way, parts in [*((w, p) for w in ROWS for p in PARTS), ("features", "auto")]:
+            operand = distribute(
+                graph, group, values=values, precision=precision, way=way, parts=parts, chunks=2, cache=False
+            )
+            _compare(operand, _product("sum"), one, [x], weight)
+
+
+def reductions(group: dist.ProcessGroup, nodes: int, seed: int) -> None:
+    graph = graph_of(nodes, seed)
+    one = gnnsparse.prepare(graph, cache=False)
+    x, weight = _noise(nodes, 8, seed=seed + 1), _noise(nodes, 8, seed=seed + 2)
+    for way in (*ROWS, "features"):
+        operand = distribute(graph, group, way=way, parts="contiguous", cache=False)
+        for reduce in ("mean", "max", "min"):
+            _compare(operand, _product(reduce), one, [x], weight)
+
+
+def edge_operations(group: dist.ProcessGroup, nodes: int, seed: int) -> None:
+    """The chain of SDDMM, softmax and SpMM with edge values, whose order is a rank's own."""
+
+    def run(a: Any, impl: str) -> Callable[..., torch.Tensor]:
+        def chain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, q, k, impl=impl), impl=impl)
+            return gnnsparse.spmm(a, v, weights, impl=impl)
+
+        return chain
+
+    graph = graph_of(nodes, seed)
+    one = gnnsparse.prepare(graph, cache=False)
+    inputs = [_noise(nodes, 8, seed=seed + number) for number in range(3)]
+    for way in ROWS:
+        operand = distribute(graph, group, way=way, parts="community", cache=False)
+        _compare(operand, run, one, inputs, _noise(nodes, 8, seed=seed + 9))
+
+
+def attentions(group: dist.ProcessGroup, nodes: int, seed: int, heads: int) -> None:
+    graph = graph_of(nodes, seed)
+    one = gnnsparse.prepare(graph, cache=False)
+    q, k, v = (_noise(nodes, heads, 8, seed=seed + number) for number in range(3))
+    scores = [_noise(nodes, heads, seed=seed + number) for number in (5, 6)]
+    weight = _noise(nodes, heads, 8, seed=seed + 9)
+
+    def dot(a: Any, impl: str) -> Callable[..., torch.Tensor]:
+        def run(*nodes_first: torch.Tensor) -> torch.Tensor:
+            by_head = (x.transpose(0, 1) for x in nodes_first)
+            return gnnsparse.attention(a, *by_head, impl=impl).transpose(0, 1)
+
+        return run
+
+    def additive(a: Any, impl: str) -> Callable[..., torch.Tensor]:
+        return lambda q, k, v: gnnsparse.graph_attention(a, q, k, v, score="additive", impl=impl)
+
+    for way in (*ROWS, "features"):
+        operand = distribute(graph, group, way=way, parts="contiguous", cache=False)
+        _compare(operand, dot, one, [q, k, v], weight)
+        _compare(operand, additive, one, [*scores, v], weight)
+
+
+def _loss(model: torch.nn.Module, x: torch.Tensor, adj: Any, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(model(x, adj), y, reduction="sum") / 50
+
+
+def model_steps(group: dist.ProcessGroup, name: str, way: str, options: dict[str, Any]) -> None:
+    """Two training steps of a model give the losses and gradients of one process, and the same bits again."""
+    nodes, entry = 50, MODELS[name]
+    graph = graph_of(nodes, 3)
+    options = {"hidden_channels": 12, "dropout": 0.0, **options}
+    values = entry.values_with(options)
+    x, y = _noise(nodes, 6, seed=4), torch.arange(nodes) % 4
+    one = gnnsparse.prepare(graph, values=values, cache=False)
+    operand = distribute(graph, group, values=values, way=way, parts="contiguous", cache=False)
+    mine = operand.nodes.to(operand.device)
+    x, y, one = x.to(operand.device), y.to(operand.device), one.to(operand.device)
+
+    def train(adj: Any, shared: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = entry.build(6, out_channels=4, **options).to(operand.device)
+        if shared:
+            share_batch_norm(model, group)
+        optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for _ in range(2):
+            optimizer.zero_grad()
+            own = _loss(model, x[mine], adj, y[mine]) if shared else _loss(model, x, adj, y)
+            loss = total_of(own, group) if shared else own
+            loss.backward()
+            if shared:
+                sum_gradients(model.parameters(), group)
+            found += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            found.append(model(x[mine], adj) if shared else model(x, adj)[mine])
+        return found
+
+    first, again = train(operand, True), train(operand, True)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    for got, expected in zip(first, train(one, False), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-5)
+
+
+def refusals(group: dist.ProcessGroup) -> list[str]:
+    """The messages of what an operand of several ranks refuses, in the order in which this asks for it."""
+    graph = graph_of(20, 1)
+    square = distribute(graph, group, way="halo", parts="contiguous", cache=False)
+    sliced = distribute(graph, group, way="features", cache=False)
+    rows, sliced_rows = square.shape[0], sliced.shape[0]
+    x = torch.ones(rows, 4)
+    by_head = torch.ones(4, sliced_rows, 4)
+    other = random_graph(20, 20, 0.1, seed=dist.get_rank(group))
+    calls: list[Callable[[], Any]] = [
+        lambda: distribute(random_graph(4, 5, 0.5), group),
+        lambda: distribute(other, group, cache=False),
+        lambda: distribute(graph, group, way="rows"),
+        lambda: distribute(graph, group, parts="random"),
+        lambda: square @ torch.ones(rows + 1, 4),
+        lambda: square.T,
+        lambda: square.to_coo_order(x),
+        lambda: square.to("meta"),
+        lambda: gnnsparse.attention(square, x, x, x, is_causal=True),
+        lambda: gnnsparse.sddmm(sliced, x, x),
+        lambda: gnnsparse.attention(sliced, by_head, by_head, by_head),
+        lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square),
+        lambda: gnnsparse.spmm(square, x, plan=gnnsparse.prepare(graph, cache=False).plan(4)),
+    ]
+    found = []
+    for call in calls:
+        try:
+            call()
+        except (TypeError, ValueError) as error:
+            found.append(str(error))
+        else:
+            found.append("accepted")
+    return found
+
+
+def rates(group: dist.ProcessGroup) -> Any:
+    operand = gnnsparse.prepare(graph_of(60, 2), cache=False)
+    return measure_rates(operand, group, width=16, repeats=2)
+
+
+def gathered_rows(group: dist.ProcessGroup) -> None:
+    """Rank 1 has none of the nodes."""
+    rank, order = dist.get_rank(group), torch.randperm(20, generator=torch.Generator().manual_seed(1))
+    own = [order[:12], order[:0], order[12:]][rank] * 3
+    gather = RowGather(own, group)
+    assert gather.count == 20
+    assert torch.equal(gather(torch.stack([own, -own], 1).float())[:, 1], -3.0 * torch.arange(20))
+
+
+def cached(group: dist.ProcessGroup, folder: str) -> bool:
+    return distribute(graph_of(40, 5), group, way="halo", cache=folder).cache_hit
+
+
+def sums(group: dist.ProcessGroup, count: int) -> torch.Tensor:
+    """A sum of which each rank has a part with another exponent, so that its order shows."""
+    return sum_over_ranks(_noise(count, seed=1) * 10.0 ** (3 * dist.get_rank(group)), group)

@@ -1,0 +1,40 @@
+"""Operations and models on two GPUs against one, by NCCL. They need two GPUs of one machine."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.distributed import checks
+from tests.distributed.ranks import Ranks
+from tests.distributed.test_products import MODELS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+]
+
+
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[Ranks]:
+    found = Ranks(2, "nccl")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("nodes", [2, 90, 3000])
+def test_products(gpus: Ranks, nodes: int, precision: str) -> None:
+    gpus.run(2, checks.products, nodes, 7, precision, 72)
+
+
+@pytest.mark.parametrize("nodes", [2, 90])
+def test_reductions_edge_values_and_attention(gpus: Ranks, nodes: int) -> None:
+    gpus.run(2, checks.reductions, nodes, 13)
+    gpus.run(2, checks.edge_operations, nodes, 17)
+    gpus.run(2, checks.attentions, nodes, 19, 4)
+
+
+@pytest.mark.parametrize("case", MODELS, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_two_steps_of_a_model(gpus: Ranks, case: tuple) -> None:
+    gpus.run(2, checks.model_steps, *case)

@@ -1,0 +1,90 @@
+"""train.py on several processes of a CPU: the results of one, checkpoints of any number, ranks that die."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tests.e2e.conftest import environment_with
+from tests.e2e.launch import TRAIN, Run, Started
+
+OPTIONS = (
+    "dataset=digits", "model=gcn", "device=cpu", "model.norm=batch", "model.dropout=0",
+    "model.hidden_channels=8", "trainer.log_every=1", "trainer.plots=false", "seed=1",
+)  # fmt: skip
+
+
+def losses(folder: Path) -> torch.Tensor:
+    """The training losses of all steps, whichever runs wrote them."""
+    rows: dict[int, float] = {}
+    for log in sorted(folder.glob("logs/csv/*/metrics.csv")):
+        found = csv.DictReader(log.read_text().splitlines())
+        rows |= {int(row["step"]): float(row["train/loss"]) for row in found}
+    return torch.tensor([rows[step] for step in sorted(rows)])
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
+
+
+def test_two_and_three_processes_train_as_one_and_go_on_from_each_others_checkpoints(
+    train: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Two train six epochs, three go on to ten, and one goes on from them: as one that trains all."""
+    whole, shared = tmp_path / "one", tmp_path / "shared"
+    for folder in (whole, shared):
+        folder.mkdir()
+    assert train(*OPTIONS, "trainer.max_epochs=12", folder=whole).status == 0
+    done = train(*OPTIONS, "trainer.max_epochs=6", "trainer.devices=2", folder=shared)
+    assert done.result["devices"] == 2
+    assert done.errors == ""
+    resume = f"resume={shared}/checkpoints/last.ckpt"
+    again = train(*OPTIONS, "trainer.max_epochs=10", "trainer.devices=3", resume, folder=shared)
+    assert again.result["devices"] == 3
+    last = train(*OPTIONS, "trainer.max_epochs=12", resume, folder=shared).result
+    assert len(losses(whole)) == 12
+    torch.testing.assert_close(losses(shared), losses(whole), rtol=1e-4, atol=1e-5)
+    metrics = json.loads((whole / "result.json").read_text())["metrics"]
+    for part, scores in last["metrics"].items():
+        for name, score in scores.items():
+            assert abs(score - metrics[part][name]) < 0.01
+
+
+def test_a_killed_process_ends_the_run_with_one_line(start: Callable[..., Started], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = (*OPTIONS, "trainer.devices=2", "trainer.max_epochs=100000", f"hydra.run.dir={folder}")
+    run = start(*options, folder=tmp_path)
+    end = time.monotonic() + 120
+    while not list(folder.glob("logs/csv/*/metrics.csv")):
+        assert run.runs
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    (other,) = children(run.pid)
+    os.kill(other, signal.SIGKILL)
+    done = run.wait()
+    assert done.status == 2
+    assert done.errors.splitlines() == ["train.py: rank 1 was ended by SIGKILL"]
+    assert not Path(f"/proc/{other}").exists()
+
+
+def test_a_disk_that_is_full_for_checkpoints_does_not_stop_the_ranks(tmp_path: Path) -> None:
+    words = " ".join([*OPTIONS, "trainer.devices=2", "trainer.max_epochs=3", f"hydra.run.dir={tmp_path}/run"])
+    command = f"ulimit -f 12; exec {sys.executable} {TRAIN} {words} model.hidden_channels=64"
+    environment = environment_with(tmp_path / "cache")
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"the checkpoints in {tmp_path}/run/checkpoints can't be written" in done.stderr
+    assert json.loads((tmp_path / "run/result.json").read_text())["epochs"] == 3
+    assert not (tmp_path / "run/checkpoints/last.ckpt").exists()

@@ -1,0 +1,189 @@
+"""Partitions of graphs among ranks: index maps, counts, the cache of shards, and the cost model."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse import SparseGraph
+from gnnsparse.data.generated import check_cached
+from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
+from gnnsparse.distributed.layout import global_columns
+from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, halo_sizes
+from gnnsparse.distributed.shard import Shard
+from gnnsparse.distributed.stored import ShardRecipe, load_shard
+from gnnsparse.preprocess.cache import CacheWarning, GraphCache
+from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.testing import random_graph
+
+METHODS = [method for method in PARTITIONS if method != "auto"]
+
+
+def dense_of(graph: SparseGraph, kind: str | None) -> torch.Tensor:
+    """The normalised matrix."""
+    weights = normalize(graph, kind)
+    matrix = torch.zeros(graph.num_rows, graph.num_cols)
+    csr = weights.graph.csr
+    values = torch.ones(csr.nnz) if weights.graph.values is None else weights.graph.values
+    matrix[csr.row_index(), csr.indices.long()] = values
+    for scale, shape in ((weights.row_scale, (-1, 1)), (weights.col_scale, (1, -1))):
+        matrix = matrix if scale is None else matrix * scale.reshape(shape)
+    return matrix
+
+
+def dense_rows(shard: Shard, order: torch.Tensor) -> torch.Tensor:
+    """The rows of a shard, with columns in the numbering of the graph."""
+    csr, facts = shard.csr, shard.facts
+    values = torch.ones(csr.nnz) if shard.values is None else shard.values
+    row, column = csr.row_index(), csr.indices.long()
+    if shard.row_scale is not None:
+        values = values * shard.row_scale[row]
+    if shard.col_scale is not None:
+        values = values * shard.col_scale[column]
+    rows = torch.zeros(facts.rows, facts.nodes)
+    rows[row, order[global_columns(shard)[column]]] = values
+    return rows
+
+
+@given(
+    nodes=st.integers(1, 40), parts=st.integers(1, 5), method=st.sampled_from(METHODS),
+    kind=st.sampled_from([None, "gcn", "mean"]), density=st.sampled_from([0.0, 0.05, 0.4]),
+    weighted=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_shards_are_the_rows_of_the_matrix_and_send_lists_are_what_others_need(
+    nodes: int, parts: int, method: str, kind: str | None, density: float, weighted: bool, seed: int
+) -> None:
+    graph = random_graph(
+        nodes, nodes, density, seed=seed, weighted=weighted and kind is None, hubs=1, empty_rows=0.3
+    )
+    shards = ShardRecipe(kind, 1.0, parts, method).make(graph)
+    order = torch.cat([shard.nodes for shard in shards])
+    assert torch.equal(order.sort().values, torch.arange(nodes))
+    matrix = dense_of(graph, kind)
+    for shard in shards:
+        assert torch.equal(dense_rows(shard, order), matrix[shard.nodes])
+        assert torch.equal(shard.halo, shard.halo.unique())
+    for rank, shard in enumerate(shards):
+        sent = shard.send_rows.split(list(shard.send_counts))
+        for other, rows in enumerate(sent):
+            halo, start, end = shards[other].halo, *shard.facts.starts[rank : rank + 2]
+            assert torch.equal(rows + start, halo[(halo >= start) & (halo < end)])
+            assert shards[other].receive_counts[rank] == rows.numel()
+    facts = shards[0].facts
+    assert sum(facts.nnz) == normalize(graph, kind).graph.nnz
+    assert facts.has_self_loops == bool(matrix_has_diagonal(graph, kind))
+    assert all(dataclasses.replace(shard.facts, rank=0) == facts for shard in shards)
+
+
+def matrix_has_diagonal(graph: SparseGraph, kind: str | None) -> bool:
+    csr = normalize(graph, kind).graph.csr
+    return int((csr.row_index() == csr.indices).sum()) == csr.rows
+
+
+@given(work=st.lists(st.integers(0, 50), max_size=60), parts=st.integers(1, 8))
+def test_ranges_are_cut_where_the_work_reaches_its_share(work: list[int], parts: int) -> None:
+    starts = balanced_ranges(torch.tensor(work, dtype=torch.int64), parts)
+    assert starts[0] == 0
+    assert starts[-1] == len(work)
+    assert list(starts) == sorted(starts)
+    share, most = sum(work) / parts, max(work, default=0)
+    for begin, end in itertools.pairwise(starts):
+        assert sum(work[begin:end]) <= share + most
+
+
+def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_smallest() -> None:
+    blocks, size = 4, 50
+    generator = torch.Generator().manual_seed(0)
+    inside = torch.randint(0, size, (2, 4000), generator=generator)
+    edges = inside + size * torch.randint(0, blocks, (1, 4000), generator=generator)
+    names = torch.randperm(blocks * size, generator=generator)
+    graph = SparseGraph.from_edge_index(names[edges], blocks * size)
+    found = {method: max(halo_sizes(graph.csr, partition_rows(graph, 2, method))) for method in METHODS}
+    assert found["metis"] == 0
+    assert found["community"] < size  # a cut goes through one community at most
+    assert found["contiguous"] > 90
+    assert partition_rows(graph, 2).method in ("community", "metis")
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"graph: is 3 x 4; accepted: a square matrix"):
+        partition_rows(random_graph(3, 4, 0.5), 2)
+    with pytest.raises(ValueError, match="parts: got 0"):
+        partition_rows(random_graph(3, 3, 0.5), 0)
+    with pytest.raises(ValueError, match=r"method: got 'best'; accepted: auto, contiguous"):
+        partition_rows(random_graph(3, 3, 0.5), 2, "best")
+
+
+def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Path) -> None:
+    graph, recipe = random_graph(30, 30, 0.2, seed=3), ShardRecipe("gcn", 1.0, 3, "contiguous")
+    cache = GraphCache(tmp_path)
+    made, hit = load_shard(graph, recipe, 1, cache)
+    assert not hit
+    for rank in range(3):  # the process that made one has stored all
+        kept, hit = load_shard(graph, recipe, rank, cache)
+        assert hit
+        assert kept.facts.rank == rank
+    kept, _ = load_shard(graph, recipe, 1, cache)
+    assert kept.facts == made.facts
+    assert kept.send_counts == made.send_counts
+    for name in ("halo", "send_rows", "nodes", "row_scale", "col_scale", "values"):
+        mine, read = getattr(made, name), getattr(kept, name)
+        assert (mine is None and read is None) or torch.equal(mine, read)
+    assert all(problem is None for _, problem in cache.verify(check_cached))
+    file = max(tmp_path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    assert sum(problem is not None for _, problem in cache.verify(check_cached)) == 1
+    with pytest.warns(CacheWarning, match="damaged"):
+        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path))[1] for rank in range(3)]
+    assert not all(again)
+
+
+def facts_with(rows: int, nnz: int, outside: int, halo: int, ranks: int = 2) -> ShardFacts:
+    starts = tuple(rows * rank for rank in range(ranks + 1))
+    counts = ((nnz,) * ranks, (outside,) * ranks, (halo,) * ranks)
+    return ShardFacts(0, starts, *counts, nnz * ranks, "contiguous", None, None, True, False)
+
+
+RATES = Rates(link_bytes=1e9, latency=1e-6, product_bytes=1e12, narrow_bytes=64, copy_bytes=1e12)
+
+
+def test_a_small_halo_is_fetched_and_a_full_one_is_gathered() -> None:
+    few = choose_way(facts_with(10_000, 1_000_000, 1_000, 500), 128, rates=RATES)
+    assert few.way == "halo"
+    assert few.seconds["halo"] < few.seconds["gather"]
+    slow_copies = dataclasses.replace(RATES, copy_bytes=1e9)
+    full = choose_way(
+        facts_with(10_000, 1_000_000, 500_000, 10_000), 128, rates=slow_copies, ways=("halo", "gather")
+    )
+    assert full.way == "gather"  # which packs nothing
+
+
+def test_features_are_split_where_their_exchange_is_cheaper_than_rows() -> None:
+    eight = facts_with(1_000, 100_000, 90_000, 7_000, ranks=8)
+    assert choose_way(eight, 512, rates=RATES).way == "features"
+    assert choose_way(eight, 8, rates=dataclasses.replace(RATES, narrow_bytes=4096)).way != "features"
+
+
+def test_reasons_name_every_way_and_halos_that_take_longer_travel_in_chunks() -> None:
+    choice = choose_way(facts_with(10_000, 10_000, 5_000, 9_000), 256, rates=RATES, ways=("halo",))
+    assert choice.chunks == 4
+    text = str(choose_way(facts_with(100, 1_000, 500, 90), 64, 2, rates=known_rates("nccl")))
+    for part in (
+        "halo:",
+        "gather:",
+        "features:",
+        "is estimated to be the fastest for 64 features of 2 bytes",
+    ):
+        assert part in text
+    with pytest.raises(ValueError, match=r"rates.link_bytes: got 0.0; accepted: a number above 0"):
+        dataclasses.replace(RATES, link_bytes=0.0)
+    with pytest.raises(ValueError, match=r"backend: got 'mpi'; accepted: nccl, gloo"):
+        known_rates("mpi")
