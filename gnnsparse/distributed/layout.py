@@ -12,7 +12,7 @@ from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
-from gnnsparse.preprocess.prepare import Recipe, assemble
+from gnnsparse.preprocess.prepare import Recipe, prepare_weighted
 from gnnsparse.transforms import outside
 
 __all__ = ["Layout", "global_columns"]
@@ -62,7 +62,7 @@ class Layout:
             weights = Weighted(SparseGraph(csr, values).to(self.device), *scales)
             auto = self.format == "auto"
             recipe = Recipe(format="csr" if auto else self.format, precision=self.precision)
-            prepared = assemble(weights, recipe)
+            prepared = prepare_weighted(weights, recipe)
             return SparseOperand.from_prepared(
                 prepared, self.precision, self.device, auto_format=auto, cache_hit=False
             )

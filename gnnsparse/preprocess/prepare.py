@@ -22,7 +22,8 @@ from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 
 __all__ = [
-    "Prepared", "Recipe", "assemble", "build", "check_size", "inverse", "transpose_of", "with_format",
+    "Prepared", "Recipe", "assemble", "build", "check_size", "inverse", "prepare_weighted",
+    "transpose_of", "with_format",
 ]  # fmt: skip
 
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
@@ -279,10 +280,10 @@ def build(source: Source, recipe: Recipe) -> Prepared:
     """Prepares a graph by a recipe, on the device of the source."""
     start = time.perf_counter()
     weights = normalize(source.build(), recipe.normalization, recipe.self_loop_weight)
-    return assemble(weights, recipe, start)
+    return prepare_weighted(weights, recipe, start)
 
 
-def assemble(weights: Weighted, recipe: Recipe, start: float | None = None) -> Prepared:
+def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = None) -> Prepared:
     """Prepares a matrix whose weights have been computed: its row order, transpose and format.
 
     Args:

@@ -20,6 +20,7 @@ from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.training.metrics import known_items
 from gnnsparse.training.plots import confusion_matrix
+from gnnsparse.training.sampled import NodeBatch
 
 __all__ = ["SharedGraphData", "SharedNodeClassifier", "SharedPart"]
 
@@ -116,7 +117,7 @@ class SharedNodeClassifier(NodeClassifier):
     which depend on the seed, the step and the number of ranks alone.
 
     Args:
-        model, dataset, optimizer, max_epochs: see NodeClassifier.
+        model, dataset, optimizer, max_steps: see NodeClassifier.
         peers: the ranks.
         seed: seed of dropout.
     """
@@ -126,11 +127,11 @@ class SharedNodeClassifier(NodeClassifier):
         model: torch.nn.Module,
         dataset: NodeDataset,
         optimizer: OptimizerConfig,
-        max_epochs: int,
+        max_steps: int,
         peers: Peers,
         seed: int,
     ) -> None:
-        super().__init__(model, dataset, optimizer, max_epochs)
+        super().__init__(model, dataset, optimizer, max_steps)
         share_batch_norm(model, peers.group)
         self._peers, self._seed = peers, seed
 
@@ -138,8 +139,9 @@ class SharedNodeClassifier(NodeClassifier):
         """Seeds the random numbers of the step."""
         torch.manual_seed(step_seed(self._seed, self.trainer.global_step, self._peers.rank))
 
-    def training_step(self, batch: GraphBatch) -> torch.Tensor:
+    def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
+        assert isinstance(batch, GraphBatch)  # ranks that train together take no samples
         part, logits = batch.train, self._logits(batch, batch.train)
         assert isinstance(part, SharedPart)
         # A rank without training nodes takes part in the backward pass: others need its gradients.
@@ -150,8 +152,9 @@ class SharedNodeClassifier(NodeClassifier):
         """Adds up the gradients of all ranks."""
         sum_gradients(self.model.parameters(), self._peers.group)
 
-    def validation_step(self, batch: GraphBatch) -> dict[str, torch.Tensor]:
+    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
         """Returns "loss" and scores of the validation nodes of all ranks, the same bits on each rank."""
+        assert isinstance(batch, GraphBatch)
         part = batch.val
         assert isinstance(part, SharedPart)
         logits = part.gather(self._logits(batch, part))
