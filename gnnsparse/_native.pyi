@@ -30,6 +30,7 @@ TALL_PANEL_ROWS: int
 PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
+EIGHT_BIT_PADDING: int
 ENTRY_BYTES: int
 NO_ENTRY: int
 ATT_GROUP_ROWS: int
@@ -285,6 +286,24 @@ def split_short_rows(
 def cpu_spmm(a: Csr, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads: int) -> None: ...
 def cpu_sddmm(
     a: Csr, row_ids: _Array, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor, threads: int
+) -> None: ...
+def cpu_quantize(
+    x: torch.Tensor,
+    weights: _Array,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    seed: int | None,
+    threads: int,
+) -> None: ...
+def cpu_spmm_quantized(
+    a: Csr,
+    rows: StoredRows,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    y: torch.Tensor,
+    threads: int,
 ) -> None: ...
 def cpu_spmm_blocked(
     a: Blocked, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads: int

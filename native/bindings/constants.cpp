@@ -24,6 +24,7 @@ void bind_constants(py::module_& m) {
   // Panels that store their nonzeros alone: entries of a K tile are padded to whole vectors, with
   // one that plays no part.
   m.attr("ENTRY_VECTOR") = kEntriesOfLane;
+  m.attr("EIGHT_BIT_PADDING") = kEightBitPadding;
   m.attr("ENTRY_BYTES") = sizeof(uint32_t);
   m.attr("NO_ENTRY") = kNoEntry;
   // Rows of A of each sum that the CPU's graph attention makes for the gradient of `att`.
