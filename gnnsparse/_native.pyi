@@ -31,6 +31,7 @@ PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
 EIGHT_BIT_PADDING: int
+EIGHT_BIT_PANELS: dict[tuple[str, bool], set[int]]
 ENTRY_BYTES: int
 NO_ENTRY: int
 ATT_GROUP_ROWS: int
@@ -504,6 +505,30 @@ def cuda_spmm_tiles(
     n: int,
     partial: _Array,
     precision: int,
+    stream: int,
+) -> None: ...
+def cuda_quantize(
+    x: torch.Tensor,
+    weights: _Array,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    peaks: torch.Tensor,
+    parts: int,
+    number_type: int,
+    seed: int | None,
+    stream: int,
+) -> None: ...
+def cuda_spmm_quantized(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    y: Dense,
+    n: int,
+    slices: int,
+    partial: _Array,
     stream: int,
 ) -> None: ...
 def cuda_spmm_panel(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
+from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.ops.attention.philox import philox4x32
 from gnnsparse.ops.vmap import loop
 from gnnsparse.precision import Precision
@@ -27,13 +28,15 @@ _LARGEST = {Precision.INT8: 127.0, Precision.FP8: 448.0}
 _NUMBER_TYPES = {Precision.INT8: 0, Precision.FP8: 1}
 #: Exponent of the least number of e4m3 with all bits; below it steps are equal.
 _LEAST_EXPONENT = -6
+#: Threads of a multiprocessor that round X, a half of what there is room for.
+_THREADS = 1024
 #: What counters of Philox have in their third word here; those of dropout have a head.
 _COUNTER = 0x51
 
 
 @dataclass(frozen=True, eq=False)
 class StoredX:
-    """X in 8 bits, in the CPU's memory.
+    """X in 8 bits, in the memory of a CPU or a GPU.
 
     Attributes:
         numbers: uint8 [k, n padded to 16], the bytes of int8 or e4m3 numbers; zeros behind n.
@@ -54,10 +57,10 @@ def largest_number(precision: Precision) -> float:
 def store(
     x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
 ) -> StoredX:
-    """Rounds a matrix on the CPU to 8 bits, in one native call.
+    """Rounds a matrix to 8 bits, in one native call.
 
     Args:
-        x: [k, n], float32, float16 or bfloat16, rows contiguous.
+        x: [k, n], float32, float16 or bfloat16, on a CPU or a GPU, any strides.
         precision: int8 or fp8.
         weights: float32 [k]: what the rows are multiplied by before; None: 1.
         seed: numbers are rounded up or down at random by it, so that their mean is x; None: to nearest, ties
@@ -65,11 +68,26 @@ def store(
     """
     rows, columns = x.shape
     padded = -(-columns // _native.EIGHT_BIT_PADDING) * _native.EIGHT_BIT_PADDING
-    numbers = torch.empty(rows, padded, dtype=torch.uint8, device="cpu")
-    scale = torch.empty(padded, dtype=torch.float32, device="cpu")
+    numbers = torch.empty(rows, padded, dtype=torch.uint8, device=x.device)
+    scale = torch.empty(padded, dtype=torch.float32, device=x.device)
     number_type = _NUMBER_TYPES[precision]
-    _native.cpu_quantize(x, weights, numbers, scale, number_type, seed, torch.get_num_threads())
+    if path().takes(x.device):
+        peaks = torch.zeros(padded, dtype=torch.int32, device=x.device)
+        gpu, parts = path(), _parts(rows, padded, x.device)
+        gpu.native.cuda_quantize(
+            x, weights, numbers, scale, peaks, parts, number_type, seed, gpu.stream(x.device)
+        )
+    else:
+        row_stride, column_stride = x.stride()
+        x = x if column_stride == 1 and row_stride >= columns else x.contiguous()
+        _native.cpu_quantize(x, weights, numbers, scale, number_type, seed, torch.get_num_threads())
     return StoredX(numbers, scale, number_type)
+
+
+def _parts(rows: int, padded: int, device: torch.device) -> int:
+    """Returns how many rows a GPU reads at a time, with four features a thread."""
+    threads = describe_device(device).multiprocessors * _THREADS
+    return min(max(1, threads * 4 // max(padded, 4)), max(1, rows))
 
 
 def quantize(

@@ -3,9 +3,6 @@
 namespace gnnsparse::cpu::GNNSPARSE_ISA {
 namespace {
 
-typedef int8_t ByteVec __attribute__((vector_size(kWidth)));
-typedef uint8_t UByteVec __attribute__((vector_size(kWidth)));
-
 // The first n <= kQuantizedTile elements as float32, zeros behind them.
 template <class X>
 inline void widen(const X* x, int64_t n, float (&out)[kQuantizedTile]) {
@@ -79,20 +76,12 @@ void quantize_rows(const QuantizeArgs& args, int64_t begin, int64_t end) {
   });
 }
 
-inline IntVec load_integers(const uint8_t* x) {
-  ByteVec bytes;
-  memcpy(&bytes, x, sizeof bytes);
-  return __builtin_convertvector(bytes, IntVec);
-}
-
 template <EightBit kType>
 inline Vec load_numbers(const uint8_t* x) {
   if constexpr (kType == EightBit::kInt8) {
-    return __builtin_convertvector(load_integers(x), Vec);
+    return __builtin_convertvector(load_integers(reinterpret_cast<const int8_t*>(x)), Vec);
   } else {
-    UByteVec bytes;
-    memcpy(&bytes, x, sizeof bytes);
-    const IntVec byte = __builtin_convertvector(bytes, IntVec);
+    const IntVec byte = load_integers(x);
     // As e4m3_to_float.
     const IntVec magnitude = (byte & 0x7f) << 20;
     const IntVec small = magnitude < (1 << 23);
@@ -133,7 +122,9 @@ inline void quantized_tile(const QuantizedRow& row, int64_t f, int64_t width) {
       }
       const uint8_t* x = args.x + args.a.indices[e] * args.stride + f;
       if constexpr (kExact) {
-        for (int v = 0; v < kVectors; ++v) sums[v] += load_integers(x + v * kWidth);
+        for (int v = 0; v < kVectors; ++v) {
+          sums[v] += load_integers(reinterpret_cast<const int8_t*>(x) + v * kWidth);
+        }
       } else {
         const float w = kWeighted ? args.values[e] : 1.0f;
         for (int v = 0; v < kVectors; ++v) total[v] += w * load_numbers<kType>(x + v * kWidth);

@@ -157,6 +157,11 @@ template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }
+inline int32_t atomicMax(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at = before > value ? before : value;
+  return before;
+}
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }

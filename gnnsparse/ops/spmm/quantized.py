@@ -7,17 +7,23 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
+from gnnsparse.cuda_path import describe_device, path
+from gnnsparse.errors import bad_value
 from gnnsparse.kept import Kept
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 from gnnsparse.ops import heads_cpu, heads_cuda
+from gnnsparse.ops.dense import on_its_device, partial_sums
 from gnnsparse.ops.quantization import quantize, store
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.ops.spmm import cuda
-from gnnsparse.plan import Plan
+from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.precision import Precision, round_operand
+from gnnsparse.tiles import SCORE_ROWS
 
 __all__ = ["bind"]
+
+#: The least compute capability with products of bytes on Tensor Cores as deep as the kernel's.
+_INTEGER_MMA = (8, 0)
 
 
 def bind(
@@ -42,7 +48,7 @@ def bind(
     on_gpu = path().takes(x.device)
     if x.dim() == 3:
         return _by_head(kernels, precision, on_gpu, plan, mean, seed)
-    make = _converted if on_gpu else _stored
+    make = _on_gpu if on_gpu else _stored
     if seed is not None:
         return make(kernels, precision, x.shape[1], values is not None, plan, mean, seed)
     key = BoundCall(Product("spmm", x.shape[1], values is not None), x.dtype, plan, mean, precision)
@@ -65,7 +71,7 @@ def _stored(
         if values is not None:
             rounded = round_operand(values, kernels.precision).float().contiguous()
             stored_rows = _native.StoredRows(None, row_ids, scale, rounded)
-        stored = store(_with_whole_rows(x), precision, weights, seed)
+        stored = store(x, precision, weights, seed)
         _native.cpu_spmm_quantized(
             view, stored_rows, stored.numbers, stored.scale, stored.number_type, y, torch.get_num_threads()
         )
@@ -74,10 +80,48 @@ def _stored(
     return run
 
 
-def _with_whole_rows(x: torch.Tensor) -> torch.Tensor:
-    """Returns x, or a copy if the elements of its rows do not lie side by side."""
-    row_stride, column_stride = x.stride()
-    return x if column_stride == 1 and row_stride >= x.shape[1] else x.contiguous()
+def _on_gpu(
+    kernels: KernelCache, precision: Precision, width: int, edge_values: bool, plan: Plan | None, mean: bool,
+    seed: int | None,
+) -> SpmmCall:  # fmt: skip
+    """Binds a GPU's kernel for bytes where the plan has panels, and otherwise those for float16."""
+    chosen, capability = plan, describe_device(kernels.csr.device).capability
+    if chosen is None and kernels.csr.nnz and width:
+        chosen = kernels.plan_of(Product("spmm", width, edge_values))
+    bind = _on_panels if isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA else _converted
+    run = bind(kernels, precision, width, edge_values, chosen, mean, seed)
+    return on_its_device(kernels.csr.device, run)
+
+
+def _on_panels(
+    kernels: KernelCache, precision: Precision, width: int, edge_values: bool, plan: Plan | None, mean: bool,
+    seed: int | None,
+) -> SpmmCall:  # fmt: skip
+    """Binds the panel kernels for bytes."""
+    assert isinstance(plan, PanelPlan)
+    if edge_values:
+        bad_value("plan", "panels hold no place for edge values; use window or csr")
+    values, rows, streams = kernels.values, kernels.csr.rows, kernels.streams
+    has_height = plan.height in _native.EIGHT_BIT_PANELS[precision.value, values is not None]
+    height = plan.height if has_height else SCORE_ROWS
+    # A slice has the same bytes, and thus twice the features that the plan counts with.
+    slices = -(-plan.slices // 2)
+    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
+    view, items, partials = kernels.panel_view(height, False), work.view, work.partials
+    scale, weights = kernels.row_factors(values is None, mean), kernels.matrix.col_scale
+    stored_rows = path().native.StoredRows(None, kernels.row_ids, scale)
+
+    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+        stored = store(x, precision, weights, seed)
+        y = x.new_empty(rows, width)
+        partial, gpu = partial_sums(partials, height, width, y.device), path()
+        gpu.native.cuda_spmm_quantized(
+            view, stored_rows, items, stored.numbers, stored.scale, stored.number_type, gpu.native.Dense(y),
+            width, slices, partial, streams.current(),
+        )  # fmt: skip
+        return y
+
+    return run
 
 
 def _converted(
