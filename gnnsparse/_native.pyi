@@ -30,6 +30,8 @@ TALL_PANEL_ROWS: int
 PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
+EIGHT_BIT_PADDING: int
+EIGHT_BIT_PANELS: dict[tuple[str, bool], set[int]]
 ENTRY_BYTES: int
 NO_ENTRY: int
 ATT_GROUP_ROWS: int
@@ -286,6 +288,24 @@ def cpu_spmm(a: Csr, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads
 def cpu_sddmm(
     a: Csr, row_ids: _Array, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor, threads: int
 ) -> None: ...
+def cpu_quantize(
+    x: torch.Tensor,
+    weights: _Array,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    seed: int | None,
+    threads: int,
+) -> None: ...
+def cpu_spmm_quantized(
+    a: Csr,
+    rows: StoredRows,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    y: torch.Tensor,
+    threads: int,
+) -> None: ...
 def cpu_spmm_blocked(
     a: Blocked, rows: StoredRows, x: torch.Tensor, y: torch.Tensor, threads: int
 ) -> None: ...
@@ -485,6 +505,30 @@ def cuda_spmm_tiles(
     n: int,
     partial: _Array,
     precision: int,
+    stream: int,
+) -> None: ...
+def cuda_quantize(
+    x: torch.Tensor,
+    weights: _Array,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    peaks: torch.Tensor,
+    parts: int,
+    number_type: int,
+    seed: int | None,
+    stream: int,
+) -> None: ...
+def cuda_spmm_quantized(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    y: Dense,
+    n: int,
+    slices: int,
+    partial: _Array,
     stream: int,
 ) -> None: ...
 def cuda_spmm_panel(

@@ -208,7 +208,8 @@ def fit(
         weight_decay: factor of the L2 penalty.
         decay: "all": of all parameters; "first": of those of the layer `model.first_layer` alone.
         schedule: "none", or "cosine": from `lr` down to 0 at the last epoch.
-        precision: "fp32", "tf32", "fp16" or "bf16": of sparse products, and on a GPU of dense layers too.
+        precision: "fp32", "tf32", "fp16" or "bf16": of sparse products, and on a GPU of dense layers too; or
+            "int8" or "fp8", with which dense layers run as with "fp16".
         device: "auto", "cpu" or "cuda".
         seed: seed of dropout, and of a split that is made; None: the state of torch's random numbers as it
             is, and a split with seed 0.

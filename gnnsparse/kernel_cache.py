@@ -122,12 +122,14 @@ class BoundCall(Key[Any]):
         dtype: dtype of the dense operands.
         plan: the plan given by the caller, or None.
         mean: whether SpMM divides a row's sum by its number of nonzeros.
+        quantization: the precision of 8 bits in which X is stored, or None.
     """
 
     product: Product
     dtype: torch.dtype
     plan: Plan | None
     mean: bool = False
+    quantization: Precision | None = None
 
 
 @dataclass(eq=False)
@@ -145,6 +147,7 @@ class KernelCache:
         streams: the CUDA streams on which the parts are read.
         balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
         longest_row: number of nonzeros that no row exceeds; None: unknown.
+        quantization: the precision of 8 bits in which SpMM stores X; None: X is rounded to `precision`.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
@@ -156,6 +159,7 @@ class KernelCache:
     tuner: Callable[[KernelCache, Product], Plan] | None = None
     balance: str = "auto"
     longest_row: int | None = None
+    quantization: Precision | None = None
     accepted: Accepted = field(init=False)
 
     def __post_init__(self) -> None:

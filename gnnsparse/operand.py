@@ -62,6 +62,7 @@ class SparseOperand(Exported):
         self._which = which
         self._kernels = core.caches[which]
         self._handle = handles.register(self, had[which])
+        self._unquantized: SparseOperand | None = None
         # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
         # a weak one to A, so that the pair is freed with A.
         self._transpose = SparseOperand(core, 1 - which, self, had) if partner is None else None
@@ -197,6 +198,22 @@ class SparseOperand(Exported):
         """The transpose, which shares arrays with this operand."""
         other = self._transpose if self._partner is None else self._partner()
         return other if other is not None else self._new_transpose()
+
+    @property
+    def unquantized(self) -> SparseOperand:
+        """This matrix, with an SpMM that rounds X as all other operations do, where this one stores 8 bits.
+
+        It shares all arrays with this operand. Gradients of products are computed with it. In a precision
+        that does not quantise it is this operand.
+        """
+        if self._kernels.quantization is None:
+            return self
+        if self._which == 1:
+            return self.T.unquantized.T
+        with self._core.lock:
+            if self._unquantized is None:
+                self._unquantized = SparseOperand(self._core.unquantized())
+            return self._unquantized
 
     def _new_transpose(self) -> SparseOperand:
         """Makes another A.T for an operand that is a transpose itself and whose original was freed."""

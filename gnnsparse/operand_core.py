@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -83,16 +84,32 @@ class OperandCore:
         self._maps, self._streams = Kept(self.lock, self.device, one_stream), Streams(self.device)
         self.has_self_loops = None if prepared.added_loops is None or prepared.is_part else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
+        if path().takes(self.device) and not one_stream:
+            path().finish(self.device)  # products on other streams read what was prepared on this one
+        self._keep_while_read()
+
+    def _keep_while_read(self) -> None:
+        """Makes the arrays outlive this object until the GPU has read them."""
         if path().takes(self.device):
-            if not one_stream:
-                path().finish(self.device)  # products on other streams read what was prepared on this one
-            arrays = prepared, self._maps, *(cache.kept for cache in self.caches)
+            arrays = self.prepared, self._maps, *(cache.kept for cache in self.caches)
             weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
+
+    def unquantized(self) -> OperandCore:
+        """Returns a core with the same arrays, whose SpMM rounds X where that of this one quantises it."""
+        other = copy.copy(self)
+        other.precision = self.precision.rounded
+        forward, backward = self.caches
+        other.caches = (replace(forward, quantization=None), replace(backward, quantization=None))
+        other._keep_while_read()
+        return other
 
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
         panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
         kept = Kept(self.lock, self.device, self.one_stream)
-        cache = KernelCache(matrix, self.precision, panels, kept, self._streams, balance=self.balance)
+        cache = KernelCache(
+            matrix, self.precision.rounded, panels, kept, self._streams, balance=self.balance,
+            quantization=self.precision if self.precision.quantizes else None,
+        )  # fmt: skip
         if self.plans is not None:
             cache.tuner = _tuner_of(self.plans, self.direction(which))
         return cache
@@ -171,6 +188,7 @@ def place(p: Prepared, device: torch.device, precision: Precision, auto_format: 
 def _with_auto_format(p: Prepared, precision: Precision) -> Prepared:
     """Adds the window format on GPUs whose Tensor Cores have the precision; drops it elsewhere."""
     device = describe_device(p.forward.csr.device)
+    precision = precision.rounded
     spec = format_spec("window", precision) if takes(device, precision) else None
     shared = p.backward.shares_structure(p.forward)
 

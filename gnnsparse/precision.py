@@ -10,22 +10,27 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["PRECISIONS", "Precision", "dense_view", "round_operand"]
+__all__ = ["PRECISIONS", "ROUNDED_PRECISIONS", "Precision", "dense_view", "round_operand"]
 
 
 class Precision(str, enum.Enum):
-    """Arithmetic of a sparse product. Sums are float32 in every precision.
+    """Arithmetic of a sparse product. Sums are float32, or exact, in every precision.
 
     `fp32`: float32 operands, as they are.
     `tf32`: float32 operands rounded to 10 mantissa bits, ties to even as by `cvt.rn.tf32.f32` (ties away
     from zero on GPUs before compute capability 9.0, which lack that instruction).
     `fp16`, `bf16`: operands rounded to nearest, ties to even.
+    `int8`, `fp8`: SpMM stores X in 8 bits with a float32 scale for each feature (gnnsparse.quantization):
+    integers of -127 to 127, or e4m3. Weights that are given or learned, gradients and all other operations
+    have float16 operands.
     """
 
     FP32 = "fp32"
     TF32 = "tf32"
     FP16 = "fp16"
     BF16 = "bf16"
+    INT8 = "int8"
+    FP8 = "fp8"
 
     @classmethod
     def parse(cls, value: Any, name: str = "precision") -> Precision:
@@ -48,19 +53,33 @@ class Precision(str, enum.Enum):
         return tuple(p.value for p in cls)
 
     @property
+    def quantizes(self) -> bool:
+        """Whether SpMM stores X in 8 bits."""
+        return self in (Precision.INT8, Precision.FP8)
+
+    @property
+    def rounded(self) -> Precision:
+        """The precision of everything but X in SpMM: fp16 where X has 8 bits, else this one."""
+        return Precision.FP16 if self.quantizes else self
+
+    @property
     def storage(self) -> torch.dtype:
-        """The dtype that operands are stored in."""
-        return _STORAGE[self]
+        """The dtype that operands are stored in, but for an X of 8 bits."""
+        return _STORAGE[self.rounded]
 
     @property
     def operands_are_stored(self) -> bool:
         """Whether stored elements are the operands of a Tensor Core product as they are."""
-        return _native.PRECISIONS[self.value]["operands_are_stored"]
+        return _native.PRECISIONS[self.rounded.value]["operands_are_stored"]
 
     @property
     def code(self) -> int:
-        """The number of this precision in the native module."""
-        return _native.PRECISIONS[self.value]["code"]
+        """The number of this precision, or of the one that `rounded` is, in the native module."""
+        return _native.PRECISIONS[self.rounded.value]["code"]
+
+
+#: The precisions that round every element by itself.
+ROUNDED_PRECISIONS = tuple(p for p in Precision if not p.quantizes)
 
 
 #: The precision of products with features of a dtype, for the dtypes that kernels have.
@@ -101,5 +120,5 @@ def round_operand(x: torch.Tensor, precision: Precision) -> torch.Tensor:
     Returns:
         A tensor of dtype `precision.storage` and the shape of `x`; `x` itself if it needs no rounding.
     """
-    x = x.to(precision.storage)
+    x = x.to(precision.storage)  # fp16 where X has 8 bits: that is done for a whole X (quantization.py)
     return _round_tf32(x) if precision is Precision.TF32 else x

@@ -50,6 +50,7 @@ bench() {
   local graphs=(reddit_like products_like amazon_like arxiv_like dd_like)
   local kernels=("$python" -m gnnsparse.cli bench kernels --device cuda --matrix "${graphs[@]}")
   "${kernels[@]}" --timing graph --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
+  "${kernels[@]}" --timing graph --precision fp16 int8 fp8 --out "$out/spmm_8bit.json"
   "${kernels[@]}" --timing graph --precision fp16 --width 128 --values random \
     --out "$out/spmm_weighted.json"
   "$python" -m gnnsparse.cli bench kernels --device cuda --matrix reddit_like:shuffled \

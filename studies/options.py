@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gnnsparse import Precision
 from gnnsparse.data.dataset import CLASS_METRICS
 from gnnsparse.errors import bad_value
+from gnnsparse.precision import ROUNDED_PRECISIONS
 from studies.peers import PEERS
 
 __all__ = ["EXPERIMENTS", "REFERENCE", "StudyOptions", "experiments", "names_experiment", "read_options"]
@@ -41,7 +42,7 @@ class _File:
 
     dataset: list[str] = field(default_factory=list)
     model: list[str] = field(default_factory=list)
-    precision: list[str] = field(default_factory=lambda: list(Precision.names()))
+    precision: list[str] = field(default_factory=lambda: [p.value for p in ROUNDED_PRECISIONS])
     peers: list[str] = field(default_factory=list)
     seeds: int = 10
     data: str | None = None

@@ -13,6 +13,7 @@ import torch
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.csr import Csr
 from gnnsparse.locks import cached_property
+from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.precision import round_operand
 from gnnsparse.testing import measure_errors
 
@@ -137,9 +138,12 @@ def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tens
     (x,) = work.dense
     exact = torch.zeros(sample.chosen.numel(), work.width, dtype=torch.float64, device=x.device)
     plain = exact.float()
+    # 8 bits have a scale for each feature of the whole X; column weights, which a kernel multiplies into X
+    # before, are left to the factor that the error may have.
+    quantized = fake_quantized(x.float(), work.precision) if work.precision.quantizes else None
     for local, nnz_index, rows, columns in sample.parts(work.width):
         weights, gathered = sample.subject.weights(nnz_index, rows, columns), x[columns]
-        rounded = round_operand(gathered, work.precision).float()
+        rounded = round_operand(gathered, work.precision).float() if quantized is None else quantized[columns]
         gathered = gathered.double()
         if weights is not None:
             gathered = gathered * weights[:, None]

@@ -197,7 +197,7 @@ def peer_precision(name: str, precision: Precision) -> Precision:
 
     It is one whose operands have as many bits, or fp32 if the peer does not accept that.
     """
-    storage = Precision.FP32 if precision is Precision.TF32 else precision
+    storage = Precision.FP32 if precision is Precision.TF32 else precision.rounded
     return storage if storage.value in PEERS[name].precisions else Precision.FP32
 
 

@@ -121,7 +121,8 @@ class Workload:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of a dense operand."""
-        return self.width * self.precision.storage.itemsize
+        in_bytes = self.op == "spmm" and self.precision.quantizes
+        return self.width * (1 if in_bytes else self.precision.storage.itemsize)
 
     @cached_property
     def dense(self) -> tuple[torch.Tensor, ...]:

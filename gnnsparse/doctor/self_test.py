@@ -33,7 +33,10 @@ _WIDTH = 72
 _HEADS = 2
 #: The rule's floor in roundings of the result: kernels for fp32 on Tensor Cores hold an operand as two tf32
 #: numbers, and attention rounds weights and scores in between.
-_ROUNDINGS = {Precision.FP32: 2**-20, Precision.TF32: 2**-9, Precision.FP16: 2**-9, Precision.BF16: 2**-6}
+_ROUNDINGS = {
+    Precision.FP32: 2**-20, Precision.TF32: 2**-9, Precision.FP16: 2**-9, Precision.BF16: 2**-6,
+    Precision.INT8: 2**-9, Precision.FP8: 2**-9,  # X of 8 bits is the reference's
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gnnsparse.formats.paper_bytes import (
 from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.formats.registry import OPS, register_preset
 from gnnsparse.formats.spec import FormatSpec
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.registry import Option
 
 __all__: list[str] = []
@@ -34,7 +34,7 @@ register_preset(
     FormatSpec("window", window=8, panel=8, block=16, brick=16, encoding="bitmap", pad=16),
     source="ours",
     ops=OPS,
-    precisions=tuple(Precision),
+    precisions=ROUNDED_PRECISIONS,
     exclusive=False,
 )
 
@@ -126,7 +126,7 @@ register_preset(
     source="ours",
     panels=_native.PANEL_BRICK_ROWS,
     ops=OPS,
-    precisions=tuple(Precision),
+    precisions=ROUNDED_PRECISIONS,
     exclusive=False,
     public=False,
 )
@@ -146,7 +146,7 @@ register_preset(
     source="ours",
     panels={rows: brick for rows, brick in _native.PANEL_BRICK_ROWS.items() if rows == brick},
     adapt=_entries_of_16_bits,
-    precisions=tuple(Precision),
+    precisions=ROUNDED_PRECISIONS,
     exclusive=False,
     public=False,
 )

@@ -125,12 +125,12 @@ def make_step(options: StepOptions) -> Callable[[], object]:
     model = _Stack(options).to(device)
     on_gpu = device.type == "cuda"
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
-    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and options.precision is Precision.FP16)
+    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and options.precision.rounded is Precision.FP16)
     if on_gpu:
         torch.set_float32_matmul_precision("highest" if options.precision is Precision.FP32 else "high")
 
     def step() -> None:
-        dtype = _AUTOCAST.get(options.precision) if on_gpu else None
+        dtype = _AUTOCAST.get(options.precision.rounded) if on_gpu else None
         context = torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
         optimizer.zero_grad(set_to_none=True)
         with context:

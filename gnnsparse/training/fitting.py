@@ -58,6 +58,8 @@ _GPU_MODES: dict[Precision, Any] = {
     Precision.TF32: "32-true",
     Precision.FP16: "16-mixed",
     Precision.BF16: "bf16-mixed",
+    Precision.INT8: "16-mixed",
+    Precision.FP8: "16-mixed",
 }
 
 

@@ -1,3 +1,7 @@
+#include <pybind11/stl.h>
+
+#include <optional>
+
 #include "checks.h"
 #include "gnnsparse/cpu_kernels.h"
 #include "handles.h"
@@ -31,6 +35,60 @@ void sddmm(const CsrHandle& matrix, const Memory& row_ids, const Strided<2>& q, 
   args.out_dtype = storage_dtype(out, "out");
   args.out = stored_array(out, args.a.nnz, args.out_dtype, Place::kHost, "out");
   cpu::sddmm(args, require_threads(threads));
+}
+
+EightBit eight_bit_of(int code) {
+  require_code(code, 2, "number_type");
+  return static_cast<EightBit>(code);
+}
+
+// The row stride of a matrix of 8-bit numbers, which has `rows` rows of at least `n` numbers.
+int64_t eight_bit_stride(const Strided<2>& numbers, int64_t rows, int64_t n, const char* name) {
+  const int64_t stride = numbers.size[1];
+  const bool dense = numbers.stride[1] == 1 && numbers.stride[0] == stride;
+  if (!numbers.given || numbers.element != Element::kUint8) reject(name, "accepted: uint8");
+  if (numbers.size[0] != rows || stride < n || stride % kEightBitPadding != 0 ||
+      (numbers.count > 0 && !dense)) {
+    reject(name, "accepted: contiguous, [" + std::to_string(rows) + ", at least " +
+                     std::to_string(n) + " padded to " + std::to_string(kEightBitPadding) + "]");
+  }
+  require_place(numbers, Place::kHost, name);
+  return stride;
+}
+
+void quantize(const Strided<2>& x, const Memory& weights, const Strided<2>& out,
+              const Memory& scale, int number_type, const std::optional<int64_t>& seed,
+              int threads) {
+  cpu::QuantizeArgs args;
+  args.rows = x.size[0];
+  args.n = x.size[1];
+  args.x = host_matrix<DenseView>(x, args.rows, args.n, "x");
+  args.weights = optional_host_array<const float>(weights, args.rows, "weights");
+  args.type = eight_bit_of(number_type);
+  args.stochastic = seed.has_value();
+  if (seed) args.key = philox_key(*seed);
+  args.stride = eight_bit_stride(out, args.rows, args.n, "out");
+  if (args.stride - args.n >= kEightBitPadding) reject("out", "has more columns than x, padded");
+  args.out = reinterpret_cast<uint8_t*>(out.data);
+  args.scale = host_array<float>(scale, args.stride, "scale");
+  cpu::quantize(args, require_threads(threads));
+}
+
+void spmm_quantized(const CsrHandle& matrix, const StoredRowsHandle& rows, const Strided<2>& x,
+                    const Memory& scale, int number_type, const Strided<2>& y, int threads) {
+  cpu::QuantizedSpmmArgs args;
+  args.a = host(matrix);
+  args.row_ids = optional_host_array<const int32_t>(rows.row_ids, args.a.rows, "row_ids");
+  args.values = optional_host_array<const float>(rows.values, args.a.nnz, "values");
+  args.row_scale = optional_host_array<const float>(rows.row_scale, args.a.rows, "row_scale");
+  if (rows.col_scale.given) reject("rows", "has weights of columns; accepted: None");
+  args.n = y.size[1];
+  args.type = eight_bit_of(number_type);
+  args.stride = eight_bit_stride(x, args.a.cols, args.n, "x");
+  args.x = reinterpret_cast<const uint8_t*>(x.data);
+  args.scale = host_array<const float>(scale, args.stride, "scale");
+  args.y = host_matrix<MutableDenseView>(y, args.a.rows, args.n, "y");
+  cpu::quantized_spmm(args, require_threads(threads));
 }
 
 // The arrays that a product over panels reads, and their lengths.
@@ -114,6 +172,10 @@ void bind_cpu(py::module_& m) {
         py::arg("threads"));
   m.def("cpu_sddmm", &sddmm, nogil, py::arg("a"), py::arg("row_ids"), py::arg("q"), py::arg("k"),
         py::arg("out"), py::arg("threads"));
+  m.def("cpu_quantize", &quantize, nogil, py::arg("x"), py::arg("weights"), py::arg("out"),
+        py::arg("scale"), py::arg("number_type"), py::arg("seed"), py::arg("threads"));
+  m.def("cpu_spmm_quantized", &spmm_quantized, nogil, py::arg("a"), py::arg("rows"), py::arg("x"),
+        py::arg("scale"), py::arg("number_type"), py::arg("y"), py::arg("threads"));
   m.def("cpu_spmm_blocked", &spmm_blocked, nogil, py::arg("a"), py::arg("rows"), py::arg("x"),
         py::arg("y"), py::arg("threads"));
   m.def("cpu_sddmm_blocked", &sddmm_blocked, nogil, py::arg("a"), py::arg("row_ids"), py::arg("q"),

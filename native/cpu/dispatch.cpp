@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <vector>
 
 #include "gnnsparse/cpu_kernels.h"
@@ -102,6 +103,38 @@ void sddmm(const SddmmArgs& args, int threads) {
   advise_huge_pages(args.out, args.a.nnz * size_of(args.out_dtype));
   const auto run = kernels().sddmm_rows;
   parallel_rows(args.a, args.d, threads,
+                [&](int64_t begin, int64_t end) { run(args, begin, end); });
+}
+
+void quantize(QuantizeArgs args, int threads) {
+  const auto peaks_of = kernels().quantize_peaks;
+  const auto round = kernels().quantize_rows;
+  const int64_t padded = ceil_div<int64_t>(args.n, kQuantizedTile) * kQuantizedTile;
+  const int64_t chunk = std::max<int64_t>(1, kWork / std::max<int64_t>(padded, 1));
+  std::vector<uint32_t> peaks(padded, 0);
+  std::mutex lock;
+  parallel_ranges(args.rows * padded, threads, [&](int64_t begin, int64_t end) {
+    std::vector<uint32_t> own(padded, 0);
+    peaks_of(args, begin / padded, end / padded, own.data());
+    const std::lock_guard<std::mutex> guard(lock);
+    for (int64_t f = 0; f < padded; ++f) peaks[f] = std::max(peaks[f], own[f]);
+  });
+  std::vector<float> inverse(padded, 0.0f);
+  for (int64_t f = 0; f < args.stride; ++f) {
+    const FeatureScale found = feature_scale(peaks[f], args.type);
+    if (f < args.n) inverse[f] = found.inverse;
+    args.scale[f] = f < args.n ? found.scale : 0.0f;
+  }
+  args.inverse = inverse.data();
+  advise_huge_pages(args.out, args.rows * args.stride);
+  parallel_chunks(args.rows, chunk, threads,
+                  [&](int64_t begin, int64_t end) { round(args, begin, end); });
+}
+
+void quantized_spmm(const QuantizedSpmmArgs& args, int threads) {
+  advise_huge_pages(args.y.data, args.a.rows * args.y.stride * size_of(args.y.dtype));
+  const auto run = kernels().quantized_spmm_rows;
+  parallel_rows(args.a, args.n, threads,
                 [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 

@@ -6,11 +6,15 @@
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
 #include "heads.inl"
+#include "quantized.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx2Kernels = {"avx2",
                                          avx2::spmm_rows,
                                          avx2::sddmm_rows,
+                                         avx2::quantize_peaks,
+                                         avx2::quantize_rows,
+                                         avx2::quantized_spmm_rows,
                                          avx2::softmax_rows,
                                          avx2::softmax_grad_rows,
                                          avx2::heads_spmm_rows,

@@ -6,11 +6,15 @@
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
 #include "heads.inl"
+#include "quantized.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kAvx512Kernels = {"avx512",
                                            avx512::spmm_rows,
                                            avx512::sddmm_rows,
+                                           avx512::quantize_peaks,
+                                           avx512::quantize_rows,
+                                           avx512::quantized_spmm_rows,
                                            avx512::softmax_rows,
                                            avx512::softmax_grad_rows,
                                            avx512::heads_spmm_rows,

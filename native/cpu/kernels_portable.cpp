@@ -6,11 +6,15 @@
 #include "graph_attention.inl"
 #include "graph_attention_grads.inl"
 #include "heads.inl"
+#include "quantized.inl"
 
 namespace gnnsparse::cpu {
 extern const KernelTable kPortableKernels = {"portable",
                                              portable::spmm_rows,
                                              portable::sddmm_rows,
+                                             portable::quantize_peaks,
+                                             portable::quantize_rows,
+                                             portable::quantized_spmm_rows,
                                              portable::softmax_rows,
                                              portable::softmax_grad_rows,
                                              portable::heads_spmm_rows,

@@ -76,6 +76,30 @@ inline void store(T* p, Vec v) {
   for (int i = 0; i < kWidth; ++i) from_float(v[i], p + i);
 }
 
+// kWidth bytes, widened. Of its general form gcc makes scalar code.
+#if defined(__AVX512F__)
+inline IntVec load_integers(const int8_t* p) {
+  return (IntVec)_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline IntVec load_integers(const uint8_t* p) {
+  return (IntVec)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+#elif defined(__AVX2__)
+inline IntVec load_integers(const int8_t* p) {
+  return (IntVec)_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline IntVec load_integers(const uint8_t* p) {
+  return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+#else
+template <class Byte>
+inline IntVec load_integers(const Byte* p) {
+  IntVec v;
+  for (int i = 0; i < kWidth; ++i) v[i] = p[i];
+  return v;
+}
+#endif
+
 #if defined(__AVX512F__)
 
 inline Vec load(const Half* p) {

@@ -163,6 +163,11 @@ inline int atomicMin(int* to, int value) {
   if (value < before) *to = value;
   return before;
 }
+inline int32_t atomicMax(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at = before > value ? before : value;
+  return before;
+}
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }

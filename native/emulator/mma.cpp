@@ -75,6 +75,36 @@ void multiply(const MmaOperands (&operands)[emulator::kLanes], MmaSums (&sums)[e
   }
 }
 
+void multiply_bytes(const ByteOperands (&operands)[emulator::kLanes],
+                    ByteSums (&sums)[emulator::kLanes]) {
+  using Fragment = FragmentM16N8K32;
+  const auto byte_of = [](uint32_t word, int byte) {
+    return static_cast<int8_t>(static_cast<uint8_t>(word >> 8 * byte));
+  };
+  int32_t a[16][Fragment::kK];
+  int32_t b[Fragment::kK][8];
+  for (unsigned lane = 0; lane < emulator::kLanes; ++lane) {
+    for (int byte = 0; byte < Fragment::kElementsPerRegister; ++byte) {
+      for (int r = 0; r < Fragment::kARegisters; ++r) {
+        const Element2D at = Fragment::a(lane, r, byte);
+        a[at.row][at.col] = byte_of(operands[lane].a[r], byte);
+      }
+      for (int r = 0; r < Fragment::kBRegisters; ++r) {
+        const Element2D at = Fragment::b(lane, r, byte);
+        b[at.row][at.col] = byte_of(operands[lane].b[r], byte);
+      }
+    }
+  }
+  for (unsigned lane = 0; lane < emulator::kLanes; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const Element2D at = Fragment::c(lane, r);
+      int32_t sum = operands[lane].d[r];
+      for (int k = 0; k < Fragment::kK; ++k) sum += a[at.row][k] * b[k][at.col];
+      sums[lane].d[r] = sum;
+    }
+  }
+}
+
 template void multiply<Arithmetic::kFp16>(const MmaOperands (&)[emulator::kLanes],
                                           MmaSums (&)[emulator::kLanes]);
 template void multiply<Arithmetic::kBf16>(const MmaOperands (&)[emulator::kLanes],

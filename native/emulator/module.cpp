@@ -37,8 +37,9 @@ py::list fragment_map(const std::string& shape, const std::string& operand) {
   if (shape == "m16n8k16") return elements_of<FragmentM16N8K16>(operand);
   if (shape == "m16n8k8") return elements_of<FragmentM16N8K8>(operand);
   if (shape == "m16n8k8 halves") return elements_of<FragmentM16N8K8Halves>(operand);
+  if (shape == "m16n8k32") return elements_of<FragmentM16N8K32>(operand);
   if (shape == "m16n8k4") return elements_of<FragmentM16N8K4>(operand);
-  reject("shape", "must be m16n8k16, m16n8k8, m16n8k8 halves or m16n8k4");
+  reject("shape", "must be m16n8k32, m16n8k16, m16n8k8, m16n8k8 halves or m16n8k4");
 }
 
 // For each lane the slots of its registers, q = 0 to 3.
@@ -120,6 +121,7 @@ PYBIND11_MODULE(_emulated, m) {
   gnnsparse::bindings::bind_cuda_softmax(m);
   gnnsparse::bindings::bind_cuda_heads(m);
   gnnsparse::bindings::bind_cuda_sampling(m);
+  gnnsparse::bindings::bind_cuda_quantized(m);
   m.def("set_late", &gnnsparse::emulator::Block::set_late);
   m.def("copies_started", &gnnsparse::emulator::Block::copies_started);
   m.def("run_fault", [](const std::string& name) {

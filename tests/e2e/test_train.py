@@ -49,6 +49,13 @@ def test_the_default_learns_digits_in_seconds(default_run: Run) -> None:
     assert result["fit_seconds"] < 30
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_features_of_eight_bits_learn_digits(train: Callable[..., Run], precision: str) -> None:
+    result = train(f"precision={precision}", "trainer.max_epochs=60").result
+    assert result["precision"] == precision
+    assert result["metrics"]["test"]["accuracy"] >= 0.93
+
+
 def test_result_json(default_run: Run) -> None:
     result = default_run.result
     assert set(result) == set(SCHEMA)

@@ -415,5 +415,5 @@ def test_models_of_other_types_are_refused(function: Callable[..., Any]) -> None
 
 
 def test_unknown_precisions_are_refused() -> None:
-    with pytest.raises(ValueError, match="precision: got 'fp8'"):
-        accelerate(Model(), precision="fp8")
+    with pytest.raises(ValueError, match="precision: got 'fp7'"):
+        accelerate(Model(), precision="fp7")

@@ -385,7 +385,7 @@ def test_lazy_layers() -> None:
 def test_bad_arguments() -> None:
     model = pyg.GCNConv(4, 4)
     for arguments, message in [
-        ({"precision": "fp8"}, "precision"),
+        ({"precision": "fp7"}, "precision"),
         ({"reorder": "best"}, "reorder"),
         ({"convert": "never"}, "convert"),
     ]:

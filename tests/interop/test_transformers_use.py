@@ -355,7 +355,7 @@ LAYER = attention()
             lambda: sparsify(encoder(1), {"decoder*": WINDOW}),
             "pattern: got 'decoder*', which fits no attention layer; accepted: layers.0.self_attn",
         ),
-        (lambda: sparsify(LAYER, WINDOW, precision="fp8"), "precision: got 'fp8'; accepted: fp32, tf32"),
+        (lambda: sparsify(LAYER, WINDOW, precision="fp7"), "precision: got 'fp7'; accepted: fp32, tf32"),
         (
             lambda: sparsify(LAYER, operand_of_length(4), precision="fp32"),
             "precision: got 'fp32'; accepted: 'bf16', that of the operand in pattern, or None",

@@ -69,8 +69,26 @@ def ptx_m16n8k4(operand: str) -> list[tuple[int, int]]:
     return elements
 
 
+def ptx_m16n8k32(operand: str) -> list[tuple[int, int]]:
+    """PTX ISA, "Matrix Fragments for mma.m16n8k32", .s8: element index i."""
+    elements = []
+    for lane in range(32):
+        group, thread = lane >> 2, lane % 4
+        for i in range({"a": 16, "b": 8, "c": 4}[operand]):
+            if operand == "a":
+                row = group if i < 4 or 8 <= i < 12 else group + 8
+                col = thread * 4 + (i & 3) + (0 if i < 8 else 16)
+            elif operand == "b":
+                row, col = thread * 4 + (i & 3) + (0 if i < 4 else 16), group
+            else:
+                row, col = group if i < 2 else group + 8, thread * 2 + (i & 1)
+            elements.append((row, col))
+    return elements
+
+
 @pytest.mark.parametrize("operand", ["a", "b", "c"])
 def test_fragment_tables_are_those_of_the_ptx_isa(built: ModuleType, operand: str) -> None:
+    assert built.fragment_map("m16n8k32", operand) == ptx_m16n8k32(operand)
     assert built.fragment_map("m16n8k16", operand) == ptx_m16n8k16(operand)
     assert built.fragment_map("m16n8k8", operand) == ptx_m16n8k8_tf32(operand)
     assert built.fragment_map("m16n8k8 halves", operand) == ptx_m16n8k8_halves(operand)

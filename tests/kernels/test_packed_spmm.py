@@ -16,7 +16,7 @@ from gnnsparse.formats import WindowPolicy, format_spec
 from gnnsparse.formats.packed import RECORD_POLICY, TILE_POLICY, why_not_packed
 from gnnsparse.plan import WindowPlan
 from gnnsparse.plan.window import RESIDUAL_MODES
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
@@ -204,7 +204,7 @@ def test_precisions_that_a_paper_does_not_have_are_refused(name: str, precision:
         make(random_graph(20, 20, 0.2), "cpu", precision=precision, format=name)
 
 
-@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("precision", list(ROUNDED_PRECISIONS))
 def test_the_kernels_say_which_precisions_they_have(precision: Precision) -> None:
     hrpb, rs_tile = format_spec("hrpb", precision), format_spec("rs-tile", precision)
     assert ("tf32 kernel" in why_not_packed(RECORD_POLICY, precision, hrpb)) == (

@@ -225,7 +225,7 @@ X, E = torch.randn(NODES, 4), edges()
         (lambda: SAGEConv(4, 3, normalize=None), "normalize: got NoneType"),
         (lambda: SAGEConv(4, 3, root_weight=0), "root_weight: got int"),
         (lambda: GraphConv(4, 3, bias=1), "bias: got int"),
-        (lambda: GraphConv(4, 3, precision="fp8"), "precision: got 'fp8'"),
+        (lambda: GraphConv(4, 3, precision="fp7"), "precision: got 'fp7'"),
         (lambda: GraphConv(4, 3, flow="target_to_source"), "unexpected keyword argument 'flow'"),
         (lambda: GINConv(lambda x: x), "nn: got function; accepted: a torch.nn.Module"),
         (lambda: gin(4, 3, eps="0"), "eps: got str"),

@@ -118,7 +118,7 @@ def test_compiles_without_graph_breaks() -> None:
     [
         (lambda: AGNNConv(requires_grad=1), "requires_grad: got int; accepted: True or False"),
         (lambda: AGNNConv(add_self_loops=None), "add_self_loops: got NoneType"),
-        (lambda: AGNNConv(precision="fp8"), "precision: got 'fp8'; accepted: fp32, tf32, fp16, bf16"),
+        (lambda: AGNNConv(precision="fp7"), "precision: got 'fp7'; accepted: fp32, tf32, fp16, bf16"),
         (lambda: AGNNConv()(torch.ones(3, 2), [[0], [1]]), "adj: got list; accepted: a SparseOperand"),
         (
             lambda: AGNNConv()(torch.ones(3, 2), torch.ones(3, 4)),

@@ -203,7 +203,7 @@ class TestErrors:
             (lambda kind: kind(4, 4, concat=1), "concat: got int"),
             (lambda kind: kind(4, 4, bias=None), "bias: got NoneType"),
             (lambda kind: kind(4, 4, edge_dim=0), "edge_dim: got 0"),
-            (lambda kind: kind(4, 4, precision="fp8"), "precision: got 'fp8'"),
+            (lambda kind: kind(4, 4, precision="fp7"), "precision: got 'fp7'"),
             (lambda kind: kind(4, 4, flow="target_to_source"), "unexpected keyword argument 'flow'"),
         ],
     )

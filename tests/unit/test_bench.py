@@ -131,7 +131,7 @@ def test_a_damaged_file_is_told_and_the_others_are_measured(
         (["--width", "x"], "--width", "from 1"),
         (["--repeats", "0"], "--repeats", "from 1"),
         (["--op", "spmv"], "--op", "sddmm"),
-        (["--precision", "fp8"], "--precision", "bf16"),
+        (["--precision", "fp7"], "--precision", "bf16"),
         (["--values", "mean"], "--values", "gcn"),
         (["--kernels", "magic"], "--kernels", "csr"),
         (["--peers", "magic"], "--peers", "pyg"),

@@ -329,7 +329,7 @@ def test_plot(tmp_path: Path) -> None:
     [
         (["--model", "gcn,magic"], "--model", "transformer"),
         (["--dataset", "nowhere"], "--dataset", "cora_like"),
-        (["--precision", "fp8"], "--precision", "bf16"),
+        (["--precision", "fp7"], "--precision", "bf16"),
         (["--backend", "magic"], "--backend", "pyg-csr"),
         (["--device", "tpu"], "--device", "cuda"),
         (["--device", "cpu", "--mode", "captured"], "--mode", "NVIDIA GPU"),

@@ -328,7 +328,7 @@ def test_edge_weights_beside_an_operand() -> None:
         ({"in_channels": -1}, ValueError),
         ({"out_channels": 2.5}, TypeError),
         ({"bias": 1}, TypeError),
-        ({"precision": "fp8"}, ValueError),
+        ({"precision": "fp7"}, ValueError),
     ],
 )
 def test_bad_options(options: dict[str, Any], error: type[Exception]) -> None:

@@ -182,7 +182,7 @@ def other(**changes: Any) -> dict[str, Any]:
         ({MODEL: other(task=3)}, "task: got 3; accepted: the name of a task"),
         ({MODEL: other(values="median")}, "values: got 'median'"),
         ({MODEL: other(several_labels=1)}, "several_labels: got 1"),
-        ({MODEL: other(precision="fp8")}, "precision: got 'fp8'"),
+        ({MODEL: other(precision="fp7")}, "precision: got 'fp7'"),
         ({MODEL: other(run={"a": float("nan")})}, "run.a: got nan"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value)[:60],

@@ -347,7 +347,7 @@ def nested() -> torch.Tensor:
         (make(pattern=WINDOW, pattern_options={"radius": 1}), "pattern_options: got {'radius': 1}; accepted"),
         (make(pattern="window", pattern_options=3), "pattern_options: got int; accepted: a mapping of the"),
         (make(pattern=torch.nn.Linear(1, 1)), "pattern: got Linear; accepted: a function of the length"),
-        (make(precision="fp8"), "precision: got 'fp8'; accepted: fp32"),
+        (make(precision="fp7"), "precision: got 'fp7'; accepted: fp32"),
         (call(attn_mask=torch.zeros(5, 5)), "attn_mask: has shape (5, 5); accepted: (12, 12) or (12, "),
         (call(attn_mask=torch.zeros(LENGTH, LENGTH).long()), "attn_mask: got a tensor of dtype torch.int64"),
         (call(attn_mask=[1]), "attn_mask: got list; accepted: a dense tensor of bool or of a floating dtype"),

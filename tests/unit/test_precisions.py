@@ -7,16 +7,26 @@ import torch
 
 from gnnsparse import Precision, _native
 from gnnsparse.plan import KERNELS, AttentionProblem, Plan, Problem, choose_plan
+from gnnsparse.precision import ROUNDED_PRECISIONS
 from tests.gpu_paths import H200
 from tests.helpers import panel_counts
 
 
 def test_python_has_the_precisions_of_the_native_module() -> None:
-    assert list(_native.PRECISIONS) == sorted(Precision.names(), key=lambda name: Precision(name).code)
-    assert set(_native.PRECISIONS) == set(Precision.names())
-    storage = {precision.value: precision.storage for precision in Precision}
+    rounded = [precision.value for precision in ROUNDED_PRECISIONS]
+    assert list(_native.PRECISIONS) == sorted(rounded, key=lambda name: Precision(name).code)
+    assert set(_native.PRECISIONS) == set(rounded)
+    storage = {precision.value: precision.storage for precision in ROUNDED_PRECISIONS}
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}
     assert storage == {"fp32": torch.float32, "tf32": torch.float32, **half}
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8])
+def test_precisions_of_eight_bits_are_float16_but_for_x(precision: Precision) -> None:
+    assert precision.quantizes
+    assert precision.rounded is Precision.FP16
+    assert (precision.storage, precision.code) == (torch.float16, Precision.FP16.code)
+    assert precision not in ROUNDED_PRECISIONS
 
 
 def test_tensor_core_kernels_refuse_what_they_would_have_to_convert(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,7 +257,7 @@ BAD_PREPARE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (None, {}, TypeError, "graph"),
     ([1, 2, 3, 4], {}, TypeError, "graph"),
     (torch.eye(3), {}, TypeError, "edge_index"),
-    (EDGES, {"precision": "fp8"}, ValueError, "precision.*fp8.*fp32"),
+    (EDGES, {"precision": "fp7"}, ValueError, "precision.*fp7.*fp32"),
     (EDGES, {"precision": 16}, TypeError, "precision"),
     (EDGES, {"reorder": "random"}, ValueError, "reorder.*random.*metis"),
     (EDGES, {"reorder": "metis", "reorder_options": {"parts": 3}}, ValueError, "reorder.*parts"),

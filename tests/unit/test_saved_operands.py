@@ -149,7 +149,7 @@ def saved_parts(a: SparseOperand) -> tuple[Callable[..., Any], list[Any]]:
     (0, "values", lambda t: "text", "tensors: got dict; accepted: the arrays of a saved operand by name"),
     (1, "rows", lambda n: n + 1, "forward.indptr: "),
     (2, "version", lambda n: n + 1, "state: is no operand saved by this version"),
-    (2, "precision", lambda n: "fp8", "state.precision: got 'fp8'; accepted: fp32, tf32, fp16, bf16"),
+    (2, "precision", lambda n: "fp7", "state.precision: got 'fp7'; accepted: fp32, tf32, fp16, bf16"),
     (2, "balance", lambda n: "all", "state.balance: got 'all'"),
     (2, "normalization", lambda n: "sum", "state.normalization: got 'sum'"),
     (2, "handles", lambda n: n[:1], "state.handles: has 1 entries"),

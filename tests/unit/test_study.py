@@ -65,7 +65,7 @@ def test_what_is_a_study() -> None:
     [
         ("experiment=speed", "experiment: got 'speed'; accepted: flashsparse_table8, precision"),
         ("precision=fp16,tf32", "precision: got fp16, tf32; accepted: a list with fp32"),
-        ("precision=fp32,fp8", "precision: got 'fp8'; accepted: fp32, tf32, fp16, bf16"),
+        ("precision=fp32,fp7", "precision: got 'fp7'; accepted: fp32, tf32, fp16, bf16"),
         ("precision=none", "precision: got nothing; accepted: at least a precision"),
         ("peers=jax", "peers: got 'jax'; accepted: pyg, dgl"),
         ("seeds=0", "seeds: got 0; accepted: a number of seeds, from 1 to 10000"),

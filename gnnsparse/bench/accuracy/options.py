@@ -9,7 +9,7 @@ from gnnsparse.bench.accuracy.data import RANGES
 from gnnsparse.bench.accuracy.operations import OPERATIONS
 from gnnsparse.bench.options import device_option, file_option, plot_option
 from gnnsparse.environment import DEVICES
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS
 
 __all__ = ["accuracy_settings", "add_accuracy_arguments"]
 
@@ -34,7 +34,10 @@ def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         "--part": (tuple(PARTS), "what to measure"),
         "--op": (tuple(OPERATIONS), "operations of the part operations"),
         "--range": (tuple(RANGES), "operands of the part operations"),
-        "--precision": (Precision.names(), "of all parts but accumulation, which is of fp16"),
+        "--precision": (
+            tuple(p.value for p in ROUNDED_PRECISIONS),
+            "of all parts but accumulation, which is of fp16",
+        ),
     }
     for name, (accepted, text) in choices.items():
         about = f"{text}: {', '.join(accepted)}; default: all"

@@ -93,7 +93,7 @@ def _run_grad(
     targets: int, reduce: str, precision: str, of_x: bool, of_weight: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     made = _adjacency(edge_index, weight is not None, sources, targets, reduce, precision)
-    operand, values = made.operand, made.values(weight)
+    operand, values = made.operand.unquantized, made.values(weight)
     grad = grad.contiguous()
     grad_x, grad_weight = x.new_empty(0), x.new_empty(0)
     if of_x:

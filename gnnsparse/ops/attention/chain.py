@@ -115,7 +115,7 @@ def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         The output [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
     """
-    a, q, steps = call.operand, call.q, _Chain.of(call, impl)
+    a, q, steps = call.operand.unquantized, call.q, _Chain.of(call, impl)
     batches, heads = q.shape[:2]
     outs, weights = [], []
     for head in steps.heads():
@@ -147,7 +147,7 @@ def tangent(
     Returns:
         [B, H, L, Dv] in the dtype of q.
     """
-    a, q, steps = call.operand, call.q, _Chain.of(call)
+    a, q, steps = call.operand.unquantized, call.q, _Chain.of(call)
     # Scores are bilinear in q and k, so that their change is a sum of scores. What is masked has weight 0.
     plain = replace(call, bias=None, is_causal=False)
     changed = [] if dq is None else [replace(plain, q=dq)]
@@ -197,7 +197,7 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
         The output, [B, H, L, Dv] in the dtype and memory order of q; and the log-sum-exp of each row's
         scores, float32 [B, H, L], -inf for rows without unmasked edges. Rows are in the caller's numbering.
     """
-    a, q, steps = call.operand, call.q, _Chain.of(call)
+    a, q, steps = call.operand.unquantized, call.q, _Chain.of(call)
     out = empty_heads(q, call.v.shape[-1])
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     for head in steps.heads():
@@ -224,7 +224,7 @@ def backward(
     Returns:
         Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
     """
-    a, bias, steps = call.operand, call.bias, _Chain.of(call)
+    a, bias, steps = call.operand.unquantized, call.bias, _Chain.of(call)
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
     dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
     softmax_grad = softmax_backend(call.q.device).edge_softmax_grad

@@ -66,7 +66,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
     q, k = alive(ctx.saved_tensors)
-    operand: SparseOperand = ctx.operand
+    operand: SparseOperand = ctx.operand.unquantized
     grad = grad.contiguous()
     grad_q = use.spmm(operand, k, grad).to(q.dtype) if ctx.needs_input_grad[0] else None
     grad_k = None

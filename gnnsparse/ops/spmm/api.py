@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_value, check_choice
+from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.operand import SparseOperand, bind_matmul
 from gnnsparse.ops.common import (
     check_edges,
@@ -18,6 +19,7 @@ from gnnsparse.ops.common import (
     needs_grad,
     resolve_impl,
 )
+from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.ops.spmm import reference
 from gnnsparse.ops.spmm.extreme import extreme
 from gnnsparse.ops.spmm.schema import bind, transformed, with_grad
@@ -35,8 +37,12 @@ __all__ = ["spmm"]
 REDUCTIONS = ("sum", "mean", "max", "min")
 
 
-def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str) -> torch.Tensor:
+def _reference(
+    a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str, seed: int | None
+) -> torch.Tensor:
     kernels = a.kernels
+    if kernels.quantization is not None and reduce in ("sum", "mean") and x.dtype != torch.float64:
+        return _quantized_reference(a, x, values, reduce, kernels.quantization, seed)
     if values is None:
         own = kernels.values
         own = None if own is None else own.float()
@@ -50,12 +56,45 @@ def _reference(a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, r
     return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
 
 
+def _quantized_reference(
+    a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str, precision: Precision,
+    seed: int | None,
+) -> torch.Tensor:  # fmt: skip
+    """Computes the product with an X of 8 bits, into which column weights are multiplied first."""
+    kernels, index = a.kernels, a.indices()
+    wide = x.float()
+    if values is not None:
+        weights = exact_rounded(values, a.precision)
+    else:
+        columns = kernels.matrix.col_scale
+        wide = wide if columns is None else wide * columns.reshape(-1, *[1] * (x.dim() - 1))
+        own = kernels.values
+        scales = kernels.row_scale, None
+        with outside():
+            weights = explicit_values(
+                kernels.csr, None, None if own is None else own.float(), scales, Precision.FP32
+            )
+    dense = fake_quantized(wide.flatten(1), precision, seed).view(x.shape)
+    return reference.spmm(index, weights, dense, a.shape[0], reduce).to(x.dtype)
+
+
 def _require(a: SparseOperand, values: torch.Tensor | None, reduce: str) -> None:
     """Raises ValueError if the format of A was asked for and does not have the product."""
     if reduce in ("max", "min"):
         a.kernels.require("reduce", f"a {reduce}", None)
     if values is not None:
         a.kernels.require("values", "edge values", "sddmm")
+
+
+def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
+    """Raises TypeError or ValueError if a seed of stochastic rounding is none, or has nothing to round."""
+    check_integer("seed", seed, least=0, accepted="an integer from 0 to 2^63 - 1")
+    if not a.precision.quantizes:
+        bad_value(
+            "seed", f"got {seed}, and an operand in {a.precision.value}; accepted: None, or int8 or fp8"
+        )
+    if reduce in ("max", "min"):
+        bad_value("seed", f"got {seed} with reduce={reduce!r}, which stores no 8 bits; accepted: None")
 
 
 @ranged("spmm")
@@ -67,6 +106,7 @@ def spmm(
     reduce: str = "sum",
     impl: str = "auto",
     plan: Plan | None = None,
+    seed: int | None = None,
 ) -> torch.Tensor:
     """Multiplies a sparse by a dense matrix: y = A x. Differentiable in x and values.
 
@@ -91,19 +131,21 @@ def spmm(
             float64 as well).
         plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan. With a
             value for each head, "max" and "min" the csr kernel alone can run.
+        seed: in the precisions int8 and fp8: the numbers of X are rounded up or down at random, so that their
+            mean is X, and equally for equal seeds; None: to nearest. It needs a sum or a mean.
 
     Returns:
         [m, n], [m, heads, d] or [m] in the dtype of x.
 
     Raises:
         TypeError: an argument is of another type or dtype.
-        ValueError: a shape or a device does not go with A, `reduce`, `impl` or `plan` can't run there, or
-            A's format has no edge values, maxima or minima.
+        ValueError: a shape or a device does not go with A, `reduce`, `impl`, `plan` or `seed` can't run
+            there, or A's format has no edge values, maxima or minima.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     known, quick = None, is_direct()
     mean = type(reduce) is str and reduce == "mean"
-    own_plan = plan is None and type(impl) is str and impl == "auto"
+    own_plan = plan is None and seed is None and type(impl) is str and impl == "auto"
     if (
         own_plan
         and quick
@@ -121,27 +163,30 @@ def spmm(
         return A.operations.spmm(A, x, values, reduce, impl, plan)
     if plan is not None:
         kernel_of("spmm", plan)
+    if seed is not None:
+        _check_seed(A, seed, reduce)
     if isinstance(x, torch.Tensor) and x.dim() == 1:
-        return spmm(A, x[:, None], values, reduce=reduce, impl=impl, plan=plan)[:, 0].contiguous()
+        y = spmm(A, x[:, None], values, reduce=reduce, impl=impl, plan=plan, seed=seed)
+        return y[:, 0].contiguous()
     x = check_features("x", x, A, A.shape[1], kind)
     if values is not None:
         heads = x.shape[1] if x.dim() == 3 else None
         values = check_edges("values", values, A, kind, heads=heads)
     if kind == "reference":
-        return _reference(A, x, values, reduce)
+        return _reference(A, x, values, reduce, seed)
     _require(A, values, reduce)
     if x.dim() == 3 and (values is None or values.dim() == 1 or values.shape[1] == 1):
         # The same weight in every head: heads are columns.
         shared = values if values is None or values.dim() == 1 else values[:, 0]
-        y = spmm(A, x.flatten(1), shared, reduce=reduce, impl=impl, plan=plan)
+        y = spmm(A, x.flatten(1), shared, reduce=reduce, impl=impl, plan=plan, seed=seed)
         return y.unflatten(1, x.shape[1:])
     if reduce in ("max", "min"):
         return extreme(A, x, values, reduce == "max", plan)
     if not is_plain(x, values):
-        return torch.ops.gnnsparse.spmm(x, values, A.handle, mean)
+        return torch.ops.gnnsparse.spmm(x, values, A.handle, mean, seed)
     if not quick:
-        return transformed(x, values, A.handle, mean, plan)
-    run = bind(A.kernels, x, values, plan, mean)
+        return transformed(x, values, A.handle, mean, plan, seed)
+    run = bind(A.kernels, x, values, plan, mean, seed)
     if known is not None and None not in known:
         A.kernels.accepted[known] = run
     return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)

@@ -12,7 +12,7 @@ from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import heads_cpu, heads_cuda, operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
-from gnnsparse.ops.spmm import cpu, cuda
+from gnnsparse.ops.spmm import cpu, cuda, quantized
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
 from gnnsparse.ranges import ranged
@@ -23,7 +23,7 @@ __all__ = ["bind", "transformed", "with_grad"]
 
 def bind(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None = None,
-    mean: bool = False,
+    mean: bool = False, seed: int | None = None,
 ) -> SpmmCall:  # fmt: skip
     """Returns a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
 
@@ -33,8 +33,11 @@ def bind(
         values: [nnz], [nnz, heads] or None.
         plan: the plan to run by; None: the operand's own.
         mean: whether a row's sum is divided by its number of nonzeros.
+        seed: seed by which an X of 8 bits is rounded stochastically; None: to nearest.
     """
     on_gpu = path().takes(x.device)
+    if kernels.quantization is not None:
+        return quantized.bind(kernels, x, values, plan, mean, seed)
     if values is not None:
         kernels.require("values", "edge values", "sddmm")
     if x.dim() == 3 and kernels.runs_format_alone:
@@ -58,11 +61,15 @@ def _by_head(
     return y
 
 
-def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False) -> torch.Tensor:
-    return bind(operators.spmm(x, values, operand).kernels, x, values, None, mean)(x, values)
+def _run(
+    x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False, seed: int | None = None
+) -> torch.Tensor:
+    return bind(operators.spmm(x, values, operand).kernels, x, values, None, mean, seed)(x, values)
 
 
-def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False) -> torch.Tensor:
+def _fake(
+    x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False, seed: int | None = None
+) -> torch.Tensor:
     return x.new_empty(operators.spmm(x, values, operand).shape[0], *x.shape[1:])
 
 
@@ -78,10 +85,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
     """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A.
 
-    For a mean, rows of dY are divided by the numbers of nonzeros first.
+    For a mean, rows of dY are divided by the numbers of nonzeros first. An X of 8 bits gets the gradient of
+    one that was rounded to 16.
     """
     x, values = alive(ctx.saved_tensors)
-    operand: SparseOperand = ctx.operand
+    operand: SparseOperand = ctx.operand.unquantized
     grad = grad.contiguous()  # autograd may pass an expanded tensor, with strides of 0
     if ctx.mean:
         grad = use.divide_by_counts(operand, grad)
@@ -91,11 +99,11 @@ def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
         grad_x = use.spmm(operand.T, grad, values_t).to(ctx.x_dtype)
     if values is not None and ctx.needs_input_grad[1]:
         grad_values = use.sddmm(operand, grad, x).to(values.dtype)
-    return grad_x, grad_values, None, None
+    return grad_x, grad_values, None, None, None
 
 
 register(
-    "spmm(Tensor x, Tensor? values, int operand, bool mean=False) -> Tensor",
+    "spmm(Tensor x, Tensor? values, int operand, bool mean=False, int? seed=None) -> Tensor",
     _run,
     _fake,
     _setup,
@@ -112,7 +120,7 @@ class _Spmm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_grad(ctx, grad, eager(grad)), None
+        return _grad(ctx, grad, eager(grad))
 
 
 #: (x, values or None, the operand's handle, whether it is a mean, the bound call) -> y, recorded by autograd.
@@ -124,14 +132,15 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        x: torch.Tensor, values: torch.Tensor | None, handle: int, mean: bool, plan: Plan | None
-    ) -> Any:
-        run = bind(operand_of(handle).kernels, x, values, plan, mean)
+        x: torch.Tensor, values: torch.Tensor | None, handle: int, mean: bool, plan: Plan | None,
+        seed: int | None,
+    ) -> Any:  # fmt: skip
+        run = bind(operand_of(handle).kernels, x, values, plan, mean, seed)
         return run(settled(x), None if values is None else settled(values))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, values, handle, ctx.mean, ctx.plan = inputs
+        x, values, handle, ctx.mean, ctx.plan, _ = inputs
         ctx.operand = operand_of(handle)
         ctx.x_dtype = x.dtype
         ctx.save_for_backward(x, values)
@@ -146,24 +155,24 @@ class _Transformed(torch.autograd.Function):
     def jvp(ctx: Any, saved: Any, dx: torch.Tensor | None, dvalues: torch.Tensor | None, *_: Any) -> Any:
         """Computes A(values) dX + A(dvalues) X."""
         x, values = saved
-        reduce = "mean" if ctx.mean else "sum"
+        operand, reduce = ctx.operand.unquantized, "mean" if ctx.mean else "sum"
         terms = []
         if dx is not None:
-            terms.append(eager().spmm(ctx.operand, dx, values, reduce=reduce, plan=ctx.plan))
+            terms.append(eager().spmm(operand, dx, values, reduce=reduce, plan=ctx.plan))
         if dvalues is not None:
-            terms.append(eager().spmm(ctx.operand, x, dvalues, reduce=reduce))
+            terms.append(eager().spmm(operand, x, dvalues, reduce=reduce))
         return sum(terms[1:], terms[0])
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[Any, ...], x: torch.Tensor, values: torch.Tensor | None,
-        handle: int, mean: bool, plan: Plan | None,
+        handle: int, mean: bool, plan: Plan | None, seed: int | None,
     ) -> Any:  # fmt: skip
         """Folds a batch of X into its columns; multiplies one by one if the values are a batch."""
         operand, reduce = operand_of(handle), "mean" if mean else "sum"
 
         def multiply(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-            return eager().spmm(operand, x, values, reduce=reduce, plan=plan)
+            return eager().spmm(operand, x, values, reduce=reduce, plan=plan, seed=seed)
 
         if in_dims[1] is not None:
             return loop(info, in_dims[:2], multiply, x, values)
@@ -174,6 +183,6 @@ class _Transformed(torch.autograd.Function):
         return multiply(x.flatten(1), values).unflatten(1, x.shape[1:]), 1
 
 
-#: (x, values or None, the operand's handle, whether it is a mean, a plan or None) -> y, inside torch.func
-#: and forward-mode AD.
+#: (x, values or None, the operand's handle, whether it is a mean, a plan or None, a seed or None) -> y,
+#: inside torch.func and forward-mode AD.
 transformed = _Transformed.apply

@@ -77,6 +77,20 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[2], const
   }
 }
 
+// m16n8k32 of signed bytes, whose sums are integers.
+__device__ __forceinline__ void mma(int32_t (&d)[4], const uint32_t (&a)[4],
+                                    const uint32_t (&b)[2]) {
+  if constexpr (kArchitecture.ampere_mma) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile("trap;");
+  }
+}
+
 // Transposes an 8 x 8 matrix of 16-bit elements. Lane i has two neighbours of row i / 4: columns
 // 2 (i % 4) and 2 (i % 4) + 1.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair) {

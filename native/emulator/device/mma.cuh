@@ -33,6 +33,24 @@ void mma(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
   std::memcpy(d, sums.d, sizeof sums.d);
 }
 
+// Of bytes, with integers as sums.
+struct ByteOperands {
+  uint32_t a[4];
+  uint32_t b[2];
+  int32_t d[4];
+};
+struct ByteSums {
+  int32_t d[4];
+};
+void multiply_bytes(const ByteOperands (&operands)[emulator::kLanes],
+                    ByteSums (&sums)[emulator::kLanes]);
+
+inline void mma(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  const ByteOperands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d[0], d[1], d[2], d[3]}};
+  const auto sums = emulator::Block::current().meet(mine, &multiply_bytes);
+  std::memcpy(d, sums.d, sizeof sums.d);
+}
+
 inline void transpose_pairs(const uint32_t (&pairs)[emulator::kLanes],
                             uint32_t (&turned)[emulator::kLanes]) {
   const auto element = [&](int row, int column) {

@@ -13,18 +13,20 @@ struct Architecture {
   bool tf32_conversion;    // cvt.rna.tf32: ties away from zero
   bool tf32_nearest_even;  // cvt.rn.tf32: ties to even
   bool early_launch;       // a kernel may start before the one in front of it has ended
+  bool fp8_conversion;     // cvt of e4m3 to float16
 };
 
 // `capability` as __CUDA_ARCH__ has it: 100 major + 10 minor.
 constexpr Architecture architecture_of(int capability) {
-  if (capability < 800) return {16, 64 << 10, false, false, false, false, false};  // Turing
+  if (capability < 800) return {16, 64 << 10, false, false, false, false, false, false};  // Turing
   const bool consumer = capability == 860 || capability == 890 || capability >= 1200;
-  Architecture found = {32, 163 << 10, true, true, true, false, false};
+  Architecture found = {32, 163 << 10, true, true, true, false, false, false};
   if (capability >= 900) {
     found.block_shared_bytes = 227 << 10;
     found.tf32_nearest_even = true;
     found.early_launch = true;
   }
+  found.fp8_conversion = capability >= 890;
   if (consumer) found.block_shared_bytes = 99 << 10;
   if (capability == 860 || capability == 870) found.resident_blocks = 16;
   if (capability == 890 || capability >= 1200) found.resident_blocks = 24;

@@ -8,6 +8,7 @@
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
+#include "gnnsparse/quantize.h"
 #include "gnnsparse/types.h"
 
 namespace gnnsparse::cpu {
@@ -34,6 +35,38 @@ struct SddmmArgs {
   void* out = nullptr;  // [nnz]
   DType out_dtype = DType::kFloat32;
   int64_t d = 0;
+};
+
+// X to 8 bits (gnnsparse/quantize.h): weights[j] * x[j, f] = scale[f] * number, of which `out` gets
+// the byte.
+struct QuantizeArgs {
+  DenseView x;                     // [rows, n]
+  const float* weights = nullptr;  // [rows], null: 1
+  int64_t rows = 0;
+  int64_t n = 0;
+  EightBit type = EightBit::kInt8;
+  bool stochastic = false;
+  PhiloxKey key;                   // of stochastic rounding
+  uint8_t* out = nullptr;          // [rows, stride], zeros behind n
+  int64_t stride = 0;              // n, padded to kEightBitPadding
+  float* scale = nullptr;          // [stride]
+  const float* inverse = nullptr;  // [n, padded to kQuantizedTile], zeros behind n
+};
+constexpr int kQuantizedTile = 64;
+
+// y[row_ids[i], f] = scale[f] * row_scale[i] * sum over nonzeros e of row i: values[e] *
+// x[indices[e], f]
+struct QuantizedSpmmArgs {
+  CsrView a;
+  const int32_t* row_ids = nullptr;  // null: i
+  const float* values = nullptr;     // [nnz], null: 1
+  const float* row_scale = nullptr;  // [rows], null: 1
+  EightBit type = EightBit::kInt8;
+  const uint8_t* x = nullptr;    // [cols, stride]
+  const float* scale = nullptr;  // [stride]
+  int64_t stride = 0;            // a multiple of kEightBitPadding
+  MutableDenseView y;            // [rows, n]
+  int64_t n = 0;
 };
 
 // A blocked matrix with the lengths of its arrays, which bound what is read.
@@ -145,6 +178,10 @@ struct KernelTable {
   const char* name;
   void (*spmm_rows)(const SpmmArgs& args, int64_t begin, int64_t end);
   void (*sddmm_rows)(const SddmmArgs& args, int64_t begin, int64_t end);
+  // Raises peaks[f], of stride elements, to the bits of the largest |weights[j] * x[j, f]| of rows.
+  void (*quantize_peaks)(const QuantizeArgs& args, int64_t begin, int64_t end, uint32_t* peaks);
+  void (*quantize_rows)(const QuantizeArgs& args, int64_t begin, int64_t end);
+  void (*quantized_spmm_rows)(const QuantizedSpmmArgs& args, int64_t begin, int64_t end);
   void (*softmax_rows)(const SoftmaxArgs& args, int64_t begin, int64_t end);
   void (*softmax_grad_rows)(const SoftmaxArgs& args, int64_t begin, int64_t end);
   void (*heads_spmm_rows)(const HeadsSpmmArgs& args, int64_t begin, int64_t end);
@@ -178,9 +215,12 @@ bool select_kernels(const char* name);
 
 void spmm(const SpmmArgs& args, int threads);
 void sddmm(const SddmmArgs& args, int threads);
-// The same over the arrays of the blocked format, which must be on the host. Of `args.a` the sizes
-// count, and where bits go with values in row order its offsets. Rows in no panel are left as they
-// are. The scores of SDDMM go where the format has its values: `out` is as long as these.
+// Writes `out` and `scale`; `inverse` is its own.
+void quantize(QuantizeArgs args, int threads);
+void quantized_spmm(const QuantizedSpmmArgs& args, int threads);
+// spmm and sddmm over the arrays of the blocked format, which must be on the host. Of `args.a` the
+// sizes count, and where bits go with values in row order its offsets. Rows in no panel are left as
+// they are. The scores of SDDMM go where the format has its values: `out` is as long as these.
 void spmm_blocked(const BlockedArrays& a, const SpmmArgs& args, int threads);
 void sddmm_blocked(const BlockedArrays& a, const SddmmArgs& args, int threads);
 void softmax(const SoftmaxArgs& args, int threads);

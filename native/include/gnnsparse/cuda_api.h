@@ -15,6 +15,7 @@
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_problem.h"
 #include "gnnsparse/policy_problem.h"
+#include "gnnsparse/quantized_problem.h"
 #include "gnnsparse/sampling.h"
 #include "gnnsparse/types.h"
 #include "gnnsparse/window_problem.h"
@@ -50,6 +51,8 @@ struct Pack {
 };
 
 void pack(const Pack& problem, Stream stream);
+void quantize(const Quantize& problem, Stream stream);
+void spmm_quantized(const QuantizedSpmm& problem, Stream stream);
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
 void spmm_heads(const HeadsSpmm& problem, Precision precision, Stream stream);
 void spmm_extreme(const ExtremeSpmm& problem, Precision precision, Stream stream);

@@ -81,4 +81,22 @@ struct FragmentM16N8K4 {
   }
 };
 
+// 8-bit operands: registers hold four elements, `byte` 0 in the lowest bits. A is 16 x 32, B is
+// 32 x 8 ("Matrix Fragments for mma.m16n8k32").
+struct FragmentM16N8K32 {
+  static constexpr int kK = 32;
+  static constexpr int kARegisters = 4;
+  static constexpr int kBRegisters = 2;
+  static constexpr int kElementsPerRegister = 4;
+  GNNSPARSE_HD static constexpr Element2D a(int lane, int reg, int byte) {
+    return {lane / 4 + 8 * (reg & 1), 4 * (lane % 4) + byte + 16 * (reg >> 1)};
+  }
+  GNNSPARSE_HD static constexpr Element2D b(int lane, int reg, int byte) {
+    return {4 * (lane % 4) + byte + 16 * reg, lane / 4};
+  }
+  GNNSPARSE_HD static constexpr Element2D c(int lane, int reg) {
+    return {lane / 4 + 8 * (reg >> 1), 2 * (lane % 4) + (reg & 1)};
+  }
+};
+
 }  // namespace gnnsparse

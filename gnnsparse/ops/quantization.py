@@ -1,0 +1,168 @@
+"""Numbers of 8 bits with a scale for each feature: how the precisions int8 and fp8 store X.
+
+Feature f of a matrix is stored as x[j, f] = scale[f] * number[j, f], where its largest magnitude becomes the
+largest number. The scale leaves a product's sums, so that those of integers are exact. What this module
+computes in torch, on any device, the native code computes bit for bit (native/include/gnnsparse/quantize.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.cuda_path import describe_device, path
+from gnnsparse.ops.attention.philox import philox4x32
+from gnnsparse.ops.vmap import loop
+from gnnsparse.precision import Precision
+from gnnsparse.transforms import settled
+
+__all__ = ["LEAST_PEAK", "StoredX", "fake_quantized", "largest_number", "quantize", "store"]
+
+#: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
+#: scale nor its inverse leaves the range of float32.
+LEAST_PEAK = 2.0**-100
+_LARGEST = {Precision.INT8: 127.0, Precision.FP8: 448.0}
+_NUMBER_TYPES = {Precision.INT8: 0, Precision.FP8: 1}
+#: Exponent of the least number of e4m3 with all bits; below it steps are equal.
+_LEAST_EXPONENT = -6
+#: Threads of a multiprocessor that round X, a half of what there is room for.
+_THREADS = 1024
+#: What counters of Philox have in their third word here; those of dropout have a head.
+_COUNTER = 0x51
+
+
+@dataclass(frozen=True, eq=False)
+class StoredX:
+    """X in 8 bits, in the memory of a CPU or a GPU.
+
+    Attributes:
+        numbers: uint8 [k, n padded to 16], the bytes of int8 or e4m3 numbers; zeros behind n.
+        scale: float32 [n padded to 16]: what the numbers of a feature are multiplied by.
+        number_type: which numbers these are, in the native module.
+    """
+
+    numbers: torch.Tensor
+    scale: torch.Tensor
+    number_type: int
+
+
+def largest_number(precision: Precision) -> float:
+    """Returns the largest number of a precision of 8 bits: 127, or 448 of e4m3."""
+    return _LARGEST[precision]
+
+
+def store(
+    x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
+) -> StoredX:
+    """Rounds a matrix to 8 bits, in one native call.
+
+    Args:
+        x: [k, n], float32, float16 or bfloat16, on a CPU or a GPU, any strides.
+        precision: int8 or fp8.
+        weights: float32 [k]: what the rows are multiplied by before; None: 1.
+        seed: numbers are rounded up or down at random by it, so that their mean is x; None: to nearest, ties
+            to even.
+    """
+    rows, columns = x.shape
+    padded = -(-columns // _native.EIGHT_BIT_PADDING) * _native.EIGHT_BIT_PADDING
+    numbers = torch.empty(rows, padded, dtype=torch.uint8, device=x.device)
+    scale = torch.empty(padded, dtype=torch.float32, device=x.device)
+    number_type = _NUMBER_TYPES[precision]
+    if path().takes(x.device):
+        peaks = torch.zeros(padded, dtype=torch.int32, device=x.device)
+        gpu, parts = path(), _parts(rows, padded, x.device)
+        gpu.native.cuda_quantize(
+            x, weights, numbers, scale, peaks, parts, number_type, seed, gpu.stream(x.device)
+        )
+    else:
+        row_stride, column_stride = x.stride()
+        x = x if column_stride == 1 and row_stride >= columns else x.contiguous()
+        _native.cpu_quantize(x, weights, numbers, scale, number_type, seed, torch.get_num_threads())
+    return StoredX(numbers, scale, number_type)
+
+
+def _parts(rows: int, padded: int, device: torch.device) -> int:
+    """Returns how many rows a GPU reads at a time, with four features a thread."""
+    threads = describe_device(device).multiprocessors * _THREADS
+    return min(max(1, threads * 4 // max(padded, 4)), max(1, rows))
+
+
+def quantize(
+    x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Computes the numbers that `store` stores, and their scales, in torch and on any device.
+
+    Args:
+        x: [k, n], any floating dtype and strides.
+        precision, weights, seed: as in `store`.
+
+    Returns:
+        Numbers, float32 [k, n], and scales, float32 [n]: NaN for a feature that is not finite everywhere.
+    """
+    scaled = x.float() if weights is None else x.float() * weights[:, None]
+    peak = torch.cat([scaled.abs(), scaled.new_zeros(1, x.shape[1])]).amax(0)
+    used, largest = peak.clamp(min=LEAST_PEAK), largest_number(precision)
+    finite = peak.isfinite()
+    # `largest / used` would be the product with a reciprocal that is rounded already.
+    inverse = torch.where(finite, torch.full_like(used, largest) / used, 0.0)
+    scale = torch.where(finite, used / largest, torch.nan)
+    v = scaled * inverse
+    step = _steps(v) if precision is Precision.FP8 else torch.ones_like(v)
+    count = v.abs() / step  # exact: steps are powers of two
+    whole = count.round() if seed is None else (count + _uniform(x, seed)).floor()
+    return (whole * step).clamp(max=largest).copysign(v), scale
+
+
+def _steps(v: torch.Tensor) -> torch.Tensor:
+    """Returns the distance of the e4m3 numbers around each element, a power of two."""
+    exponent = ((v.contiguous().view(torch.int32) >> 23) & 0xFF) - 127
+    return torch.exp2((exponent.clamp(min=_LEAST_EXPONENT) - 3).float())
+
+
+def _uniform(x: torch.Tensor, seed: int) -> torch.Tensor:
+    """Returns a number in [0, 1) for each element of a matrix, of 24 bits."""
+    rows, columns = (torch.arange(size, dtype=torch.int64, device=x.device) for size in x.shape)
+    fixed = torch.zeros(1, 1, dtype=torch.int64, device=x.device)
+    words = philox4x32(
+        (rows[:, None], columns[None] >> 2, fixed + _COUNTER, fixed),
+        (fixed + (seed & 0xFFFFFFFF), fixed + ((seed >> 32) & 0xFFFFFFFF)),
+    )
+    chosen = torch.stack(words).gather(0, (columns & 3).expand(1, *x.shape))[0]
+    return (chosen >> 8).float() * 2.0**-24
+
+
+class _FakeQuantized(torch.autograd.Function):
+    """Rounds to what 8 bits can store; the gradient passes unchanged, as through a cast."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, precision: Precision, seed: int | None) -> torch.Tensor:
+        numbers, scale = quantize(settled(x), precision, None, seed)
+        return numbers.to(x.dtype) * scale.to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:
+        return tangent
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, precision: Precision, seed: int | None) -> Any:
+        return loop(info, in_dims[:1], lambda x: _FakeQuantized.apply(x, precision, seed), x)
+
+
+def fake_quantized(x: torch.Tensor, precision: Precision, seed: int | None = None) -> torch.Tensor:
+    """Returns x [k, n] rounded to what the precision stores, in its own dtype: float32 or float64.
+
+    Differentiable; the gradient passes unchanged.
+    """
+    rounded: torch.Tensor = _FakeQuantized.apply(x, precision, seed)
+    return rounded

@@ -1,0 +1,30 @@
+// In place of cuda/device/eight_bit.cuh.
+#pragma once
+
+#include "cuda_language.h"
+#include "gnnsparse/quantize.h"
+
+namespace gnnsparse::cuda {
+
+template <uint32_t kSelect>
+uint32_t select_bytes(uint32_t low, uint32_t high) {
+  const uint64_t both = low | static_cast<uint64_t>(high) << 32;
+  uint32_t found = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t from = kSelect >> 4 * i & 7u;
+    found |= static_cast<uint32_t>(both >> 8 * from & 0xffu) << 8 * i;
+  }
+  return found;
+}
+
+inline uint32_t half_pair(float low, float high) {
+  return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
+}
+inline uint32_t e4m3_pair(uint32_t bytes) {
+  return half_pair(e4m3_to_float(bytes & 0xffu), e4m3_to_float(bytes >> 8 & 0xffu));
+}
+inline uint32_t int8_pair(uint32_t bytes) {
+  return half_pair(static_cast<int8_t>(bytes & 0xffu), static_cast<int8_t>(bytes >> 8 & 0xffu));
+}
+
+}  // namespace gnnsparse::cuda

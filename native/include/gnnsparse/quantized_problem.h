@@ -1,0 +1,40 @@
+// What the kernels of an X of 8 bits are called with.
+#pragma once
+
+#include "gnnsparse/panel_problem.h"
+#include "gnnsparse/quantize.h"
+
+namespace gnnsparse {
+
+// X to 8 bits: weights[j] * x[j, f] = scale[f] * number.
+struct Quantize {
+  const void* x = nullptr;
+  DType x_dtype = DType::kFloat32;
+  int64_t rows = 0;
+  int64_t n = 0;
+  int64_t row_stride = 0;  // in elements
+  int64_t column_stride = 0;
+  const float* weights = nullptr;  // [rows], null: 1
+  EightBit type = EightBit::kInt8;
+  bool stochastic = false;
+  PhiloxKey key;             // of stochastic rounding
+  uint8_t* out = nullptr;    // [rows, stride], 16-byte aligned; zeros behind n
+  int64_t stride = 0;        // n, padded to kEightBitPadding
+  float* scale = nullptr;    // [stride]
+  int32_t* peaks = nullptr;  // [stride], zeros: workspace, for the bits of the largest magnitudes
+  int64_t parts = 0;         // so many rows are read at a time
+};
+
+// y[row_ids[i], f] = scale[f] * row_scale[i] * (A x)[i, f]. x has bytes, and its stride counts
+// them. Of A the bits, or, of panels of 16 rows, values in float16.
+struct QuantizedSpmm : PanelSpmm {
+  EightBit type = EightBit::kInt8;
+  const float* scale = nullptr;  // [n, padded to kEightBitPadding], 16-byte aligned
+};
+
+// Whether panels of so many rows have a kernel for a type, with stored values or without.
+constexpr bool quantized_takes_panels(EightBit type, bool weighted, int64_t rows) {
+  return rows == 16 || (rows == 32 && type == EightBit::kInt8 && !weighted);
+}
+
+}  // namespace gnnsparse

@@ -1,0 +1,357 @@
+"""SpMM of an X in 8 bits against float64, exact integers, and torch's own conversions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import Precision, _native
+from gnnsparse.ops.quantization import fake_quantized, quantize, store
+from gnnsparse.plan import ChainPlan
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
+from tests.helpers import dense_matrix, make, product_scale
+from tests.quantized import EIGHT_BITS, rounding_bound, stored
+
+# torch warns about itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+
+WIDTHS = (1, 7, 33, 64, 200)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PRECISIONS = tuple(EIGHT_BITS)
+
+
+def parts_of(a: gnnsparse.SparseOperand) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The matrix without its row and column weights, float64, and these, float32."""
+    rows, cols = a.shape
+    matrix = torch.zeros(rows, cols, dtype=torch.float64)
+    row, col = a.indices().cpu()
+    values = a.kernels.values
+    matrix[row, col] = torch.ones(a.nnz).double() if values is None else values.double().cpu()
+    by_row = torch.ones(rows) if a.kernels.row_scale is None else a.kernels.row_scale.cpu()
+    weights = a.kernels.matrix.col_scale
+    return matrix, by_row, torch.ones(cols) if weights is None else weights.cpu()
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("weights", [None, "gcn", "mean"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_sums_of_integers_are_exact(device: str, weights: str | None, width: int) -> None:
+    """Not only near: the integers, their sums and both factors, each rounded one time to float32."""
+    graph = random_graph(150, 150, 0.06, weighted=False, hubs=2, empty_rows=0.1)
+    a = make(graph, device, values=weights, precision="int8")
+    x = torch.randn(150, width) * torch.logspace(-3, 3, width)
+    matrix, by_row, by_column = parts_of(a)
+    numbers, scale = stored(x * by_column[:, None], "int8")
+    sums = (matrix @ numbers.double()).float()
+    assert torch.equal(gnnsparse.spmm(a, x.to(device)).cpu(), sums * scale * by_row[:, None])
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", ["stored", None, "gcn"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_matches_float64_of_what_is_stored(
+    device: str, precision: str, weights: str | None, width: int
+) -> None:
+    graph = random_graph(150, 150, 0.06, weighted=weights == "stored", hubs=2, empty_rows=0.1)
+    a = make(graph, device, values=None if weights == "stored" else weights, precision=precision)
+    x = torch.randn(150, width)
+    matrix, by_row, by_column = parts_of(a)
+    numbers, scale = stored(x * by_column[:, None], precision)
+    whole, dense = by_row.double()[:, None] * matrix, numbers.double() * scale.double()
+    y = gnnsparse.spmm(a, x.to(device))
+    assert_accurate(y, whole.float() @ dense.float(), whole @ dense, scale=product_scale(whole, dense))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@given(
+    rows=st.integers(1, 40), cols=st.integers(1, 40), width=st.integers(1, 70),
+    density=st.sampled_from([0.0, 0.05, 0.5]), dtype=st.sampled_from(DTYPES),
+    layout=st.sampled_from(["rows", "columns", "view"]), spread=st.integers(0, 6), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_error_is_within_the_documented_bound(
+    device: str, precision: str, rows: int, cols: int, width: int, density: float, dtype: torch.dtype,
+    layout: str, spread: int, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed, empty_rows=0.2)
+    a = make(graph, device, precision=precision)
+    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    x = (x * 10.0 ** torch.linspace(-spread / 2, spread / 2, width)).to(dtype)
+    given_x = {"rows": x, "columns": x.T.contiguous().T, "view": torch.cat([x, x], 1)[:, :width]}[layout]
+    y = gnnsparse.spmm(a, given_x.to(device))
+    assert y.dtype == dtype
+    assert y.shape == (rows, width)
+    matrix = dense_matrix(graph, None)
+    # Weights are rounded to 16 bits as well, and the result to the dtype of x.
+    bound = matrix.abs() @ (rounding_bound(x, precision) + x.double().abs() * 2.0**-10)
+    exact = matrix @ x.double()
+    bound = bound + 2 * torch.finfo(dtype).eps * (exact.abs() + bound) + 1e-7
+    assert ((y.cpu().double() - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_error_of_normal_numbers_is_as_documented(device: str, precision: str) -> None:
+    graph = random_graph(2000, 2000, 0.0125, weighted=False)
+    a, exact = make(graph, device, precision=precision), make(graph, "cpu")
+    x = torch.randn(2000, 128)
+    y, right = gnnsparse.spmm(a, x.to(device)).cpu().double(), gnnsparse.spmm(exact, x).double()
+    error = float((y - right).norm() / right.norm())
+    low, high = {"int8": (6e-3, 1e-2), "fp8": (2.3e-2, 2.9e-2)}[precision]
+    assert low < error < high
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_not_lost(device: str, precision: str, bad: float) -> None:
+    """Its feature is NaN in every row, and the other features are as without it."""
+    graph = random_graph(40, 40, 0.1, weighted=False)
+    a = make(graph, device, values="gcn", precision=precision)
+    x = torch.randn(40, 20)
+    y = gnnsparse.spmm(a, x.to(device)).cpu()
+    x[17, 5] = bad
+    with_bad = gnnsparse.spmm(a, x.to(device)).cpu()
+    others = torch.arange(20) != 5
+    assert with_bad[:, 5].isnan().all()
+    assert torch.equal(with_bad[:, others], y[:, others])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_features_of_any_size(device: str, precision: str) -> None:
+    """Features of zeros give zeros; from 2^-100 to the largest float32 the relative error is the same."""
+    graph = random_graph(40, 40, 0.2, weighted=False)
+    a = make(graph, device, precision=precision)
+    sizes = torch.tensor([0.0, 2.0**-99, 1e-20, 1.0, 1e20, 1e36])
+    x = torch.randn(40, 1).expand(40, 6) * sizes
+    y = gnnsparse.spmm(a, x.to(device)).cpu().double()
+    assert (y[:, 0] == 0).all()
+    unit = y[:, 3]
+    for at in (1, 2, 4, 5):
+        scaled = y[:, at] / sizes[at].double()
+        assert float((scaled - unit).norm() / unit.norm()) < {"int8": 2e-2, "fp8": 4e-2}[precision]
+    tiny = gnnsparse.spmm(a, (x[:, 3:4] * 1e-35).to(device)).cpu()
+    assert float(tiny.abs().max()) <= 40 * 1e-34
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", [(5, 0, 3), (0, 5, 3), (5, 5, 0), (1, 1, 1)])
+def test_empty_ones(device: str, precision: str, shape: tuple[int, int, int]) -> None:
+    rows, cols, width = shape
+    edges = torch.zeros(2, 0, dtype=torch.int64, device=device)
+    a = gnnsparse.prepare(edges, num_nodes=(cols, rows), precision=precision, cache=False)
+    x = torch.randn(cols, width, device=device, requires_grad=True)
+    y = gnnsparse.spmm(a, x)
+    assert torch.equal(y, torch.zeros(rows, width, device=device))
+    y.sum().backward()
+    assert x.grad is not None
+    assert (x.grad == 0).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("case", ["own", "values", "heads"])
+def test_gradients_are_those_of_sixteen_bits(device: str, precision: str, reduce: str, case: str) -> None:
+    graph = random_graph(50, 30, 0.1, hubs=1, empty_rows=0.1)
+    a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
+    shape = {"own": (), "values": (a.nnz,), "heads": (a.nnz, 3)}[case]
+    x = torch.randn(30, 3, 8, device=device) if case == "heads" else torch.randn(30, 24, device=device)
+    tensors = [x, torch.randn(shape, device=device)] if shape else [x]
+    probe = torch.randn(50, *x.shape[1:], device=device)
+
+    def gradients(operand: gnnsparse.SparseOperand) -> tuple[torch.Tensor, ...]:
+        inputs = [t.clone().requires_grad_() for t in tensors]
+        y = gnnsparse.spmm(operand, *inputs, reduce=reduce)
+        return torch.autograd.grad((y * probe).sum(), inputs)
+
+    for found, wanted in zip(gradients(a), gradients(half), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_gradients_against_float64(device: str, precision: str) -> None:
+    graph = random_graph(60, 60, 0.08, weighted=False, hubs=1)
+    a, dense = make(graph, device, values="gcn", precision=precision), dense_matrix(graph, "gcn")
+    x = torch.randn(60, 24)
+    results = with_gradients(lambda x: gnnsparse.spmm(a, x), [x.to(device)])
+    plain = with_gradients(lambda x: gnnsparse.spmm(a, x, impl="reference"), [x.to(device)])
+    exact = with_gradients(lambda x: dense @ x, [x.double()])
+    assert_accurate(results[1], plain[1], exact[1], floor=2**-9)
+    assert_accurate(results[0], plain[0], exact[0], floor=2**-9)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("case", ["own", "values", "heads"])
+def test_is_what_the_reference_computes(device: str, precision: str, reduce: str, case: str) -> None:
+    """The specification in plain torch quantises X alike: products and gradients differ by rounding."""
+    graph = random_graph(50, 30, 0.1, hubs=1, empty_rows=0.1)
+    a = make(graph, device, precision=precision)
+    shape = {"own": (), "values": (a.nnz,), "heads": (a.nnz, 3)}[case]
+    x = torch.randn(30, 3, 8, device=device) if case == "heads" else torch.randn(30, 24, device=device)
+    tensors = [x, torch.randn(shape, device=device)] if shape else [x]
+
+    def run(*tensors: torch.Tensor, impl: str = "auto") -> torch.Tensor:
+        return gnnsparse.spmm(a, *tensors, reduce=reduce, impl=impl)
+
+    found = run(*tensors)
+    wanted = run(*tensors, impl="reference")
+    assert_accurate(found, wanted, wanted.double(), floor=4e-6)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_runs_repeat_bit_for_bit(device: str, precision: str) -> None:
+    graph = random_graph(300, 300, 0.05, hubs=3)
+    a = make(graph, device, precision=precision)
+    x = torch.randn(300, 96, device=device)
+    first = gnnsparse.spmm(a, x)
+    for threads in (1, 3):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            assert torch.equal(gnnsparse.spmm(a, x), first)
+        finally:
+            torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("shape", [(50, 37), (3, 1), (200, 64), (0, 5), (33, 130)])
+def test_native_code_and_torch_round_alike(
+    precision: str, weighted: bool, seed: int | None, shape: tuple[int, int]
+) -> None:
+    x = torch.randn(shape) * torch.logspace(-3, 3, shape[1])
+    weights = torch.rand(shape[0]) + 0.1 if weighted else None
+    found = store(x, Precision(precision), weights, seed)
+    numbers, scale = quantize(x, Precision(precision), weights, seed)
+    dtype = torch.int8 if precision == "int8" else torch.float8_e4m3fn
+    assert torch.equal(found.numbers.view(dtype).float()[:, : shape[1]], numbers)
+    assert torch.equal(found.scale[: shape[1]], scale)
+    assert (found.numbers[:, shape[1] :] == 0).all()
+    if seed is None:
+        wanted = stored(x if weights is None else x * weights[:, None], precision)
+        assert torch.equal(numbers, wanted[0])
+        assert torch.equal(scale, wanted[1])
+
+
+def test_every_byte_of_e4m3_is_read_as_torch_reads_it() -> None:
+    """A row of one nonzero each: the product is the number times the scale 1."""
+    numbers = torch.tensor([byte for byte in range(256) if byte & 0x7F != 0x7F], dtype=torch.uint8)
+    n = numbers.numel()
+    eye = gnnsparse.prepare(torch.arange(n).expand(2, n).contiguous(), num_nodes=n, cache=False)
+    stored_x = numbers[:, None].expand(n, 16).contiguous()
+    for values in (None, torch.ones(n)):
+        y = torch.empty(n, 16)
+        rows = _native.StoredRows(None, None, None, values)
+        _native.cpu_spmm_quantized(eye.kernels.csr.view, rows, stored_x, torch.ones(16), 1, y, 1)
+        assert torch.equal(y, stored_x.view(torch.float8_e4m3fn).float())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_stochastic_rounding_is_unbiased_and_repeats(device: str, precision: str) -> None:
+    graph = random_graph(60, 60, 0.1, weighted=False)
+    a = make(graph, device, values="gcn", precision=precision)
+    x = torch.randn(60, 20, device=device)
+    once = gnnsparse.spmm(a, x, seed=1)
+    assert torch.equal(once, gnnsparse.spmm(a, x, seed=1))
+    assert not torch.equal(once, gnnsparse.spmm(a, x, seed=2))
+    mean = sum(gnnsparse.spmm(a, x, seed=s).double() for s in range(200)) / 200
+    right = gnnsparse.spmm(make(graph, device, values="gcn"), x).double()
+    one, many = float((once - right).norm()), float((mean - right).norm())
+    assert many < one / 8  # by 14 if errors are independent
+    assert torch.equal(once, gnnsparse.spmm(a, x, seed=1, impl="reference")) or float(
+        (once - gnnsparse.spmm(a, x, seed=1, impl="reference")).norm()
+    ) < 1e-5 * float(once.norm())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_transforms(device: str, precision: str) -> None:
+    """vmap and jvp; a batch of X is scaled entry by entry, as it would be in a loop."""
+    graph = random_graph(30, 20, 0.2)
+    a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
+    batch = (
+        torch.randn(4, 20, 6, device=device)
+        * torch.tensor([1e-3, 1.0, 50.0, 1e4], device=device)[:, None, None]
+    )
+    looped = torch.stack([a @ x for x in batch])
+    assert torch.equal(torch.vmap(lambda x: gnnsparse.spmm(a, x))(batch), looped)
+    y, tangent = torch.func.jvp(lambda x: gnnsparse.spmm(a, x), (batch[0],), (batch[1],))
+    assert torch.equal(y, looped[0])
+    assert torch.equal(tangent, half @ batch[1])
+    gradient = torch.func.grad(lambda x: gnnsparse.spmm(a, x).square().sum())(batch[1])
+    assert torch.equal(gradient, 2 * (half.T @ looped[1]))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_compiles_and_passes_opcheck(precision: str) -> None:
+    graph = random_graph(30, 30, 0.2, weighted=False)
+    a = make(graph, "cpu", values="gcn", precision=precision)
+    x = torch.randn(30, 12, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.spmm(a, (a @ x).relu(), seed=5).square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), loss(x))
+    wanted = torch.autograd.grad(loss(x), x)[0]
+    assert torch.equal(torch.autograd.grad(compiled(x), x)[0], wanted)
+    torch.library.opcheck(torch.ops.gnnsparse.spmm.default, (x, None, a.handle, False, 3))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_further_operations_have_operands_of_sixteen_bits(device: str, precision: str) -> None:
+    graph = random_graph(40, 40, 0.1)
+    a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
+    q, k = torch.randn(2, 40, 16, device=device)
+    assert torch.equal(gnnsparse.sddmm(a, q, k), gnnsparse.sddmm(half, q, k))
+    inputs = [t.clone().requires_grad_() for t in (q, k)]
+    probe = torch.randn(a.nnz, device=device)
+    grads = [torch.autograd.grad((gnnsparse.sddmm(o, *inputs) * probe).sum(), inputs) for o in (a, half)]
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+    for plan in (None, ChainPlan()):
+        outs = [
+            gnnsparse.attention(o, q[None, None], k[None, None], q[None, None], plan=plan) for o in (a, half)
+        ]
+        assert torch.equal(*outs)
+    assert torch.equal(gnnsparse.spmm(a, q, reduce="max"), gnnsparse.spmm(half, q, reduce="max"))
+    assert torch.equal(a.unquantized @ q, half @ q)
+    assert a.unquantized.T.precision is Precision.FP16
+    assert a.T.unquantized is a.unquantized.T
+    assert half.unquantized is half
+    assert a.precision.value == precision
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "error", "message"),
+    [
+        ("int8", {"seed": 1.5}, TypeError, "seed: got float"),
+        ("int8", {"seed": -1}, ValueError, "seed: got -1"),
+        ("int8", {"seed": 2**63}, ValueError, "seed: got 9223372036854775808"),
+        ("fp16", {"seed": 1}, ValueError, "seed: got 1, and an operand in fp16; accepted: None, or"),
+        ("fp8", {"seed": 1, "reduce": "max"}, ValueError, "seed: got 1 with reduce='max'"),
+    ],
+)  # fmt: skip
+def test_seeds_that_make_no_sense(
+    precision: str, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    a = make(random_graph(5, 5, 0.5), "cpu", precision=precision)
+    with pytest.raises(error, match=message):
+        gnnsparse.spmm(a, torch.randn(5, 3), **options)
+
+
+@pytest.mark.parametrize("name", ["window", "me-bcrs", "hrpb"])
+def test_formats_with_kernels_of_their_own_refuse(name: str) -> None:
+    with pytest.raises(ValueError, match="precision: got 'int8' with the format"):
+        make(random_graph(5, 5, 0.5), "cpu", precision="int8", format=name)
+
+
+def test_fake_quantized_passes_gradients() -> None:
+    x = torch.randn(9, 4, requires_grad=True)
+    probe = torch.randn(9, 4)
+    y = fake_quantized(x, Precision.INT8)
+    assert_all_accurate([y], [y], [x.double()], floor=1e-2)
+    assert torch.equal(torch.autograd.grad((y * probe).sum(), x)[0], probe)

@@ -1,0 +1,29 @@
+"""Numbers of 8 bits by torch's own conversions, independent of the package's."""
+
+from __future__ import annotations
+
+import torch
+
+#: The precisions that store X in 8 bits, with their largest numbers.
+EIGHT_BITS = {"int8": 127.0, "fp8": 448.0}
+#: The largest error of one rounding: relative to the feature's largest magnitude, and to the element.
+STEPS = {"int8": (0.5 / 127, 0.0), "fp8": (2.0**-10 / 448, 2.0**-4)}
+
+
+def stored(x: torch.Tensor, precision: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers, float32 [k, n], and the scales, float32 [n], that a float32 matrix is stored as."""
+    peak = torch.cat([x.abs(), torch.zeros(1, x.shape[1])]).amax(0).clamp(min=2.0**-100)
+    largest = torch.tensor(EIGHT_BITS[precision])
+    v = x * (largest / peak)
+    numbers = v.round() if precision == "int8" else v.to(torch.float8_e4m3fn).float()
+    return numbers, peak / largest
+
+
+def rounding_bound(x: torch.Tensor, precision: str) -> torch.Tensor:
+    """The largest distance, float64 [k, n], of the elements of x [k, n] from what is stored of them.
+
+    It is a part in a million larger than the formula, for the float32 arithmetic of the scales.
+    """
+    absolute, relative = STEPS[precision]
+    wide = x.double().abs()
+    return torch.maximum(wide.amax(0) * absolute, wide * relative) * (1 + 1e-5) + wide * 1e-6
