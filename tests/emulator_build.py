@@ -51,14 +51,15 @@ UNITS: list[tuple[str, ...]] = [
      "bindings/memory.cpp", "bindings/attention_args.cpp", "bindings/graph_attention_args.cpp",
      "bindings/sampling_args.cpp",
      *(f"bindings/cuda_{name}.cpp"
-       for name in ("attention", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax", "heads"))),
+       for name in (
+           "attention", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax", "heads"))),
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm", "sddmm/window_sddmm",
         "sddmm/csr_sddmm", "attention/panel_attention", "graph_attention/graph_attention",
         "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
-         "spmm/quantized_spmm", "common/quantize",
-         "sddmm/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
+        "spmm/quantized_spmm", "common/quantize",
+        "sddmm/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.
