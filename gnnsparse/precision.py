@@ -20,7 +20,7 @@ class Precision(str, enum.Enum):
     `tf32`: float32 operands rounded to 10 mantissa bits, ties to even as by `cvt.rn.tf32.f32` (ties away
     from zero on GPUs before compute capability 9.0, which lack that instruction).
     `fp16`, `bf16`: operands rounded to nearest, ties to even.
-    `int8`, `fp8`: SpMM stores X in 8 bits with a float32 scale for each feature (gnnsparse.quantization):
+    `int8`, `fp8`: SpMM stores X in 8 bits with a float32 scale for each feature (gnnsparse.ops.quantization):
     integers of -127 to 127, or e4m3. Weights that are given or learned, gradients and all other operations
     have float16 operands.
     """
