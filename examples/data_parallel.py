@@ -12,6 +12,7 @@ The graphs are rings and stars of 5 to 12 nodes, and the model has to tell them 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from collections.abc import Sequence
 
@@ -120,12 +121,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        # In a function of its own, so that the model is gone before the process group is.
+        # In a function of its own, so that the model is gone before the process group is. It refers to
+        # itself, and a group that it kept alive would end with the interpreter, under gloo's threads.
         accuracy, equal = train(device, options.graphs, options.batch, options.epochs)
         if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} processes on {device.type}, accuracy {accuracy:.0%}")
             print(f"equal weights in all processes: {equal}")
     finally:
+        gc.collect()
         dist.destroy_process_group()
 
 

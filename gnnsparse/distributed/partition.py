@@ -88,7 +88,9 @@ def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
     total = work.cumsum(0)
     all_work = int(total[-1]) if total.numel() else 0
     # A cut comes behind the row with which the work up to it reaches its share, rounded to the nearer side.
-    shares = torch.tensor([all_work * part / parts for part in range(1, parts)], dtype=torch.float64)
+    shares = torch.tensor(
+        [all_work * part / parts for part in range(1, parts)], dtype=torch.float64, device="cpu"
+    )
     cuts = torch.searchsorted((total.double() - work.double() / 2), shares, right=False)
     return (0, *cuts.tolist(), work.numel())
 

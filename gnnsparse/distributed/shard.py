@@ -96,7 +96,9 @@ class Shard:
     @property
     def receive_counts(self) -> tuple[int, ...]:
         """Number of halo columns of each rank."""
-        bounds = torch.searchsorted(self.halo, torch.tensor(self.facts.starts, dtype=torch.int64))
+        bounds = torch.searchsorted(
+            self.halo, torch.tensor(self.facts.starts, dtype=torch.int64, device="cpu")
+        )
         return tuple(bounds.diff().tolist())
 
 
@@ -159,7 +161,7 @@ def make_shards(
     shards = []
     for rank, part in enumerate(parts):
         nodes, start = partition.owned(rank), partition.starts[rank]
-        bounds = torch.tensor([start, partition.starts[rank + 1]], dtype=torch.int64)
+        bounds = torch.tensor([start, partition.starts[rank + 1]], dtype=torch.int64, device="cpu")
         sent = []
         for other in parts:
             low, high = torch.searchsorted(other.halo, bounds).tolist()

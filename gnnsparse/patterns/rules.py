@@ -103,7 +103,9 @@ class _GlobalTokens:
 
     def __init__(self, tokens: Any) -> None:
         self._count = min(tokens, ENDLESS) if isinstance(tokens, int) else None
-        positions = [] if isinstance(tokens, int) else torch.as_tensor(tokens).flatten().tolist()
+        positions = (
+            [] if isinstance(tokens, int) else torch.as_tensor(tokens, device="cpu").flatten().tolist()
+        )
         self._chosen = torch.tensor(sorted(positions), dtype=torch.int64, device="cpu")
 
     def _holds(self, position: torch.Tensor) -> torch.Tensor:

@@ -162,7 +162,7 @@ def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16"),
+        ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16, int8, fp8"),
         ("device=tpu", "device: got 'tpu'; accepted: auto, cpu, cuda"),
         ("trainer.max_epochs=-3", "trainer.max_epochs: got -3; accepted: an integer, at least 1"),
         ("trainer.max_epochs=many", "trainer.max_epochs: got 'many'; accepted: an integer, at least 1"),

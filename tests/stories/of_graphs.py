@@ -88,7 +88,7 @@ def _(outcome: Outcome) -> None:
 
 @story("A graph of NetworkX", needs=("networkx",))
 def _(outcome: Outcome) -> None:
-    assert float(outcome.output.split()[0]) > 0.7  # a half by chance
+    assert float(outcome.output.split()[0]) > 0.6  # of 6 nodes, half by chance
     assert "('Mr. Hi', 'Officer')" in outcome.output
 
 

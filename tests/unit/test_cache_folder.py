@@ -108,7 +108,7 @@ def test_names_and_times_that_no_table_expects(tmp_path: Path, capsys: pytest.Ca
     os.utime(the_file(folder), (2**35, 2**35))
     for action in ("ls", "verify", "clear", "ls"):
         assert main(["cache", action, "--dir", str(folder)]) == 0
-        assert "[/red]" in capsys.readouterr().out
+        assert "[/red]" in "".join(capsys.readouterr().out.split())  # a long path is wrapped
 
 
 @pytest.mark.parametrize(("folder", "said"), [("", "cache: got ''"), ("a\0b", "cache: got")])
