@@ -173,7 +173,7 @@ def test_tables_with_other_names(tmp_path: Path) -> None:
 def test_a_column_of_another_size_is_noticed(tmp_path: Path) -> None:
     """As long as nobody has chosen it; a column of times is no feature."""
     folder = write_tables(tmp_path / "papers", years=True)
-    said = r"feature_columns: nodes.csv: the values of 'year' are about 2.01e\+03, and those of the ot"
+    said = r"feature_columns: nodes.csv: the values of 'year' are about 2.01e\+03, and those of the others"
     with pytest.warns(UserWarning, match=said):
         assert load_custom(folder).num_features == 4
     assert load_custom(folder, feature_columns=["f0", "year"]).num_features == 2
