@@ -1,6 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
+    [eight_bits] [sampling]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -20,6 +21,7 @@ from gnnsparse.formats.packed import packed_changes, packed_kernel
 from gnnsparse.plan import CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
+from gnnsparse.sampling import NeighborSampler
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
 
@@ -227,9 +229,48 @@ def all_graph_attention() -> None:
     all_tiles()
 
 
+def all_eight_bits() -> None:
+    """Rounding to 8 bits, and products with what was rounded, with panels whole and cut."""
+    graph = random_graph(75, 61, 0.1, hubs=2, empty_rows=0.1).to("cuda")
+    square = random_graph(70, 70, 0.1, weighted=False, hubs=1).to("cuda")
+    dense = random_graph(70, 150, 0.9, weighted=False).to("cuda")
+    for precision, values in product(("int8", "fp8"), (None, "gcn", "mean")):
+        for given in (square,) if values == "gcn" else (graph, square, dense):
+            a = gnnsparse.prepare(given, values=values, precision=precision, cache=False)
+            for width in (1, 40, 72, 136):
+                x = torch.randn(a.shape[1], width, device="cuda", requires_grad=True)
+                for limit in (2, 1000):
+                    plan = cut_at(a.plan(width), limit, 8 * limit)
+                    gnnsparse.spmm(a, x, plan=plan).square().sum().backward()
+                gnnsparse.spmm(a, x.detach().T.contiguous().T, seed=3)
+
+
+def all_sampling() -> None:
+    """Draws of every kind, the numbering of nodes, and pairs without an edge."""
+    graph = random_graph(300, 300, 0.05, weighted=False, hubs=2, empty_rows=0.1).to("cuda")
+    weights = torch.rand(graph.nnz, device="cuda")
+    nodes = torch.randperm(300, device="cuda")[:40]
+    ways: list[dict[str, object]] = [
+        {}, {"replace": True}, {"method": "labor"}, {"values": "gcn"}, {"values": "mean", "replace": True},
+        {"method": "weighted", "weights": weights},
+        {"method": "weighted", "weights": weights, "replace": True},
+    ]  # fmt: skip
+    for way in ways:
+        sampler = NeighborSampler(graph, [7, -1, 3], keep_edge_ids=True, **way)  # type: ignore[arg-type]
+        for block in sampler.sample(nodes).blocks:
+            gnnsparse.spmm(block.adj, torch.randn(block.adj.shape[1], 24, device="cuda"))
+        if way.get("values") != "gcn":
+            sampler.sample_subgraph(nodes)
+    sampler.sample_links(nodes.reshape(-1, 2), negatives=3)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    parts = sys.argv[1:] or ["products", "attention", "graph_attention"]
+    parts = sys.argv[1:] or ["products", "attention", "graph_attention", "eight_bits", "sampling"]
+    if "eight_bits" in parts:
+        all_eight_bits()
+    if "sampling" in parts:
+        all_sampling()
     if "products" in parts:
         all_products()
         gather_floor()
