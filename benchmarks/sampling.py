@@ -1,6 +1,7 @@
-"""Times the sampling of neighbours and a training step on what was drawn, beside DGL and PyG where they run.
+"""Times the sampling of neighbours and training on what was drawn, beside DGL and PyG where they run.
 
     python -m benchmarks.sampling --scale 0.1 --threads 2 --out benchmarks/results/sampling.json
+    python -m benchmarks.sampling --device cuda --scale 1 --out benchmarks/results/sampling_h200.json
 
 The graph is products-like; batches have 1,024 nodes, and fan-outs are 15, 10, 5. Times are wall-clock and of
 the process's CPU, the best and the median of the batches: on a machine with other load the CPU's time is what
@@ -8,11 +9,16 @@ to compare. A step is SAGE with 3 layers of 256 features, forward, backward and 
 numbers. "dgl" is DGL's NeighborSampler, whose blocks are no operands yet; "pyg" that of NeighborLoader, which
 needs pyg-lib or torch-sparse. With --accuracy FOLDER, a folder with Amazon's raw files, the same model is
 trained on neighbours that we and DGL draw.
+
+On a GPU whole epochs are timed, by the way that `train.py sampler=neighbor` takes, then the stages of steps
+whose batches are not made ahead, and how often the host waits for the GPU in them (benchmarks/sampled_epoch).
+The graph is generated on the GPU. --epochs asks for epochs on a CPU, too. After --seconds nothing new begins.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -23,13 +29,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
+from benchmarks.sampled_epoch import CLASSES, FEATURES, HIDDEN, Clock, measure_training
 from gnnsparse import SparseGraph
 from gnnsparse.data import graph_like, load_dataset
 from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.sampling import NeighborSampler
 from models import GraphSAGE
 
-FANOUTS, BATCH, FEATURES, HIDDEN, CLASSES = [15, 10, 5], 1024, 100, 256, 47
+FANOUTS, BATCH = [15, 10, 5], 1024
 
 
 def timed(call: Callable[[int], int], batches: int) -> dict[str, float]:
@@ -172,27 +179,69 @@ def accuracy(folder: Path, seeds: int, epochs: int) -> dict[str, list[float]]:
     return {name: values for name, values in found.items() if values}
 
 
-def main() -> None:
+def trained(graph: SparseGraph, options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
+    """What epochs of training take, by precision; those that the clock leaves no time for have no entry."""
+    found = {}
+    for precision in options.precisions:
+        if not clock.is_over:
+            found[precision] = measure_training(graph, FANOUTS, BATCH, precision, options, clock)
+            print(precision, found[precision], flush=True)
+        gc.collect()
+    return found
+
+
+def on_cpu(graph: SparseGraph, options: argparse.Namespace) -> dict[str, Any]:
+    """What sampling and steps take on the CPU, and the accuracies of trained models if they are asked for."""
+    found: dict[str, Any] = {
+        "throughput": throughput(graph, options.batches),
+        "step": step_shares(graph, options.batches),
+    }
+    if options.accuracy is not None:
+        found["accuracy"] = accuracy(options.accuracy, options.seeds, options.accuracy_epochs)
+    for name, content in found.items():
+        print(name, content)
+    return found
+
+
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--scale", type=float, default=0.1)
-    parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--batches", type=int, default=12, help="steps whose parts are measured")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--epochs", type=int, help="epochs that are timed; on a GPU 3, on a CPU none")
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "fp16"], help="of the epochs")
+    parser.add_argument("--seconds", type=float, default=80, help="after which no other epoch or part begins")
+    parser.add_argument("--kernels", action="store_true", help="profile the kernels of five steps on a GPU")
     parser.add_argument("--accuracy", type=Path)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--accuracy-epochs", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.epochs is None:
+        options.epochs = 3 if options.device == "cuda" else 0
+    return options
+
+
+def main() -> None:
+    options = read_options()
+    clock = Clock(options.seconds)
     torch.set_num_threads(options.threads)
-    graph = graph_like("products_like", scale=options.scale)
+    device = torch.device(options.device)
+    start = time.perf_counter()
+    graph = graph_like("products_like", scale=options.scale, device=device)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
     content: dict[str, Any] = {
-        "nodes": graph.num_rows, "edges": graph.nnz, "threads": options.threads,
-        "throughput": throughput(graph, options.batches), "step": step_shares(graph, options.batches),
-        **describe_environment(torch.device("cpu")),
+        "nodes": graph.num_rows, "edges": graph.nnz, "batch": BATCH, "fanouts": FANOUTS,
+        "generate_seconds": time.perf_counter() - start,
     }  # fmt: skip
-    if options.accuracy is not None:
-        content["accuracy"] = accuracy(options.accuracy, options.seeds, options.epochs)
-    for name in ("throughput", "step", "accuracy"):
-        print(name, content.get(name))
+    print(content, flush=True)
+    if device.type == "cpu":
+        content |= on_cpu(graph, options)
+    if options.epochs:
+        content["epochs"] = trained(graph, options, clock)
+    content |= describe_environment(device)
     if options.out is not None:
         write_json(options.out, content)
 

@@ -1,0 +1,314 @@
+"""Epochs of GraphSAGE on sampled neighbours, for benchmarks.sampling: what they take, and what steps spend.
+
+Steps take the way that they take in `train.py sampler=neighbor`: gnnsparse.training.sampled.NodeBatches draws
+neighbours and gathers features in a thread and, on a GPU, on a stream of its own, and a plain loop makes the
+steps, with autocast, a gradient scaler and Adam as training has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse import SparseGraph
+from gnnsparse.precision import Precision
+from gnnsparse.sampling import NeighborSampler, Sample
+from gnnsparse.training.config import SamplerConfig
+from gnnsparse.training.device import numerics
+from gnnsparse.training.sampled import NodeBatch, NodeBatches
+from models import GraphSAGE
+
+#: Of ogbn-products.
+SEEDS, NODES, FEATURES, CLASSES = 196_571, 2_449_029, 100, 47
+HIDDEN = 256
+STAGES = ("sample", "gather", "compute")
+#: What torch says of an operation that makes the host wait for a GPU.
+_WAITS = "called a synchronizing CUDA operation"
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class Clock:
+    """Says when to stop, so that a run on a lent GPU ends in time.
+
+    Args:
+        seconds: time from now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() >= self._end
+
+
+class Trained:
+    """A model, its optimiser and the batches that it is trained on.
+
+    Args:
+        graph: the graph, on the device to train on.
+        fanouts: neighbours in each layer, from the last one to the first.
+        batch_size: nodes of a step.
+        precision: of products; features on a GPU are stored in its dtype.
+    """
+
+    def __init__(self, graph: SparseGraph, fanouts: list[int], batch_size: int, precision: Precision) -> None:
+        device = torch.empty(0, device=graph.device).device
+        self.device, self.precision, self.batch_size = device, precision, batch_size
+        torch.manual_seed(0)
+        order = torch.randperm(graph.num_rows, generator=torch.Generator().manual_seed(1))
+        self.nodes = order[: max(1, round(SEEDS / NODES * graph.num_rows))].to(device)
+        dtype = precision.storage if device.type == "cuda" else torch.float32
+        self.x = torch.randn(graph.num_rows, FEATURES, device=device).to(dtype)
+        self.y = torch.randint(CLASSES, (self.nodes.numel(),), device=device)
+        self.model = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=len(fanouts)).to(device)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003, fused=True)
+        half = device.type == "cuda" and precision.rounded is Precision.FP16
+        self._scaler = torch.amp.GradScaler(device.type, enabled=half)
+        config = SamplerConfig("neighbor", fanouts=fanouts, batch_size=batch_size)
+        self.sampler = NeighborSampler(graph, fanouts, values="mean", precision=precision)
+        self._data = SimpleNamespace(device=device, trainer=None)
+        self.loader = NodeBatches(self._data, self.sampler, config, self.x, self.nodes, self.y, seed=0)  # type: ignore[arg-type]
+
+    def wait(self) -> None:
+        """Waits for all work on the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def step(self, batch: NodeBatch) -> torch.Tensor:
+        """Makes a training step; returns its loss, which is still being computed."""
+        with numerics(self.precision, self.device):
+            loss = F.cross_entropy(self.model(batch.x, batch.adj).float(), batch.y)
+        self._optimizer.zero_grad()
+        self._scaler.scale(loss).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return loss.detach()
+
+    def sample(self, ids: torch.Tensor, step: int) -> tuple[torch.Tensor, Sample]:
+        """Draws the neighbours of nodes by their indices on the CPU, which it moves and returns."""
+        ids = ids.to(self.device)
+        return ids, self.sampler.sample(self.nodes[ids], step)
+
+    def gather(self, ids: torch.Tensor, sample: Sample) -> NodeBatch:
+        """Gathers the features and labels of what was drawn."""
+        return NodeBatch(self.x.index_select(0, sample.nodes), sample.adjs, self.y[ids], self._data)
+
+
+def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> dict[str, Any]:
+    """Times whole epochs with batches that are made ahead.
+
+    Args:
+        trained: what is trained.
+        epochs: number of epochs.
+        warmup: steps before them.
+        clock: ends the measurement; an epoch that it ends has no time.
+
+    Returns:
+        The seconds of each epoch, the number of steps, the time that the loop waited for batches, the last
+        loss of each epoch, and on a GPU the most memory that tensors took.
+    """
+    batches, steps = iter(trained.loader), trained.loader.steps
+    for batch in itertools.islice(batches, warmup):
+        trained.step(batch)
+    trained.wait()
+    if trained.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(trained.device)
+    seconds, starved, losses, done = [], [], [], 0
+    for _ in range(epochs):
+        trained.wait()
+        start, waited, loss, done = time.perf_counter(), 0.0, None, 0
+        while done < steps and not clock.is_over:
+            asked = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - asked
+            loss = trained.step(batch)
+            done += 1
+        trained.wait()
+        if done < steps or loss is None:
+            break
+        seconds.append(time.perf_counter() - start)
+        starved.append(waited)
+        losses.append(float(loss))
+    del batches
+    found: dict[str, Any] = {
+        "steps": steps, "epoch_seconds": seconds, "waited_for_batches_seconds": starved, "losses": losses,
+        "steps_of_unfinished_epoch": done if done < steps else 0,
+        "best_epoch_seconds": min(seconds, default=None),
+    }  # fmt: skip
+    if trained.device.type == "cuda":
+        found["peak_bytes"] = torch.cuda.max_memory_allocated(trained.device)
+    return found
+
+
+def _steps_of(trained: Trained, count: int, clock: Clock) -> Iterator[tuple[int, torch.Tensor]]:
+    order = torch.randperm(trained.nodes.numel(), generator=torch.Generator().manual_seed(2))
+    for step, ids in enumerate(itertools.islice(itertools.cycle(order.split(trained.batch_size)), count)):
+        if clock.is_over:
+            return
+        yield step, ids
+
+
+def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
+    """Measures the stages of steps without making batches ahead, after two steps that are not measured.
+
+    Returns:
+        For each stage the median milliseconds between CUDA events at its ends ("ms"; on a CPU by the clock)
+        and of the host's time in it ("host_ms"), and its share of the step; the numbers of nodes and edges.
+    """
+    on_gpu = trained.device.type == "cuda"
+    marks: list[list[Any]] = []
+    hosts, nodes, edges = [], 0, 0
+    for step, ids in _steps_of(trained, count + 2, clock):
+        trained.wait()
+        events: list[Any] = [torch.cuda.Event(enable_timing=True) if on_gpu else None for _ in range(4)]
+        times = []
+
+        def mark(events: list[Any] = events, times: list[float] = times) -> None:
+            if on_gpu:
+                events[len(times)].record()
+            times.append(time.perf_counter())
+
+        mark()
+        ids, sample = trained.sample(ids, step)
+        mark()
+        batch = trained.gather(ids, sample)
+        mark()
+        trained.step(batch)
+        mark()
+        trained.wait()
+        if step >= 2:
+            marks.append(events)
+            hosts.append(times)
+            nodes += sample.nodes.numel()
+            edges += sum(block.adj.nnz for block in sample.blocks)
+    if not hosts:
+        return {}
+    found: dict[str, Any] = {"steps": len(hosts), "nodes": nodes / len(hosts), "edges": edges / len(hosts)}
+    for at, name in enumerate(STAGES):
+        host = [1e3 * (times[at + 1] - times[at]) for times in hosts]
+        gpu = [events[at].elapsed_time(events[at + 1]) for events in marks] if on_gpu else host
+        found[name] = {"ms": statistics.median(gpu), "host_ms": statistics.median(host)}
+    whole = sum(found[name]["ms"] for name in STAGES)
+    return found | {f"{name}_share": found[name]["ms"] / whole for name in STAGES}
+
+
+@contextlib.contextmanager
+def noting_waits(found: Counter[str]) -> Iterator[None]:
+    """Counts the times that the host waits for a GPU in a `with` block, by the line of Python."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for warning in caught:
+        if _WAITS in str(warning.message):
+            file = Path(warning.filename)
+            name = file.relative_to(_ROOT).as_posix() if file.is_relative_to(_ROOT) else file.name
+            found[f"{name}:{warning.lineno}"] += 1
+
+
+def count_waits(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
+    """Counts how often the host waits for the GPU in a step, by stage and by the line of Python."""
+    stages: dict[str, Counter[str]] = {name: Counter() for name in STAGES}
+    done = 0
+    for step, ids in _steps_of(trained, count, clock):
+        with noting_waits(stages["sample"]):
+            ids, sample = trained.sample(ids, step)
+        with noting_waits(stages["gather"]):
+            batch = trained.gather(ids, sample)
+        with noting_waits(stages["compute"]):
+            trained.step(batch)
+        done += 1
+    if not done:
+        return {}
+    return {
+        name: {"per_step": found.total() / done, "lines": {k: v / done for k, v in found.most_common()}}
+        for name, found in stages.items()
+    }
+
+
+def profile_kernels(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
+    """Sums the time of the kernels and copies of each stage on a GPU, by torch's profiler.
+
+    Returns:
+        For each stage and a step: the milliseconds that the GPU was busy, the number of kernels and copies,
+        and the ten that take longest with their milliseconds.
+    """
+    steps = list(_steps_of(trained, count, clock))
+    kept: dict[str, list[Any]] = {"samples": [], "batches": []}
+
+    def sample() -> None:
+        kept["samples"] = [trained.sample(ids, step) for step, ids in steps]
+
+    def gather() -> None:
+        kept["batches"] = [trained.gather(*drawn) for drawn in kept["samples"]]
+
+    def compute() -> None:
+        for batch in kept["batches"]:
+            trained.step(batch)
+
+    found: dict[str, Any] = {}
+    for name, call in zip(STAGES, (sample, gather, compute), strict=True):
+        if steps and not clock.is_over:
+            found[name] = _profiled(call, len(steps), trained.wait)
+    return found
+
+
+def _profiled(call: Callable[[], None], steps: int, wait: Callable[[], None]) -> dict[str, Any]:
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    wait()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        wait()
+    events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
+    of_gpu = [event for event in events if not event.is_user_annotation]  # spans of several kernels
+    longest: Counter[str] = Counter()
+    for event in of_gpu:
+        longest[event.name[:80]] += event.device_time_total  # type: ignore[assignment]
+    return {
+        "busy_ms": sum(longest.values()) / 1e3 / steps,
+        "launches": len(of_gpu) / steps,
+        "longest_ms": {name: us / 1e3 / steps for name, us in longest.most_common(10)},
+    }
+
+
+def measure_training(
+    graph: SparseGraph, fanouts: list[int], batch_size: int, precision: str, options: Any, clock: Clock
+) -> dict[str, Any]:
+    """Measures epochs and stages of training in a precision.
+
+    Args:
+        graph: the graph, on the device to train on.
+        fanouts: neighbours in each layer, from the last one to the first.
+        batch_size: nodes of a step.
+        precision: of the products.
+        options: `epochs`, `batches` (steps of which stages are measured) and `kernels` (whether the profiler
+            is asked for kernels).
+        clock: ends the measurement.
+    """
+    trained = Trained(graph, fanouts, batch_size, Precision.parse(precision))
+    warmup = min(20, trained.loader.steps)
+    found = measure_epochs(trained, options.epochs, warmup, clock)
+    found["stages"] = measure_stages(trained, options.batches, clock)
+    if trained.device.type == "cuda":
+        found["waits"] = count_waits(trained, 3, clock)
+        if options.kernels:
+            found["kernels"] = profile_kernels(trained, 5, clock)
+    return found
