@@ -1,0 +1,218 @@
+"""Times training steps on 1 to N GPUs of one host.
+
+    python -m benchmarks.scaling --gpus 1 2 --out benchmarks/results/scaling.json
+    python -m benchmarks.scaling --gpus 1 2 --models gcn --ways halo gather features
+
+Models: a GCN (5 layers of 128 features), an AGNN (4 of 32), a graph Transformer (2 blocks of 128, 4 heads),
+and GraphSAGE (3 layers of 256) on sampled neighbours (fan-outs 15, 10, 5; 1,024 nodes on each GPU). The first
+three train on the whole graph by `gnnsparse.training.fit`, which train.py calls, with Adam and without
+dropout, from the same weights on any number of GPUs. "ms" is the median time of a step on the slowest rank,
+by CUDA events. Where steps can be captured in CUDA graphs, "captured_ms" is the same for these.
+
+"unhidden_ms" is the part of a step in which a rank's computations wait for other ranks' data, on the rank
+that waits most: CUDA events on the stream of the computations, before and after it is made to wait. What
+travels behind a product takes none of it; waiting for a rank that is late counts. It is measured in the
+second of two equal runs without CUDA graphs, whose losses must have equal bits. "predicted_ms" is what
+`gnnsparse plan-cluster` estimates.
+
+Cases run in the order of their importance, and the results are written after each. With --budget, a case
+that probably would not end in time is left out, and so are all after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scaling_ranks import JobError, Ranks
+from benchmarks.scaling_sampled import BATCH, sampled
+from benchmarks.scaling_steps import FEATURES, SIZES, WARMUP, Case, environment, full_graph, store_graph
+from gnnsparse.distributed.cost import WAYS
+from gnnsparse.distributed.partition import PARTITIONS
+from gnnsparse.environment import write_json
+
+SAMPLED = "graphsage"
+#: Seconds after which a case that has not ended hangs.
+_MOST_SECONDS = 300.0
+PRECISIONS = ("fp16", "fp32", "bf16", "tf32")
+
+
+def cases_of(options: argparse.Namespace) -> Iterator[Case]:
+    """Yields the cases, the most important ones first."""
+    for precision, model, graph in itertools.product(options.precisions, options.models, options.graphs):
+        for way in ("auto",) if model == SAMPLED else options.ways:
+            yield Case(graph, model, precision, way, options.parts)
+
+
+def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str, Any]:
+    """Makes the row of a case of what its ranks have found.
+
+    Args:
+        found: for each rank.
+        one: the row of one GPU; None: there is none.
+    """
+    row = dict(found[0])
+    for name in ("ms", "again_ms", "unhidden_ms", "captured_ms", "prepare_seconds"):
+        if name in row:
+            row[name] = max(rank[name] for rank in found)
+    for name in ("unhidden_ms", "peak_bytes", "captured_peak_bytes", "run_peak_bytes", "used_bytes"):
+        if name in row:
+            row[f"{name}_by_rank"] = [rank[name] for rank in found]
+    # All ranks compute the loss of all; it may not differ in a bit.
+    row["bitwise_equal"] = all(r["bitwise_equal"] and r["losses"] == row["losses"] for r in found)
+    row["last_loss"], row["losses"] = row["losses"][-1], row["losses"][:3]
+    if "epoch_ms" in row:
+        row["epoch_ms"] = row["steps_of_epoch"] * row["ms"]
+    if one is not None:
+        row |= compared(row, one)
+    if "predicted_ms" in row:
+        row["predicted_ratio"] = row["predicted_ms"] / best_ms(row)
+    return row
+
+
+def best_ms(row: dict[str, Any]) -> float:
+    """Returns the time of a step as train.py makes it: captured if it can be."""
+    return row.get("captured_ms", row["ms"])
+
+
+def compared(row: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    """Compares a row with that of one GPU."""
+    found: dict[str, Any] = {}
+    if "epoch_ms" in row:
+        found["speedup"] = one["epoch_ms"] / row["epoch_ms"]
+    else:
+        found["speedup"] = best_ms(one) / best_ms(row)
+        found["speedup_launched"] = one["ms"] / row["ms"]
+        pairs = zip(row["losses"], one["losses"], strict=True)
+        found["loss_difference"] = max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs)
+    if row["peak_bytes"] is not None:
+        found["memory_ratio"] = max(row["peak_bytes_by_rank"]) / one["peak_bytes"]
+    return found
+
+
+def line_of(row: dict[str, Any]) -> str:
+    name = "{graph:14s} {model:18s} {precision:5s} {way_asked:9s} {gpus} GPUs".format(**row)
+    if "error" in row:
+        return f"{name} {row['error']}"
+    parts = [f"{row['ms']:8.2f} ms"]
+    if "captured_ms" in row:
+        parts.append(f"captured {row['captured_ms']:.2f}")
+    parts.append(f"unhidden {row['unhidden_ms']:.2f}")
+    if "speedup" in row:
+        parts.append(f"{row['speedup']:.2f}x")
+    if row["peak_bytes"] is not None:
+        parts.append(f"{max(row['peak_bytes_by_rank']) / 1e9:.2f} GB")
+    if "predicted_ms" in row:
+        parts.append(f"predicted {row['predicted_ms']:.2f}")
+    parts.append(f"loss {row['losses'][0]:.4f}, {'equal' if row['bitwise_equal'] else 'UNEQUAL'} bits")
+    return f"{name} {', '.join(parts)} ({row['seconds']:.0f} s)"
+
+
+class _Benchmark:
+    """Runs cases and keeps their rows."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, ranks: Ranks) -> None:
+        self._options, self._folder, self._ranks = options, folder, ranks
+        self._start = time.monotonic()
+        self.content: dict[str, Any] = {"scale": options.scale, "steps": options.steps, "left_out": []}
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self) -> None:
+        if self._options.out is not None:
+            seconds = time.monotonic() - self._start
+            write_json(self._options.out, {**self.content, "seconds": seconds, "rows": self.rows})
+
+    def _fits(self, graph: str) -> bool:
+        """Returns whether a case of a graph probably ends in time: as the longest one before."""
+        of_graph = [row["seconds"] for row in self.rows if row["graph"] == graph]
+        others = [1.5 * row["seconds"] for row in self.rows]
+        expected = max(of_graph or others or [0.0])
+        return time.monotonic() - self._start + expected <= self._options.budget
+
+    def run(self) -> None:
+        self.content |= self._ranks.run(1, environment)[0]
+        left = [(case, gpus) for case in cases_of(self._options) for gpus in self._options.gpus]
+        while True:
+            self.content["left_out"] = [f"{case} on {gpus}" for case, gpus in left]
+            self.write()
+            if not left or not self._fits(left[0][0].graph):
+                break
+            self._case(*left.pop(0))
+
+    def _case(self, case: Case, gpus: int) -> None:
+        options, start = self._options, time.monotonic()
+        about = {
+            "graph": case.graph, "model": case.model, "precision": case.precision, "way_asked": case.way,
+            "gpus": gpus,
+        }  # fmt: skip
+        try:
+            stored = self._ranks.run(1, store_graph, self._folder, case.graph, options.scale)[0]
+            job: Callable[..., Any] = full_graph
+            if case.model == SAMPLED:
+                job = functools.partial(sampled, batch=options.batch)
+            limit = min(_MOST_SECONDS, max(options.budget - (start - self._start), 30.0))
+            arguments = self._folder, case, options.scale, options.steps
+            found = self._ranks.run(gpus, job, *arguments, limit=limit)
+            row = about | merged(found, self._one(about)) | {"generate_seconds": stored}
+        except JobError as error:
+            row = about | {"error": str(error)}
+        row["seconds"] = time.monotonic() - start
+        self.rows.append(row)
+        print(line_of(row), flush=True)
+
+    def _one(self, about: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the row of the same case on one GPU."""
+        wanted = {**about, "gpus": 1}
+        for row in self.rows:
+            if all(row[name] == value for name, value in wanted.items()) and "error" not in row:
+                return row
+        return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="numbers of devices")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--graphs", nargs="+", choices=tuple(FEATURES), default=list(FEATURES))
+    parser.add_argument("--models", nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["fp16", "fp32"])
+    parser.add_argument("--ways", nargs="+", choices=("auto", *WAYS), default=["auto"])
+    # The generated graphs have the nodes of a community beside each other, as "community" would put them.
+    parser.add_argument("--parts", choices=PARTITIONS, default="contiguous")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the graphs' nodes and edges")
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--batch", type=int, default=BATCH, help="nodes of a step on sampled neighbours")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds")
+    parser.add_argument("--folder", type=Path, help="where graphs and their parts are kept; default: nowhere")
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.steps <= WARMUP:
+        parser.error(f"--steps: got {options.steps}; accepted: more than {WARMUP}")
+    if min(options.gpus) < 1:
+        parser.error(f"--gpus: got {min(options.gpus)}; accepted: 1 or more")
+    with tempfile.TemporaryDirectory() as made:
+        folder = options.folder or Path(made)
+        folder.mkdir(parents=True, exist_ok=True)
+        ranks = Ranks(options.gpus, options.device)
+        try:
+            _Benchmark(options, folder, ranks).run()
+        finally:
+            ranks.close()
+
+
+if __name__ == "__main__":
+    main()

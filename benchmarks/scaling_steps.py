@@ -1,0 +1,338 @@
+"""What a rank of `benchmarks.scaling` does: graphs on disk, training steps, and the time that it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.scaling_ranks import Place
+from gnnsparse.cluster.model import Workload, default_machines, estimate
+from gnnsparse.csr import Csr
+from gnnsparse.data import NodeDataset, graph_like
+from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
+from gnnsparse.distributed.stored import ShardRecipe, load_shard
+from gnnsparse.environment import describe_environment
+from gnnsparse.gpus import GpuRecord, records
+from gnnsparse.graph import SparseGraph
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.cache import GraphCache
+from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.tasks.node import NodeTask
+from gnnsparse.training import PreprocessConfig, TrainerConfig, fit
+from gnnsparse.training.capture import obstacle
+from gnnsparse.training.plots import Curves
+from gnnsparse.training.task import RunOptions
+from models import MODELS
+
+__all__ = ["FEATURES", "SIZES", "Case", "Waits", "environment", "full_graph", "store_graph", "stored_graph"]
+
+#: Features, classes, and the share of nodes to train on, of the data sets that the graphs are like.
+FEATURES = {"reddit_like": (602, 41, 0.66), "products_like": (100, 47, 0.08)}
+#: Options of the models.
+SIZES: dict[str, dict[str, Any]] = {
+    "gcn": {"hidden_channels": 128, "num_layers": 5, "dropout": 0.0},
+    "agnn": {"hidden_channels": 32, "num_layers": 4, "dropout": 0.0},
+    "graph_transformer": {"hidden_channels": 128, "num_layers": 2, "heads": 4, "dropout": 0.0},
+    "graphsage": {"hidden_channels": 256, "num_layers": 3, "dropout": 0.0},
+}
+#: Steps whose waits do not count: libraries allocate and connect in them.
+WARMUP = 3
+#: Height of the panels by whose distinct columns `plan-cluster` counts what a product reads.
+_PANEL = 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained.
+
+    Attributes:
+        graph: a key of FEATURES.
+        model: a key of SIZES; "graphsage" takes sampled neighbours.
+        precision: precision of products.
+        way, parts: how ranks share products and nodes.
+    """
+
+    graph: str
+    model: str
+    precision: str
+    way: str
+    parts: str
+
+
+def environment(place: Place) -> dict[str, Any]:
+    """Describes the machine, as a rank sees it."""
+    about = describe_environment(place.device)
+    if place.device.type == "cuda":
+        about["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return about
+
+
+def graph_file(folder: Path, name: str, scale: float) -> Path:
+    return folder / f"{name}_{scale:g}.pt"
+
+
+def store_graph(place: Place, folder: Path, name: str, scale: float) -> float:
+    """Generates a graph with random features, labels and parts, and stores them; returns the seconds."""
+    start, (features, classes, share) = time.perf_counter(), FEATURES[name]
+    file = graph_file(folder, name, scale)
+    if file.exists():
+        return 0.0
+    graph = graph_like(name, scale=scale, device=place.device)
+    with_loops = normalize(graph, "gcn").graph.csr
+    generator = torch.Generator(place.device).manual_seed(0)
+    options = {"device": place.device, "generator": generator}
+    content = {
+        "indptr": graph.csr.indptr, "indices": graph.csr.indices,
+        "x": torch.randn(graph.num_rows, features, **options),
+        "y": torch.randint(classes, (graph.num_rows,), **options),
+        "draw": torch.rand(graph.num_rows, **options),
+        "gathers": with_loops.count_columns(_PANEL).sum(), "share": torch.tensor(share),
+        "classes": torch.tensor(classes),
+    }  # fmt: skip
+    part = file.with_suffix(".part")
+    torch.save({name: tensor.cpu() for name, tensor in content.items()}, part)
+    part.replace(file)
+    return time.perf_counter() - start
+
+
+def stored_graph(folder: Path, name: str, scale: float) -> tuple[NodeDataset, int]:
+    """Maps a stored graph into memory; returns it with the number of Workload.gathers."""
+    content = torch.load(graph_file(folder, name, scale), mmap=True, weights_only=True)
+    draw, share = content["draw"], content["share"]
+    val = (draw >= share) & (draw < share + 0.02)
+    graph = SparseGraph(Csr(content["indptr"], content["indices"], draw.numel()))
+    masks = (draw < share, val, ~val & (draw >= share))
+    dataset = NodeDataset(name, graph, content["x"], content["y"], *masks, int(content["classes"]))
+    return dataset, int(content["gathers"])
+
+
+class Waits:
+    """The time for which a rank's computations stand still until an exchange has ended, step by step.
+
+    On a GPU an event is recorded on the stream of the computations before it is made to wait for the
+    exchange, and one after that: between them is the time from the end of what was computed before to the
+    arrival of the data. An exchange that ended behind a product takes none of it. The time includes that
+    for which another rank is late. On a CPU it is that of the call that waits.
+
+    Args:
+        device: the device of the rank.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._steps: list[list[tuple[Any, Any]]] = []
+        self._counts = False
+
+    def begin_step(self) -> None:
+        self._steps.append([])
+        self._counts = True
+
+    def end(self) -> None:
+        """Ends the last step: what comes is validation."""
+        self._counts = False
+
+    def _now(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def timed(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Calls something that makes the computations wait."""
+        if not self._counts:
+            return call(*args, **options)
+        begin = self._now()
+        found = call(*args, **options)
+        self._steps[-1].append((begin, self._now()))
+        return found
+
+    def milliseconds(self) -> float:
+        """Returns the median over the steps after the first ones of their waits, each added up."""
+        sums = []
+        for step in self._steps[WARMUP:]:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+                sums.append(sum(begin.elapsed_time(end) for begin, end in step))
+            else:
+                sums.append(1e3 * sum(end - begin for begin, end in step))
+        return statistics.median(sums)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Times what gnnsparse.distributed waits for inside a `with` block."""
+        gather, exchanged = exchange._all_gather, dist.all_to_all_single
+        exchange._all_gather, dist.all_to_all_single = self._watched(gather), self._watched(exchanged)
+        try:
+            yield
+        finally:
+            exchange._all_gather, dist.all_to_all_single = gather, exchanged
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, async_op: bool = False, **options: Any) -> Any:
+            if async_op:
+                return _Work(function(*args, async_op=True, **options), self)
+            return self.timed(function, *args, **options)
+
+        return call
+
+
+class _Work:
+    """A transfer that has begun, whose `wait` is timed."""
+
+    def __init__(self, work: Any, waits: Waits) -> None:
+        self._work, self._waits = work, waits
+
+    def wait(self) -> None:
+        self._waits.timed(self._work.wait)
+
+
+def peak(device: torch.device) -> int | None:
+    """Returns the most bytes that torch has allocated on a GPU since the count was reset."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+def used(device: torch.device) -> int | None:
+    """Returns the bytes of a GPU that are not free: NCCL's buffers and torch's reserve among them."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
+class _Runs:
+    """Trainings of one case, each by `fit`, the function that train.py calls."""
+
+    def __init__(self, place: Place, case: Case, dataset: NodeDataset, steps: int, folder: Path) -> None:
+        self._place, self._case, self._dataset, self._task = place, case, dataset, NodeTask()
+        entry = MODELS[case.model]
+        trainer = TrainerConfig(
+            max_epochs=steps, val_every=steps, log_every=steps, logger="none", checkpoint=False,
+            progress=False, devices=place.ranks, way=case.way, parts=case.parts,
+        )  # fmt: skip
+        self._run = RunOptions(
+            device=place.device, precision=case.precision, values=entry.values_with(SIZES[case.model]),
+            trainer=trainer, peers=place.peers,
+            preprocess=PreprocessConfig(cache=False if place.peers is None else str(folder)),
+        )  # fmt: skip
+        self.data = self._task.make_data(dataset, self._run)
+
+    def _module(self) -> Any:
+        torch.manual_seed(0)
+        sizes = self._dataset.num_features, self._dataset.num_classes
+        model = MODELS[self._case.model].build(sizes[0], out_channels=sizes[1], **SIZES[self._case.model])
+        return self._task.make_module(model, self.data, self._run)
+
+    def capturable(self) -> str | None:
+        """Returns why steps can't be captured; None: nothing is known to forbid it."""
+        return obstacle(self._module(), self.data)
+
+    def train(self, capture: str, waits: Waits | None = None) -> dict[str, Any]:
+        """Trains from the same weights as every run, and returns what was measured."""
+        module, curves, device = self._module(), Curves(), self._place.device
+        found: dict[str, Any] = {}
+        step, validate = module.training_step, module.validation_step
+
+        def training_step(batch: Any) -> Any:
+            if waits is not None:
+                waits.begin_step()
+            return step(batch)
+
+        def validation_step(batch: Any) -> Any:
+            if waits is not None:
+                waits.end()
+            found.setdefault("peak_bytes", peak(device))  # before scores need memory
+            return validate(batch)
+
+        if waits is not None:
+            module.training_step = training_step
+        module.validation_step = validation_step
+        with contextlib.nullcontext() if waits is None else waits.watching():
+            result = fit(module, self.data, replace(self._run.trainer, capture=capture), curves=curves)
+        found |= {
+            "ms": result.epoch_milliseconds, "losses": curves.loss[1], "capture": result.capture,
+            "run_peak_bytes": peak(device), "used_bytes": used(device),
+        }  # fmt: skip
+        return found
+
+
+def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int) -> dict[str, Any]:
+    """Trains on a whole graph: launched step by step twice, and as CUDA graphs where that can be done."""
+    start = time.perf_counter()
+    dataset, gathers = stored_graph(folder, case.graph, scale)
+    runs = _Runs(place, case, dataset, steps, folder)
+    prepared = time.perf_counter() - start
+    first, waits = runs.train("off"), Waits(place.device)
+    again = runs.train("off", waits)
+    found = {
+        **first, "again_ms": again["ms"], "bitwise_equal": first["losses"] == again["losses"],
+        "unhidden_ms": waits.milliseconds() if place.ranks > 1 else 0.0, "prepare_seconds": prepared,
+    }  # fmt: skip
+    reason = runs.capturable()
+    if reason is None:
+        captured = runs.train("auto")
+        reason = captured["capture"]
+        if reason == "on":
+            found["captured_ms"], found["captured_peak_bytes"] = captured["ms"], captured["peak_bytes"]
+            found["captured_equal"] = captured["losses"] == first["losses"]
+    found["capture"] = reason
+    if isinstance(adj := runs.data.adj, DistributedOperand):
+        found |= {"way": adj.choice.way, "chunks": adj.choice.chunks, "parts": adj.facts.method}
+    if place.rank == 0:
+        facts = facts_of(runs.data.adj, dataset, place, case, folder)
+        found |= {"halo": list(facts.halo), "nnz": list(facts.nnz), "nodes": facts.nodes}
+        found |= predicted(case, dataset, gathers, facts, place.device)
+    return found
+
+
+def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case, folder: Path) -> ShardFacts:
+    """Returns the counts of the division of the rows, by which the cost model chooses the way."""
+    if not isinstance(adj, DistributedOperand):
+        nodes, none = dataset.num_nodes, (0,)
+        counts = (adj.nnz,), none, none
+        return ShardFacts(0, (0, nodes), *counts, adj.num_edges, "contiguous", "gcn", 1.0, True, False)
+    if adj.choice.way != "features":
+        return adj.facts
+    recipe = ShardRecipe(adj.facts.normalization, 1.0, place.ranks, case.parts)
+    return load_shard(dataset.graph, recipe, place.rank, GraphCache(str(folder)))[0].facts
+
+
+def record_of(device: torch.device) -> GpuRecord | None:
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((record for record in records() if record.name == name), None)
+
+
+def predicted(
+    case: Case, dataset: NodeDataset, gathers: int, facts: ShardFacts, device: torch.device
+) -> dict[str, Any]:
+    """Returns what the model of `gnnsparse plan-cluster` says of a step; nothing for what it is not of."""
+    gpu = record_of(device)
+    if case.model != "gcn" or case.way != "auto" or gpu is None:
+        return {}
+    return estimated(case, dataset, gathers, facts, gpu)
+
+
+def estimated(
+    case: Case, dataset: NodeDataset, gathers: int, facts: ShardFacts, gpu: GpuRecord
+) -> dict[str, Any]:
+    """Returns time and memory of a step of a GCN by the model of `gnnsparse plan-cluster`."""
+    sizes = SIZES["gcn"]
+    load = Workload(
+        dataset.num_nodes, sum(facts.nnz), gathers, dataset.num_features, sizes["hidden_channels"],
+        dataset.num_classes, sizes["num_layers"], Precision.parse(case.precision),
+    )  # fmt: skip
+    found = estimate(load, facts, gpu, default_machines())
+    return {
+        "predicted_ms": found.milliseconds, "predicted_product_ms": found.product_ms,
+        "predicted_way": found.way, "predicted_bytes": found.nbytes,
+    }  # fmt: skip

@@ -1,0 +1,114 @@
+"""The benchmark of scaling, at a tiny size with gloo on CPUs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks import scaling
+from benchmarks.scaling_ranks import JobError, Place, Ranks
+from benchmarks.scaling_steps import WARMUP, Case, Waits, estimated, store_graph, stored_graph
+from gnnsparse.cluster.model import random_facts
+from gnnsparse.distributed import exchange, gather_ranks
+from gnnsparse.gpus import records
+
+TINY = ["--device", "cpu", "--graphs", "products_like", "--scale", "0.0005", "--precisions", "fp32"]
+
+
+@pytest.mark.slow
+def test_rows_of_one_and_two_ranks_agree(tmp_path: Path) -> None:
+    out = tmp_path / "scaling.json"
+    scaling.main([*TINY, "--steps", "5", "--batch", "16", "--models", "gcn", "graphsage", "--out", str(out)])
+    content = json.loads(out.read_text())
+    rows = {(row["model"], row["gpus"]): row for row in content["rows"]}
+    assert content["left_out"] == []
+    assert list(rows) == [("gcn", 1), ("gcn", 2), ("graphsage", 1), ("graphsage", 2)]
+    assert all(row["bitwise_equal"] and row["ms"] > 0 for row in rows.values())
+    one, two = rows["gcn", 1], rows["gcn", 2]
+    assert two["loss_difference"] < 1e-5
+    assert len(set(one["losses"])) == 3  # steps train
+    assert one["unhidden_ms"] == 0 < two["unhidden_ms"] < two["again_ms"]
+    assert two["speedup"] == one["ms"] / two["ms"]
+    assert sum(two["nnz"]) == sum(one["nnz"])
+    # Each of two ranks takes half of the steps of an epoch.
+    assert rows["graphsage", 2]["steps_of_epoch"] == -(-rows["graphsage", 1]["steps_of_epoch"] // 2)
+
+
+def test_what_does_not_fit_the_budget_is_left_out(tmp_path: Path) -> None:
+    out = tmp_path / "scaling.json"
+    options = ["--steps", "5", "--models", "gcn", "agnn", "--gpus", "1", "--budget", "1e-3"]
+    scaling.main([*TINY, *options, "--out", str(out)])
+    content = json.loads(out.read_text())
+    assert content["rows"] == []
+    assert len(content["left_out"]) == 2
+
+
+def _fails(place: Place) -> Any:
+    if place.rank == 1:
+        raise ValueError("no")
+    assert place.peers is not None
+    return gather_ranks(torch.zeros(1), place.peers.group)  # waits for a rank that does not come
+
+
+def _sums(place: Place) -> int:
+    assert place.peers is not None
+    return int(gather_ranks(torch.tensor([place.rank]), place.peers.group).sum())
+
+
+def test_a_rank_that_fails_ends_its_case_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.scaling_ranks._GRACE", 1.0)
+    ranks = Ranks([2], "cpu")
+    try:
+        with pytest.raises(JobError, match="rank 1: ValueError: no"):
+            ranks.run(2, _fails)
+        assert ranks.run(2, _sums) == [1, 1]
+    finally:
+        ranks.close()
+
+
+def test_waits_are_those_for_data_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late:
+        def wait(self) -> None:
+            time.sleep(0.02)
+
+    monkeypatch.setattr(dist, "all_to_all_single", lambda *args, async_op=False, **options: Late())
+    before, waits = dist.all_to_all_single, Waits(torch.device("cpu"))
+    with waits.watching():
+        for _ in range(WARMUP + 2):
+            waits.begin_step()
+            pending = exchange._all_to_all(torch.zeros(2, 3), [1, 1], [1, 1], None)
+            time.sleep(0.05)  # what is computed meanwhile
+            pending.wait()
+        waits.end()
+        exchange._all_to_all(torch.zeros(2, 3), [1, 1], [1, 1], None).wait()
+    assert 20 <= waits.milliseconds() < 40
+    assert dist.all_to_all_single is before
+
+
+def test_estimates_are_those_of_plan_cluster(tmp_path: Path) -> None:
+    place = Place(0, 1, torch.device("cpu"), None)
+    assert store_graph(place, tmp_path, "products_like", 0.001) > 0
+    assert store_graph(place, tmp_path, "products_like", 0.001) == 0  # it is there
+    dataset, gathers = stored_graph(tmp_path, "products_like", 0.001)
+    nodes, nonzeros = dataset.num_nodes, dataset.graph.nnz + dataset.num_nodes
+    assert nodes < gathers < nonzeros
+    assert int(dataset.train_mask.sum() + dataset.val_mask.sum() + dataset.test_mask.sum()) == nodes
+    case, gpu = Case("products_like", "gcn", "fp16", "auto", "contiguous"), records()[0]
+    one, two = (estimated(case, dataset, gathers, random_facts(nodes, nonzeros, n), gpu) for n in (1, 2))
+    assert one["predicted_way"] == "-"
+    assert two["predicted_way"] in ("halo", "gather", "features")
+    assert 0 < one["predicted_product_ms"] < one["predicted_ms"]
+    assert two["predicted_bytes"] < one["predicted_bytes"]
+
+
+def test_options_that_can_not_be(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, says in ((["--steps", str(WARMUP)], "--steps: got 3"), (["--gpus", "0"], "--gpus: got 0")):
+        with pytest.raises(SystemExit):
+            scaling.main([*TINY, *options])
+        assert says in capsys.readouterr().err
