@@ -68,7 +68,7 @@ class Kept:
             return cast(_T, self._values[key])
 
     def renew(self) -> None:
-        """Computes all tensors again, in the memory that they have, after the arrays behind them were changed.
+        """Computes all tensors again, in the memory that they have, after arrays behind them were changed.
 
         A value is made of arrays and of values that were made before it, so that the order is that of then.
         Their shapes have to be those of before. What is no tensor stays.

@@ -39,7 +39,7 @@ class Padding:
 
         Args:
             x: float32 or float64 [rows, features].
-            starts: int64 [segments + 1], ascending from 0 to `count`. Its segments are found in the first call.
+            starts: int64 [segments + 1], ascending from 0 to `count`.
 
         Returns:
             [segments, features] of the dtype of `x`; 0 for segments without rows.

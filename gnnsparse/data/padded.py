@@ -1,4 +1,4 @@
-"""Batches of blocks in arrays that keep their places and sizes, for steps that are captured in CUDA graphs."""
+"""Batches of blocks in arrays that keep their places and sizes, for steps captured in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PaddedBlocks:
         plans: plans of the operand and of its transpose.
 
     Attributes:
-        chosen: int64 [blocks + 1], the numbers of the blocks, and that of the empty block behind the last one.
+        chosen: int64 [blocks + 1], the numbers of the blocks, and that of the empty block behind all.
         adj: the operand, nodes x nodes.
         graph_ptr: int64 [blocks + 1], the first node of each block, and the number of nodes.
         rows: int64 [nodes], the row of each node in the whole operand; of padding the number of its rows.
@@ -152,7 +152,7 @@ class PaddedBlocks:
 
 
 def _placed(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns how far each chosen block lies in the whole behind its place in the batch, and where it ends."""
+    """Returns how far the place of each chosen block is from that in the whole, and where it ends."""
     begin = bounds[chosen]
     counts = bounds[chosen + 1] - begin
     ends = counts.cumsum(0)

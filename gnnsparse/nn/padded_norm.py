@@ -32,14 +32,14 @@ def ignoring_padding(model: torch.nn.Module, padding: Padding | None) -> Iterato
     own = [norm.__dict__.get("forward") for norm in norms]
     try:
         for norm in norms:
-            norm.forward = functools.partial(_normalize, norm, norm.forward, padding)
+            vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, padding)
         with padded(padding):
             yield
     finally:
         for norm, forward in zip(norms, own, strict=True):
-            del norm.forward
+            vars(norm).pop("forward", None)
             if forward is not None:
-                norm.forward = forward
+                vars(norm)["forward"] = forward
 
 
 def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, padding: Padding, x: torch.Tensor) -> torch.Tensor:
@@ -48,10 +48,11 @@ def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, padding: Padding, x: to
     if not (norm.training or not keeps) or x.shape[0] != padding.rows:
         result: torch.Tensor = forward(x)
         return result
+    y: torch.Tensor
     y, mean, variance = _BatchNorm.apply(x, norm.weight, norm.bias, padding, norm.eps)
     if norm.training and norm.running_mean is not None and norm.running_var is not None:
         _keep(norm, mean, variance * (padding.count / (padding.count - 1).clamp(min=1)))
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 @torch.no_grad()

@@ -40,7 +40,7 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
     check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
     if graph_ptr.device != x.device:
         bad_value("graph_ptr", f"is on {graph_ptr.device}; accepted: {x.device}, where x is")
-    padding = current_padding(x.shape[0])
+    padding = current_padding(x.shape[0]) if is_direct() else None
     if x.device.type == "cpu" and is_direct():
         _check_offsets(graph_ptr, x.shape[0] if padding is None else int(padding.count))
     lengths = graph_ptr.diff()
