@@ -1,6 +1,6 @@
 """Times epochs of GIN on batches of small graphs, beside the same model with PyG's layers and DataLoader.
 
-    python -m benchmarks.graph_batches --root DIR [--device cuda] [--out FILE.json]
+    python -m benchmarks.graph_batches --root DIR [--device cuda] [--capture auto|off|on] [--out FILE.json]
 
 Both train the model of `model=gin` (Xu et al. 2019) on all training graphs of a fold, with the same optimiser
 in a plain loop, in one process. PyG's loop has its in-memory data set, its DataLoader, which puts 128 Data
@@ -9,6 +9,10 @@ device (gnnsparse.data.BlockBatches). Their epochs alternate, so that both see t
 and the least of each is compared: of wall time, and of the processor time of all threads, which other
 programs change less. `dense` is what the model's linear layers, normalisations and activations take alone,
 which both have in common. The losses of an epoch over the same batches show that both train the same model.
+
+`train` is an epoch of gnnsparse.training.fit, by which train.py trains: what a run of many epochs takes more
+than one of half as many, loggers and validation left out. On a GPU its steps are captured in CUDA graphs;
+`train_off` is the same with steps that are launched one by one (--capture off measures that alone).
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ from torch_geometric.nn import GINConv, global_add_pool
 from gnnsparse.data import GraphDataset
 from gnnsparse.data.tu import load_tu
 from gnnsparse.environment import describe_environment, write_json
-from gnnsparse.tasks.graph import GraphData
-from gnnsparse.training import PreprocessConfig
+from gnnsparse.tasks.graph import GraphData, GraphPredictor
+from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from models import MODELS
 from models.gin import gin_layers
 
@@ -161,6 +165,30 @@ class Dense:
         return score, batch.y
 
 
+def train_milliseconds(
+    dataset: GraphDataset, device: torch.device, batch_size: int, capture: str, epochs: int
+) -> dict[str, Any]:
+    """Measures epochs of `fit`: wall time of an epoch, the median of its steps, and how steps were run."""
+    seconds, result = [], None
+    for count in (epochs, 2 * epochs):
+        torch.manual_seed(0)
+        ours = Ours(dataset, device, batch_size, 0.5)
+        optimizer = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
+        module = GraphPredictor(ours.model, dataset, optimizer, count * ours.data.steps_per_epoch)
+        config = TrainerConfig(
+            max_epochs=count, val_every=count, capture=capture, progress=False, logger="none"
+        )
+        result = fit(module, ours.data, config)
+        seconds.append(result.fit_seconds)
+    assert result is not None
+    return {
+        "ms": 1e3 * (seconds[1] - seconds[0]) / epochs,
+        "median_ms": result.epoch_milliseconds,
+        "capture": result.capture,
+        "peak_memory_bytes": result.peak_memory_bytes,
+    }
+
+
 def difference_of_losses(dataset: GraphDataset, device: torch.device, batch_size: int) -> float:
     """Returns the largest difference of losses over an epoch of equal batches, as a share of the largest."""
     torch.manual_seed(0)
@@ -183,7 +211,9 @@ def milliseconds(call: Callable[[], Any], device: torch.device) -> tuple[float, 
     return 1e3 * (time.perf_counter() - start[0]), 1e3 * (time.process_time() - start[1])
 
 
-def measure(title: str, root: Path, device: torch.device, batch_size: int, rounds: int) -> dict[str, Any]:
+def measure(
+    title: str, root: Path, device: torch.device, batch_size: int, rounds: int, capture: str, epochs: int
+) -> dict[str, Any]:
     """Measures a data set, and returns a row of the JSON file."""
     dataset = load_tu(title, root / f"{title}.npz")
     torch.manual_seed(0)
@@ -207,6 +237,18 @@ def measure(title: str, root: Path, device: torch.device, batch_size: int, round
         row[f"{name}_processor_ms"] = min(processor)
     for kind in ("ms", "median_ms", "processor_ms"):
         row[f"speedup_{kind}"] = row[f"pyg_epoch_{kind}"] / row[f"gnnsparse_epoch_{kind}"]
+    ways = (
+        {"train": capture}
+        if capture == "off" or device.type == "cpu"
+        else {"train": capture, "train_off": "off"}
+    )
+    for name, way in ways.items():
+        # Steps that are launched one by one take several times as long: fewer of them are enough.
+        taken = train_milliseconds(
+            dataset, device, batch_size, way, epochs if way != "off" else -(-epochs // 8)
+        )
+        row |= {f"{name}_{kind}": value for kind, value in taken.items()}
+        row[f"speedup_{name}_ms"] = row["pyg_epoch_ms"] / taken["ms"]
     row["difference_of_losses"] = difference_of_losses(dataset, device, batch_size)
     return row
 
@@ -226,18 +268,34 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument(
+        "--capture",
+        default="auto",
+        choices=("auto", "on", "off"),
+        help="trainer.capture of the epochs of fit",
+    )
+    parser.add_argument("--fit-epochs", type=int, default=160, help="epochs of fit that are timed")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     given = parser.parse_args()
     device = torch.empty(0, device=given.device).device
-    settings: dict[str, float] = {
+    settings: dict[str, Any] = {
         "batch_size": given.batch_size,
         "hidden_channels": HIDDEN,
         "num_layers": LAYERS,
     }
-    settings |= {"rounds": given.rounds, "load_average": round(os.getloadavg()[0], 1)}
+    settings |= {
+        "rounds": given.rounds,
+        "capture": given.capture,
+        "fit_epochs": given.fit_epochs,
+        "load_average": round(os.getloadavg()[0], 1),
+    }
     rows = []
     for title in given.datasets:
-        rows.append(measure(title, given.root, device, given.batch_size, given.rounds))
+        rows.append(
+            measure(
+                title, given.root, device, given.batch_size, given.rounds, given.capture, given.fit_epochs
+            )
+        )
         print(json.dumps(rows[-1]), flush=True)
     if given.out is not None:
         write_json(given.out, {**describe_environment(given.device), "settings": settings, "rows": rows})
