@@ -789,3 +789,12 @@ def cuda_number_nodes(
 def cuda_draw_negatives(
     a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, missing: torch.Tensor, stream: int
 ) -> None: ...
+def cuda_gather_rows(
+    rows: torch.Tensor,
+    kept: _Array,
+    place: _Array,
+    wanted: torch.Tensor,
+    out: torch.Tensor,
+    row_bytes: int,
+    stream: int,
+) -> None: ...

@@ -46,6 +46,15 @@ class StandInPath(CudaPath):
     def finish(self, device: torch.device) -> None:
         pass
 
+    def finish_all(self, device: torch.device) -> None:
+        pass
+
+    def free_memory(self, device: torch.device) -> int:
+        return self._device.memory
+
+    def pinned_memory(self, count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.uint8)
+
 
 class View:
     """A native dense view that can be looked into."""

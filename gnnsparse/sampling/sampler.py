@@ -197,6 +197,11 @@ class NeighborSampler:
         """Where blocks are made."""
         return self._links.device
 
+    @property
+    def source_degrees(self) -> torch.Tensor:
+        """Of how many rows each node is a source, int64 [nodes]: about how often it is drawn."""
+        return torch.bincount(self._links.indices, minlength=self._links.cols)
+
     @runs_outside
     def sample(self, seeds: Any, step: int = 0) -> Sample:
         """Draws the neighbourhoods of nodes.

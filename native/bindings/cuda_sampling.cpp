@@ -57,6 +57,26 @@ void draw_negatives(const CsrHandle& a, const SampleDraw& draw, int64_t first, c
                        gpu_array<int32_t>(missing, 1, "missing"), stream_of(stream));
 }
 
+void gather_rows(const Memory& rows, const Memory& kept, const Memory& place, const Memory& wanted,
+                 const Memory& out, int64_t row_bytes, Address stream) {
+  require_at_least_one(row_bytes, "row_bytes");
+  if (row_bytes > INT32_MAX) reject("row_bytes", "must be below 2^31");
+  GatherRows p;
+  p.row_bytes = row_bytes;
+  p.total = rows.count / row_bytes;
+  // The host's rows are in pinned memory, which a GPU reads at the same address.
+  p.rows = array<const char>(rows, p.total * row_bytes, rows.on_host ? Place::kHost : Place::kGpu,
+                             "rows");
+  if (place.given) {
+    p.kept = gpu_array<const char>(kept, kept.count, "kept");
+    p.place = gpu_array<const int32_t>(place, p.total, "place");
+  }
+  p.count = wanted.count;
+  p.wanted = gpu_array<const int64_t>(wanted, p.count, "wanted");
+  p.out = gpu_array<char>(out, product("out", p.count, row_bytes), "out");
+  cuda::gather_rows(p, stream_of(stream));
+}
+
 }  // namespace
 
 void bind_cuda_sampling(py::module_& m) {
@@ -73,6 +93,8 @@ void bind_cuda_sampling(py::module_& m) {
         py::arg("stream"));
   m.def("cuda_draw_negatives", &draw_negatives, nogil, py::arg("a"), py::arg("draw"),
         py::arg("first"), py::arg("pairs"), py::arg("missing"), py::arg("stream"));
+  m.def("cuda_gather_rows", &gather_rows, nogil, py::arg("rows"), py::arg("kept"), py::arg("place"),
+        py::arg("wanted"), py::arg("out"), py::arg("row_bytes"), py::arg("stream"));
 }
 
 }  // namespace gnnsparse::bindings

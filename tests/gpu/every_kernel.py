@@ -1,6 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
+    [sampling]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -20,6 +21,7 @@ from gnnsparse.formats.packed import packed_changes, packed_kernel
 from gnnsparse.plan import CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
+from gnnsparse.sampling import FEATURE_DTYPES, METHODS, FeatureStore, NeighborSampler
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
 
@@ -227,9 +229,28 @@ def all_graph_attention() -> None:
     all_tiles()
 
 
+def sampling() -> None:
+    """Every way to draw, and rows of features of every alignment, from the GPU and from the host."""
+    graph = random_graph(200, 200, 0.05, hubs=2, empty_rows=0.1, seed=5).to("cuda")
+    seeds, weights = torch.tensor([0, 199, 17, 2], device="cuda"), torch.rand(graph.nnz, device="cuda")
+    for method, repeats in product(METHODS, (False, True)):
+        if not (method == "labor" and repeats):
+            given = weights if method == "weighted" else None
+            sampler = NeighborSampler(graph, [5, -1], method=method, replace=repeats, weights=given)
+            nodes = sampler.sample(seeds).nodes
+    sampler.sample_links(torch.tensor([[0, 1], [5, 7]], device="cuda"), 20)
+    for width, dtype, share in product((1, 7, 8, 600), FEATURE_DTYPES, (0.0, 0.5)):
+        for placement in ("device", "pinned"):
+            store = FeatureStore(
+                torch.randn(200, width), placement, device="cuda", dtype=dtype, uses=torch.arange(200),
+                cache_share=share,
+            )  # fmt: skip
+            store.gather(nodes)
+
+
 def main() -> None:
     torch.manual_seed(0)
-    parts = sys.argv[1:] or ["products", "attention", "graph_attention"]
+    parts = sys.argv[1:] or ["products", "attention", "graph_attention", "sampling"]
     if "products" in parts:
         all_products()
         gather_floor()
@@ -239,6 +260,8 @@ def main() -> None:
         all_graph_attention()
     elif "tiles" in parts:
         all_tiles()
+    if "sampling" in parts:
+        sampling()
     torch.cuda.synchronize()
     print("every kernel ran")
 

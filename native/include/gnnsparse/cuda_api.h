@@ -9,6 +9,7 @@
 
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/gathered_rows.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
 #include "gnnsparse/packed_problem.h"
@@ -106,6 +107,7 @@ void number_nodes(const int32_t* targets, int64_t rows, const int32_t* nodes, in
 // `missing` is lowered to the first pair, counted from 0, for which none was found.
 void draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
                     int64_t* pairs, int32_t* missing, Stream stream);
+void gather_rows(const GatherRows& problem, Stream stream);
 
 // Preprocessing. Called with scratch = null a function returns the bytes it needs and does nothing.
 struct Scratch {
