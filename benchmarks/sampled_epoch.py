@@ -113,10 +113,9 @@ class Trained:
         self._scaler.update()
         return loss.detach()
 
-    def sample(self, ids: torch.Tensor, step: int) -> tuple[torch.Tensor, Sample]:
-        """Draws the neighbours of nodes by their indices on the CPU, which it moves and returns."""
-        ids = ids.to(self.device)
-        return ids, self.sampler.sample(self.nodes[ids], step)
+    def sample(self, ids: torch.Tensor, step: int) -> Sample:
+        """Draws the neighbours of nodes by their indices."""
+        return self.sampler.sample(self.nodes[ids], step)
 
     def gather(self, ids: torch.Tensor, sample: Sample) -> NodeBatch:
         """Gathers the features and labels of what was drawn."""
@@ -171,6 +170,7 @@ def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> 
 
 def _steps_of(trained: Trained, count: int, clock: Clock) -> Iterator[tuple[int, torch.Tensor]]:
     order = torch.randperm(trained.nodes.numel(), generator=torch.Generator().manual_seed(2))
+    order = order.to(trained.device)
     for step, ids in enumerate(itertools.islice(itertools.cycle(order.split(trained.batch_size)), count)):
         if clock.is_over:
             return
@@ -198,7 +198,7 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
             times.append(time.perf_counter())
 
         mark()
-        ids, sample = trained.sample(ids, step)
+        sample = trained.sample(ids, step)
         mark()
         batch = trained.gather(ids, sample)
         mark()
@@ -245,7 +245,7 @@ def count_waits(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
     done = 0
     for step, ids in _steps_of(trained, count, clock):
         with noting_waits(stages["sample"]):
-            ids, sample = trained.sample(ids, step)
+            sample = trained.sample(ids, step)
         with noting_waits(stages["gather"]):
             batch = trained.gather(ids, sample)
         with noting_waits(stages["compute"]):
@@ -273,7 +273,9 @@ def profile_kernels(trained: Trained, count: int, clock: Clock) -> dict[str, Any
         kept["samples"] = [trained.sample(ids, step) for step, ids in steps]
 
     def gather() -> None:
-        kept["batches"] = [trained.gather(*drawn) for drawn in kept["samples"]]
+        kept["batches"] = [
+            trained.gather(ids, drawn) for (_, ids), drawn in zip(steps, kept["samples"], strict=True)
+        ]
 
     def compute() -> None:
         for batch in kept["batches"]:

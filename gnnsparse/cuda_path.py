@@ -95,6 +95,10 @@ class CudaPath:
         """Waits for all work on the current stream of a GPU."""
         torch.cuda.current_stream(device).synchronize()
 
+    def read(self, numbers: torch.Tensor) -> list[int]:
+        """Returns the integers of a tensor, for which the host waits for the current stream of a GPU."""
+        return numbers.tolist()
+
     def finish_all(self, device: torch.device) -> None:
         """Waits for all work on a GPU, on every stream."""
         torch.cuda.synchronize(device)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gnnsparse.csr import Csr
+from gnnsparse.cuda_path import path
 from gnnsparse.operand import SparseOperand
+from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.prepare import assemble, inverse
 from gnnsparse.sampling.draws import Drawn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.sampling.plans import ROW_LIMIT, BlockPlans
 
-__all__ = ["Block", "make_block"]
+__all__ = ["Block", "make_block", "plan_blocks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,5 +78,26 @@ def make_block(
         normalization=graph.normalization,
         added_loops=1.0 if graph.normalization == "gcn" else None,
     )
-    adj = SparseOperand.from_prepared(prepared, precision, csr.device, auto_format=False, cache_hit=False)
-    return Block(adj, targets.long(), sources.long(), edge_ids)
+    # On a GPU it is used on the stream on which it is made, or on one that waits for it.
+    core = OperandCore(prepared, precision, auto_format=False, cache_hit=False, one_stream=True)
+    return Block(SparseOperand(core), targets.long(), sources.long(), edge_ids)
+
+
+def plan_blocks(blocks: Sequence[Block], plans: BlockPlans) -> None:
+    """Readies the products of blocks on a GPU, so that the host does not wait for it in a step.
+
+    It waits here, once, to learn how long the longest rows are; and once more for each block with rows that
+    have to be cut.
+
+    Args:
+        blocks: the blocks of a sample.
+        plans: chooses their plans.
+    """
+    caches = [kernels for block in blocks for kernels in (block.adj.kernels, block.adj.T.kernels)]
+    longest = [kernels.csr.degrees.max() for kernels in caches if kernels.csr.rows]
+    found = iter(path().read(torch.stack(longest)) if longest else ())
+    for kernels in caches:
+        kernels.longest_row = next(found) if kernels.csr.rows else 0
+        kernels.tuner = plans
+        if kernels.longest_row > ROW_LIMIT:
+            kernels.row_work(ROW_LIMIT)

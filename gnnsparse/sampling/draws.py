@@ -95,7 +95,7 @@ def draw_edges(
         counts = torch.empty(rows, dtype=torch.int64, device=device)
         _launch(device, "cuda_draw_neighbors", graph, draw, targets, drawn, counts)
         indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    total = int(indptr[-1])
+    (total,) = path().read(indptr[-1:])
     nodes = torch.empty(total, dtype=torch.int32, device=device)
     edges = torch.empty(total, dtype=torch.int64, device=device)
     times = torch.empty(total, dtype=torch.float32, device=device) if draw.replaces else None
@@ -164,7 +164,9 @@ class Numbering:
             return first
         _launch(device, "cuda_mark_first", targets, nodes, self._place, first)
         rank = first.cumsum(0, dtype=torch.int32)
-        count, distinct = rank[[-1, rows - 1]].tolist()
+        ends = rank[-1:] if rows in (0, rank.numel()) else torch.cat([rank[-1:], rank[rows - 1 : rows]])
+        count, *of_targets = path().read(ends)
+        distinct = of_targets[0] if of_targets else count
         sources = torch.empty(count, dtype=torch.int32, device=device)
         _launch(device, "cuda_number_nodes", targets, nodes, rank, self._place, sources, numbers)
         # Another stream may number next, which would find the places of this one.

@@ -10,14 +10,16 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
+from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
-from gnnsparse.sampling.blocks import Block, make_block
+from gnnsparse.sampling.blocks import Block, make_block, plan_blocks
 from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.sampling.plans import BlockPlans
 from gnnsparse.transforms import runs_outside
 
 __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
@@ -176,6 +178,7 @@ class NeighborSampler:
         self._square = given.num_rows == given.num_cols
         self.num_nodes = given.num_rows
         self._numbering = Numbering(given.num_cols, given.device)
+        self._plans = BlockPlans()
 
     def _check_options(self, values: Any, weights: Any) -> None:
         if values is not None:
@@ -329,6 +332,8 @@ class NeighborSampler:
                 )
             )  # fmt: skip
             targets = sources
+        if path().takes(self.device):
+            plan_blocks(blocks, self._plans)
         return tuple(reversed(blocks))
 
 

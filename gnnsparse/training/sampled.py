@@ -160,7 +160,10 @@ class NodeBatches:
     def _batches(self) -> Iterator[NodeBatch]:
         count, size = self._nodes.numel(), self._config.batch_size
         for first, batches in shuffled_epochs(self._data, count, size, self._seed):
-            for step, ids in enumerate(batches, first):
+            sizes = [len(batch) for batch in batches]
+            # All at once: for a copy of each batch's numbers the host would wait for a GPU.
+            order = torch.cat(list(batches)).to(self._data.device)
+            for step, ids in enumerate(order.split(sizes), first):
                 yield self.batch(step, ids)
 
     def batch(self, step: int, ids: torch.Tensor) -> NodeBatch:
@@ -168,8 +171,7 @@ class NodeBatches:
 
         Args:
             step: number of the step.
-            ids: int64 [batch] on the CPU, indices of its nodes in `nodes`.
+            ids: int64 [batch] on the device, indices of its nodes in `nodes`.
         """
-        ids = ids.to(self._data.device)
         sample = self._sampler.sample(self._nodes[ids], step % 2**32)
         return NodeBatch(self._store.gather(sample.nodes), sample.adjs, self._y[ids], self._data)

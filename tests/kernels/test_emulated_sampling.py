@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from gnnsparse import SparseGraph
 from gnnsparse.sampling import NeighborSampler, Sample
 from gnnsparse.sampling.draws import Numbering
+from gnnsparse.sampling.plans import ROW_LIMIT
+from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
 
@@ -81,6 +83,47 @@ def test_numbers_are_given_in_the_order_of_first_appearance(late: Any, data: st.
             sources, numbers = numbering.number(*as_tensor)
             assert sources.tolist() == list(want)
             assert numbers.tolist() == [want[node] for node in nodes]
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn"])
+@pytest.mark.parametrize("hub", [False, True])
+def test_a_step_on_a_sample_waits_for_nothing(name: str, hub: bool, late: Any) -> None:
+    """Also with a column of so many nonzeros that it is cut into parts, which are made with the block."""
+    edges = torch.randint(900, (2, 5000), generator=torch.Generator().manual_seed(1))
+    if hub:
+        edges = torch.cat([edges, torch.stack([torch.full((900,), 7), torch.arange(900)])], 1)
+    of, seeds, x = SparseGraph.from_edge_index(edges, 900), torch.arange(400), torch.randn(900, 20)
+    model = MODELS[name].build(20, out_channels=3, hidden_channels=24, dropout=0.0)
+
+    def gradients(sample: Sample) -> torch.Tensor:
+        inputs = x[sample.nodes].requires_grad_()
+        model.zero_grad()
+        model(inputs, sample.adjs).logsumexp(1).sum().backward()
+        return torch.cat([leaf.grad.flatten() for leaf in (inputs, *model.parameters())])  # type: ignore[union-attr]
+
+    fanouts, values = [400, 400] if hub else [8, 4], MODELS[name].values
+    with emulated.running(late) as path:
+        sample = make("uniform", of, fanouts, values=values).sample(seeds)
+        longest = max(block.adj.T.kernels.longest_row or 0 for block in sample.blocks)
+        assert longest > ROW_LIMIT if hub else longest < ROW_LIMIT
+        path.waits = 0
+        with emulated.NotingWaits() as noted:
+            found = gradients(sample)
+        assert (path.waits, noted.found) == (0, [])
+    torch.testing.assert_close(found, gradients(make("uniform", of, fanouts, values=values).sample(seeds)))
+
+
+def test_plans_depend_on_the_block_alone(late: Any) -> None:
+    """A resumed run, which sees other blocks before, computes what an uninterrupted one does."""
+    small, large = graph(100, 500), graph(3000, 40000)
+    with emulated.running(late):
+        made = make("uniform", large, [9])
+        other = make("uniform", large, [9])
+        other.sample(torch.arange(4)).blocks[0].adj.plan(64)
+        seeds = torch.arange(1000, 2000)
+        plans = [s.sample(seeds).blocks[0].adj.plan(64) for s in (made, other)]
+        assert plans[0] == plans[1]
+        assert make("uniform", small, [9]).sample(torch.arange(50)).blocks[0].adj.plan(64).group > 0  # type: ignore[attr-defined]
 
 
 def test_a_repeated_seed_is_refused(copyless: RunningPath) -> None:
