@@ -83,21 +83,29 @@ def make_block(
     return Block(SparseOperand(core), targets.long(), sources.long(), edge_ids)
 
 
-def plan_blocks(blocks: Sequence[Block], plans: BlockPlans) -> None:
+def plan_blocks(
+    blocks: Sequence[Block], plans: BlockPlans, longest: Sequence[tuple[int, int] | None]
+) -> None:
     """Readies the products of blocks on a GPU, so that the host does not wait for it in a step.
 
-    It waits here, once, to learn how long the longest rows are; and once more for each block with rows that
+    It waits here, once, if the lengths of rows are not known; and more often for each block with rows that
     have to be cut.
 
     Args:
         blocks: the blocks of a sample.
         plans: chooses their plans.
+        longest: for each block numbers of nonzeros that no row and no column exceeds; None: not known.
     """
-    caches = [kernels for block in blocks for kernels in (block.adj.kernels, block.adj.T.kernels)]
-    longest = [kernels.csr.degrees.max() for kernels in caches if kernels.csr.rows]
-    found = iter(path().read(torch.stack(longest)) if longest else ())
-    for kernels in caches:
-        kernels.longest_row = next(found) if kernels.csr.rows else 0
-        kernels.tuner = plans
-        if kernels.longest_row > ROW_LIMIT:
-            kernels.row_work(ROW_LIMIT)
+    unknown = [
+        kernels.csr.degrees.max() if kernels.csr.rows else kernels.csr.indptr[0]
+        for block, bounds in zip(blocks, longest, strict=True)
+        if bounds is None
+        for kernels in (block.adj.kernels, block.adj.T.kernels)
+    ]
+    found = iter(path().read(torch.stack(unknown)) if unknown else ())
+    for block, bounds in zip(blocks, longest, strict=True):
+        caches = block.adj.kernels, block.adj.T.kernels
+        for kernels, most in zip(caches, bounds or (next(found), next(found)), strict=True):
+            kernels.longest_row, kernels.tuner = most, plans
+            if most > ROW_LIMIT:
+                kernels.row_work(ROW_LIMIT)
