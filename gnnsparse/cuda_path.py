@@ -95,6 +95,23 @@ class CudaPath:
         """Waits for all work on the current stream of a GPU."""
         torch.cuda.current_stream(device).synchronize()
 
+    def read(self, numbers: torch.Tensor) -> list[int]:
+        """Returns the integers of a tensor, for which the host waits for the current stream of a GPU."""
+        return numbers.tolist()
+
+    def finish_all(self, device: torch.device) -> None:
+        """Waits for all work on a GPU, on every stream."""
+        torch.cuda.synchronize(device)
+
+    def free_memory(self, device: torch.device) -> int:
+        """Returns the bytes of a GPU's memory that are free, those included that torch keeps for tensors."""
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+
+    def pinned_memory(self, count: int) -> torch.Tensor:
+        """Returns so many bytes of the host that GPUs can read, uint8 [count]. torch takes a power of two."""
+        return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
+
     def record_use(self, tensor: torch.Tensor, stream: int) -> None:
         """Makes the memory of a tensor, once it is freed, wait for the work queued on a stream so far."""
         if tensor.is_cuda:

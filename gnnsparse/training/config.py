@@ -19,6 +19,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.sampling import PLACEMENTS
 from gnnsparse.sampling.sampler import check_fanouts
 
 __all__ = [
@@ -235,6 +236,8 @@ class SamplerConfig:
         method: how neighbours are drawn, an argument of NeighborSampler.
         replace: whether they are drawn with replacement.
         prefetch: batches that a thread makes ahead, on a GPU on a stream of its own; 0: steps make theirs.
+        features: where the features of nodes are kept, the placement of gnnsparse.sampling.FeatureStore.
+        cache_share: with features in pinned memory: of the rows, the share that a GPU keeps copies of.
 
     Raises:
         TypeError: an attribute is of another type.
@@ -247,12 +250,17 @@ class SamplerConfig:
     method: str = _choice("uniform", SAMPLING_METHODS)
     replace: bool = False
     prefetch: int = 2
+    features: str = _choice("auto", PLACEMENTS)
+    cache_share: float = 0.1
 
     def __post_init__(self) -> None:
         _check_fields("sampler", self)
         object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
         check_flag("sampler.replace", self.replace)
         _integer("sampler.prefetch", self.prefetch, 0)
+        _number("sampler.cache_share", self.cache_share, zero=True)
+        if self.cache_share > 1:
+            bad_value("sampler.cache_share", f"got {self.cache_share}; accepted: a number from 0 to 1")
         if self.replace and self.method == "labor":
             bad_value("sampler.replace", "got true with sampler.method=labor; accepted: false")
         for option in dataclasses.fields(self):

@@ -163,6 +163,11 @@ inline int atomicMin(int* to, int value) {
   if (value < before) *to = value;
   return before;
 }
+inline int32_t atomicAdd(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at += value;
+  return before;
+}
 inline int32_t atomicMax(int32_t* at, int32_t value) {
   const int32_t before = *at;
   *at = before > value ? before : value;
