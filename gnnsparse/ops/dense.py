@@ -9,7 +9,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.tiles import VECTOR_BYTES, partial_width
+from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES, partial_width
 
 __all__ = [
     "Loader", "aligned_values", "cpu_loader", "cuda_loader", "on_its_device", "partial_sums",
@@ -39,7 +39,9 @@ def cuda_loader(
 ) -> Loader:
     """Returns a loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
 
-    X itself is returned, without a copy, if it already has the dtype, the alignment and no scale.
+    X itself is returned, without a copy, if it already has the dtype, the alignment and no scale. Rows of more
+    than one slice are padded to whole sectors of memory: half a sector more or less would make every slice of
+    every other row touch one more sector.
 
     Args:
         precision: arithmetic of the product.
@@ -50,6 +52,8 @@ def cuda_loader(
     dtype = precision.storage
     per_vector = VECTOR_BYTES // dtype.itemsize
     padded = -(-width // per_vector) * per_vector
+    sectors = width * dtype.itemsize > SLICE_BYTES
+    packed = -(-padded // (2 * per_vector)) * 2 * per_vector if sectors else padded
 
     def load(x: torch.Tensor) -> _native.Dense:
         row_stride, column_stride = x.stride()
@@ -65,7 +69,7 @@ def cuda_loader(
         gpu = path()
         if ready:
             return gpu.native.Dense(x)
-        view = gpu.native.Dense(torch.empty(x.shape[0], padded, dtype=dtype, device=x.device), rounds)
+        view = gpu.native.Dense(torch.empty(x.shape[0], packed, dtype=dtype, device=x.device), rounds)
         gpu.native.cuda_pack(x, scale, view, gpu.stream(x.device))
         return view
 

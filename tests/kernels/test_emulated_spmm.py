@@ -191,7 +191,7 @@ def test_csr(copyless: RunningPath, precision: str, weights: str | None, lanes: 
 #: Plans by which results leave in every way: panels cut and whole, slices, rows and groups of rows.
 ODD_PLANS = (
     Plan("panel", height=16, tile_limit=1000, slices=3),
-    Plan("panel", height=32, tile_limit=2),
+    Plan("panel", height=32, tile_limit=1),
     Plan("csr", 32, 32, row_limit=1000, group=20),
     Plan("csr", 8, 32, row_limit=1000),
     Plan("csr", 1, 1, row_limit=8, group=20),

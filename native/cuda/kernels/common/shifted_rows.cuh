@@ -98,7 +98,8 @@ __device__ __forceinline__ void turn_chunk(uint32_t (&words)[4], int by) {
 // that share it, number `lane` has bytes [16 kChunks lane, ...) in `own`, which is overwritten. All
 // lanes of `mask` call together, among them all that have bytes of the part; 0 bytes: nothing.
 // Chunks stay in L2 like anything else: the part before or behind completes their sectors.
-template <int kUnit, int kChunks>
+// kStep: only every so manieth of the warp's lanes has a number.
+template <int kUnit, int kStep = 1, int kChunks>
 __device__ __forceinline__ void store_shifted(char* to, int bytes, uint32_t (&own)[kChunks][4],
                                               int lane, int lanes, uint32_t mask) {
   const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(to) & 15);
@@ -107,7 +108,8 @@ __device__ __forceinline__ void store_shifted(char* to, int bytes, uint32_t (&ow
   uint32_t before[4];  // what the chunk before left over
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    before[i] = kUnit == 4 && i == 3 ? 0 : __shfl_up_sync(mask, own[kChunks - 1][i], 1, lanes);
+    before[i] =
+        kUnit == 4 && i == 3 ? 0 : __shfl_up_sync(mask, own[kChunks - 1][i], kStep, kStep * lanes);
   }
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
