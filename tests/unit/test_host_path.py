@@ -78,6 +78,23 @@ def test_operands_that_are_not_ready_are_packed(odd: str, recorded: RecordingPat
     assert packed in product
 
 
+@pytest.mark.parametrize(("width", "copied"), [(56, False), (136, True), (144, False)])
+def test_half_sectors_are_copied_where_rows_are_read_often(
+    width: int, copied: bool, recorded: RecordingPath
+) -> None:
+    """Rows of one slice touch no more sectors, rows of 144 elements are whole sectors."""
+    dense = gnnsparse.prepare(random_graph(2400, 32, 0.9), precision="fp16", cache=False)
+    thin = gnnsparse.prepare(random_graph(2000, 32, 0.9), precision="fp16", cache=False)
+    x, plan = torch.randn(32, width).half(), Plan("panel", height=32)
+    for a, packs in ((dense, copied), (thin, False)):
+        recorded.calls.clear()
+        _ = gnnsparse.spmm(a, x, plan=plan)
+        assert recorded.names() == ["cuda_pack"] * packs + ["cuda_spmm_panel"]
+    recorded.calls.clear()
+    _ = gnnsparse.spmm(dense, torch.empty(32, 144).half()[:, :width], plan=plan)
+    assert "cuda_pack" not in recorded.names()
+
+
 @pytest.mark.parametrize("prescale", [True, False])
 @pytest.mark.parametrize("weights", ["gcn", None])
 def test_tf32_is_rounded_once_where_the_plan_says_so(
