@@ -135,9 +135,9 @@ class SharedNodeClassifier(NodeClassifier):
         share_batch_norm(model, peers.group)
         self._peers, self._seed = peers, seed
 
-    def on_train_batch_start(self, batch: GraphBatch, batch_idx: int) -> None:
-        """Seeds the random numbers of the step."""
-        torch.manual_seed(step_seed(self._seed, self.trainer.global_step, self._peers.rank))
+    def begin_step(self, step: int) -> None:
+        """Seeds the random numbers of the step, which a CUDA graph takes from torch's generator too."""
+        torch.manual_seed(step_seed(self._seed, step, self._peers.rank))
 
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
@@ -148,7 +148,7 @@ class SharedNodeClassifier(NodeClassifier):
         own = self._loss(logits, part.y) * part.share if part.share else logits.float().sum() * 0.0
         return total_of(own, self._peers.group)
 
-    def on_after_backward(self) -> None:
+    def share_gradients(self) -> None:
         """Adds up the gradients of all ranks."""
         sum_gradients(self.model.parameters(), self._peers.group)
 

@@ -74,6 +74,29 @@ class TaskModule(pl.LightningModule):
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._cosine)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def begin_step(self, step: int) -> None:
+        """Does on the host what a step needs before it begins: nothing, unless a subclass needs something.
+
+        It runs before each step, also before one that is replayed from a CUDA graph.
+
+        Args:
+            step: number of the steps before it.
+        """
+
+    def share_gradients(self) -> None:
+        """Adds up the gradients of all ranks, in a task that has several, after each backward pass.
+
+        It queues its work on the current stream and does not wait for a GPU: a CUDA graph holds it.
+        """
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Begins a step of Lightning's."""
+        self.begin_step(self.trainer.global_step)
+
+    def on_after_backward(self) -> None:
+        """Shares the gradients of a step of Lightning's."""
+        self.share_gradients()
+
     def configure_callbacks(self) -> list[Callback]:
         """Returns what logs losses and scores, for a trainer that is not that of `fit`."""
         return [] if counts_steps(self.trainer) else [StepLogs()]
