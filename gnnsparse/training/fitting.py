@@ -171,7 +171,11 @@ def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> s
     """Returns why steps are not captured, None if they are; raises UncapturableError if they have to be."""
     if config.capture == "off":
         return "off"
-    reason = obstacle(module, data)
+    reason = (
+        "steps of an optimiser whose state is divided wait for the host"
+        if module.shards_optimizer
+        else obstacle(module, data)
+    )
     if data.peers is not None:
         reason = agreed_problem(reason, data.peers)
     if reason is not None and config.capture == "on":
@@ -224,7 +228,12 @@ def _fit(
     if strategy is None:
         callbacks.append(Validation(every, history, best))
     stopping = StopAtRequest(stop) if data.peers is None else AgreedStop(stop, data.peers)
-    callbacks += [Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe), stopping]
+    checkpoints = Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe)
+    if data.peers is not None and module.shards_optimizer:
+        from gnnsparse.training.sharded_optimizer import SharedCheckpoints
+
+        checkpoints = SharedCheckpoints(data.peers, keep, best, config.checkpoint_seconds, identity, recipe)
+    callbacks += [checkpoints, stopping]
     if config.profile is not None and folder is not None:
         callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
     if config.progress:

@@ -110,11 +110,11 @@ def test_waits_are_those_for_data_and_nothing_else(monkeypatch: pytest.MonkeyPat
     with waits.watching():
         for _ in range(WARMUP + 2):
             waits.begin_step()
-            pending = exchange._all_to_all(torch.zeros(2, 3), [1, 1], [1, 1], None)
+            pending = exchange.exchange_rows(torch.zeros(2, 3), [1, 1], [1, 1], None)
             time.sleep(0.05)  # what is computed meanwhile
             pending.wait()
         waits.end()
-        exchange._all_to_all(torch.zeros(2, 3), [1, 1], [1, 1], None).wait()
+        exchange.exchange_rows(torch.zeros(2, 3), [1, 1], [1, 1], None).wait()
     assert 20 <= waits.milliseconds() < 40
     assert dist.all_to_all_single is before
 

@@ -1,4 +1,6 @@
-"""Blocks of steps on several ranks, and what ranks agree on before they capture them, with gloo on CPUs."""
+"""Trainings on several ranks: blocks of steps, captures, a divided optimiser, with gloo on CPUs."""
+
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +32,24 @@ def test_ranks_agree_on_a_problem(ranks: Ranks) -> None:
 def test_capture_is_refused_on_all_ranks_on_a_cpu(ranks: Ranks) -> None:
     for said in ranks.run(2, trainings.refused_capture):
         assert said.startswith("trainer.capture: got 'on', but CUDA graphs need a GPU")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_divided_optimiser_computes_the_same_bits(ranks: Ranks, size: int) -> None:
+    found = ranks.run(size, trainings.divided)
+    whole = {count for count, _ in found}
+    assert whole == {sum(share for _, share in found)}
+    assert max(share for _, share in found) < 0.75 * max(whole)
+
+
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
+def test_checkpoints_do_not_say_how_the_optimiser_was_divided(
+    ranks: Ranks, tmp_path: Path, before: bool, after: bool
+) -> None:
+    folder = str(tmp_path / "run")
+    ranks.run(2, trainings.begun, folder, before)
+    whole = ranks.run(2, trainings.uninterrupted)[0]
+    for losses in ranks.run(2, trainings.resumed, folder, after):
+        assert losses == whole[6:]
+    # Three ranks have other numbers of dropout, and other shares.
+    assert [len(losses) for losses in ranks.run(3, trainings.resumed, folder, after)] == [6] * 3
