@@ -20,6 +20,7 @@ __all__ = [
     "GatherExchange",
     "HaloExchange",
     "Pending",
+    "exchange_rows",
     "gather_ranks",
     "sum_over_ranks",
 ]
@@ -53,7 +54,7 @@ class Pending:
         return self._result
 
 
-def _all_to_all(
+def exchange_rows(
     x: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup | None
 ) -> Pending:
     """Begins to send rows of x to all ranks, `send[r]` to rank r, and to receive `receive[r]` from it."""
@@ -117,11 +118,11 @@ class HaloExchange:
 
     def start(self, x: torch.Tensor) -> Pending:
         """Begins to fetch the features of the halo columns, [columns, ...]."""
-        return _all_to_all(x.index_select(0, self._rows), self._send, self._receive, self._group)
+        return exchange_rows(x.index_select(0, self._rows), self._send, self._receive, self._group)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to return the gradients of the halo columns to the ranks that own them."""
-        return _all_to_all(grad, self._receive, self._send, self._group)
+        return exchange_rows(grad, self._receive, self._send, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Adds what other ranks returned to `total`, rank after rank: a rank names a row only once."""
@@ -164,7 +165,7 @@ class GatherExchange:
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to send the gradients of all columns to the ranks that own them."""
         counts = [self._facts.most_rows] * self._facts.ranks
-        return _all_to_all(grad, counts, counts, self._group)
+        return exchange_rows(grad, counts, counts, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Adds the gradients that all ranks sent to `total`, rank after rank."""
@@ -196,12 +197,12 @@ class FeatureExchange:
         ranks, rows = len(self._sizes), x.shape[0]
         width = x.shape[1] // ranks
         by_rank = x.unflatten(1, (ranks, width)).transpose(0, 1).reshape(ranks * rows, width, *x.shape[2:])
-        return _all_to_all(by_rank, [rows] * ranks, self._sizes, self._group).wait()
+        return exchange_rows(by_rank, [rows] * ranks, self._sizes, self._group).wait()
 
     def to_rows(self, y: torch.Tensor) -> torch.Tensor:
         """Returns all features of the own rows: the inverse of `to_features`."""
         ranks, rows = len(self._sizes), self._sizes[self._rank]
-        received = _all_to_all(y, self._sizes, [rows] * ranks, self._group).wait()
+        received = exchange_rows(y, self._sizes, [rows] * ranks, self._group).wait()
         return received.unflatten(0, (ranks, rows)).transpose(0, 1).flatten(1, 2).contiguous()
 
 
@@ -229,7 +230,7 @@ def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
     # Each rank adds up its share for all: what travels does not grow with the number of ranks.
     share = -(-x.numel() // ranks)
     padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * share - x.numel()))
-    mine = _all_to_all(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
+    mine = exchange_rows(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
     return gather_ranks(_in_order(mine), group).reshape(-1)[: x.numel()].reshape(x.shape)
 
 

@@ -334,7 +334,9 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.peers is not None:
             from gnnsparse.tasks._node_shared import SharedNodeClassifier
 
-            return SharedNodeClassifier(model, data.dataset, run.optimizer, steps, run.peers, run.seed)
+            return SharedNodeClassifier(
+                model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer
+            )
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         return NodeClassifier(model, data.dataset, run.optimizer, steps)

@@ -158,6 +158,8 @@ class TrainerConfig:
         way: how they share products: "halo", "gather", "features", or "auto", see
             gnnsparse.distributed.distribute.
         parts: how nodes are divided among them: "contiguous", "community", "metis", or "auto".
+        shard_optimizer: whether each of several devices has the optimiser's state of some parameters alone
+            (ZeRO, Rajbhandari et al. 2020), which saves memory with many parameters. Steps are not captured.
 
     Raises:
         TypeError: an attribute is of another type.
@@ -179,6 +181,7 @@ class TrainerConfig:
     devices: int = _count(1)
     way: str = _choice("auto", SHARED_WAYS)
     parts: str = _choice("auto", PARTITIONS)
+    shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)
@@ -190,6 +193,7 @@ class TrainerConfig:
         _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
         check_flag("trainer.progress", self.progress)
         check_flag("trainer.plots", self.plots)
+        check_flag("trainer.shard_optimizer", self.shard_optimizer)
 
 
 @dataclass(frozen=True)
