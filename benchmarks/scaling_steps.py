@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
 from gnnsparse.cluster.model import Workload, default_machines, estimate
 from gnnsparse.csr import Csr
@@ -235,7 +236,7 @@ class _Runs:
         """Returns why steps can't be captured; None: nothing is known to forbid it."""
         return obstacle(self._module(), self.data)
 
-    def train(self, capture: str, waits: Waits | None = None) -> dict[str, Any]:
+    def train(self, capture: str, waits: Waits | KernelSums | None = None) -> dict[str, Any]:
         """Trains from the same weights as every run, and returns what was measured."""
         module, curves, device = self._module(), Curves(), self._place.device
         found: dict[str, Any] = {}
@@ -264,8 +265,13 @@ class _Runs:
         return found
 
 
-def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int) -> dict[str, Any]:
-    """Trains on a whole graph: launched step by step twice, and as CUDA graphs where that can be done."""
+def full_graph(
+    place: Place, folder: Path, case: Case, scale: float, steps: int, profile: bool = False
+) -> dict[str, Any]:
+    """Trains on a whole graph: launched step by step twice, and as CUDA graphs where that can be done.
+
+    With `profile` it trains once more, under torch.profiler.
+    """
     start = time.perf_counter()
     dataset, gathers = stored_graph(folder, case.graph, scale)
     runs = _Runs(place, case, dataset, steps, folder)
@@ -276,6 +282,10 @@ def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int)
         **first, "again_ms": again["ms"], "bitwise_equal": first["losses"] == again["losses"],
         "unhidden_ms": waits.milliseconds() if place.ranks > 1 else 0.0, "prepare_seconds": prepared,
     }  # fmt: skip
+    if profile:
+        sums = KernelSums(place.device)
+        runs.train("off", sums)
+        found["profile"] = sums.found()
     reason = runs.capturable()
     if reason is None:
         captured = runs.train("auto")
