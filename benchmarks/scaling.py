@@ -15,6 +15,9 @@ travels behind a product takes none of it; waiting for a rank that is late count
 second of two equal runs without CUDA graphs, whose losses must have equal bits. "predicted_ms" is what
 `gnnsparse plan-cluster` estimates.
 
+With --profile, "profile" has the milliseconds and calls of a step on rank 0, of all kernels and of the 15
+that take the most time, by torch.profiler in a run of its own.
+
 Cases run in the order of their importance, and the results are written after each. With --budget, a case
 that probably would not end in time is left out, and so are all after it.
 """
@@ -168,7 +171,7 @@ class _Benchmark:
         }  # fmt: skip
         try:
             stored = self._ranks.run(1, store_graph, self._folder, case.graph, options.scale)[0]
-            job: Callable[..., Any] = full_graph
+            job: Callable[..., Any] = functools.partial(full_graph, profile=options.profile)
             if case.model == SAMPLED:
                 job = functools.partial(sampled, batch=options.batch)
             limit = min(_MOST_SECONDS, max(options.budget - (start - self._start), 30.0))
@@ -217,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     # The generated graphs have the nodes of a community beside each other, as "community" would put them.
     parser.add_argument("--parts", choices=PARTITIONS, default="contiguous")
     parser.add_argument("--capture", choices=("auto", "off"), default="auto", help="CUDA graphs")
+    parser.add_argument("--profile", action="store_true", help="break a step down by kernels")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the graphs' nodes and edges")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--batch", type=int, default=BATCH, help="nodes of a step on sampled neighbours")

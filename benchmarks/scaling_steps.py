@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
 from gnnsparse.cluster.model import Workload, default_machines, estimate
 from gnnsparse.csr import Csr
@@ -245,7 +246,7 @@ class _Runs:
         """Returns why steps can't be captured; None: nothing is known to forbid it."""
         return obstacle(self._module(), self.data)
 
-    def train(self, capture: str, waits: Waits | None = None) -> dict[str, Any]:
+    def train(self, capture: str, waits: Waits | KernelSums | None = None) -> dict[str, Any]:
         """Trains from the same weights as every run, and returns what was measured."""
         module, curves, device = self._module(), Curves(), self._place.device
         found: dict[str, Any] = {}
@@ -278,8 +279,13 @@ class _Runs:
 _kept: list[_Runs] = []
 
 
-def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int) -> dict[str, Any]:
-    """Trains on a whole graph twice, with steps that are launched one by one."""
+def full_graph(
+    place: Place, folder: Path, case: Case, scale: float, steps: int, profile: bool = False
+) -> dict[str, Any]:
+    """Trains on a whole graph twice, with steps that are launched one by one.
+
+    With `profile` it trains once more, under torch.profiler.
+    """
     _kept.clear()
     start = time.perf_counter()
     dataset, gathers = stored_graph(folder, case.graph, scale)
@@ -291,6 +297,10 @@ def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int)
         **first, "again_ms": again["ms"], "bitwise_equal": first["losses"] == again["losses"],
         "unhidden_ms": waits.milliseconds() if place.ranks > 1 else 0.0, "prepare_seconds": prepared,
     }  # fmt: skip
+    if profile:
+        sums = KernelSums(place.device)
+        runs.train("off", sums)
+        found["profile"] = sums.found()
     reason = runs.capturable()
     found["capture"] = "off" if reason is None else reason
     if reason is None:

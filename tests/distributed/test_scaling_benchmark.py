@@ -24,7 +24,8 @@ TINY = ["--device", "cpu", "--graphs", "products_like", "--scale", "0.0005", "--
 @pytest.mark.slow
 def test_rows_of_one_and_two_ranks_agree(tmp_path: Path) -> None:
     out = tmp_path / "scaling.json"
-    scaling.main([*TINY, "--steps", "5", "--batch", "16", "--models", "gcn", "graphsage", "--out", str(out)])
+    options = ["--steps", "6", "--batch", "16", "--models", "gcn", "graphsage", "--profile"]
+    scaling.main([*TINY, *options, "--out", str(out)])
     content = json.loads(out.read_text())
     rows = {(row["model"], row["gpus"]): row for row in content["rows"]}
     assert content["left_out"] == []
@@ -35,6 +36,11 @@ def test_rows_of_one_and_two_ranks_agree(tmp_path: Path) -> None:
     assert len(set(one["losses"])) == 3  # steps train
     assert one["unhidden_ms"] == 0 < two["unhidden_ms"] < two["again_ms"]
     assert two["speedup"] == one["ms"] / two["ms"]
+    for row in (one, two):
+        top = [kernel["ms"] for kernel in row["profile"]["top"]]
+        assert top == sorted(top, reverse=True)
+        assert 0 < len(top) <= 15
+        assert sum(top) <= row["profile"]["ms"]
     assert sum(two["nnz"]) == sum(one["nnz"])
     # Each of two ranks takes half of the steps of an epoch.
     assert rows["graphsage", 2]["steps_of_epoch"] == -(-rows["graphsage", 1]["steps_of_epoch"] // 2)
