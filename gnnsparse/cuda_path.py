@@ -6,7 +6,7 @@ what would be launched, or by one that runs the kernels' sources on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,12 +112,22 @@ class CudaPath:
         """Returns so many bytes of the host that GPUs can read, uint8 [count]. torch takes a power of two."""
         return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
 
-    def record_use(self, tensor: torch.Tensor, stream: int) -> None:
-        """Makes the memory of a tensor, once it is freed, wait for the work queued on a stream so far."""
-        if tensor.is_cuda:
-            # A finalizer may call this while torch.compile traces, whose mode takes no real tensors.
-            with _disable_current_modes():
-                tensor.record_stream(torch.cuda.ExternalStream(stream, tensor.device))
+    def record_use(self, tensors: Iterable[torch.Tensor], stream: int) -> None:
+        """Makes the memory of tensors, once it is freed, wait for the work queued on a stream so far.
+
+        Args:
+            tensors: tensors, of which those on one GPU are meant.
+            stream: the handle of a stream of that GPU.
+        """
+        on_gpu = {id(tensor): tensor for tensor in tensors if tensor.is_cuda}.values()
+        if not on_gpu:
+            return
+        # A finalizer may call this while torch.compile traces, whose mode takes no real tensors. Streams and
+        # modes are made once for all tensors: they take longer than the rest.
+        with _disable_current_modes():
+            used = torch.cuda.ExternalStream(stream, next(iter(on_gpu)).device)
+            for tensor in on_gpu:
+                tensor.record_stream(used)
 
 
 _path = CudaPath()
