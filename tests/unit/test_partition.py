@@ -15,7 +15,7 @@ from gnnsparse import SparseGraph
 from gnnsparse.data.generated import check_cached
 from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
 from gnnsparse.distributed.layout import global_columns
-from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, halo_sizes
+from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.distributed.stored import ShardRecipe, load_shard
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
@@ -76,7 +76,10 @@ def test_shards_are_the_rows_of_the_matrix_and_send_lists_are_what_others_need(
             assert torch.equal(rows + start, halo[(halo >= start) & (halo < end)])
             assert shards[other].receive_counts[rank] == rows.numel()
     facts = shards[0].facts
-    assert sum(facts.nnz) == normalize(graph, kind).graph.nnz
+    csr = normalize(graph, kind).graph.csr
+    assert sum(facts.nnz) == csr.nnz
+    counted = cut_sizes(csr, partition_rows(SparseGraph(csr), parts, method))
+    assert counted == list(zip(facts.nnz, facts.outside, facts.halo, strict=True))
     assert facts.has_self_loops == bool(matrix_has_diagonal(graph, kind))
     assert all(dataclasses.replace(shard.facts, rank=0) == facts for shard in shards)
 
@@ -104,7 +107,10 @@ def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_
     edges = inside + size * torch.randint(0, blocks, (1, 4000), generator=generator)
     names = torch.randperm(blocks * size, generator=generator)
     graph = SparseGraph.from_edge_index(names[edges], blocks * size)
-    found = {method: max(halo_sizes(graph.csr, partition_rows(graph, 2, method))) for method in METHODS}
+    found = {
+        method: max(halo for _, _, halo in cut_sizes(graph.csr, partition_rows(graph, 2, method)))
+        for method in METHODS
+    }
     assert found["metis"] == 0
     assert found["community"] < size  # a cut goes through one community at most
     assert found["contiguous"] > 90
