@@ -118,7 +118,7 @@ class SparseOperand(Exported):
 
         A product takes X of any floating-point dtype, and its result has the dtype of X.
         """
-        return self._core.precision.storage
+        return self.precision.storage
 
     @property
     def nnz(self) -> int:
@@ -191,7 +191,7 @@ class SparseOperand(Exported):
     @property
     def side(self) -> KernelCache:
         """The former name of `kernels`."""
-        return self._kernels
+        return self.kernels
 
     @property
     def T(self) -> SparseOperand:  # noqa: N802

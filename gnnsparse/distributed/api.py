@@ -23,7 +23,7 @@ from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number, device_of
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.graph import SparseGraph
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
@@ -100,12 +100,18 @@ def distribute(
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, the graph is not square, or the processes gave other graphs.
+        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square, or the
+            processes gave other graphs.
         RuntimeError: torch.distributed has not been initialised.
         ImportError: parts is "metis", and pymetis is not installed.
     """
     group = group_of(group)
     precision = Precision.parse(precision)
+    if precision.quantizes:
+        accepted = ", ".join(one.value for one in ROUNDED_PRECISIONS)
+        bad_value(
+            "precision", f"got {precision.value!r}, whose scales depend on all ranks; accepted: {accepted}"
+        )
     check_choice("way", way, ("auto", *WAYS))
     check_choice("parts", parts, PARTITIONS)
     check_choice("format", format, FORMAT_NAMES)
