@@ -17,7 +17,7 @@ from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, pa
 from gnnsparse.distributed.layout import global_columns
 from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard
-from gnnsparse.distributed.stored import ShardRecipe, load_shard
+from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.testing import random_graph
@@ -128,14 +128,14 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Path) -> None:
     graph, recipe = random_graph(30, 30, 0.2, seed=3), ShardRecipe("gcn", 1.0, 3, "contiguous")
-    cache = GraphCache(tmp_path)
-    made, hit = load_shard(graph, recipe, 1, cache)
+    cache, content = GraphCache(tmp_path), content_of(graph, recipe)
+    made, hit = load_shard(graph, recipe, 1, cache, content)
     assert not hit
     for rank in range(3):  # the process that made one has stored all
-        kept, hit = load_shard(graph, recipe, rank, cache)
+        kept, hit = load_shard(graph, recipe, rank, cache, content)
         assert hit
         assert kept.facts.rank == rank
-    kept, _ = load_shard(graph, recipe, 1, cache)
+    kept, _ = load_shard(graph, recipe, 1, cache, content)
     assert kept.facts == made.facts
     assert kept.send_counts == made.send_counts
     for name in ("halo", "send_rows", "nodes", "row_scale", "col_scale", "values"):
@@ -143,12 +143,12 @@ def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Pat
         assert (mine is None and read is None) or torch.equal(mine, read)
     assert all(problem is None for _, problem in cache.verify(check_cached))
     file = max(tmp_path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 1
+    file.write_bytes(damaged)
     assert sum(problem is not None for _, problem in cache.verify(check_cached)) == 1
     with pytest.warns(CacheWarning, match="damaged"):
-        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path))[1] for rank in range(3)]
+        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path), content)[1] for rank in range(3)]
     assert not all(again)
 
 
