@@ -52,6 +52,10 @@ class Rates:
             if check_number(f"rates.{name}", getattr(self, name)) <= 0:
                 bad_value(f"rates.{name}", f"got {getattr(self, name)}; accepted: a number above 0")
 
+    def product(self, nnz: float, row_bytes: float) -> float:
+        """Returns the seconds of a product of `nnz` nonzeros with rows of `row_bytes` bytes of features."""
+        return nnz * max(row_bytes, self.narrow_bytes) / self.product_bytes
+
 
 @functools.cache
 def _stored() -> dict[str, Rates]:
@@ -101,7 +105,7 @@ class _Model:
     rates: Rates
 
     def product(self, nnz: float, width: float) -> float:
-        return nnz * max(width * self.itemsize, self.rates.narrow_bytes) / self.rates.product_bytes
+        return self.rates.product(nnz, width * self.itemsize)
 
     def transfer(self, rows: float) -> float:
         return self.rates.latency + rows * self.width * self.itemsize / self.rates.link_bytes
