@@ -19,7 +19,6 @@ from gnnsparse.precision import Precision
 from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.training.metrics import known_items
-from gnnsparse.training.plots import confusion_matrix
 from gnnsparse.training.sampled import NodeBatch
 
 __all__ = ["SharedGraphData", "SharedNodeClassifier", "SharedPart"]
@@ -92,8 +91,7 @@ class SharedGraphData(FullGraphData):
 
         def part(mask: torch.Tensor) -> SharedPart:
             everyone = known_items(mask.nonzero().flatten(), dataset.y)
-            rows = known_items(own, dataset.y)
-            rows = torch.isin(own, rows).logical_and(mask[own]).nonzero().flatten()
+            rows = torch.isin(own, everyone).nonzero().flatten()
             y, all_y = dataset.y[own[rows]], dataset.y[everyone]
             gather = RowGather(own[rows].to(self.device), self.peers.group)
             share = _counted(y) / max(_counted(all_y), 1)
@@ -152,26 +150,15 @@ class SharedNodeClassifier(NodeClassifier):
         """Adds up the gradients of all ranks."""
         sum_gradients(self.model.parameters(), self._peers.group)
 
+    def _scored(self, outputs: torch.Tensor, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the logits and the targets of all ranks' nodes of a part."""
+        assert isinstance(part, SharedPart)
+        return part.gather(super()._scored(outputs, part)[0]), part.all_y
+
     def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
         """Returns "loss" and scores of the validation nodes of all ranks, the same bits on each rank."""
-        assert isinstance(batch, GraphBatch)
-        part = batch.val
-        assert isinstance(part, SharedPart)
-        logits = part.gather(self._logits(batch, part))
-        scores = {name: score(logits, part.all_y) for name, score in self._scores.items()}
-        found = {"loss": self._loss(logits, part.all_y), **scores}
+        found = super().validation_step(batch)
         values = torch.stack([value.float() for value in found.values()])
         # All ranks choose their best epoch by these, so that the last bit must not differ.
         dist.broadcast(values, src=0, group=self._peers.group)
         return dict(zip(found, values.unbind(), strict=True))
-
-    def test_step(self, batch: GraphBatch) -> None:
-        """Logs the scores of all parts of the split as "part/score"."""
-        outputs = self.outputs(batch)
-        for name, part in batch.parts.items():
-            assert isinstance(part, SharedPart)
-            logits = part.gather(outputs.index_select(0, part.nodes))
-            scores = {f"{name}/{key}": score(logits, part.all_y) for key, score in self._scores.items()}
-            self.log_dict(scores, logger=False, batch_size=1)
-            if name == "test":
-                self.confusion = confusion_matrix(self._dataset, logits, part.all_y)
