@@ -13,6 +13,7 @@ from gnnsparse.nn.attention_edges import (
     LayerPatterns,
     edge_bias,
     read_call,
+    refuse_beside_nested,
     weights_of,
 )
 from gnnsparse.nn.head_projections import draw_projections, make_projections, project, query_weight
@@ -245,11 +246,7 @@ class SparseAttention(torch.nn.Module):
 
     def _of_sequences(self, query: Any, key: Any, value: Any, call: Given, itself: bool) -> torch.Tensor:
         """Computes the output of nested tensors: no query attends to another sequence."""
-        refused = {name: getattr(call, name) for name in ("pattern", "key_padding_mask", "attn_mask", "bias")}
-        refused["need_weights"] = call.need_weights or None
-        for name, value_given in refused.items():
-            if value_given is not None:
-                bad_value(name, "was given with nested tensors; accepted: the layer's own pattern alone")
+        refuse_beside_nested(call)
         of_query = Sequences.of("query", query)
         of_key = of_query if itself else Sequences.of("key", key)
         of_value = of_key if value is key else Sequences.of("value", value)
