@@ -16,7 +16,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.sampling.blocks import Block, make_block
-from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.draws import Drawn, Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.transforms import runs_outside
 
@@ -238,8 +238,7 @@ class NeighborSampler:
         counts, edges, pairs = [0, nodes.numel()], [], []
         for layer, fanout in enumerate(self.fanouts):
             new = nodes[counts[-2] :]
-            draw = self._draw(self._rule(fanout), fanout, step, layer)
-            drawn = draw_edges(graph.csr, new, draw, max(fanout, 0), graph.weights, graph.running)
+            drawn = self._drawn(new, fanout, step, layer)
             nodes, numbers = self._numbering.number(nodes, drawn.nodes)
             targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
             targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
@@ -306,15 +305,20 @@ class NeighborSampler:
             return Rule.WEIGHTED_REPLACED if self._replace else Rule.WEIGHTED
         return Rule.LABOR
 
-    def _draw(self, rule: int, fanout: int, step: int, layer: int) -> _native.SampleDraw:
+    def _draw(self, rule: int, count: int, step: int, layer: int) -> _native.SampleDraw:
         loops = self._graph.normalization == "gcn"
-        return _native.SampleDraw(rule, max(fanout, 0), self._seed, step, layer, loops)
+        return _native.SampleDraw(rule, count, self._seed, step, layer, loops)
+
+    def _drawn(self, targets: torch.Tensor, fanout: int, step: int, layer: int) -> Drawn:
+        """Draws edges of some nodes, int32 [targets], in a layer."""
+        graph, count = self._graph, max(fanout, 0)
+        draw = self._draw(self._rule(fanout), count, step, layer)
+        return draw_edges(graph.csr, targets, draw, count, graph.weights, graph.running)
 
     def _blocks(self, seeds: torch.Tensor, step: int) -> tuple[Block, ...]:
         blocks, targets, graph = [], seeds, self._graph
         for layer, fanout in enumerate(self.fanouts):
-            draw = self._draw(self._rule(fanout), fanout, step, layer)
-            drawn = draw_edges(graph.csr, targets, draw, max(fanout, 0), graph.weights, graph.running)
+            drawn = self._drawn(targets, fanout, step, layer)
             first = targets if self._square else targets[:0]
             sources, numbers = self._numbering.number(first, drawn.nodes)
             blocks.append(

@@ -14,14 +14,7 @@ from gnnsparse.sampling import NeighborSampler, Sample
 from gnnsparse.sampling.draws import Numbering
 from tests import emulated
 from tests.gpu_paths import RunningPath
-
-WAYS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    "uniform replaced": {"replace": True},
-    "weighted": {"method": "weighted"},
-    "weighted replaced": {"method": "weighted", "replace": True},
-    "labor": {"method": "labor"},
-}
+from tests.samplers import WAYS, sampler
 
 
 def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
@@ -33,11 +26,7 @@ def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
 
 
 def make(way: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
-    weights = None
-    if WAYS[way].get("method") == "weighted":
-        weights = torch.rand(of.num_edges, generator=torch.Generator().manual_seed(7))
-        weights[::4] = 0
-    return NeighborSampler(of, fanouts, weights=weights, seed=11, keep_edge_ids=True, **WAYS[way], **options)
+    return sampler(of, fanouts, way=way, seed=11, keep_edge_ids=True, **options)
 
 
 def assert_same(mine: Sample, theirs: Sample) -> None:
