@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnsparse.api import prepare
-from gnnsparse.distributed.cost import WAYS, Choice, Rates, choose_way, known_rates
+from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.features import FeatureOperations
+from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.distributed.operand import DistributedOperand
-from gnnsparse.distributed.partition import PARTITIONS, Partition
+from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.rows import RowOperations
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard

@@ -9,14 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnsparse.distributed.names import WAYS
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number
 from gnnsparse.plain import from_plain
 
-__all__ = ["WAYS", "Choice", "Rates", "choose_way", "known_rates"]
+__all__ = ["Choice", "Rates", "choose_way", "known_rates"]
 
-#: How ranks share a product.
-WAYS = ("halo", "gather", "features")
 #: Fewest features of a chunk: a product of fewer takes nearly as long.
 _CHUNK_FEATURES = 64
 #: Most chunks in which a halo travels.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr
+from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.prepare import inverse
@@ -18,12 +19,9 @@ from gnnsparse.preprocess.reorder import METHODS
 from gnnsparse.preprocess.reorder.undirected import undirected
 
 __all__ = [
-    "PARTITIONS", "Partition", "balanced_ranges", "community_order", "cut_sizes", "partition_rows",
-    "ranges_along",
+    "Partition", "balanced_ranges", "community_order", "cut_sizes", "partition_rows", "ranges_along",
 ]  # fmt: skip
 
-#: Ways to divide nodes among ranks: "auto" takes the one with the smallest halo.
-PARTITIONS = ("auto", "contiguous", "community", "metis")
 #: The most nonzeros for which "auto" tries METIS, which takes a second for about two million.
 _METIS_NNZ = 20_000_000
 #: METIS may be built with indices of 32 bits.

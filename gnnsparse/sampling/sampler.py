@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.sampling.blocks import Block, make_block
 from gnnsparse.sampling.draws import Drawn, Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.transforms import runs_outside
 
@@ -24,7 +25,7 @@ __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
 
 #: Values of the argument `method`.
 METHODS = ("uniform", "weighted", "labor")
-_MOST_STEPS, _MOST_FANOUT = 2**32 - 1, 2**31 - 1
+_MOST_STEPS = 2**32 - 1
 _MOST_SEED = 2**63 - 1
 
 
@@ -329,21 +330,6 @@ class NeighborSampler:
             )  # fmt: skip
             targets = sources
         return tuple(reversed(blocks))
-
-
-def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
-    """Returns fan-outs, positive integers or -1, as a tuple, else raises."""
-    accepted = "positive integers, or -1 for all neighbours"
-    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
-        bad_type(name, fanouts, f"a sequence of {accepted}")
-    if len(fanouts) == 0:
-        bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
-    for fanout in fanouts:
-        if fanout != -1:
-            check_integer(name, fanout, 1, accepted, _MOST_FANOUT)
-        elif isinstance(fanout, bool) or not isinstance(fanout, int):
-            bad_type(name, fanout, accepted)
-    return tuple(fanouts)
 
 
 def _given(value: Any) -> str:

@@ -15,7 +15,8 @@ from gnnsparse import SparseGraph
 from gnnsparse.data.generated import check_cached
 from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
 from gnnsparse.distributed.layout import global_columns
-from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, cut_sizes
+from gnnsparse.distributed.names import PARTITIONS
+from gnnsparse.distributed.partition import balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
