@@ -12,14 +12,15 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.kept import Streams
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.sampling.blocks import Block, make_block, plan_blocks
-from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.draws import Drawn, Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import BlockPlans
@@ -29,7 +30,7 @@ __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
 
 #: Values of the argument `method`.
 METHODS = ("uniform", "weighted", "labor")
-_MOST_STEPS, _MOST_FANOUT = 2**32 - 1, 2**31 - 1
+_MOST_STEPS = 2**32 - 1
 _MOST_SEED = 2**63 - 1
 
 
@@ -252,8 +253,7 @@ class NeighborSampler:
         counts, edges, pairs = [0, nodes.numel()], [], []
         for layer, fanout in enumerate(self.fanouts):
             new = nodes[counts[-2] :]
-            draw = self._draw(self._rule(fanout), fanout, step, layer)
-            drawn = draw_edges(graph.csr, new, draw, max(fanout, 0), graph.weights, graph.running)
+            drawn = self._drawn(new, fanout, step, layer)
             nodes, numbers = self._numbering.number(nodes, drawn.nodes)
             targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
             targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
@@ -323,16 +323,23 @@ class NeighborSampler:
             return Rule.WEIGHTED_REPLACED if self._replace else Rule.WEIGHTED
         return Rule.LABOR
 
-    def _draw(self, rule: int, fanout: int, step: int, layer: int) -> _native.SampleDraw:
+    def _draw(self, rule: int, count: int, step: int, layer: int) -> _native.SampleDraw:
         loops = self._graph.normalization == "gcn"
-        return _native.SampleDraw(rule, max(fanout, 0), self._seed, step, layer, loops)
+        return _native.SampleDraw(rule, count, self._seed, step, layer, loops)
+
+    def _drawn(self, targets: torch.Tensor, fanout: int, step: int, layer: int) -> Drawn:
+        """Draws edges of some nodes, int32 [targets], in a layer."""
+        graph, count = self._graph, max(fanout, 0)
+        draw = self._draw(self._rule(fanout), count, step, layer)
+        return draw_edges(graph.csr, targets, draw, count, graph.weights, graph.running)
 
     def _blocks(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[Block, ...]:
         """Draws the blocks of nodes, which are checked as the argument `name`, if it is given."""
         graph, draws = self._graph, []
         for number, fanout in enumerate(self.fanouts):
-            draw = self._draw(self._rule(fanout), fanout, step, number)
-            draws.append(LayerDraw(draw, max(fanout, 0), int(graph.normalization == "gcn")))
+            count = max(fanout, 0)
+            draw = self._draw(self._rule(fanout), count, step, number)
+            draws.append(LayerDraw(draw, count, int(graph.normalization == "gcn")))
         layers = None
         if on_gpu := path().takes(self.device):
             self._streams.current()
@@ -352,21 +359,6 @@ class NeighborSampler:
         if on_gpu:
             plan_blocks(blocks, self._plans, [layer.longest for layer in layers])
         return tuple(reversed(blocks))
-
-
-def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
-    """Returns fan-outs, positive integers or -1, as a tuple, else raises."""
-    accepted = "positive integers, or -1 for all neighbours"
-    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
-        bad_type(name, fanouts, f"a sequence of {accepted}")
-    if len(fanouts) == 0:
-        bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
-    for fanout in fanouts:
-        if fanout != -1:
-            check_integer(name, fanout, 1, accepted, _MOST_FANOUT)
-        elif isinstance(fanout, bool) or not isinstance(fanout, int):
-            bad_type(name, fanout, accepted)
-    return tuple(fanouts)
 
 
 def _given(value: Any) -> str:

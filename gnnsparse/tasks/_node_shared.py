@@ -93,8 +93,7 @@ class SharedGraphData(FullGraphData):
 
         def part(mask: torch.Tensor) -> SharedPart:
             everyone = known_items(mask.nonzero().flatten(), dataset.y)
-            rows = known_items(own, dataset.y)
-            rows = torch.isin(own, rows).logical_and(mask[own]).nonzero().flatten()
+            rows = torch.isin(own, everyone).nonzero().flatten()
             y, all_y = dataset.y[own[rows]], dataset.y[everyone]
             gather = RowGather(own[rows].to(self.device), self.peers.group)
             share = _counted(y) / max(_counted(all_y), 1)
@@ -195,5 +194,4 @@ class SharedNodeClassifier(NodeClassifier):
                 if name == "test":
                     self.confusion = confusion_matrix(self._dataset, logits, part.all_y)
             scores = self._told(found, list(self._scores))
-            told = {f"{name}/{key}": value for key, value in scores.items()}
-            self.log_dict(told, logger=False, batch_size=1)
+            self.log_scores({f"{name}/{key}": value for key, value in scores.items()})

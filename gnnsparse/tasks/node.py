@@ -211,6 +211,10 @@ class NodeClassifier(TaskModule):
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.outputs(batch).index_select(0, part.nodes)
 
+    def _scored(self, outputs: torch.Tensor, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the logits and the targets from which the scores of a part are computed."""
+        return outputs.index_select(0, part.nodes), part.y
+
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
         if isinstance(batch, NodeBatch):
@@ -223,19 +227,19 @@ class NodeClassifier(TaskModule):
         They are computed on the whole graph, layer by layer, also where training takes samples.
         """
         whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch) else batch
-        logits, y = self._logits(whole, whole.val), whole.val.y
+        logits, y = self._scored(self.outputs(whole), whole.val)
         scores = {name: score(logits, y) for name, score in self._scores.items()}
         return {"loss": self._loss(logits, y), **scores}
 
     def test_step(self, batch: GraphBatch) -> None:
         """Logs the scores of all parts of the split as "part/score"."""
-        logits = self.outputs(batch)
+        outputs = self.outputs(batch)
         for name, part in batch.parts.items():
-            of_part = logits.index_select(0, part.nodes)
-            scores = {f"{name}/{key}": score(of_part, part.y) for key, score in self._scores.items()}
+            logits, y = self._scored(outputs, part)
+            scores = {f"{name}/{key}": score(logits, y) for key, score in self._scores.items()}
             self.log_scores(scores)
             if name == "test":
-                self.confusion = confusion_matrix(self._dataset, of_part, part.y)
+                self.confusion = confusion_matrix(self._dataset, logits, y)
 
 
 class NodeTask(Task[NodeDataset, FullGraphData]):

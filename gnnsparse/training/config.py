@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnsparse.distributed.cost import WAYS
-from gnnsparse.distributed.partition import PARTITIONS
+from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
-from gnnsparse.sampling import PLACEMENTS
-from gnnsparse.sampling.sampler import check_fanouts
+from gnnsparse.sampling.fanouts import check_fanouts
+from gnnsparse.sampling.placement import PLACEMENTS
 
 __all__ = [
     "CAPTURES",

@@ -16,14 +16,7 @@ from gnnsparse.sampling.plans import ROW_LIMIT
 from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
-
-WAYS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    "uniform replaced": {"replace": True},
-    "weighted": {"method": "weighted"},
-    "weighted replaced": {"method": "weighted", "replace": True},
-    "labor": {"method": "labor"},
-}
+from tests.samplers import WAYS, sampler
 
 
 def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
@@ -35,11 +28,7 @@ def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
 
 
 def make(way: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
-    weights = None
-    if WAYS[way].get("method") == "weighted":
-        weights = torch.rand(of.num_edges, generator=torch.Generator().manual_seed(7))
-        weights[::4] = 0
-    return NeighborSampler(of, fanouts, weights=weights, seed=11, keep_edge_ids=True, **WAYS[way], **options)
+    return sampler(of, fanouts, way=way, seed=11, keep_edge_ids=True, **options)
 
 
 def assert_same(mine: Sample, theirs: Sample) -> None:
