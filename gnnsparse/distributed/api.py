@@ -12,11 +12,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnsparse.api import prepare
-from gnnsparse.distributed.cost import WAYS, Choice, Rates, choose_way, known_rates
+from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.features import FeatureOperations
+from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.distributed.operand import DistributedOperand
-from gnnsparse.distributed.partition import PARTITIONS, Partition
+from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.rows import RowOperations
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
@@ -31,7 +32,7 @@ from gnnsparse.errors import (
 )
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.graph import SparseGraph
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
@@ -112,12 +113,18 @@ def distribute(
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, the graph is not square, or the processes gave other graphs.
+        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square, or the
+            processes gave other graphs.
         RuntimeError: torch.distributed has not been initialised.
         ImportError: parts is "metis", and pymetis is not installed.
     """
     group = group_of(group)
     precision = Precision.parse(precision)
+    if precision.quantizes:
+        accepted = ", ".join(one.value for one in ROUNDED_PRECISIONS)
+        bad_value(
+            "precision", f"got {precision.value!r}, whose scales depend on all ranks; accepted: {accepted}"
+        )
     check_choice("way", way, ("auto", *WAYS))
     check_choice("parts", parts, PARTITIONS)
     check_choice("format", format, FORMAT_NAMES)
@@ -142,8 +149,10 @@ def distribute(
         made = read_source(graph, num_nodes, None, None if is_name else values).build()
         if made.num_rows != made.num_cols:
             bad_value("graph", f"is {made.num_rows} x {made.num_cols}; accepted: a square matrix")
-        request.check_equal(made)
-        return request.by_features(made, None) if way == "features" else request.by_rows(made, way)
+        content = request.check_equal(made)
+        if way == "features":
+            return request.by_features(made, None)
+        return request.by_rows(made, way, content)
 
 
 def _device(device: Any, backend: str) -> torch.device:
@@ -175,18 +184,29 @@ class _Request:
         """The rank of this process in the group."""
         return dist.get_rank(self.group)
 
-    def check_equal(self, graph: SparseGraph) -> None:
-        """Raises a ValueError on every process unless all of them have one graph and one recipe."""
+    def check_equal(self, graph: SparseGraph) -> str:
+        """Returns the hash of the graph and the recipe, which all processes have in common.
+
+        Raises:
+            ValueError: they differ; it is raised on every process.
+        """
         content = content_of(graph, self.recipe)
         numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
         own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         if bool((gather_ranks(own, self.group) != own).any()):
             bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
+        return content
 
-    def by_rows(self, graph: SparseGraph, way: str) -> DistributedOperand:
-        """Makes the operand of this process's rows, or by features if the model says so."""
+    def by_rows(self, graph: SparseGraph, way: str, content: str) -> DistributedOperand:
+        """Makes the operand of this process's rows, or by features if the model says so.
+
+        Args:
+            graph: the graph.
+            way: the argument of `distribute`.
+            content: what `check_equal` returned.
+        """
         cache = None if self.cache is False else GraphCache(None if self.cache is True else self.cache)
-        shard, hit = load_shard(graph, self.recipe, self.rank, cache)
+        shard, hit = load_shard(graph, self.recipe, self.rank, cache, content)
         ways: Sequence[str] = WAYS if way == "auto" else (way,)
         size = self.precision.storage.itemsize
         choice = choose_way(shard.facts, self.width, size, rates=self.rates, ways=ways)

@@ -9,15 +9,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnsparse.distributed.names import WAYS
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number
 from gnnsparse.plain import from_plain
 from gnnsparse.tiles import SLICE_BYTES
 
-__all__ = ["WAYS", "Choice", "Rates", "choose_way", "known_rates", "slices_of"]
+__all__ = ["Choice", "Rates", "choose_way", "known_rates", "slices_of"]
 
-#: How ranks share a product.
-WAYS = ("halo", "gather", "features")
 #: Features of a chunk are a multiple of this, so that its rows begin at addresses that vector loads need.
 _CHUNK_MULTIPLE = 8
 #: Most nonzeros outside the own columns, as a share, that are taken to cost twice their share of a product:
@@ -58,6 +57,10 @@ class Rates:
         for name in ("link_bytes", "latency", "product_bytes", "narrow_bytes", "copy_bytes"):
             if check_number(f"rates.{name}", getattr(self, name)) <= 0:
                 bad_value(f"rates.{name}", f"got {getattr(self, name)}; accepted: a number above 0")
+
+    def product(self, nnz: float, row_bytes: float) -> float:
+        """Returns the seconds of a product of `nnz` nonzeros with rows of `row_bytes` bytes of features."""
+        return nnz * max(row_bytes, self.narrow_bytes) / self.product_bytes
 
 
 @functools.cache
@@ -147,7 +150,7 @@ class _Model:
     rates: Rates
 
     def product(self, nnz: float, width: float) -> float:
-        return nnz * max(width * self.itemsize, self.rates.narrow_bytes) / self.rates.product_bytes
+        return self.rates.product(nnz, width * self.itemsize)
 
     def transfer(self, rows: float, width: float) -> float:
         return self.rates.latency + rows * width * self.itemsize / self.rates.link_bytes

@@ -20,6 +20,7 @@ __all__ = [
     "GatherExchange",
     "HaloExchange",
     "Pending",
+    "exchange_rows",
     "gather_ranks",
     "sum_over_ranks",
 ]
@@ -58,7 +59,7 @@ class Pending:
         return self._result
 
 
-def _all_to_all(
+def exchange_rows(
     x: torch.Tensor,
     send: Sequence[int],
     receive: Sequence[int],
@@ -159,20 +160,20 @@ class HaloExchange:
     def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
         """Begins to fetch the features of the halo columns, [columns, ...]."""
         sent = _select_rows(x, self._rows).to(dtype or x.dtype)
-        return _all_to_all(sent, self._send, self._receive, self._group)
+        return exchange_rows(sent, self._send, self._receive, self._group)
 
     def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
         """Begins to fetch the features of the own nodes and the halo, [rows + columns, ...]."""
         rows, dtype = x.shape[0], dtype or x.dtype
         sent = _select_rows(x, self._rows).to(dtype)
         found = x.new_empty((rows + self.columns, *x.shape[1:]), dtype=dtype)
-        pending = _all_to_all(sent, self._send, self._receive, self._group, found[rows:])
+        pending = exchange_rows(sent, self._send, self._receive, self._group, found[rows:])
         _copy_rows(found[:rows], x)
         return pending.of(found)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to return the gradients of the halo columns to the ranks that own them."""
-        return _all_to_all(grad, self._receive, self._send, self._group)
+        return exchange_rows(grad, self._receive, self._send, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Adds what other ranks returned to `total`, rank after rank: a rank names a row only once."""
@@ -219,7 +220,7 @@ class GatherExchange:
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to send the gradients of all columns to the ranks that own them."""
         counts = [self._facts.most_rows] * self._facts.ranks
-        return _all_to_all(grad, counts, counts, self._group)
+        return exchange_rows(grad, counts, counts, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Adds the gradients that all ranks sent to `total`, rank after rank."""
@@ -251,12 +252,12 @@ class FeatureExchange:
         ranks, rows = len(self._sizes), x.shape[0]
         width = x.shape[1] // ranks
         by_rank = x.unflatten(1, (ranks, width)).transpose(0, 1).reshape(ranks * rows, width, *x.shape[2:])
-        return _all_to_all(by_rank, [rows] * ranks, self._sizes, self._group).wait()
+        return exchange_rows(by_rank, [rows] * ranks, self._sizes, self._group).wait()
 
     def to_rows(self, y: torch.Tensor) -> torch.Tensor:
         """Returns all features of the own rows: the inverse of `to_features`."""
         ranks, rows = len(self._sizes), self._sizes[self._rank]
-        received = _all_to_all(y, self._sizes, [rows] * ranks, self._group).wait()
+        received = exchange_rows(y, self._sizes, [rows] * ranks, self._group).wait()
         return received.unflatten(0, (ranks, rows)).transpose(0, 1).flatten(1, 2).contiguous()
 
 
@@ -284,7 +285,7 @@ def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
     # Each rank adds up its share for all: what travels does not grow with the number of ranks.
     share = -(-x.numel() // ranks)
     padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * share - x.numel()))
-    mine = _all_to_all(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
+    mine = exchange_rows(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
     return gather_ranks(_in_order(mine), group).reshape(-1)[: x.numel()].reshape(x.shape)
 
 

@@ -111,11 +111,8 @@ class RowOperations:
         impl: str,
         plan: Any,
     ) -> torch.Tensor:
-        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments."""
+        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         refuse_plan(plan)
-        if isinstance(x, torch.Tensor) and x.dim() == 1:
-            return self.spmm(a, x[:, None], values, reduce, impl, plan)[:, 0].contiguous()
-        x = check_features("x", x, a, a.shape[1], impl)
         if values is not None or reduce != "sum" or impl == "reference":
             extended = self.extended(x)
             return spmm(self.whole, extended, values, reduce=reduce, impl=impl)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr, coo_to_csr
-from gnnsparse.distributed.partition import Partition, nonzeros_of
+from gnnsparse.distributed.partition import Partition
 from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.normalize import Weighted, symmetric_scales
 
@@ -120,13 +120,8 @@ class _Rows:
 def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: int, new: Any) -> _Rows:
     """Takes the rows of a rank out of a matrix and numbers their columns as `Shard` does."""
     start, end = partition.starts[rank : rank + 2]
-    rows = partition.owned(rank)
-    nonzeros = nonzeros_of(csr, rows)
-    columns = new[csr.indices[nonzeros].long()]
-    lengths = csr.indptr[rows + 1] - csr.indptr[rows]
-    row = torch.repeat_interleave(
-        torch.arange(end - start, dtype=torch.int64, device="cpu"), lengths, output_size=nonzeros.numel()
-    )
+    own, nonzeros = csr.select_rows(partition.owned(rank))
+    row, columns = own.row_index(), new[own.indices.long()]
     inside = (columns >= start) & (columns < end)
     halo = columns[~inside].unique()
     local = torch.where(inside, columns - start, torch.searchsorted(halo, columns) + (end - start))

@@ -101,12 +101,13 @@ def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> S
     csr = Csr(indptr, indices, facts.rows + halo.numel())
     check_host_array("indptr", indptr, (torch.int64,), facts.rows + 1)
     check_csr("shard", csr)
-    for name, array, limit in (
-        ("halo", halo, facts.nodes), ("send_rows", send_rows, facts.rows), ("nodes", nodes, facts.nodes)
-    ):  # fmt: skip
-        check_host_array(name, array, (torch.int64,))
+    for name, array, limit, count in (
+        ("halo", halo, facts.nodes, None),
+        ("send_rows", send_rows, facts.rows, None),
+        ("nodes", nodes, facts.nodes, facts.rows),
+    ):
+        check_host_array(name, array, (torch.int64,), count)
         check_indices(name, array, limit)
-    check_host_array("nodes", nodes, (torch.int64,), facts.rows)
     check_ascending("halo", halo, facts.nodes)
     counts = {"values": csr.nnz, "row_scale": facts.rows, "col_scale": csr.cols}
     for name, count in counts.items():
@@ -148,7 +149,7 @@ def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
 
 
 def load_shard(
-    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None
+    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str
 ) -> tuple[Shard, bool]:
     """Reads a rank's shard from the cache, or makes the shards of all ranks and stores them there.
 
@@ -160,6 +161,7 @@ def load_shard(
         recipe: how it is weighted and divided.
         rank: the rank.
         cache: the cache; None: nothing is stored.
+        content: what `content_of` returns for the graph and the recipe.
 
     Returns:
         The shard, and whether it was read from the cache.
@@ -167,7 +169,6 @@ def load_shard(
     if cache is None:
         return recipe.make(graph)[rank], False
     cache.check_folder()
-    content = content_of(graph, recipe)
     keys = [fingerprint([], content, other) for other in range(recipe.parts)]
     if (shard := cache.load(keys[rank], _unpack)) is not None:
         return shard, True

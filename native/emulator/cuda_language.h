@@ -97,14 +97,24 @@ template <class T>
 struct Shown {
   T value;
   int from;  // the lane whose value is wanted
+  uint32_t mask;
 };
+// What a lane that takes no part would show is NaN, or a large number.
 template <class T>
 void exchange(const Shown<T> (&shown)[kLanes], T (&taken)[kLanes]) {
-  for (unsigned lane = 0; lane < kLanes; ++lane) taken[lane] = shown[shown[lane].from].value;
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    const auto& mine = shown[lane];
+    const unsigned from = static_cast<unsigned>(mine.from) % kLanes;
+    if (mine.mask >> from & 1u) {
+      taken[lane] = shown[from].value;
+    } else {
+      std::memset(&taken[lane], 0xff, sizeof(T));
+    }
+  }
 }
 template <class T>
-T shuffle(T value, int from) {
-  return Block::current().meet(Shown<T>{value, from}, &exchange<T>);
+T shuffle(uint32_t mask, T value, int from) {
+  return Block::current().meet(Shown<T>{value, from, mask}, &exchange<T>, mask);
 }
 
 inline void find_ballot(const bool (&predicates)[kLanes], uint32_t (&taken)[kLanes]) {
@@ -126,20 +136,20 @@ inline void __syncwarp() {
 }
 inline void __syncthreads() { gnnsparse::emulator::Block::current().sync(); }
 
-// Every lane of a warp calls these, as the kernels do.
+// Every lane of a warp calls these, as the kernels do; of a shuffle, every lane of its mask.
 inline int this_lane() { return gnnsparse::emulator::Block::current().lane(); }
 template <class T>
-T __shfl_xor_sync(uint32_t, T value, int mask) {
-  return gnnsparse::emulator::shuffle(value, this_lane() ^ mask);
+T __shfl_xor_sync(uint32_t lanes, T value, int mask) {
+  return gnnsparse::emulator::shuffle(lanes, value, this_lane() ^ mask);
 }
 template <class T>
-T __shfl_up_sync(uint32_t, T value, int delta, int width = 32) {
+T __shfl_up_sync(uint32_t lanes, T value, int delta, int width = 32) {
   const int lane = this_lane();
-  return gnnsparse::emulator::shuffle(value, lane % width >= delta ? lane - delta : lane);
+  return gnnsparse::emulator::shuffle(lanes, value, lane % width >= delta ? lane - delta : lane);
 }
 template <class T>
-T __shfl_sync(uint32_t, T value, int from, int width = 32) {
-  return gnnsparse::emulator::shuffle(value, this_lane() / width * width + from % width);
+T __shfl_sync(uint32_t lanes, T value, int from, int width = 32) {
+  return gnnsparse::emulator::shuffle(lanes, value, this_lane() / width * width + from % width);
 }
 inline bool __any_sync(uint32_t, bool predicate) {
   return gnnsparse::emulator::Block::current().meet(predicate, &gnnsparse::emulator::find_any);
@@ -161,6 +171,11 @@ void __stcs(T* to, T value) {
 inline int atomicMin(int* to, int value) {
   const int before = *to;
   if (value < before) *to = value;
+  return before;
+}
+inline int32_t atomicAdd(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at += value;
   return before;
 }
 inline int32_t atomicMax(int32_t* at, int32_t value) {

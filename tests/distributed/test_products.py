@@ -73,6 +73,10 @@ def test_what_several_ranks_do_not_have_is_refused_on_each_of_them(ranks: Ranks)
         "q: has 4 heads to divide among 3 ranks",
         "adj: is of several devices, and this model attends beyond the edges",
         "plan: goes with an operand of one process",
+        "precision: got 'int8', whose scales depend on all ranks; accepted: fp32, tf32, fp16, bf16",
+        "seed: got 1, and an operand in fp32",
+        "A: is divided among ranks, and this takes all of it",
+        "A: is divided among ranks, and this takes all of it",
     ]
     for messages in found:
         for message, start in zip(messages, expected, strict=True):

@@ -16,9 +16,10 @@ from gnnsparse.data.generated import check_cached
 from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
 from gnnsparse.distributed.cost import slices_of
 from gnnsparse.distributed.layout import global_columns
-from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, halo_sizes
+from gnnsparse.distributed.names import PARTITIONS
+from gnnsparse.distributed.partition import balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard
-from gnnsparse.distributed.stored import ShardRecipe, load_shard
+from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.testing import random_graph
@@ -82,7 +83,10 @@ def test_shards_are_the_rows_of_the_matrix_and_send_lists_are_what_others_need(
     symmetric = torch.equal(matrix, matrix.T)
     assert symmetric or all(shard.transposed is not None for shard in shards)
     facts = shards[0].facts
-    assert sum(facts.nnz) == normalize(graph, kind).graph.nnz
+    csr = normalize(graph, kind).graph.csr
+    assert sum(facts.nnz) == csr.nnz
+    counted = cut_sizes(csr, partition_rows(SparseGraph(csr), parts, method))
+    assert counted == list(zip(facts.nnz, facts.outside, facts.halo, strict=True))
     assert facts.has_self_loops == bool(matrix_has_diagonal(graph, kind))
     assert all(dataclasses.replace(shard.facts, rank=0) == facts for shard in shards)
 
@@ -110,7 +114,10 @@ def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_
     edges = inside + size * torch.randint(0, blocks, (1, 4000), generator=generator)
     names = torch.randperm(blocks * size, generator=generator)
     graph = SparseGraph.from_edge_index(names[edges], blocks * size)
-    found = {method: max(halo_sizes(graph.csr, partition_rows(graph, 2, method))) for method in METHODS}
+    found = {
+        method: max(halo for _, _, halo in cut_sizes(graph.csr, partition_rows(graph, 2, method)))
+        for method in METHODS
+    }
     assert found["metis"] == 0
     assert found["community"] < size  # a cut goes through one community at most
     assert found["contiguous"] > 90
@@ -137,14 +144,14 @@ def test_symmetric_matrices_have_no_shards_of_their_transpose() -> None:
 
 def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Path) -> None:
     graph, recipe = random_graph(30, 30, 0.2, seed=3), ShardRecipe("gcn", 1.0, 3, "contiguous")
-    cache = GraphCache(tmp_path)
-    made, hit = load_shard(graph, recipe, 1, cache)
+    cache, content = GraphCache(tmp_path), content_of(graph, recipe)
+    made, hit = load_shard(graph, recipe, 1, cache, content)
     assert not hit
     for rank in range(3):  # the process that made one has stored all
-        kept, hit = load_shard(graph, recipe, rank, cache)
+        kept, hit = load_shard(graph, recipe, rank, cache, content)
         assert hit
         assert kept.facts.rank == rank
-    kept, _ = load_shard(graph, recipe, 1, cache)
+    kept, _ = load_shard(graph, recipe, 1, cache, content)
     assert kept.facts == made.facts
     assert kept.send_counts == made.send_counts
     assert made.transposed is not None
@@ -158,12 +165,12 @@ def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Pat
             assert (mine is None and read is None) or torch.equal(mine, read)
     assert all(problem is None for _, problem in cache.verify(check_cached))
     file = max(tmp_path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 1
+    file.write_bytes(damaged)
     assert sum(problem is not None for _, problem in cache.verify(check_cached)) == 1
     with pytest.warns(CacheWarning, match="damaged"):
-        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path))[1] for rank in range(3)]
+        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path), content)[1] for rank in range(3)]
     assert not all(again)
 
 
