@@ -250,10 +250,11 @@ def choose_way(
         rows[way] = found = model.by_rows(way)
         seconds[way] = found.seconds
         most = max(facts.halo) if way == "halo" else (facts.ranks - 1) * facts.most_rows
-        behind = "own columns, which are multiplied first" if found.split else "products of all columns"
+        behind = "the product of own columns" if found.split else "products of all columns"
+        chunks = f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}"
         reasons.append(
-            f"{way}: {_ms(found.seconds)}: {most} rows of other ranks travel in {_ms(found.transfer)}, in "
-            f"{found.chunks} chunks behind {behind}, waited for {_ms(found.waits)}"
+            f"{way}: {_ms(found.seconds)}: {most} rows of other ranks travel in {_ms(found.transfer)} "
+            f"({chunks}) behind {behind}, with {_ms(found.waits)} of waiting"
         )
     way = min(seconds, key=lambda name: seconds[name])
     reasons.append(f"{way} is estimated to be the fastest for {width} features of {itemsize} bytes")

@@ -211,7 +211,7 @@ def test_what_travels_longer_than_own_columns_take_is_cut_into_chunks() -> None:
     fast = dataclasses.replace(RATES, link_bytes=1.2e10)
     choice = choose_way(facts, 256, rates=fast, ways=("halo",))
     assert (choice.split, choice.chunks) == (True, 1)
-    assert "behind own columns, which are multiplied first, waited for 0 ms" in str(choice)
+    assert "(1 chunk) behind the product of own columns, with 0 ms of waiting" in str(choice)
     assert choice.seconds["halo"] < 1.1e-3
     # Two results would have to be added for nothing.
     few = dataclasses.replace(RATES, link_bytes=1e14, latency=1e-9, copy_bytes=1e10)
