@@ -26,8 +26,9 @@ from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
 
-#: Products with all arguments but the dense operands bound: (x, edge values or None) -> y; (q, k) -> scores.
-SpmmCall = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+#: Products with all arguments but the dense operands bound: (x, edge values or None) -> y, of some kernels
+#: with a third argument, the memory of y; (q, k) -> scores.
+SpmmCall = Callable[..., torch.Tensor]
 SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 

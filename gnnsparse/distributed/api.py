@@ -21,7 +21,15 @@ from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.rows import RowOperations
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number, device_of
+from gnnsparse.errors import (
+    bad_type,
+    bad_value,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    device_of,
+)
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
@@ -68,6 +76,7 @@ def distribute(
     parts: str = "auto",
     width: int = 128,
     chunks: int | None = None,
+    split: bool | None = None,
     rates: Rates | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> DistributedOperand:
@@ -92,7 +101,10 @@ def distribute(
         parts: how nodes are divided: "auto", "contiguous", "community" or "metis", see `partition_rows`. With
             way="features" ranges of equal size.
         width: features of a product, for the choice of the way.
-        chunks: in how many parts of the features a halo travels behind a product; None: the model chooses.
+        chunks: in how many parts of the features those of other processes travel, each behind the product
+            of the one before; None: the model chooses. A part has at least 8 features.
+        split: whether own columns are multiplied while features travel, in a product of their own to which
+            that of the other columns is added; False: all columns in one product; None: the model chooses.
         rates: rates of the machine; None: those that are stored for the backend.
         cache: True: shards are stored in the user's cache folder, a path: in that one; False: they are not.
 
@@ -120,6 +132,8 @@ def distribute(
     check_integer("width", width)
     if chunks is not None:
         check_integer("chunks", chunks)
+    if split is not None:
+        check_flag("split", split)
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
     backend = dist.get_backend(group)
@@ -128,7 +142,7 @@ def distribute(
     weight = check_number("self_loop_weight", self_loop_weight)
     request = _Request(
         ShardRecipe(kind, weight, dist.get_world_size(group), parts),
-        precision, format, _device(device, backend), width, chunks,
+        precision, format, _device(device, backend), width, chunks, split,
         rates or known_rates("nccl" if backend == "nccl" else "gloo"), cache, group,
     )  # fmt: skip
     with outside():
@@ -160,6 +174,7 @@ class _Request:
     device: torch.device
     width: int
     chunks: int | None
+    split: bool | None
     rates: Rates
     cache: Any
     group: dist.ProcessGroup | None
@@ -199,9 +214,9 @@ class _Request:
             return self.by_features(graph, choice)
         if self.chunks is not None:
             choice = replace(choice, chunks=self.chunks)
-        operations = RowOperations(
-            shard, choice.way == "gather", choice.chunks, self.precision, self.format, self.device, self.group
-        )
+        if self.split is not None:
+            choice = replace(choice, split=self.split)
+        operations = RowOperations(shard, choice, self.precision, self.format, self.device, self.group)
         return DistributedOperand(
             shard.facts, shard.nodes, operations, self.precision, self.device, choice, cache_hit=hit
         )

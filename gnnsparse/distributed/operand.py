@@ -114,7 +114,8 @@ class DistributedOperand(SparseOperand):
     @property
     def nnz(self) -> int:
         """Number of nonzeros of the operand that operations on edges run on: those of the own rows."""
-        return self.operations.whole.nnz
+        facts = self.facts
+        return sum(facts.nnz) if self.choice.way == "features" else facts.nnz[facts.rank]
 
     @property
     def precision(self) -> Precision:

@@ -80,10 +80,10 @@ def products(group: dist.ProcessGroup, nodes: int, seed: int, precision: str, wi
         one = gnnsparse.prepare(graph, values=values, precision=precision, cache=False)
         x, weight = _noise(nodes, width, seed=seed + 1), _noise(nodes, width, seed=seed + 2)
         for way, parts in [*((w, p) for w in ROWS for p in PARTS), ("features", "auto")]:
-            operand = distribute(
-                graph, group, values=values, precision=precision, way=way, parts=parts, chunks=2, cache=False
-            )
-            _compare(operand, _product("sum"), one, [x], weight)
+            options = {"precision": precision, "way": way, "parts": parts, "chunks": 2, "cache": False}
+            for split in (False, True) if way in ROWS else (None,):
+                operand = distribute(graph, group, values=values, split=split, **options)
+                _compare(operand, _product("sum"), one, [x], weight)
 
 
 def reductions(group: dist.ProcessGroup, nodes: int, seed: int) -> None:
