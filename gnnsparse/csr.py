@@ -20,7 +20,7 @@ from gnnsparse.errors import check_memory
 from gnnsparse.locks import cached_property
 from gnnsparse.transforms import outside
 
-__all__ = ["Csr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
+__all__ = ["Csr", "PaddedCsr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -324,6 +324,22 @@ class Csr:
 
 
 send_by_value(Csr)
+
+
+class PaddedCsr(Csr):
+    """A matrix whose last rows are empty, and whose last nonzeros belong to no row.
+
+    Its arrays keep their sizes while the number of rows and nonzeros that count changes from batch to batch.
+    Nonzeros behind the last offset may have any column in range.
+    """
+
+    def row_index(self) -> torch.Tensor:
+        """Returns the row of each nonzero, int64 [nnz]; of those that belong to no row the last row."""
+        places = torch.arange(self.nnz, dtype=torch.int64, device=self.device)
+        return torch.searchsorted(self.indptr[1:], places, right=True).clamp(max=self.rows - 1)
+
+    def __reduce__(self) -> Any:
+        return PaddedCsr, (self.indptr, self.indices, self.cols)
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]

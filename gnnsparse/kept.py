@@ -31,11 +31,15 @@ class Kept:
         lock: shared by all instances whose values are computed from one another, so that none can deadlock.
         device: where values are computed. On a GPU they are complete before another stream can see them.
         one_stream: whether all values are computed and used on one stream, so that nothing has to wait.
+        renewable: whether tensors are remembered with what made them, so that `renew` can compute them again.
     """
 
-    def __init__(self, lock: ForkLock, device: torch.device, one_stream: bool = False) -> None:
+    def __init__(
+        self, lock: ForkLock, device: torch.device, one_stream: bool = False, renewable: bool = False
+    ) -> None:
         self.lock, self._device, self._one_stream = lock, device, one_stream
         self._values: dict[Hashable, Any] = {}
+        self._makers: dict[Hashable, Callable[[], Any]] | None = {} if renewable else None
 
     def get(self, key: Key[_T], make: Callable[[], _T]) -> _T:
         """Returns the value of a key; calls `make` for it the first time.
@@ -59,7 +63,21 @@ class Kept:
                 if on_gpu and not self._one_stream:
                     path().finish(self._device)
                 self._values[key] = made
+                if self._makers is not None and isinstance(made, torch.Tensor):
+                    self._makers[key] = make
             return cast(_T, self._values[key])
+
+    def renew(self) -> None:
+        """Computes all tensors again, in the memory that they have, after arrays behind them were changed.
+
+        A value is made of arrays and of values that were made before it, so that the order is that of then.
+        Their shapes have to be those of before. What is no tensor stays.
+        """
+        with outside():
+            for key, make in list((self._makers or {}).items()):
+                old, new = self._values[key], make()
+                if new.data_ptr() != old.data_ptr():
+                    old.copy_(new)
 
     def find(self, key: Key[_T]) -> _T | None:
         """Returns the value of a key, or None if it was not made yet. torch.compile can trace it."""

@@ -148,6 +148,8 @@ class KernelCache:
         streams: the CUDA streams on which the parts are read.
         balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
         longest_row: number of nonzeros that no row exceeds; None: unknown.
+        keeps_rows_whole: whether rows are never cut, however long, since where to cut would depend on arrays
+            that are overwritten; `longest_row` is known then.
         quantization: the precision of 8 bits in which SpMM stores X; None: X is rounded to `precision`.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
@@ -160,6 +162,7 @@ class KernelCache:
     tuner: Callable[[KernelCache, Product], Plan] | None = None
     balance: str = "auto"
     longest_row: int | None = None
+    keeps_rows_whole: bool = False
     quantization: Precision | None = None
     accepted: Accepted = field(init=False)
 
@@ -258,6 +261,10 @@ class KernelCache:
         return counts if scale is None else self.kept.get(_Array("mean_scale"), lambda: scale * counts)
 
     # Work of the csr kernel.
+
+    def row_limit(self, limit: int) -> int:
+        """Returns the limit above which rows are cut: `limit`, unless rows have to be kept whole."""
+        return max(limit, self.longest_row or 0) if self.keeps_rows_whole else limit
 
     def row_work(self, limit: int) -> WorkList:
         """Returns the parts into which rows of more than `limit` nonzeros are cut."""

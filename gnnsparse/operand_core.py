@@ -60,7 +60,7 @@ class OperandCore:
     """The state that an operand shares with its transpose. Index 0 is A, index 1 the transpose.
 
     With `one_stream` an operand on a GPU is used on the stream on which its arrays are made, so that nothing
-    has to wait for them.
+    has to wait for them. With `renewable` the arrays may be overwritten, if `renew` is called then.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class OperandCore:
         plans: PlanStore | None = None,
         balance: str = "auto",
         one_stream: bool = False,
+        renewable: bool = False,
     ) -> None:
-        self.prepared, self.one_stream = prepared, one_stream
+        self.prepared, self.one_stream, self.renewable = prepared, one_stream, renewable
         self.precision = precision
         self.auto_format = auto_format
         self.cache_hit = cache_hit
@@ -81,7 +82,7 @@ class OperandCore:
         self.balance = balance
         self.device = prepared.forward.csr.device
         self.lock = ForkLock()  # one for both orientations, whose caches call each other
-        self._maps, self._streams = Kept(self.lock, self.device, one_stream), Streams(self.device)
+        self._maps, self._streams = self._kept(), Streams(self.device)
         self.has_self_loops = None if prepared.added_loops is None or prepared.is_part else True
         self.caches = (self._cache(prepared.forward, 0), self._cache(prepared.backward, 1))
         if path().takes(self.device) and not one_stream:
@@ -103,11 +104,18 @@ class OperandCore:
         other._keep_while_read()
         return other
 
+    def _kept(self) -> Kept:
+        return Kept(self.lock, self.device, self.one_stream, self.renewable)
+
+    def renew(self) -> None:
+        """Computes again what was derived from the arrays, which were overwritten, in the memory it has."""
+        for kept in (self._maps, *(cache.kept for cache in self.caches)):
+            kept.renew()
+
     def _cache(self, matrix: Oriented, which: int) -> KernelCache:
         panels = self.auto_format or (matrix.blocked is not None and matrix.blocked.spec.name == "window")
-        kept = Kept(self.lock, self.device, self.one_stream)
         cache = KernelCache(
-            matrix, self.precision.rounded, panels, kept, self._streams, balance=self.balance,
+            matrix, self.precision.rounded, panels, self._kept(), self._streams, balance=self.balance,
             quantization=self.precision if self.precision.quantizes else None,
         )  # fmt: skip
         if self.plans is not None:

@@ -40,6 +40,8 @@ class Pooled(torch.nn.Module):
     """
 
     encoder_class: type[torch.nn.Module]
+    #: Nothing here looks at several rows but batch norm, pooling and products with the operand.
+    ignores_padding = True
 
     def __init__(
         self, in_channels: int, hidden_channels: int, out_channels: int, pool: str = "mean", **options: Any

@@ -10,6 +10,7 @@ import torch
 from gnnsparse.csr import Csr
 from gnnsparse.data.graphs import check_graph_ptr
 from gnnsparse.data.lots import BatchPlans, Lot
+from gnnsparse.data.padded import PaddedBlocks, PaddingSource
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
@@ -125,7 +126,8 @@ class BlockBatches:
         self._edges = offsets[0]
         self._index = whole.transpose_map.to(operand.device)
         longest = [int(m.csr.degrees.max()) if m.csr.rows else 0 for m in sides]
-        self._plans = [BatchPlans(number) for number in longest]
+        self._plans, self._longest = [BatchPlans(number) for number in longest], longest
+        self._source: PaddingSource | None = None
 
     def __len__(self) -> int:
         return self._nodes.numel() - 1
@@ -138,6 +140,33 @@ class BlockBatches:
         """
         bounds = self._nodes + self._edges
         return int((bounds[graphs + 1] - bounds[graphs]).sum())
+
+    def sizes(self, graphs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the numbers of nodes and of nonzeros of graphs.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs.
+
+        Returns:
+            int64 [k] each, on the CPU.
+        """
+        nodes, edges = (bounds[graphs + 1] - bounds[graphs] for bounds in (self._nodes, self._edges))
+        return nodes, edges
+
+    @runs_outside
+    def padded(self, graphs: int, nodes: int, edges: int) -> PaddedBlocks:
+        """Returns a batch of which all sizes are fixed, so that its arrays keep their places.
+
+        Args:
+            graphs: number of graphs.
+            nodes: number of rows, more than any batch has nodes.
+            edges: number of nonzeros, as many as any batch has or more.
+        """
+        if self._source is None:
+            self._source = PaddingSource(self._operand, self._nodes, self._edges)
+        # Plans of their own, whose rows are never cut.
+        plans = [BatchPlans(number) for number in self._longest]
+        return PaddedBlocks(self._source, graphs, nodes, edges, plans)
 
     def select(self, graphs: torch.Tensor) -> BlockBatch:
         """Returns some of the graphs as a batch.

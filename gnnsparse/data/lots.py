@@ -40,8 +40,10 @@ class BatchPlans:
         """Returns the plan of a product, as the attribute `tuner` of a KernelCache."""
         if product not in self._found:
             plan = choose_plan(kernels.problem(product))
-            if isinstance(plan, CsrPlan) and self.longest_row <= plan.row_limit:
-                plan = replace(plan, group=0)
+            if isinstance(plan, CsrPlan):
+                limit = kernels.row_limit(plan.row_limit)
+                if self.longest_row <= limit:
+                    plan = replace(plan, group=0, row_limit=limit)
             self._found[product] = plan
         return self._found[product]
 

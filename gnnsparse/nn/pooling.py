@@ -7,6 +7,7 @@ import torch
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops.rows import segment_sums
+from gnnsparse.padding import current_padding
 from gnnsparse.transforms import is_direct
 
 __all__ = ["POOLS", "pool_graphs"]
@@ -39,8 +40,9 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
     check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
     if graph_ptr.device != x.device:
         bad_value("graph_ptr", f"is on {graph_ptr.device}; accepted: {x.device}, where x is")
+    padding = current_padding(x.shape[0]) if is_direct() else None
     if x.device.type == "cpu" and is_direct():
-        _check_offsets(graph_ptr, x.shape[0])
+        _check_offsets(graph_ptr, x.shape[0] if padding is None else int(padding.count))
     lengths = graph_ptr.diff()
     values = x if x.dtype == torch.float64 else x.float()
     if pool == "max":
@@ -48,7 +50,7 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
         pooled = torch.segment_reduce(values, "max", offsets=graph_ptr, unsafe=True)
         pooled = torch.where(lengths[:, None] > 0, pooled, 0.0)
     else:
-        pooled = segment_sums(values, graph_ptr)
+        pooled = segment_sums(values, graph_ptr) if padding is None else padding.sums(values, graph_ptr)
         if pool == "mean":
             pooled = pooled / lengths.clamp(min=1)[:, None]
     return pooled.to(x.dtype)

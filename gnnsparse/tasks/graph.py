@@ -14,11 +14,15 @@ from gnnsparse.data.graphs import GraphDataset
 from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import Prediction, arrays_of
+from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.operand import SparseOperand
+from gnnsparse.padding import Padding
 from gnnsparse.precision import Precision
 from gnnsparse.tasks import register_task
+from gnnsparse.tasks._graph_feed import GraphInputs, PlacedGraphs
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
-from gnnsparse.training.data import MiniBatchData
+from gnnsparse.training.data import MiniBatchData, shuffled_epochs
+from gnnsparse.training.feeds import Feed
 from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.plots import confusion_matrix
@@ -42,6 +46,8 @@ class GraphsBatch:
         graph_ptr: int64 [graphs + 1], the first node of each graph, and n.
         y: [graphs] or [graphs, columns], targets.
         data: the data module of the batch, from which validation gets the graphs of other parts.
+        padding: which rows of `x` and `adj` are nodes, if there are more rows (gnnsparse.padding); None: all
+            are. graph_ptr then ends with the number of nodes.
     """
 
     x: torch.Tensor
@@ -49,6 +55,7 @@ class GraphsBatch:
     graph_ptr: torch.Tensor
     y: torch.Tensor
     data: GraphData
+    padding: Padding | None = None
 
 
 class GraphData(MiniBatchData):
@@ -128,6 +135,34 @@ class GraphData(MiniBatchData):
             for batch, y in zip(self._blocks.split(graphs, sizes), targets, strict=True):
                 yield GraphsBatch(self._x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
 
+    def feed_obstacle(self, module: TaskModule) -> str | None:
+        """Returns why steps of a module can't be captured; None: `feed` feeds them.
+
+        Batches that keep their places have rows that are padding. Only a model that says that it ignores them
+        gets them.
+        """
+        if not getattr(module.model, "ignores_padding", False):
+            return f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"
+        if type(module).training_step is not GraphPredictor.training_step:
+            return f"{type(module).__name__}.training_step is not that of GraphPredictor, which knows padding"
+        return None
+
+    def feed(self) -> Feed:
+        """Returns the feed of a run in blocks, whose batches keep their places."""
+        train = self._parts["train"]
+        inputs = GraphInputs(train, self.placed, lambda ids: self.gather("train", ids))
+        epochs = shuffled_epochs(self, train.numel(), self.batch_size, self.seed)
+        return Feed(
+            inputs.of(ids for _, batches in epochs for ids in batches), next(iter(self.chunks("val")))
+        )
+
+    def placed(self, count: int) -> PlacedGraphs:
+        """Returns arrays for batches of `count` graphs to train on, which keep their places."""
+        return PlacedGraphs(
+            self._blocks, self._parts["train"], count, self._x, self._y,
+            lambda x, adj, graph_ptr, y, padding: GraphsBatch(x, adj, graph_ptr, y, self, padding),
+        )  # fmt: skip
+
     def _lots(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """Yields consecutive batches as long as they have few nodes and nonzeros together."""
         lot: list[torch.Tensor] = []
@@ -199,7 +234,9 @@ class GraphPredictor(TaskModule):
 
     def training_step(self, batch: GraphsBatch) -> torch.Tensor:
         """Returns the mean loss of the batch, a scalar on the device."""
-        return self._loss(self.model(batch.x, batch.adj, batch.graph_ptr), batch.y)
+        with ignoring_padding(self.model, batch.padding):
+            outputs = self.model(batch.x, batch.adj, batch.graph_ptr)
+        return self._loss(outputs, batch.y)
 
     def validation_step(self, batch: GraphsBatch) -> dict[str, torch.Tensor]:
         """Returns "loss" and the scores of all validation graphs, scalars on the device."""

@@ -7,7 +7,8 @@ stopping, or the end. Losses, scores and the best epoch stay on the device withi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from gnnsparse.training.callbacks import BestEpoch, EpochTimer, History, StepRows, validate
 from gnnsparse.training.capture import Program, Recorder
+from gnnsparse.training.feeds import Feed, StepInput
 from gnnsparse.training.module import TaskModule
 
 __all__ = ["BlockStrategy", "Blocks"]
@@ -63,12 +65,12 @@ class Blocks:
 
 
 class _Steps:
-    """The training step and the validation of a run as programs, and their results on the device."""
+    """The training steps and the validation of a run as programs, and their results on the device."""
 
-    def __init__(self, strategy: BlockStrategy, batch: Any, recorder: Recorder, blocks: Blocks) -> None:
+    def __init__(self, strategy: BlockStrategy, feed: Feed, recorder: Recorder, blocks: Blocks) -> None:
         module: Any = strategy.lightning_module
         self._module: TaskModule = module
-        self._strategy, self._batch, self._recorder, self._best = strategy, batch, recorder, blocks.best
+        self._strategy, self._feed, self._recorder, self._best = strategy, feed, recorder, blocks.best
         device = strategy.root_device
         self._optimizer = strategy.optimizers[0]
         self._schedules = [config.scheduler for config in strategy.lr_scheduler_configs]
@@ -83,7 +85,7 @@ class _Steps:
         self.names: tuple[str, ...] = ()
         self._next_row = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.tensor(module.trainer.global_step, dtype=torch.int64, device=device)
-        self.train = Program(self._train, recorder, self._renew_scaler)
+        self._programs: dict[Hashable, Program] = {}
         self.validate = Program(self._validate, recorder)
 
     def begin_block(self) -> None:
@@ -107,11 +109,23 @@ class _Steps:
                 rate.fill_(now)
                 self._written[index] = now
 
-    def _train(self) -> None:
+    def train(self) -> None:
+        """Makes the next step: by the program of its batch's place, or by itself if it has none."""
+        given: StepInput = next(self._feed.steps)
+        if given.place is None or self._recorder.problem is not None:
+            self._train(given.single)
+            return
+        given.load()
+        if given.place not in self._programs:
+            call = functools.partial(self._train, given.placed)
+            self._programs[given.place] = Program(call, self._recorder, self._renew_scaler)
+        self._programs[given.place]()
+
+    def _train(self, make_batch: Callable[[], Any]) -> None:
         module, plugin = self._module, self._strategy.precision_plugin
         self._optimizer.zero_grad(set_to_none=True)
         with plugin.train_step_context():
-            loss: Any = module.training_step(self._batch)
+            loss: Any = module.training_step(make_batch())
         scaler = getattr(plugin, "scaler", None)
         if scaler is None:
             loss.backward()
@@ -156,11 +170,11 @@ class _Steps:
 
     def release(self) -> None:
         """Frees the graphs now, and not when Python collects garbage: NCCL can't end before them."""
-        self.train.release()
-        self.validate.release()
+        for program in (*self._programs.values(), self.validate):
+            program.release()
 
     def _validate(self) -> None:
-        scores = validate(self._strategy.precision_plugin, self._module, self._batch)
+        scores = validate(self._strategy.precision_plugin, self._module, self._feed.validation)
         self._best.keep(scores, self._step, self._module)
         row = torch.stack([value.float() for value in scores.values()])
         if not self.names:
@@ -170,7 +184,7 @@ class _Steps:
 
 
 class BlockStrategy(SingleDeviceStrategy):
-    """Lightning's strategy for one device, whose training step is a block of steps on one fixed batch.
+    """Lightning's strategy for one device, whose training step is a block of steps.
 
     Lightning's own calls of a step, backward and the optimiser, are left out: a block has made them. Its
     counters and schedules go on as if it had made each step.
@@ -179,20 +193,22 @@ class BlockStrategy(SingleDeviceStrategy):
         device: the device.
         blocks: how the run is cut into blocks.
         recorder: captures the steps.
+        feed: makes the feed of the steps, when the first one is made.
     """
 
-    def __init__(self, device: torch.device, blocks: Blocks, recorder: Recorder) -> None:
+    def __init__(
+        self, device: torch.device, blocks: Blocks, recorder: Recorder, feed: Callable[[], Feed]
+    ) -> None:
         super().__init__(device)
-        self._blocks, self._recorder = blocks, recorder
+        self._blocks, self._recorder, self._feed = blocks, recorder, feed
         self._steps: _Steps | None = None
         self._made = 0
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Makes the steps of a block on a batch, and returns the last loss."""
-        (batch,) = args
+        """Makes the steps of a block on the batches of the feed, and returns the last loss."""
         blocks, trainer = self._blocks, self._trainer
         if self._steps is None:
-            self._steps = _Steps(self, batch, self._recorder, blocks)
+            self._steps = _Steps(self, self._feed(), self._recorder, blocks)
         steps, done, end = self._steps, trainer.global_step, trainer.max_steps
         count, validated = blocks.count(done, end), set()
         steps.begin_block()

@@ -43,8 +43,8 @@ def obstacle(module: TaskModule, data: PreparedData) -> str | None:
     """
     if data.device.type != "cuda":
         return f"CUDA graphs need a GPU, and the run is on {data.device}"
-    if data.fixed_batch is None:
-        return "the batches of this task differ from step to step"
+    if (reason := data.feed_obstacle(module)) is not None:
+        return reason
     if data.peers is not None and (backend := dist.get_backend(data.peers.group)) != "nccl":
         return f"a CUDA graph can't hold exchanges by {backend}"
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":

@@ -19,7 +19,9 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import prefetch
 from gnnsparse.training.config import PreprocessConfig
-from gnnsparse.training.trainers import counts_steps
+from gnnsparse.training.feeds import Feed, repeated
+from gnnsparse.training.module import TaskModule
+from gnnsparse.training.trainers import counts_steps, makes_blocks
 
 __all__ = ["MiniBatchData", "PreparedData", "RepeatedBatch", "shuffled_epochs"]
 
@@ -105,6 +107,14 @@ class PreparedData(pl.LightningDataModule):
     def fixed_batch(self) -> Any:
         """The batch of every training step and validation; None: batches differ."""
         return None
+
+    def feed_obstacle(self, module: TaskModule) -> str | None:
+        """Returns why steps of a module on this data can't be captured; None: `feed` feeds them."""
+        return "the batches of this task differ from step to step" if self.fixed_batch is None else None
+
+    def feed(self) -> Feed:
+        """Returns the feed of a run in blocks, if nothing forbids it (`feed_obstacle`)."""
+        return repeated(self.fixed_batch)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Returns the batch itself, which is on the device already.
@@ -192,6 +202,8 @@ class MiniBatchData(PreparedData):
 
     def train_dataloader(self) -> Any:
         """Returns a loader of batches: without end for the trainer of `fit`, which counts the steps."""
+        if makes_blocks(self.trainer):
+            return RepeatedBatch(self, endless=True)  # the feed has the batches
         return _ShuffledBatches(self)
 
     def val_dataloader(self) -> Any:

@@ -217,7 +217,7 @@ def _fit(
             Recorder(device, required) if data.peers is None else AgreedRecorder(device, required, data.peers)
         )
         blocks = Blocks(every, config.log_every, config.patience is not None, best, history, timer)
-        strategy = BlockStrategy(device, blocks, recorder)
+        strategy = BlockStrategy(device, blocks, recorder, data.feed)
     keep = None
     if folder is not None and config.checkpoint:
         folder.check_space(_checkpoint_bytes(module), "the checkpoints of this model")
@@ -304,7 +304,7 @@ def _make_trainer(
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
-    return StepTrainer(
+    trainer = StepTrainer(
         strategy="auto" if strategy is None else strategy,
         accelerator="cuda" if on_gpu else "cpu",
         devices=[data.device.index] if on_gpu else 1,
@@ -321,6 +321,8 @@ def _make_trainer(
         # Lightning trains one device in each process: the ranks exchange what they need themselves.
         plugins=None if data.peers is None else [LightningEnvironment()],
     )
+    trainer.feeds_blocks = strategy is not None
+    return trainer
 
 
 def _by_part(metrics: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:

@@ -7,16 +7,27 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-__all__ = ["StepLogs", "StepTrainer", "counts_steps"]
+__all__ = ["StepLogs", "StepTrainer", "counts_steps", "makes_blocks"]
 
 
 class StepTrainer(pl.Trainer):
-    """A trainer that ends after a number of steps, and whose loaders are endless: ends of epochs are slow."""
+    """A trainer that ends after a number of steps, and whose loaders are endless: ends of epochs are slow.
+
+    Attributes:
+        feeds_blocks: whether its steps are blocks of steps.
+    """
+
+    feeds_blocks = False
 
 
 def counts_steps(trainer: Any) -> bool:
     """Returns whether loaders are endless: that of a StepTrainer, and of no trainer at all."""
     return trainer is None or isinstance(trainer, StepTrainer)
+
+
+def makes_blocks(trainer: Any) -> bool:
+    """Returns whether a training step of Lightning is a block of steps, which get their batches by a feed."""
+    return isinstance(trainer, StepTrainer) and trainer.feeds_blocks
 
 
 class StepLogs(Callback):

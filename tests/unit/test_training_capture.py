@@ -29,6 +29,7 @@ from gnnsparse.training import (
 from gnnsparse.training.blocks import Blocks
 from gnnsparse.training.callbacks import BestEpoch, EpochTimer, History, StepRows
 from gnnsparse.training.capture import Program, Recorder, obstacle
+from gnnsparse.training.data import PreparedData
 from models import AGNN, GCN, Transformer
 from tests.helpers import PRECISIONS
 from tests.tasks import PlainRecorder, toy_sequences, toy_task
@@ -256,6 +257,8 @@ class _OnGpu:
 
     def __init__(self, fixed_batch: Any = ()) -> None:
         self.device, self.fixed_batch = torch.device("cuda", 0), fixed_batch
+
+    feed_obstacle = PreparedData.feed_obstacle
 
 
 def classifier(kind: type[NodeClassifier] = NodeClassifier) -> NodeClassifier:

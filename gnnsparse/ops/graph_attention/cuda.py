@@ -141,7 +141,8 @@ class _Rows:
         a, rows, device = call.arrays, kernels.csr.rows, kernels.csr.device
         assert a.q is not None
         assert a.v is not None
-        work = kernels.row_work(_ROW_LIMIT)
+        limit = kernels.row_limit(_ROW_LIMIT)
+        work = kernels.row_work(limit)
         warps = _WARPS * describe_device(device).multiprocessors
         per_warp = max(1, min(_ROWS_PER_WARP[tiles], rows // warps)) if kernels.csr.nnz < 2**31 else 1
         widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
@@ -150,7 +151,7 @@ class _Rows:
         if work.partials > 0:
             partial = torch.empty(work.partials * call.heads * floats, dtype=torch.float32, device=device)
         handle = _native.GraphRows(
-            kernels.csr.view, kernels.row_ids, work.view, _ROW_LIMIT, per_warp, partial, tiles
+            kernels.csr.view, kernels.row_ids, work.view, limit, per_warp, partial, tiles
         )
         return cls(handle, work.items.shape[0] + -(-rows // per_warp))
 

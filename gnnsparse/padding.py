@@ -1,0 +1,111 @@
+"""Rows of dense arrays that stand for no node, and what layers that look at several rows need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Padding", "current_padding", "padded"]
+
+#: Rows that are summed one after another; the sums of so many rows are summed then.
+_CHUNK = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Padding:
+    """Which rows of a batch are nodes: the first ones. The others are padding.
+
+    Attributes:
+        count: int64 [], the number of nodes, 1 or more, on the device.
+        real: bool [rows, 1], whether a row is a node.
+    """
+
+    count: torch.Tensor
+    real: torch.Tensor
+    _segments: dict[int, tuple[torch.Tensor, _Segments]] = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, those of padding included."""
+        return self.real.shape[0]
+
+    def sums(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        """Sums consecutive rows, in an order that is the same in every run. Differentiable.
+
+        Args:
+            x: float32 or float64 [rows, features].
+            starts: int64 [segments + 1], ascending from 0 to `count`.
+
+        Returns:
+            [segments, features] of the dtype of `x`; 0 for segments without rows.
+        """
+        if id(starts) not in self._segments:
+            self._segments[id(starts)] = starts, _Segments.of(starts, self.rows)
+        sums: torch.Tensor = _Sums.apply(x, self._segments[id(starts)][1])
+        return sums
+
+
+class _Segments(NamedTuple):
+    """Consecutive rows that are summed.
+
+    torch sums a segment with one thread for each feature, which takes milliseconds for thousands of rows. So
+    it is given chunks of segments first.
+
+    Attributes:
+        chunks: int64 [chunks + 1], the first row of each chunk, and the end; the last ones may be empty.
+        ends: int64 [segments + 1], the first chunk of each segment, and the end.
+        of_row: int64 [rows], the segment of each row; of padding the number of segments.
+    """
+
+    chunks: torch.Tensor
+    ends: torch.Tensor
+    of_row: torch.Tensor
+
+    @classmethod
+    def of(cls, starts: torch.Tensor, rows: int) -> _Segments:
+        segments = starts.numel() - 1
+        ends = torch.nn.functional.pad(((starts.diff() + _CHUNK - 1) // _CHUNK).cumsum(0), (1, 0))
+        # There are no more chunks than this, however long the segments are.
+        places = torch.arange(rows // _CHUNK + segments + 1, dtype=torch.int64, device=starts.device)
+        segment = torch.searchsorted(ends[1:], places, right=True)
+        chunks = (starts[segment] + (places - ends[segment]) * _CHUNK).clamp_(max=starts[-1])
+        numbers = torch.arange(rows, dtype=torch.int64, device=starts.device)
+        return cls(chunks, ends, torch.searchsorted(starts[1:], numbers, right=True))
+
+
+class _Sums(torch.autograd.Function):
+    """The sums of segments, chunk by chunk."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, segments: _Segments) -> torch.Tensor:
+        ctx.of_row = segments.of_row
+        parts = torch.segment_reduce(x, "sum", offsets=segments.chunks, initial=0.0, unsafe=True)
+        return torch.segment_reduce(parts, "sum", offsets=segments.ends, initial=0.0, unsafe=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return torch.cat([grad, grad.new_zeros(1, grad.shape[1])]).index_select(0, ctx.of_row), None
+
+
+_current: ContextVar[Padding | None] = ContextVar("padding", default=None)
+
+
+def current_padding(rows: int) -> Padding | None:
+    """Returns the padding of arrays of that many rows; None: each of their rows is a node."""
+    padding = _current.get()
+    return padding if padding is not None and padding.rows == rows else None
+
+
+@contextmanager
+def padded(padding: Padding) -> Iterator[None]:
+    """Makes arrays with as many rows as `padding` have that padding inside a `with` block."""
+    token = _current.set(padding)
+    try:
+        yield
+    finally:
+        _current.reset(token)
