@@ -164,6 +164,10 @@ T __ldg(const T* from) {
   return *from;
 }
 template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }
@@ -185,6 +189,8 @@ inline int32_t atomicMax(int32_t* at, int32_t value) {
 }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+// A product that nothing is added to: kernels look at its bits first.
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }
 inline uint32_t __float_as_uint(float x) { return gnnsparse::emulator::bits_as<uint32_t>(x); }
 // Shared memory is addressed from the kernel's one array: a static one, or the dynamic one.
