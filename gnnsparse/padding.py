@@ -23,11 +23,22 @@ class Padding:
     Attributes:
         count: int64 [], the number of nodes, 1 or more, on the device.
         real: bool [rows, 1], whether a row is a node.
+        mask: float32 [rows, 1], 1 for nodes and 0 for padding.
+        share: float32 [rows, 1], 1 / count for nodes and 0 for padding.
     """
 
     count: torch.Tensor
     real: torch.Tensor
+    mask: torch.Tensor
+    share: torch.Tensor
     _segments: dict[int, tuple[torch.Tensor, _Segments]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, count: torch.Tensor, rows: int) -> Padding:
+        """Makes the padding of `rows` rows, of which `count` (int64 []) are nodes."""
+        real = torch.arange(rows, dtype=torch.int64, device=count.device) < count
+        mask = real[:, None].float()
+        return cls(count, real[:, None], mask, mask / count)
 
     @property
     def rows(self) -> int:

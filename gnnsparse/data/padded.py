@@ -147,8 +147,7 @@ class PaddedBlocks:
             if own is not None and all_of is not None:
                 own.copy_(all_of[at])
         self._core.renew()
-        count = node_ends[-1]
-        self.padding = Padding(count, (self._node_places[:-1] < count)[:, None])
+        self.padding = Padding.of(node_ends[-1], self.rows.numel())
 
 
 def _placed(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

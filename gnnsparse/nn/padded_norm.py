@@ -29,12 +29,14 @@ def ignoring_padding(model: torch.nn.Module, padding: Padding | None) -> Iterato
         yield
         return
     norms = [part for part in model.modules() if isinstance(part, torch.nn.BatchNorm1d)]
-    own = [norm.__dict__.get("forward") for norm in norms]
+    own = [vars(norm).get("forward") for norm in norms]
+    kept = _Statistics(padding)
     try:
         for norm in norms:
-            vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, padding)
+            vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, kept)
         with padded(padding):
             yield
+        kept.keep()
     finally:
         for norm, forward in zip(norms, own, strict=True):
             vars(norm).pop("forward", None)
@@ -42,34 +44,70 @@ def ignoring_padding(model: torch.nn.Module, padding: Padding | None) -> Iterato
                 vars(norm)["forward"] = forward
 
 
-def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, padding: Padding, x: torch.Tensor) -> torch.Tensor:
+class _Statistics:
+    """The statistics of a batch, by which all layers move their running ones at once.
+
+    Args:
+        padding: which rows are nodes.
+    """
+
+    def __init__(self, padding: Padding) -> None:
+        self.padding = padding
+        self._found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor]] = []
+
+    def add(self, norm: torch.nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Notes the mean and the variance of the input of a layer."""
+        if any(norm is other for other, *_ in self._found):
+            self.keep()  # a layer that is called once more moves them again
+        self._found.append((norm, mean, variance))
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Moves the running statistics towards those that were noted, as torch does."""
+        found, self._found = self._found, []
+        if not found:
+            return
+        norms: Any = [norm for norm, *_ in found]
+        counts = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
+        if counts:
+            torch._foreach_add_(counts, 1)
+        count = self.padding.count
+        unbiased = torch._foreach_mul([variance for *_, variance in found], count / (count - 1).clamp(min=1))
+        for momentum in {norm.momentum for norm in norms}:
+            pairs = [
+                pair
+                for norm, (_, mean, _), variance in zip(norms, found, unbiased, strict=True)
+                for pair in ((norm.running_mean, mean), (norm.running_var, variance))
+                if norm.momentum == momentum
+            ]
+            kept, new = [list(part) for part in zip(*pairs, strict=True)]
+            if momentum is not None:
+                torch._foreach_lerp_(kept, new, momentum)
+                continue
+            shares = [1 / norm.num_batches_tracked.float() for norm in norms if norm.momentum is None]
+            for index, (old, now) in enumerate(zip(kept, new, strict=True)):
+                old.lerp_(now, shares[index // 2])
+
+
+def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, kept: _Statistics, x: torch.Tensor) -> torch.Tensor:
     """Computes a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
-    keeps = norm.running_mean is not None
-    if not (norm.training or not keeps) or x.shape[0] != padding.rows:
+    padding = kept.padding
+    if (not norm.training and norm.running_mean is not None) or x.shape[0] != padding.rows:
         result: torch.Tensor = forward(x)
         return result
     y: torch.Tensor
     y, mean, variance = _BatchNorm.apply(x, norm.weight, norm.bias, padding, norm.eps)
-    if norm.training and norm.running_mean is not None and norm.running_var is not None:
-        _keep(norm, mean, variance * (padding.count / (padding.count - 1).clamp(min=1)))
+    if norm.training and norm.running_mean is not None:
+        kept.add(norm, mean, variance)
     return y
 
 
-@torch.no_grad()
-def _keep(norm: torch.nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor) -> None:
-    """Moves the running statistics towards those of a batch, as torch does."""
-    share: Any = norm.momentum
-    if norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
-        if share is None:
-            share = 1 / norm.num_batches_tracked.float()
-    for kept, new in ((norm.running_mean, mean), (norm.running_var, variance)):
-        assert kept is not None
-        kept.lerp_(new.to(kept.dtype), share)
-
-
 class _BatchNorm(torch.autograd.Function):
-    """The normalisation with statistics over the nodes alone, and these; padding gets the bias."""
+    """The normalisation with statistics over the nodes alone, and these.
+
+    Each operation is a launch, which takes longer than its arithmetic on small graphs: there are as few as
+    can be. The gradients of padding are 0 where they come from, and what padding holds is finite.
+    """
 
     @staticmethod
     def forward(
@@ -80,11 +118,12 @@ class _BatchNorm(torch.autograd.Function):
         padding: Padding,
         eps: float,
     ) -> Any:
-        wide, real = x.float(), padding.real
-        mean = torch.where(real, wide, 0.0).sum(0) / padding.count
-        centered = torch.where(real, wide - mean, 0.0)
-        variance = centered.square().sum(0) / padding.count
-        inverse = (variance + eps).rsqrt()
+        wide = x.float()
+        # Not products with a vector, which libraries divide among the few features alone.
+        mean = (wide * padding.share).sum(0)
+        centered = wide - mean
+        variance = centered.square().mul_(padding.share).sum(0)
+        inverse = (variance + eps).rsqrt_()
         factor = inverse if weight is None else inverse * weight
         y = centered * factor if bias is None else torch.addcmul(bias, centered, factor)
         ctx.save_for_backward(centered, inverse, factor)
@@ -95,13 +134,11 @@ class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
         centered, inverse, factor = ctx.saved_tensors
-        padding, needs = ctx.padding, ctx.needs_input_grad
-        grad = torch.where(padding.real, grad.float(), 0.0)
+        needs, of_x, grad = ctx.needs_input_grad, None, grad.float()
         of_bias = grad.sum(0)
-        of_weight = (grad * centered).sum(0) * inverse
-        of_x = None
+        of_weight = (grad * centered).sum(0).mul_(inverse)
         if needs[0]:
-            slope = of_weight * inverse / padding.count
-            of_x = grad - torch.addcmul(of_bias / padding.count, centered, slope)
-            of_x = torch.where(padding.real, of_x * factor, 0.0).to(ctx.dtype)
+            least = factor / -ctx.padding.count
+            shift = torch.addcmul(of_bias * least, centered, of_weight * inverse * least)
+            of_x = torch.addcmul(shift.mul_(ctx.padding.mask), grad, factor).to(ctx.dtype)
         return of_x, of_weight if needs[1] else None, of_bias if needs[2] else None, None, None

@@ -7,7 +7,7 @@ import torch
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops.rows import segment_sums
-from gnnsparse.padding import current_padding
+from gnnsparse.padding import Padding, current_padding
 from gnnsparse.transforms import is_direct
 
 __all__ = ["POOLS", "pool_graphs"]
@@ -42,7 +42,7 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
         bad_value("graph_ptr", f"is on {graph_ptr.device}; accepted: {x.device}, where x is")
     padding = current_padding(x.shape[0]) if is_direct() else None
     if x.device.type == "cpu" and is_direct():
-        _check_offsets(graph_ptr, x.shape[0] if padding is None else int(padding.count))
+        _check_offsets(graph_ptr, x.shape[0], padding)
     lengths = graph_ptr.diff()
     values = x if x.dtype == torch.float64 else x.float()
     if pool == "max":
@@ -56,7 +56,8 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
     return pooled.to(x.dtype)
 
 
-def _check_offsets(graph_ptr: torch.Tensor, nodes: int) -> None:
+def _check_offsets(graph_ptr: torch.Tensor, rows: int, padding: Padding | None) -> None:
+    nodes = rows if padding is None else int(padding.count)
     fits = graph_ptr.numel() > 0 and int(graph_ptr[0]) == 0 and int(graph_ptr[-1]) == nodes
     if not fits or bool((graph_ptr.diff() < 0).any()):
         bad_value("graph_ptr", f"does not ascend from 0 to {nodes}; accepted: graphs + 1 offsets that do")

@@ -21,7 +21,7 @@ __all__ = ["GraphInputs", "PlacedGraphs", "bound_of"]
 _log = logging.getLogger("gnnsparse.training")
 
 #: Arrays are sized for the mean of all batches and so many standard deviations.
-_DEVIATIONS = 5
+_DEVIATIONS = 3
 #: Sizes are multiples of this, so that rows of 16-bit numbers are aligned and products are of whole tiles.
 _MULTIPLE = 64
 
@@ -78,10 +78,9 @@ class PlacedGraphs:
         """Puts the batch together, of the graphs that `load` was given."""
         padded = self._padded
         padded.assemble()
-        real = padded.padding.real
         x = self._x.index_select(0, padded.rows.clamp(max=self._x.shape[0] - 1))
         # Whatever padding holds must be finite, since weights' gradients are products with zeros there.
-        x = torch.where(real, x, 0.0)
+        x.masked_fill_(~padded.padding.real, 0)
         y = self._y.index_select(0, padded.chosen[:-1])
         return self._make(x, padded.adj, padded.graph_ptr, y, padded.padding)
 

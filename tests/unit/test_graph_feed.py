@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from gnnsparse.cuda_path import use
 from gnnsparse.data import GraphDataset
 from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.padded_norm import ignoring_padding
@@ -22,6 +24,7 @@ from gnnsparse.training.capture import obstacle
 from gnnsparse.training.feeds import StepInput
 from gnnsparse.training.plots import Curves
 from models import MODELS
+from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
 from tests.tasks import PlainRecorder
 from tests.tu_files import graph_dataset
@@ -87,8 +90,7 @@ def test_pooling_leaves_padding_out(device: str, pool: str, sizes: list[int]) ->
 
 
 def padding_of(count: int, rows: int, device: str = "cpu") -> Padding:
-    real = (torch.arange(rows, device=device) < count)[:, None]
-    return Padding(torch.tensor(count, device=device), real)
+    return Padding.of(torch.tensor(count, device=device), rows)
 
 
 @pytest.mark.parametrize("options", [{}, {"eps": 1e-2, "affine": False, "momentum": None}], ids=str)
@@ -104,6 +106,7 @@ def test_batch_norm_leaves_padding_out(device: str, options: dict[str, Any]) -> 
         with ignoring_padding(norm, padding_of(count, 40, device)):
             found = norm(x)
         grad = torch.randn_like(found)
+        grad[count:] = 0
         want.backward(grad[:count])
         found.backward(grad)
         torch.testing.assert_close(found[:count], want, rtol=1e-4, atol=1e-5)
@@ -249,7 +252,6 @@ def test_losses_with_batch_norm(in_blocks: list[PlainRecorder]) -> None:
         curves.append(Curves())
         run(options={"norm": "batch", "dropout": 0.0}, capture=capture, curves=curves[-1], epochs=3)
     single, blocks = (torch.tensor(curve.loss[1]) for curve in curves)
-    print(single, blocks)
     assert single.numel() == 9
     torch.testing.assert_close(blocks, single, rtol=1e-3, atol=1e-4)
 
@@ -303,6 +305,64 @@ def test_what_forbids_batches_in_place(in_blocks: list[PlainRecorder]) -> None:
     assert fit(module, data, TrainerConfig(max_epochs=2, progress=False)).capture == says
     assert in_blocks == []
     assert "CUDA graphs need a GPU" in str(obstacle(module_of(data), data))
+
+
+# What the host does in a step on a GPU.
+
+
+class _Operations(TorchDispatchMode):
+    """Notes the operations of torch in a `with` block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+#: What the host would wait for a GPU in, and a capture forbids.
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "repeat_interleave.Tensor", "equal.")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", GRAPH_MODELS)
+def test_every_step_is_the_same_work_and_never_waits(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph of a step does what its capture has done: the same operations, on the same arrays."""
+    # They read numbers on a CPU alone.
+    monkeypatch.setattr("gnnsparse.nn.pooling._check_offsets", lambda *_: None)
+    options = {"train_eps": True} if name == "gin" else {}
+    recording, done, launched = RecordingPath(), [], []
+    with use(recording):
+        data = data_of(values=MODELS[name].for_task("graph").values, precision=precision)
+        module = module_of(data, name, norm="batch", **options)
+        steps = [step for step in steps_of(data, 6) if step.single().y.numel() == 8]
+        for step in steps:
+            before = len(recording.calls)
+            step.load()
+            with _Operations() as operations:
+                module.training_step(step.placed()).backward()
+            done.append(operations.names)
+            launched.append(recording.names()[before:])
+            module.zero_grad()
+    assert len(steps) == 4
+    assert done[1] == done[2] == done[3]
+    assert launched[1] == launched[2] == launched[3]
+    assert launched[1]
+    waits = [found for found in done[1] if any(name in found for name in WAITS)]
+    assert waits == []
+
+
+def test_the_host_puts_the_numbers_of_graphs_into_place() -> None:
+    """Beside the replay of the graph it is all that a captured step needs."""
+    first = steps_of(data_of(), 1)[0]
+    with _Operations() as operations:
+        first.load()
+    assert [name for name in operations.names if "copy" in name] == ["aten.copy_.default"]
+    assert len(operations.names) <= 3
 
 
 # On a GPU.
