@@ -13,6 +13,8 @@ in this file.
 DIR has a folder for each of these, such as DIR/cora with the raw files of Cora; --root-of NAME=DIR names the
 folder of one data set. Without either the files are downloaded.
 
+Seeds are trained one after another, or by --jobs processes that share the device.
+
 A row of the results belongs to a model, a data set and a precision. If the file of --out exists and is of
 the same device, versions and number of seeds, rows that are not measured anew are kept, so that a long run
 can be divided.
@@ -21,10 +23,15 @@ can be divided.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import multiprocessing
 import statistics
-from dataclasses import replace
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,39 +82,87 @@ def options_of(model: str, dataset: str, root: Path | None, device: str) -> Dict
     return cfg
 
 
-def run(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seed: int) -> FitResult:
-    settings = train.read_settings(cfg)
+@dataclass(frozen=True)
+class Subject:
+    """What is trained: a model on a data set, in a precision, or with PyG's layers if that is None."""
+
+    model: str
+    dataset: str
+    root: Path | None
+    device: str
+    precision: str | None = None
+
+
+@functools.cache
+def dataset_of(name: str, root: Path | None) -> NodeDataset:
+    """Reads a data set, once in each process."""
+    return load_dataset(name, root=root)
+
+
+@functools.lru_cache(1)
+def data_of(subject: Subject) -> FullGraphData:
+    """Prepares the data of a subject, once in each process while it is trained."""
+    dataset, device = dataset_of(subject.dataset, subject.root), resolve_device(subject.device)
+    if subject.precision is None:
+        return PygData(dataset, device=device)
+    cfg = options_of(subject.model, subject.dataset, subject.root, subject.device)
+    values = MODELS[subject.model].values_with(train.options_of(cfg.model))
+    return FullGraphData(dataset, values=values, precision=subject.precision, device=device)
+
+
+def run(subject: Subject, seed: int) -> FitResult:
+    """Trains a model from a seed."""
+    cfg = options_of(subject.model, subject.dataset, subject.root, subject.device)
+    dataset, settings = dataset_of(subject.dataset, subject.root), train.read_settings(cfg)
     lightning.seed_everything(seed, verbose=False)
     model = train.build_model(cfg, dataset.num_features, dataset.num_classes)
-    if isinstance(data, PygData):
+    if subject.precision is None:
         model = with_pyg_layers(model)
     epochs = settings.trainer.max_epochs
     module = NodeClassifier(model, dataset, settings.optimizer, epochs)
     quiet = TrainerConfig(max_epochs=epochs, val_every=settings.trainer.val_every, progress=False)
-    return fit(module, data, quiet)
+    return fit(module, data_of(subject), quiet)
 
 
-def scores_of(cfg: DictConfig, dataset: NodeDataset, data: FullGraphData, seeds: int) -> dict[str, Any]:
-    """Trains with all seeds on one data module, and returns the statistics of their scores, in per cent."""
-    results = [run(cfg, dataset, data, seed) for seed in range(seeds)]
-    accuracies = [100 * result.metrics["test"][dataset.metric] for result in results]
+def scores_of_run(subject: Subject, seed: int) -> tuple[float, int, int, float]:
+    """Trains, and returns the score in per cent, epochs, best epoch and milliseconds of an epoch."""
+    result = run(subject, seed)
+    score = result.metrics["test"][dataset_of(subject.dataset, subject.root).metric]
+    return 100 * score, result.epochs, result.best_epoch, result.epoch_milliseconds or 0.0
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[Executor | None]:
+    """Processes that train; None: this one does."""
+    if jobs == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def scores_of(subject: Subject, seeds: int, pool: Executor | None) -> dict[str, Any]:
+    """Trains with all seeds, and returns the statistics of their scores, in per cent."""
+    mapped = map if pool is None else pool.map
+    found = list(mapped(functools.partial(scores_of_run, subject), range(seeds)))
+    accuracies, epochs, best, milliseconds = zip(*found, strict=True)
     return {
-        "metric": dataset.metric,
-        "epochs": results[0].epochs,
+        "metric": dataset_of(subject.dataset, subject.root).metric,
+        "epochs": epochs[0],
         "mean": statistics.fmean(accuracies),
         "standard_deviation": statistics.pstdev(accuracies),
-        "accuracies": accuracies,
-        "best_epochs": [result.best_epoch for result in results],
-        "epoch_milliseconds": statistics.median(result.epoch_milliseconds or 0.0 for result in results),
+        "accuracies": list(accuracies),
+        "best_epochs": list(best),
+        "epoch_milliseconds": statistics.median(milliseconds),
     }
 
 
-def baseline_of(cfg: DictConfig, dataset: NodeDataset, seeds: int, device: Any) -> dict[str, Any]:
+def baseline_of(subject: Subject, seeds: int, pool: Executor | None) -> dict[str, Any]:
     """Returns PyG's scores."""
-    if cfg.model.name == "gcn" and dataset.name in BASELINE:
-        mean, deviation = BASELINE[dataset.name]
+    if subject.model == "gcn" and subject.dataset in BASELINE:
+        mean, deviation = BASELINE[subject.dataset]
         return {"baseline": mean, "baseline_standard_deviation": deviation}
-    found = scores_of(cfg, dataset, PygData(dataset, device=device), seeds)
+    found = scores_of(subject, seeds, pool)
     return {
         "baseline": found["mean"],
         "baseline_standard_deviation": found["standard_deviation"],
@@ -172,6 +227,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", default=["fp32", "tf32", "fp16"])
     parser.add_argument("--seeds", type=int, default=10, help="number of seeds, from 0 on")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that train at a time")
     parser.add_argument("--planetoid", type=Path, metavar="DIR", help="has a folder for each data set")
     parser.add_argument("--root-of", action="append", default=[], metavar="NAME=DIR")
     parser.add_argument("--out", type=Path, help="JSON file to write")
@@ -182,25 +238,22 @@ def main() -> None:
     args = parse()
     roots = {name: args.planetoid / name for name in BASELINE} if args.planetoid else {}
     roots.update({name: Path(folder) for name, _, folder in (pair.partition("=") for pair in args.root_of)})
-    device, console = resolve_device(args.device), Console()
-    header = describe_environment(device)
+    console, header = Console(), describe_environment(resolve_device(args.device))
     rows = kept_rows(args.out, header, args.seeds)
-    for model, name in itertools.product(args.model, args.datasets):
-        cfg = options_of(model, name, roots.get(name), args.device)
-        dataset = load_dataset(name, root=roots.get(name))
-        baseline = baseline_of(cfg, dataset, args.seeds, device)
-        console.print(f"{model} {name} PyG: {baseline['baseline']:.2f}")
-        for precision in args.precisions:
-            values = MODELS[model].values_with(train.options_of(cfg.model))
-            data = FullGraphData(dataset, values=values, precision=precision, device=device)
-            scores = scores_of(cfg, dataset, data, args.seeds)
-            about = {"model": model, "dataset": name, "precision": precision, "seeds": args.seeds}
-            rows = with_row(rows, {**about, **scores, **baseline})
-            console.print(
-                f"{model} {name} {precision}: {scores['mean']:.2f} ± {scores['standard_deviation']:.2f}"
-            )
-            if args.out:  # written after each row, because a run takes long
-                write_json(args.out, {**header, "rows": rows})
+    with workers(args.jobs) as pool:
+        for model, name in itertools.product(args.model, args.datasets):
+            subject = Subject(model, name, roots.get(name), args.device)
+            baseline = baseline_of(subject, args.seeds, pool)
+            console.print(f"{model} {name} PyG: {baseline['baseline']:.2f}")
+            for precision in args.precisions:
+                scores = scores_of(replace(subject, precision=precision), args.seeds, pool)
+                about = {"model": model, "dataset": name, "precision": precision, "seeds": args.seeds}
+                rows = with_row(rows, {**about, **scores, **baseline})
+                console.print(
+                    f"{model} {name} {precision}: {scores['mean']:.2f} ± {scores['standard_deviation']:.2f}"
+                )
+                if args.out:  # written after each row, because a run takes long
+                    write_json(args.out, {**header, "rows": rows})
     console.print(table_of(rows, header["device_name"]))
 
 

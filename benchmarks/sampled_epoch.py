@@ -23,7 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseGraph
 from gnnsparse.precision import Precision
-from gnnsparse.sampling import NeighborSampler, Sample
+from gnnsparse.sampling import FeatureStore, NeighborSampler, Sample
 from gnnsparse.training.config import SamplerConfig
 from gnnsparse.training.device import numerics
 from gnnsparse.training.sampled import NodeBatch, NodeBatches
@@ -61,16 +61,26 @@ class Trained:
         fanouts: neighbours in each layer, from the last one to the first.
         batch_size: nodes of a step.
         precision: of products; features on a GPU are stored in its dtype.
+        features: where they are kept, the placement of a FeatureStore.
+        cache_share: of features in pinned memory, the share of rows of which the GPU keeps copies.
     """
 
-    def __init__(self, graph: SparseGraph, fanouts: list[int], batch_size: int, precision: Precision) -> None:
+    def __init__(
+        self,
+        graph: SparseGraph,
+        fanouts: list[int],
+        batch_size: int,
+        precision: Precision,
+        features: str,
+        cache_share: float,
+    ) -> None:
         device = torch.empty(0, device=graph.device).device
         self.device, self.precision, self.batch_size = device, precision, batch_size
         torch.manual_seed(0)
         order = torch.randperm(graph.num_rows, generator=torch.Generator().manual_seed(1))
         self.nodes = order[: max(1, round(SEEDS / NODES * graph.num_rows))].to(device)
         dtype = precision.storage if device.type == "cuda" else torch.float32
-        self.x = torch.randn(graph.num_rows, FEATURES, device=device).to(dtype)
+        x = torch.randn(graph.num_rows, FEATURES, device=device).to(dtype)
         self.y = torch.randint(CLASSES, (self.nodes.numel(),), device=device)
         self.model = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=len(fanouts)).to(device)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003, fused=True)
@@ -79,7 +89,14 @@ class Trained:
         config = SamplerConfig("neighbor", fanouts=fanouts, batch_size=batch_size)
         self.sampler = NeighborSampler(graph, fanouts, values="mean", precision=precision)
         self._data = SimpleNamespace(device=device, trainer=None)
-        self.loader = NodeBatches(self._data, self.sampler, config, self.x, self.nodes, self.y, seed=0)  # type: ignore[arg-type]
+        self.store = FeatureStore(
+            x if features in ("auto", "device") else x.cpu(),
+            features,
+            device=device,
+            uses=self.sampler.source_degrees,
+            cache_share=cache_share,
+        )
+        self.loader = NodeBatches(self._data, self.sampler, config, self.store, self.nodes, self.y, seed=0)  # type: ignore[arg-type]
 
     def wait(self) -> None:
         """Waits for all work on the device."""
@@ -96,14 +113,13 @@ class Trained:
         self._scaler.update()
         return loss.detach()
 
-    def sample(self, ids: torch.Tensor, step: int) -> tuple[torch.Tensor, Sample]:
-        """Draws the neighbours of nodes by their indices on the CPU, which it moves and returns."""
-        ids = ids.to(self.device)
-        return ids, self.sampler.sample(self.nodes[ids], step)
+    def sample(self, ids: torch.Tensor, step: int) -> Sample:
+        """Draws the neighbours of nodes by their indices."""
+        return self.sampler.sample(self.nodes[ids], step)
 
     def gather(self, ids: torch.Tensor, sample: Sample) -> NodeBatch:
         """Gathers the features and labels of what was drawn."""
-        return NodeBatch(self.x.index_select(0, sample.nodes), sample.adjs, self.y[ids], self._data)
+        return NodeBatch(self.store.gather(sample.nodes), sample.adjs, self.y[ids], self._data)
 
 
 def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> dict[str, Any]:
@@ -154,6 +170,7 @@ def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> 
 
 def _steps_of(trained: Trained, count: int, clock: Clock) -> Iterator[tuple[int, torch.Tensor]]:
     order = torch.randperm(trained.nodes.numel(), generator=torch.Generator().manual_seed(2))
+    order = order.to(trained.device)
     for step, ids in enumerate(itertools.islice(itertools.cycle(order.split(trained.batch_size)), count)):
         if clock.is_over:
             return
@@ -181,7 +198,7 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
             times.append(time.perf_counter())
 
         mark()
-        ids, sample = trained.sample(ids, step)
+        sample = trained.sample(ids, step)
         mark()
         batch = trained.gather(ids, sample)
         mark()
@@ -228,7 +245,7 @@ def count_waits(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
     done = 0
     for step, ids in _steps_of(trained, count, clock):
         with noting_waits(stages["sample"]):
-            ids, sample = trained.sample(ids, step)
+            sample = trained.sample(ids, step)
         with noting_waits(stages["gather"]):
             batch = trained.gather(ids, sample)
         with noting_waits(stages["compute"]):
@@ -256,7 +273,9 @@ def profile_kernels(trained: Trained, count: int, clock: Clock) -> dict[str, Any
         kept["samples"] = [trained.sample(ids, step) for step, ids in steps]
 
     def gather() -> None:
-        kept["batches"] = [trained.gather(*drawn) for drawn in kept["samples"]]
+        kept["batches"] = [
+            trained.gather(ids, drawn) for (_, ids), drawn in zip(steps, kept["samples"], strict=True)
+        ]
 
     def compute() -> None:
         for batch in kept["batches"]:
@@ -290,22 +309,24 @@ def _profiled(call: Callable[[], None], steps: int, wait: Callable[[], None]) ->
 
 
 def measure_training(
-    graph: SparseGraph, fanouts: list[int], batch_size: int, precision: str, options: Any, clock: Clock
+    graph: SparseGraph, fanouts: list[int], batch_size: int, name: str, options: Any, clock: Clock
 ) -> dict[str, Any]:
-    """Measures epochs and stages of training in a precision.
+    """Measures epochs and stages of training in a precision, with features in a place.
 
     Args:
         graph: the graph, on the device to train on.
         fanouts: neighbours in each layer, from the last one to the first.
         batch_size: nodes of a step.
-        precision: of the products.
-        options: `epochs`, `batches` (steps of which stages are measured) and `kernels` (whether the profiler
-            is asked for kernels).
+        name: the precision and the place, as in "fp16 pinned".
+        options: `epochs`, `batches` (steps of which stages are measured), `kernels` (whether the profiler is
+            asked for kernels) and `cache_share`.
         clock: ends the measurement.
     """
-    trained = Trained(graph, fanouts, batch_size, Precision.parse(precision))
+    precision, features = name.split()
+    trained = Trained(graph, fanouts, batch_size, Precision.parse(precision), features, options.cache_share)
     warmup = min(20, trained.loader.steps)
-    found = measure_epochs(trained, options.epochs, warmup, clock)
+    found = {"features": trained.store.explain().splitlines(), "device_bytes": trained.store.device_bytes}
+    found |= measure_epochs(trained, options.epochs, warmup, clock)
     found["stages"] = measure_stages(trained, options.batches, clock)
     if trained.device.type == "cuda":
         found["waits"] = count_waits(trained, 3, clock)

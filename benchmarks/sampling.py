@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from benchmarks.sampled_epoch import CLASSES, FEATURES, HIDDEN, Clock, measure_t
 from gnnsparse import SparseGraph
 from gnnsparse.data import graph_like, load_dataset
 from gnnsparse.environment import describe_environment, write_json
-from gnnsparse.sampling import NeighborSampler
+from gnnsparse.sampling import PLACEMENTS, NeighborSampler
 from models import GraphSAGE
 
 FANOUTS, BATCH = [15, 10, 5], 1024
@@ -180,12 +181,13 @@ def accuracy(folder: Path, seeds: int, epochs: int) -> dict[str, list[float]]:
 
 
 def trained(graph: SparseGraph, options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
-    """What epochs of training take, by precision; those that the clock leaves no time for have no entry."""
+    """What epochs of training take, by precision and place of the features, while the clock leaves time."""
     found = {}
-    for precision in options.precisions:
+    for features, precision in itertools.product(options.features, options.precisions):
+        name = f"{precision} {features}"
         if not clock.is_over:
-            found[precision] = measure_training(graph, FANOUTS, BATCH, precision, options, clock)
-            print(precision, found[precision], flush=True)
+            found[name] = measure_training(graph, FANOUTS, BATCH, name, options, clock)
+            print(name, found[name], flush=True)
         gc.collect()
     return found
 
@@ -211,6 +213,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--epochs", type=int, help="epochs that are timed; on a GPU 3, on a CPU none")
     parser.add_argument("--precisions", nargs="+", default=["fp32", "fp16"], help="of the epochs")
+    places = PLACEMENTS[1:]
+    parser.add_argument("--features", nargs="+", choices=places, help="where they are kept in the epochs")
+    parser.add_argument("--cache-share", type=float, default=0.1, help="of pinned rows, those the GPU copies")
     parser.add_argument("--seconds", type=float, default=80, help="after which no other epoch or part begins")
     parser.add_argument("--kernels", action="store_true", help="profile the kernels of five steps on a GPU")
     parser.add_argument("--accuracy", type=Path)
@@ -218,6 +223,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.features is None:
+        options.features = ["device", "pinned"] if options.device == "cuda" else ["device"]
     if options.epochs is None:
         options.epochs = 3 if options.device == "cuda" else 0
     return options

@@ -15,6 +15,9 @@ travels behind a product takes none of it; waiting for a rank that is late count
 second of two equal runs without CUDA graphs, whose losses must have equal bits. "predicted_ms" is what
 `gnnsparse plan-cluster` estimates.
 
+With --profile, "profile" has the milliseconds and calls of a step on rank 0, of all kernels and of the 15
+that take the most time, by torch.profiler in a run of its own.
+
 Cases run in the order of their importance, and the results are written after each. With --budget, a case
 that probably would not end in time is left out, and so are all after it.
 """
@@ -33,7 +36,16 @@ from typing import Any
 
 from benchmarks.scaling_ranks import JobError, Ranks
 from benchmarks.scaling_sampled import BATCH, sampled
-from benchmarks.scaling_steps import FEATURES, SIZES, WARMUP, Case, environment, full_graph, store_graph
+from benchmarks.scaling_steps import (
+    FEATURES,
+    SIZES,
+    WARMUP,
+    Case,
+    captured,
+    environment,
+    full_graph,
+    store_graph,
+)
 from gnnsparse.distributed.cost import WAYS
 from gnnsparse.distributed.partition import PARTITIONS
 from gnnsparse.environment import write_json
@@ -41,6 +53,8 @@ from gnnsparse.environment import write_json
 SAMPLED = "graphsage"
 #: Seconds after which a case that has not ended hangs.
 _MOST_SECONDS = 300.0
+#: The same for its steps in CUDA graphs, for which everything is prepared.
+_CAPTURE_SECONDS = 60.0
 PRECISIONS = ("fp16", "fp32", "bf16", "tf32")
 
 
@@ -65,6 +79,8 @@ def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str,
     for name in ("unhidden_ms", "peak_bytes", "captured_peak_bytes", "run_peak_bytes", "used_bytes"):
         if name in row:
             row[f"{name}_by_rank"] = [rank[name] for rank in found]
+    if "captured_equal" in row:
+        row["captured_equal"] = all(rank["captured_equal"] for rank in found)
     # All ranks compute the loss of all; it may not differ in a bit.
     row["bitwise_equal"] = all(r["bitwise_equal"] and r["losses"] == row["losses"] for r in found)
     row["last_loss"], row["losses"] = row["losses"][-1], row["losses"][:3]
@@ -103,7 +119,8 @@ def line_of(row: dict[str, Any]) -> str:
         return f"{name} {row['error']}"
     parts = [f"{row['ms']:8.2f} ms"]
     if "captured_ms" in row:
-        parts.append(f"captured {row['captured_ms']:.2f}")
+        same = "" if row["captured_equal"] else " UNEQUAL"
+        parts.append(f"captured {row['captured_ms']:.2f}{same}")
     parts.append(f"unhidden {row['unhidden_ms']:.2f}")
     if "speedup" in row:
         parts.append(f"{row['speedup']:.2f}x")
@@ -154,18 +171,32 @@ class _Benchmark:
         }  # fmt: skip
         try:
             stored = self._ranks.run(1, store_graph, self._folder, case.graph, options.scale)[0]
-            job: Callable[..., Any] = full_graph
+            job: Callable[..., Any] = functools.partial(full_graph, profile=options.profile)
             if case.model == SAMPLED:
                 job = functools.partial(sampled, batch=options.batch)
             limit = min(_MOST_SECONDS, max(options.budget - (start - self._start), 30.0))
             arguments = self._folder, case, options.scale, options.steps
             found = self._ranks.run(gpus, job, *arguments, limit=limit)
+            if found[0]["capture"] == "off" and options.capture == "auto":
+                self._capture(gpus, found)
             row = about | merged(found, self._one(about)) | {"generate_seconds": stored}
         except JobError as error:
             row = about | {"error": str(error)}
         row["seconds"] = time.monotonic() - start
         self.rows.append(row)
         print(line_of(row), flush=True)
+
+    def _capture(self, gpus: int, found: list[dict[str, Any]]) -> None:
+        """Adds what the same steps take in CUDA graphs to what each rank has found."""
+        try:
+            replayed = self._ranks.run(gpus, captured, limit=_CAPTURE_SECONDS)
+        except JobError as error:
+            for rank in found:
+                rank["capture"] = str(error)
+            return
+        for rank, more in zip(found, replayed, strict=True):
+            losses = more.pop("captured_losses", None)
+            rank |= more if losses is None else {**more, "captured_equal": losses == rank["losses"]}
 
     def _one(self, about: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the row of the same case on one GPU."""
@@ -188,6 +219,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ways", nargs="+", choices=("auto", *WAYS), default=["auto"])
     # The generated graphs have the nodes of a community beside each other, as "community" would put them.
     parser.add_argument("--parts", choices=PARTITIONS, default="contiguous")
+    parser.add_argument("--capture", choices=("auto", "off"), default="auto", help="CUDA graphs")
+    parser.add_argument("--profile", action="store_true", help="break a step down by kernels")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the graphs' nodes and edges")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--batch", type=int, default=BATCH, help="nodes of a step on sampled neighbours")

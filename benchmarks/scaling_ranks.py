@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.peers import Peers, group_options
 
 __all__ = ["JobError", "Place", "Ranks"]
 
@@ -55,7 +55,9 @@ def _groups(rank: int, counts: tuple[int, ...], backend: str) -> dict[int, Peers
             continue
         members = list(range(count))
         control = dist.new_group(members, backend="gloo")
-        group = control if backend == "gloo" else dist.new_group(members, backend=backend)
+        group = control
+        if backend != "gloo":
+            group = dist.new_group(members, backend=backend, pg_options=group_options(backend))
         if rank < count:
             found[count] = Peers(rank, count, group, control)
     return found

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
 from gnnsparse.cluster.model import Workload, default_machines, estimate
 from gnnsparse.csr import Csr
@@ -32,7 +33,17 @@ from gnnsparse.training.plots import Curves
 from gnnsparse.training.task import RunOptions
 from models import MODELS
 
-__all__ = ["FEATURES", "SIZES", "Case", "Waits", "environment", "full_graph", "store_graph", "stored_graph"]
+__all__ = [
+    "FEATURES",
+    "SIZES",
+    "Case",
+    "Waits",
+    "captured",
+    "environment",
+    "full_graph",
+    "store_graph",
+    "stored_graph",
+]
 
 #: Features, classes, and the share of nodes to train on, of the data sets that the graphs are like.
 FEATURES = {"reddit_like": (602, 41, 0.66), "products_like": (100, 47, 0.08)}
@@ -235,7 +246,7 @@ class _Runs:
         """Returns why steps can't be captured; None: nothing is known to forbid it."""
         return obstacle(self._module(), self.data)
 
-    def train(self, capture: str, waits: Waits | None = None) -> dict[str, Any]:
+    def train(self, capture: str, waits: Waits | KernelSums | None = None) -> dict[str, Any]:
         """Trains from the same weights as every run, and returns what was measured."""
         module, curves, device = self._module(), Curves(), self._place.device
         found: dict[str, Any] = {}
@@ -264,8 +275,18 @@ class _Runs:
         return found
 
 
-def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int) -> dict[str, Any]:
-    """Trains on a whole graph: launched step by step twice, and as CUDA graphs where that can be done."""
+#: The case that was trained last, which `captured` goes on with.
+_kept: list[_Runs] = []
+
+
+def full_graph(
+    place: Place, folder: Path, case: Case, scale: float, steps: int, profile: bool = False
+) -> dict[str, Any]:
+    """Trains on a whole graph twice, with steps that are launched one by one.
+
+    With `profile` it trains once more, under torch.profiler.
+    """
+    _kept.clear()
     start = time.perf_counter()
     dataset, gathers = stored_graph(folder, case.graph, scale)
     runs = _Runs(place, case, dataset, steps, folder)
@@ -276,14 +297,14 @@ def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int)
         **first, "again_ms": again["ms"], "bitwise_equal": first["losses"] == again["losses"],
         "unhidden_ms": waits.milliseconds() if place.ranks > 1 else 0.0, "prepare_seconds": prepared,
     }  # fmt: skip
+    if profile:
+        sums = KernelSums(place.device)
+        runs.train("off", sums)
+        found["profile"] = sums.found()
     reason = runs.capturable()
+    found["capture"] = "off" if reason is None else reason
     if reason is None:
-        captured = runs.train("auto")
-        reason = captured["capture"]
-        if reason == "on":
-            found["captured_ms"], found["captured_peak_bytes"] = captured["ms"], captured["peak_bytes"]
-            found["captured_equal"] = captured["losses"] == first["losses"]
-    found["capture"] = reason
+        _kept.append(runs)
     if isinstance(adj := runs.data.adj, DistributedOperand):
         found |= {"way": adj.choice.way, "chunks": adj.choice.chunks, "parts": adj.facts.method}
     if place.rank == 0:
@@ -291,6 +312,17 @@ def full_graph(place: Place, folder: Path, case: Case, scale: float, steps: int)
         found |= {"halo": list(facts.halo), "nnz": list(facts.nnz), "nodes": facts.nodes}
         found |= predicted(case, dataset, gathers, facts, place.device)
     return found
+
+
+def captured(place: Place) -> dict[str, Any]:
+    """Trains the case of `full_graph` once more, by CUDA graphs: a job of its own, since it may fail."""
+    found = _kept.pop().train("auto")
+    if found["capture"] != "on":
+        return {"capture": found["capture"]}
+    return {
+        "capture": "on", "captured_ms": found["ms"], "captured_peak_bytes": found["peak_bytes"],
+        "captured_losses": found["losses"],
+    }  # fmt: skip
 
 
 def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case, folder: Path) -> ShardFacts:

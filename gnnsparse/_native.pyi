@@ -761,6 +761,7 @@ def cuda_draw_neighbors(
     targets: torch.Tensor,
     drawn: SampleDrawn,
     counts: torch.Tensor,
+    used: _Array,
     stream: int,
 ) -> None: ...
 def cuda_gather_neighbors(
@@ -772,10 +773,17 @@ def cuda_gather_neighbors(
     nodes: torch.Tensor,
     edges: torch.Tensor,
     copies: _Array,
+    used: _Array,
     stream: int,
 ) -> None: ...
 def cuda_mark_first(
-    targets: torch.Tensor, nodes: torch.Tensor, place: torch.Tensor, first: torch.Tensor, stream: int
+    targets: torch.Tensor,
+    nodes: torch.Tensor,
+    place: torch.Tensor,
+    first: torch.Tensor,
+    used: _Array,
+    indptr: _Array,
+    stream: int,
 ) -> None: ...
 def cuda_number_nodes(
     targets: torch.Tensor,
@@ -784,8 +792,21 @@ def cuda_number_nodes(
     place: torch.Tensor,
     sources: torch.Tensor,
     numbers: torch.Tensor,
+    used: _Array,
+    indptr: _Array,
+    uses: _Array,
+    sizes: _Array,
     stream: int,
 ) -> None: ...
 def cuda_draw_negatives(
     a: Csr, draw: SampleDraw, first: int, pairs: torch.Tensor, missing: torch.Tensor, stream: int
+) -> None: ...
+def cuda_gather_rows(
+    rows: torch.Tensor,
+    kept: _Array,
+    place: _Array,
+    wanted: torch.Tensor,
+    out: torch.Tensor,
+    row_bytes: int,
+    stream: int,
 ) -> None: ...

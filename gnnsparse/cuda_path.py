@@ -6,7 +6,7 @@ what would be launched, or by one that runs the kernels' sources on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -95,12 +95,39 @@ class CudaPath:
         """Waits for all work on the current stream of a GPU."""
         torch.cuda.current_stream(device).synchronize()
 
-    def record_use(self, tensor: torch.Tensor, stream: int) -> None:
-        """Makes the memory of a tensor, once it is freed, wait for the work queued on a stream so far."""
-        if tensor.is_cuda:
-            # A finalizer may call this while torch.compile traces, whose mode takes no real tensors.
-            with _disable_current_modes():
-                tensor.record_stream(torch.cuda.ExternalStream(stream, tensor.device))
+    def read(self, numbers: torch.Tensor) -> list[int]:
+        """Returns the integers of a tensor, for which the host waits for the current stream of a GPU."""
+        return numbers.tolist()
+
+    def finish_all(self, device: torch.device) -> None:
+        """Waits for all work on a GPU, on every stream."""
+        torch.cuda.synchronize(device)
+
+    def free_memory(self, device: torch.device) -> int:
+        """Returns the bytes of a GPU's memory that are free, those included that torch keeps for tensors."""
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+
+    def pinned_memory(self, count: int) -> torch.Tensor:
+        """Returns so many bytes of the host that GPUs can read, uint8 [count]. torch takes a power of two."""
+        return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
+
+    def record_use(self, tensors: Iterable[torch.Tensor], stream: int) -> None:
+        """Makes the memory of tensors, once it is freed, wait for the work queued on a stream so far.
+
+        Args:
+            tensors: tensors, of which those on one GPU are meant.
+            stream: the handle of a stream of that GPU.
+        """
+        on_gpu = {id(tensor): tensor for tensor in tensors if tensor.is_cuda}.values()
+        if not on_gpu:
+            return
+        # A finalizer may call this while torch.compile traces, whose mode takes no real tensors. Streams and
+        # modes are made once for all tensors: they take longer than the rest.
+        with _disable_current_modes():
+            used = torch.cuda.ExternalStream(stream, next(iter(on_gpu)).device)
+            for tensor in on_gpu:
+                tensor.record_stream(used)
 
 
 _path = CudaPath()

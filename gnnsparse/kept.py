@@ -156,9 +156,9 @@ class Streams:
         Args:
             arrays: what `tensors_of` takes.
         """
-        for tensor in tensors_of(arrays):
-            for stream in self._used:
-                path().record_use(tensor, stream)
+        tensors = list(tensors_of(arrays)) if self._used else []
+        for stream in self._used:
+            path().record_use(tensors, stream)
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

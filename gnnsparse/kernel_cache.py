@@ -26,8 +26,9 @@ from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
 
-#: Products with all arguments but the dense operands bound: (x, edge values or None) -> y; (q, k) -> scores.
-SpmmCall = Callable[[torch.Tensor, "torch.Tensor | None"], torch.Tensor]
+#: Products with all arguments but the dense operands bound: (x, edge values or None) -> y, of some kernels
+#: with a third argument, the memory of y; (q, k) -> scores.
+SpmmCall = Callable[..., torch.Tensor]
 SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -267,13 +268,17 @@ class KernelCache:
 
     def row_work(self, limit: int) -> WorkList:
         """Returns the parts into which rows of more than `limit` nonzeros are cut."""
-        none = self.longest_row is not None and self.longest_row <= limit
-        make = lambda: no_work(self.csr.device) if none else cut_rows(self.csr, limit)  # noqa: E731
+        make = lambda: no_work(self.csr.device) if self._none_above(limit) else cut_rows(self.csr, limit)  # noqa: E731
         return self.kept.get(_RowWork(limit), make)
 
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
         """Returns groups of neighbouring short rows, of about `size` nonzeros each."""
-        return self.kept.get(_RowGroups(size, limit), lambda: group_rows(self.csr, size, limit))
+        make = lambda: group_rows(self.csr, size, limit, at_once=self._none_above(limit))  # noqa: E731
+        return self.kept.get(_RowGroups(size, limit), make)
+
+    def _none_above(self, limit: int) -> bool:
+        """Returns whether it is known that no row has more than `limit` nonzeros."""
+        return self.longest_row is not None and self.longest_row <= limit
 
     # The format that the operand was prepared in.
 

@@ -12,11 +12,12 @@ import torch
 from gnnsparse import handles
 from gnnsparse.csr import Csr, send_by_value
 from gnnsparse.cuda_path import path
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, device_of
+from gnnsparse.errors import check_choice, check_integer, device_of
 from gnnsparse.exports import Exported
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.operand_core import PRODUCTS, OperandCore, check_product, place
 from gnnsparse.operand_core import tune as tune_product
+from gnnsparse.operand_edges import EdgeOrders
 from gnnsparse.operand_rows import row_numbers, select_rows
 from gnnsparse.operand_stats import operand_stats
 from gnnsparse.plan import Plan
@@ -39,7 +40,7 @@ def operand_of(handle: int) -> SparseOperand:
     return found
 
 
-class SparseOperand(Exported):
+class SparseOperand(EdgeOrders, Exported):
     """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`, `attention`.
 
     Made by `gnnsparse.prepare`; immutable. `A @ X` takes X [..., columns, n], as torch.matmul does. `A[rows]`
@@ -118,12 +119,7 @@ class SparseOperand(Exported):
 
         A product takes X of any floating-point dtype, and its result has the dtype of X.
         """
-        return self._core.precision.storage
-
-    @property
-    def nnz(self) -> int:
-        """Number of nonzeros, self-loops that were added included."""
-        return self._kernels.csr.nnz
+        return self.precision.storage
 
     @property
     def precision(self) -> Precision:
@@ -164,11 +160,6 @@ class SparseOperand(Exported):
         return self._core.device
 
     @property
-    def num_edges(self) -> int:
-        """Number of edges given to `prepare`, repeats included."""
-        return int(self._core.prepared.report["edges"])
-
-    @property
     def merges_edges(self) -> bool:
         """Whether repeated edges were merged; False where `prepare` added self-loops, and it is not known."""
         return self.added_loops is None and self.num_edges != self.nnz
@@ -191,7 +182,7 @@ class SparseOperand(Exported):
     @property
     def side(self) -> KernelCache:
         """The former name of `kernels`."""
-        return self._kernels
+        return self.kernels
 
     @property
     def T(self) -> SparseOperand:  # noqa: N802
@@ -222,27 +213,6 @@ class SparseOperand(Exported):
                 self._transpose, self._partner = SparseOperand(self._core, 1 - self._which, self), None
             return self._transpose
 
-    @property
-    def transpose_map(self) -> torch.Tensor:
-        """For each nonzero of the transpose its index in this operand, int32 or int64 [nnz]."""
-        return self._core.transpose_map(self._which)
-
-    def transpose_values(self, values: torch.Tensor) -> torch.Tensor:
-        """Reorders edge values from this operand's order to that of `A.T`. Differentiable.
-
-        Args:
-            values: [nnz, ...] in this operand's order.
-
-        Returns:
-            [nnz, ...] in the order of `A.T`.
-
-        Raises:
-            TypeError: `values` is no tensor with at least one dimension.
-            ValueError: its first size is not nnz, or it is on another device.
-        """
-        self._check_edges("values", values, self.nnz)
-        return values.index_select(0, self.transpose_map)
-
     def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
         """Returns the matrix in the order of its rows, and its weights, rounded to the precision."""
         csr, weights, ids = self._kernels.csr, self._kernels.own_weights, self._kernels.row_ids
@@ -251,58 +221,6 @@ class SparseOperand(Exported):
             return csr, weights
         csr, source = csr.permute_rows(torch.argsort(ids))
         return csr, None if weights is None else weights[source.long()]
-
-    def indices(self) -> torch.Tensor:
-        """Returns (row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
-        rows = self._kernels.csr.row_index()
-        if self._kernels.row_ids is not None:
-            rows = self._kernels.row_ids.long()[rows]
-        return torch.stack([rows, self._kernels.csr.indices.long()])
-
-    def to_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Reorders edge values to the order of the edges given to `prepare`. Differentiable.
-
-        Args:
-            values: [nnz, ...] in the operand's order.
-
-        Returns:
-            [edges, ...]; repeats of an edge all get the value of the nonzero they were merged into; values
-            of self-loops that were added are left out.
-
-        Raises:
-            TypeError: `values` is no tensor with at least one dimension.
-            ValueError: its first size is not nnz, or it is on another device.
-        """
-        self._check_edges("values", values, self.nnz)
-        edges = self._core.edge_map(self._which)
-        return values.clone() if edges is None else values.index_select(0, edges)
-
-    def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Reorders values of the edges given to `prepare` to the operand's order. Differentiable.
-
-        Args:
-            values: [edges, ...] in the order of the edges given to `prepare`.
-
-        Returns:
-            [nnz, ...]; values of repeats are summed, self-loops that were added get 0.
-
-        Raises:
-            TypeError: `values` is no tensor with at least one dimension.
-            ValueError: its first size is not the number of edges, or it is on another device.
-        """
-        self._check_edges("values", values, self.num_edges)
-        edges = self._core.edge_map(self._which)
-        if edges is None:
-            return values.clone()
-        return values.new_zeros((self.nnz, *values.shape[1:])).index_add(0, edges, values)
-
-    def _check_edges(self, name: str, values: Any, count: int) -> None:
-        if not isinstance(values, torch.Tensor) or values.layout != torch.strided or values.dim() < 1:
-            bad_type(name, values, f"a tensor [{count}, ...]")
-        if values.shape[0] != count:
-            bad_value(name, f"has {values.shape[0]} elements; accepted: {count}, one for each edge")
-        if values.device != self.device:
-            bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
 
     def to(self, device: torch.device | str) -> SparseOperand:
         """Returns the operand on `device`: this object if it is there already.

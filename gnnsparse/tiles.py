@@ -5,8 +5,8 @@ from __future__ import annotations
 from gnnsparse import _native
 
 __all__ = [
-    "GATHER_FLOOR_WORDS", "PANEL_K_TILE", "SCORE_ROWS", "SLICE_BYTES", "TALL_ROWS", "VECTOR_BYTES",
-    "WINDOW_K_TILE", "partial_width",
+    "GATHER_FLOOR_WORDS", "PANEL_K_TILE", "SCORE_ROWS", "SECTOR_BYTES", "SLICE_BYTES", "TALL_ROWS",
+    "VECTOR_BYTES", "WINDOW_K_TILE", "partial_width",
 ]  # fmt: skip
 
 #: Column slots in a K tile of the panel kernels, and in one of the window kernels.
@@ -15,6 +15,8 @@ PANEL_K_TILE, WINDOW_K_TILE = _native.PANEL_K_TILE, _native.WINDOW_K_TILE
 SLICE_BYTES = _native.ROW_SLICE_BYTES
 #: Bytes that a lane loads with one instruction; rows of dense operands are padded to a multiple of it.
 VECTOR_BYTES = _native.VECTOR_BYTES
+#: Bytes that a GPU's memory and caches read and write at a time.
+SECTOR_BYTES = 32
 #: Rows of the panels of SDDMM and attention, and of attention's tall panels, which four warps share.
 SCORE_ROWS, TALL_ROWS = _native.SCORE_PANEL_ROWS, _native.TALL_PANEL_ROWS
 #: 32-bit words in a row of the output of the native function gather_floor.

@@ -82,7 +82,7 @@ def _join(device_type: str) -> Peers:
     import torch
     import torch.distributed as dist
 
-    from gnnsparse.distributed.peers import Peers
+    from gnnsparse.distributed.peers import Peers, group_options
 
     if not dist.is_initialized():
         dist.init_process_group("gloo", timeout=_TIMEOUT)
@@ -90,7 +90,8 @@ def _join(device_type: str) -> Peers:
     group = control
     if device_type == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        group = dist.new_group(backend="nccl", timeout=_TIMEOUT)
+        options = group_options("nccl", _TIMEOUT)
+        group = dist.new_group(backend="nccl", timeout=_TIMEOUT, pg_options=options)
     return Peers(dist.get_rank(), dist.get_world_size(), group, control)
 
 

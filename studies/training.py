@@ -22,6 +22,7 @@ from gnnsparse.tasks import TASKS
 from gnnsparse.training import PreparedData, fit
 from gnnsparse.training.metrics import make_scores
 from gnnsparse.training.task import RunOptions, Task
+from launching.checks import check_quickly
 from studies.options import REFERENCE, StudyOptions
 from studies.peer_layers import LAYERS, PeerData
 from studies.peers import PEERS
@@ -55,7 +56,7 @@ def compose_all(study: StudyOptions) -> dict[tuple[str, str], DictConfig]:
                     cfg = compose("train", [*names, *_QUIET, *study.options])
                 except (HydraException, OmegaConfBaseException) as error:
                     raise ValueError(f"{model} on {dataset}: {' '.join(str(error).split())}") from error
-                train.check_quickly(cfg)
+                check_quickly(cfg)
                 task = TASKS[TASKS.check(train.task_name(cfg))]
                 task.check(train.read_settings(cfg))
                 if study.metric is not None and task.name != "node":

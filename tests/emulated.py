@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gnnsparse import Precision, cuda_path
 from gnnsparse.cuda_path import Device
@@ -20,6 +22,29 @@ def running(emulated: ModuleType, device: Device = H200) -> Iterator[RunningPath
     path = RunningPath(emulated, device)
     with cuda_path.use(path):
         yield path
+
+
+#: Operators whose results have sizes that a GPU computes, or that hand over numbers, so that the host waits.
+_WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount", "equal.default")
+
+
+class NotingWaits(TorchDispatchMode):
+    """Notes the names of torch's operators for which the host would wait, of those inside a `with` block.
+
+    Attributes:
+        found: their names.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = str(func).removeprefix("aten."), kwargs or {}
+        unsized = name == "repeat_interleave.Tensor" and kwargs.get("output_size") is None
+        if name.startswith(_WAITING) or unsized:
+            self.found.append(name)
+        return func(*args, **kwargs)
 
 
 def attention_plan(tall: bool, limit: int) -> AttentionPlan:

@@ -58,7 +58,7 @@ UNITS: list[tuple[str, ...]] = [
         "spmm/csr_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm", "sddmm/window_sddmm",
         "sddmm/csr_sddmm", "attention/panel_attention", "graph_attention/graph_attention",
         "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
-        "spmm/quantized_spmm", "common/quantize",
+        "spmm/quantized_spmm", "common/quantize", "sampling/gather_rows",
         "sddmm/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
 ]  # fmt: skip

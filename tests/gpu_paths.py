@@ -22,10 +22,14 @@ class StandInPath(CudaPath):
         native: whose functions are called in place of the native module's.
         stream: the handle of the current stream.
         device: what it says the GPU is.
+
+    Attributes:
+        waits: how often the host would have waited for the GPU.
     """
 
     def __init__(self, native: Any, stream: int = 0, device: Device = H200) -> None:
         super().__init__()
+        self.waits = 0
         self.native, self._stream, self._device = native, stream, device
 
     def takes(self, device: torch.device) -> bool:
@@ -44,7 +48,20 @@ class StandInPath(CudaPath):
         return False
 
     def finish(self, device: torch.device) -> None:
-        pass
+        self.waits += 1
+
+    def finish_all(self, device: torch.device) -> None:
+        self.waits += 1
+
+    def read(self, numbers: torch.Tensor) -> list[int]:
+        self.waits += 1
+        return super().read(numbers)
+
+    def free_memory(self, device: torch.device) -> int:
+        return self._device.memory
+
+    def pinned_memory(self, count: int) -> torch.Tensor:
+        return torch.empty(count, dtype=torch.uint8)
 
 
 class View:

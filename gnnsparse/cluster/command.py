@@ -19,7 +19,7 @@ from gnnsparse.cluster.model import (
 )
 from gnnsparse.csr import Csr
 from gnnsparse.data import load_dataset
-from gnnsparse.distributed.partition import Partition, community_order, nonzeros_of, ranges_along
+from gnnsparse.distributed.partition import Partition, community_order, cut_sizes, ranges_along
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
 from gnnsparse.gpus import GpuRecord, records
@@ -42,16 +42,10 @@ def _record(name: str | None) -> GpuRecord:
 
 def counted_facts(csr: Csr, partition: Partition) -> ShardFacts:
     """Counts what a division of a graph makes travel, without making the shards."""
-    new, nnz, outside, halo = partition.new_numbers(), [], [], []
-    for rank in range(partition.parts):
-        start, end = partition.starts[rank : rank + 2]
-        columns = new[csr.indices[nonzeros_of(csr, partition.owned(rank))].long()]
-        others = columns[(columns < start) | (columns >= end)]
-        nnz.append(columns.numel())
-        outside.append(others.numel())
-        halo.append(others.unique().numel())
-    counts = tuple(nnz), tuple(outside), tuple(halo)
-    return ShardFacts(0, partition.starts, *counts, csr.nnz, partition.method, "gcn", 1.0, True, False)
+    nnz, outside, halo = zip(*cut_sizes(csr, partition), strict=True)
+    return ShardFacts(
+        0, partition.starts, nnz, outside, halo, csr.nnz, partition.method, "gcn", 1.0, True, False
+    )
 
 
 def _of_dataset(options: argparse.Namespace) -> tuple[Workload, Callable[[int], ShardFacts]]:

@@ -152,7 +152,7 @@ def product(
     rates = _rates(load, width, facts.ranks, gpu, machines)
     size = load.precision.storage.itemsize
     if facts.ranks == 1:
-        return load.nonzeros * max(width * size, rates.narrow_bytes) / rates.product_bytes, None
+        return rates.product(load.nonzeros, width * size), None
     choice = choose_way(facts, width, size, rates=rates)
     return choice.seconds[choice.way], choice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS
 
 __all__ = ["DESCRIPTION", "add_arguments"]
 
@@ -16,6 +16,8 @@ counted; with --nodes and --edges, edges join random nodes, and halos are large.
 kernels are those of a GPU's record, those of the network are options.
 """
 MOST_GPUS = 1024
+#: Those in which distribute makes operands.
+_PRECISIONS = tuple(precision.value for precision in ROUNDED_PRECISIONS)
 
 
 def _count(text: str) -> int:
@@ -59,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=_count, default=128, metavar="H", help="default: 128")
     parser.add_argument("--layers", type=_count, default=5, metavar="L", help="convolutions; default: 5")
     parser.add_argument(
-        "--precision", choices=Precision.names(), default="fp16", metavar="NAME",
-        help=f"{', '.join(Precision.names())}; default: fp16",
+        "--precision", choices=_PRECISIONS, default="fp16", metavar="NAME",
+        help=f"{', '.join(_PRECISIONS)}; default: fp16",
     )  # fmt: skip
     parser.add_argument("--gpu", metavar="NAME", help="the record of a GPU; default: NVIDIA H200")
     parser.add_argument("--link-gbs", type=_rate, metavar="GB/S", help="received from GPUs of one machine")

@@ -12,18 +12,27 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from gnnsparse.api import prepare
-from gnnsparse.distributed.cost import WAYS, Choice, Rates, choose_way, known_rates
+from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.features import FeatureOperations
+from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.distributed.operand import DistributedOperand
-from gnnsparse.distributed.partition import PARTITIONS, Partition
+from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.rows import RowOperations
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number, device_of
+from gnnsparse.errors import (
+    bad_type,
+    bad_value,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    device_of,
+)
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.graph import SparseGraph
-from gnnsparse.precision import Precision
+from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
@@ -67,6 +76,7 @@ def distribute(
     parts: str = "auto",
     width: int = 128,
     chunks: int | None = None,
+    split: bool | None = None,
     rates: Rates | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> DistributedOperand:
@@ -91,7 +101,10 @@ def distribute(
         parts: how nodes are divided: "auto", "contiguous", "community" or "metis", see `partition_rows`. With
             way="features" ranges of equal size.
         width: features of a product, for the choice of the way.
-        chunks: in how many parts of the features a halo travels behind a product; None: the model chooses.
+        chunks: in how many parts of the features those of other processes travel, each behind the product
+            of the one before; None: the model chooses. A part has at least 8 features.
+        split: whether own columns are multiplied while features travel, in a product of their own to which
+            that of the other columns is added; False: all columns in one product; None: the model chooses.
         rates: rates of the machine; None: those that are stored for the backend.
         cache: True: shards are stored in the user's cache folder, a path: in that one; False: they are not.
 
@@ -100,12 +113,18 @@ def distribute(
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, the graph is not square, or the processes gave other graphs.
+        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square, or the
+            processes gave other graphs.
         RuntimeError: torch.distributed has not been initialised.
         ImportError: parts is "metis", and pymetis is not installed.
     """
     group = group_of(group)
     precision = Precision.parse(precision)
+    if precision.quantizes:
+        accepted = ", ".join(one.value for one in ROUNDED_PRECISIONS)
+        bad_value(
+            "precision", f"got {precision.value!r}, whose scales depend on all ranks; accepted: {accepted}"
+        )
     check_choice("way", way, ("auto", *WAYS))
     check_choice("parts", parts, PARTITIONS)
     check_choice("format", format, FORMAT_NAMES)
@@ -113,6 +132,8 @@ def distribute(
     check_integer("width", width)
     if chunks is not None:
         check_integer("chunks", chunks)
+    if split is not None:
+        check_flag("split", split)
     if not isinstance(cache, (bool, str, os.PathLike)):
         bad_type("cache", cache, "True, False or a folder")
     backend = dist.get_backend(group)
@@ -121,15 +142,17 @@ def distribute(
     weight = check_number("self_loop_weight", self_loop_weight)
     request = _Request(
         ShardRecipe(kind, weight, dist.get_world_size(group), parts),
-        precision, format, _device(device, backend), width, chunks,
+        precision, format, _device(device, backend), width, chunks, split,
         rates or known_rates("nccl" if backend == "nccl" else "gloo"), cache, group,
     )  # fmt: skip
     with outside():
         made = read_source(graph, num_nodes, None, None if is_name else values).build()
         if made.num_rows != made.num_cols:
             bad_value("graph", f"is {made.num_rows} x {made.num_cols}; accepted: a square matrix")
-        request.check_equal(made)
-        return request.by_features(made, None) if way == "features" else request.by_rows(made, way)
+        content = request.check_equal(made)
+        if way == "features":
+            return request.by_features(made, None)
+        return request.by_rows(made, way, content)
 
 
 def _device(device: Any, backend: str) -> torch.device:
@@ -151,6 +174,7 @@ class _Request:
     device: torch.device
     width: int
     chunks: int | None
+    split: bool | None
     rates: Rates
     cache: Any
     group: dist.ProcessGroup | None
@@ -160,18 +184,29 @@ class _Request:
         """The rank of this process in the group."""
         return dist.get_rank(self.group)
 
-    def check_equal(self, graph: SparseGraph) -> None:
-        """Raises a ValueError on every process unless all of them have one graph and one recipe."""
+    def check_equal(self, graph: SparseGraph) -> str:
+        """Returns the hash of the graph and the recipe, which all processes have in common.
+
+        Raises:
+            ValueError: they differ; it is raised on every process.
+        """
         content = content_of(graph, self.recipe)
         numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
         own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         if bool((gather_ranks(own, self.group) != own).any()):
             bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
+        return content
 
-    def by_rows(self, graph: SparseGraph, way: str) -> DistributedOperand:
-        """Makes the operand of this process's rows, or by features if the model says so."""
+    def by_rows(self, graph: SparseGraph, way: str, content: str) -> DistributedOperand:
+        """Makes the operand of this process's rows, or by features if the model says so.
+
+        Args:
+            graph: the graph.
+            way: the argument of `distribute`.
+            content: what `check_equal` returned.
+        """
         cache = None if self.cache is False else GraphCache(None if self.cache is True else self.cache)
-        shard, hit = load_shard(graph, self.recipe, self.rank, cache)
+        shard, hit = load_shard(graph, self.recipe, self.rank, cache, content)
         ways: Sequence[str] = WAYS if way == "auto" else (way,)
         size = self.precision.storage.itemsize
         choice = choose_way(shard.facts, self.width, size, rates=self.rates, ways=ways)
@@ -179,9 +214,9 @@ class _Request:
             return self.by_features(graph, choice)
         if self.chunks is not None:
             choice = replace(choice, chunks=self.chunks)
-        operations = RowOperations(
-            shard, choice.way == "gather", choice.chunks, self.precision, self.format, self.device, self.group
-        )
+        if self.split is not None:
+            choice = replace(choice, split=self.split)
+        operations = RowOperations(shard, choice, self.precision, self.format, self.device, self.group)
         return DistributedOperand(
             shard.facts, shard.nodes, operations, self.precision, self.device, choice, cache_hit=hit
         )

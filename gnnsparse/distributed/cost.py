@@ -9,17 +9,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gnnsparse.distributed.names import WAYS
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number
 from gnnsparse.plain import from_plain
+from gnnsparse.tiles import SLICE_BYTES
 
-__all__ = ["WAYS", "Choice", "Rates", "choose_way", "known_rates"]
+__all__ = ["Choice", "Rates", "choose_way", "known_rates", "slices_of"]
 
-#: How ranks share a product.
-WAYS = ("halo", "gather", "features")
-#: Fewest features of a chunk: a product of fewer takes nearly as long.
-_CHUNK_FEATURES = 64
-#: Most chunks in which a halo travels.
+#: Features of a chunk are a multiple of this, so that its rows begin at addresses that vector loads need.
+_CHUNK_MULTIPLE = 8
+#: Most nonzeros outside the own columns, as a share, that are taken to cost twice their share of a product:
+#: rows have fewer of these columns in common. By the kernels' model .17 of reddit-like's and .22 of
+#: products-like's nonzeros take .42 of the time.
+_SCATTERED = 0.25
+#: How much longer a copy of chosen rows takes than one of all rows (H200: 3.5 and 4.3 TB/s).
+_SELECT = 1.2
+#: Most chunks in which features travel.
 _MOST_CHUNKS = 4
 
 
@@ -52,6 +58,10 @@ class Rates:
             if check_number(f"rates.{name}", getattr(self, name)) <= 0:
                 bad_value(f"rates.{name}", f"got {getattr(self, name)}; accepted: a number above 0")
 
+    def product(self, nnz: float, row_bytes: float) -> float:
+        """Returns the seconds of a product of `nnz` nonzeros with rows of `row_bytes` bytes of features."""
+        return nnz * max(row_bytes, self.narrow_bytes) / self.product_bytes
+
 
 @functools.cache
 def _stored() -> dict[str, Rates]:
@@ -77,18 +87,57 @@ class Choice:
 
     Attributes:
         way: one of WAYS.
-        chunks: in how many parts of the features a halo travels behind the product.
+        chunks: in how many parts of the features those of other ranks travel.
         seconds: estimated time of a product by each way that was compared.
         reasons: one line for each way, and one for what decided.
+        split: whether own columns are multiplied while features travel, in a product of their own; False: all
+            columns in one product, chunk after chunk.
     """
 
     way: str
     chunks: int
     seconds: dict[str, float]
     reasons: tuple[str, ...]
+    split: bool = False
 
     def __str__(self) -> str:
-        return "\n".join((f"{self.way}, in chunks: {self.chunks}", *self.reasons))
+        products = ", own columns first" if self.split else ""
+        return "\n".join((f"{self.way}, in chunks: {self.chunks}{products}", *self.reasons))
+
+
+def slices_of(width: int, itemsize: int, chunks: int) -> list[slice]:
+    """Returns the features of each chunk, at most `chunks` of them.
+
+    No chunk is cut in two that would have less than a slice of 128 bytes, below which a product takes nearly
+    as long.
+
+    Args:
+        width: number of features.
+        itemsize: bytes of a feature.
+        chunks: number of chunks that are asked for.
+    """
+    chunks = max(1, min(chunks, -(-width * itemsize // SLICE_BYTES)))
+    multiples = math.ceil(width / chunks / _CHUNK_MULTIPLE)
+    step = max(multiples * _CHUNK_MULTIPLE, 1)
+    return [slice(begin, min(begin + step, width)) for begin in range(0, width, step)] or [slice(0, 0)]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """How a product by rows would be computed, and its estimates on the rank that takes longest.
+
+    Attributes:
+        seconds: the whole product.
+        transfer: the time for which features travel.
+        waits: the part of `seconds` in which nothing is computed.
+        chunks, split: see Choice.
+    """
+
+    seconds: float
+    transfer: float
+    waits: float
+    chunks: int
+    split: bool
 
 
 @dataclass(frozen=True)
@@ -101,36 +150,57 @@ class _Model:
     rates: Rates
 
     def product(self, nnz: float, width: float) -> float:
-        return nnz * max(width * self.itemsize, self.rates.narrow_bytes) / self.rates.product_bytes
+        return self.rates.product(nnz, width * self.itemsize)
 
-    def transfer(self, rows: float) -> float:
-        return self.rates.latency + rows * self.width * self.itemsize / self.rates.link_bytes
+    def transfer(self, rows: float, width: float) -> float:
+        return self.rates.latency + rows * width * self.itemsize / self.rates.link_bytes
 
     def copy(self, rows: float) -> float:
         return 2 * rows * self.width * self.itemsize / self.rates.copy_bytes
 
-    def _by_rows(self, received: Sequence[int], packed: Sequence[int]) -> tuple[float, float, float]:
-        """Returns the time of the slowest rank, and of its transfer and the product beside it."""
-        facts, found = self.facts, []
-        for rank in range(facts.ranks):
-            rows = facts.starts[rank + 1] - facts.starts[rank]
-            transfer = self.transfer(received[rank])
-            beside = self.product(facts.nnz[rank] - facts.outside[rank], self.width)
-            after = self.product(facts.outside[rank], self.width) + self.copy(rows)
-            found.append((self.copy(packed[rank]) + max(transfer, beside) + after, transfer, beside))
-        return max(found)
+    def _on_rank(self, rank: int, way: str, chunks: int, split: bool) -> _Rows:
+        """Estimates a product on a rank: chunks are packed, and each travels behind those before it."""
+        facts, widths = self.facts, self._widths(chunks)
+        rows, nnz = facts.starts[rank + 1] - facts.starts[rank], facts.nnz[rank]
+        gathers = way == "gather"
+        received = (facts.ranks - 1) * facts.most_rows if gathers else facts.halo[rank]
+        # A gather packs the own rows into its result. A halo packs what others need, about what they send;
+        # in one product the own rows have to be beside it.
+        packed = rows if gathers else _SELECT * facts.halo[rank] + (0 if split else rows)
+        if not received:
+            packed = 0
+        outside = facts.outside[rank] / max(nnz, 1)
+        own = nnz * (1 - max(outside, min(2 * outside, 2 * _SCATTERED))) if split else 0.0
+        now = self.copy(packed) + (self.product(own, self.width) if split else 0.0)
+        arrived, transfer, waits = self.copy(packed) * widths[0] / self.width, 0.0, 0.0
+        for width in widths:
+            took = self.transfer(received, width) if received else 0.0
+            arrived, transfer = arrived + took, transfer + took
+            waits += max(arrived - now, 0.0)
+            now = max(now, arrived) + self.product(nnz - own, width)
+        # The second result of a split product is read, and added to the first one.
+        return _Rows(now + (1.5 * self.copy(rows) if split else 0.0), transfer, waits, len(widths), split)
 
-    def halo(self) -> tuple[float, float, float]:
-        return self._by_rows(self.facts.halo, self.facts.halo)
+    def _widths(self, chunks: int) -> list[int]:
+        return [part.stop - part.start for part in slices_of(self.width, self.itemsize, chunks)]
 
-    def gather(self) -> tuple[float, float, float]:
-        ranks = self.facts.ranks
-        return self._by_rows([(ranks - 1) * self.facts.most_rows] * ranks, [0] * ranks)
+    def by_rows(self, way: str) -> _Rows:
+        """Estimates the fastest of the products by rows, with and without chunks and splitting."""
+        found = [
+            max(
+                (self._on_rank(rank, way, chunks, split) for rank in range(self.facts.ranks)),
+                key=lambda rank: rank.seconds,
+            )
+            for split in (False, True)
+            for chunks in range(1, _MOST_CHUNKS + 1)
+        ]
+        # To the nanosecond, so that rounding does not decide between equal ones: the first is the simplest.
+        return min(found, key=lambda rows: round(1e9 * rows.seconds))
 
     def features(self) -> float:
         facts, ranks = self.facts, self.facts.ranks
         rows = facts.most_rows
-        moves = 2 * (self.transfer(rows * (ranks - 1) / ranks) + self.copy(rows))
+        moves = 2 * (self.transfer(rows * (ranks - 1) / ranks, self.width) + self.copy(rows))
         return moves + self.product(sum(facts.nnz), math.ceil(self.width / ranks))
 
 
@@ -144,8 +214,9 @@ def choose_way(
 ) -> Choice:
     """Estimates the time of a product by each way, and returns the fastest with the reasons.
 
-    By rows, a rank multiplies the columns that it owns while those of others travel, and then these. By
-    features, it multiplies the whole matrix by its share of the features, between two exchanges of its rows.
+    By rows, a rank multiplies all columns when the features of others have come, chunk by chunk; or the
+    columns that it owns while these travel, and then the others. By features, it multiplies the whole matrix
+    by its share of the features, between two exchanges of its rows.
 
     Args:
         facts: counts of the partitioned matrix.
@@ -167,26 +238,30 @@ def choose_way(
     if not ways:
         bad_value("ways", f"is empty; accepted: some of {', '.join(WAYS)}")
     model = _Model(facts, width, itemsize, rates)
-    seconds, reasons, chunks = {}, [], {}
+    seconds, reasons, rows = {}, [], {}
     for way in ways:
         if way == "features":
-            seconds[way], chunks[way] = model.features(), 1
+            seconds[way] = model.features()
             reasons.append(
                 f"features: {_ms(seconds[way])}: two exchanges of {facts.most_rows} rows, all "
                 f"{sum(facts.nnz)} nonzeros by {math.ceil(width / facts.ranks)} of {width} features"
             )
             continue
-        seconds[way], transfer, beside = model.halo() if way == "halo" else model.gather()
+        rows[way] = found = model.by_rows(way)
+        seconds[way] = found.seconds
         most = max(facts.halo) if way == "halo" else (facts.ranks - 1) * facts.most_rows
-        behind = transfer > beside
-        chunks[way] = max(1, min(_MOST_CHUNKS, width // _CHUNK_FEATURES)) if behind else 1
+        behind = "the product of own columns" if found.split else "products of all columns"
+        chunks = f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}"
         reasons.append(
-            f"{way}: {_ms(seconds[way])}: {most} rows of other ranks travel in {_ms(transfer)}, "
-            f"{'longer than' if behind else 'behind'} the product of own columns, {_ms(beside)}"
+            f"{way}: {_ms(found.seconds)}: {most} rows of other ranks travel in {_ms(found.transfer)} "
+            f"({chunks}) behind {behind}, with {_ms(found.waits)} of waiting"
         )
     way = min(seconds, key=lambda name: seconds[name])
     reasons.append(f"{way} is estimated to be the fastest for {width} features of {itemsize} bytes")
-    return Choice(way, chunks[way], seconds, tuple(reasons))
+    best = rows.get(way)
+    if best is None:
+        return Choice(way, 1, seconds, tuple(reasons))
+    return Choice(way, best.chunks, seconds, tuple(reasons), best.split)
 
 
 def _ms(seconds: float) -> str:

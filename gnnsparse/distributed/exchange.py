@@ -20,6 +20,7 @@ __all__ = [
     "GatherExchange",
     "HaloExchange",
     "Pending",
+    "exchange_rows",
     "gather_ranks",
     "sum_over_ranks",
 ]
@@ -45,6 +46,11 @@ class Pending:
     def __init__(self, work: Any, result: torch.Tensor, sent: torch.Tensor | None = None) -> None:
         self._work, self._result, self._sent = work, result, sent
 
+    def of(self, result: torch.Tensor) -> Pending:
+        """Returns this transfer as one whose result is `result`, which has what is received in it."""
+        self._result = result
+        return self
+
     def wait(self) -> torch.Tensor:
         """Returns what was received, complete for what the caller computes with it next."""
         if self._work is not None:
@@ -53,18 +59,50 @@ class Pending:
         return self._result
 
 
-def _all_to_all(
-    x: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: dist.ProcessGroup | None
+def exchange_rows(
+    x: torch.Tensor,
+    send: Sequence[int],
+    receive: Sequence[int],
+    group: dist.ProcessGroup | None,
+    found: torch.Tensor | None = None,
 ) -> Pending:
-    """Begins to send rows of x to all ranks, `send[r]` to rank r, and to receive `receive[r]` from it."""
+    """Begins to send rows of x to all ranks, `send[r]` to rank r, and to receive `receive[r]` from it.
+
+    What is received goes to `found`, if that is given: contiguous, of the dtype of x.
+    """
     x = x.contiguous()
-    found = x.new_empty((sum(receive), *x.shape[1:]))
+    if found is None:
+        found = x.new_empty((sum(receive), *x.shape[1:]))
     if x.shape[1:].numel() == 0:
         return Pending(None, found)  # rows without features, on every rank
     width = x.shape[1:].numel() * x.element_size()
     out, into = (_bytes_of(t, width) for t in (x, found))
     work = dist.all_to_all_single(into, out, list(receive), list(send), group=group, async_op=True)
     return Pending(work, found, x)
+
+
+def _in_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Returns matrices as int64 if the rows of each are whole words of 8 bytes, else as they are.
+
+    Copies of some columns go element by element, and those of 16 bits several times as slowly.
+    """
+    for x in tensors:
+        size = x.element_size()
+        offsets = (x.storage_offset(), x.shape[1], x.stride(0)) if x.dim() == 2 else (1,)
+        if x.dim() != 2 or x.stride(1) != 1 or any(offset * size % 8 for offset in offsets):
+            return list(tensors)
+    return [x.view(torch.int64) for x in tensors]
+
+
+def _copy_rows(out: torch.Tensor, x: torch.Tensor) -> None:
+    """Copies features, converted to the dtype of `out`."""
+    if out.dtype == x.dtype:
+        out, x = _in_words(out, x)
+    out.copy_(x)
+
+
+def _select_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return _in_words(x)[0].index_select(0, rows).view(x.dtype)
 
 
 def _bytes_of(x: torch.Tensor, width: int) -> torch.Tensor:
@@ -80,15 +118,19 @@ class Exchange(Protocol):
 
     columns: int
 
-    def start(self, x: torch.Tensor) -> Pending:
+    def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
         """Begins to fetch the features of other ranks' nodes.
 
         Args:
-            x: features of the own nodes, [rows, ...].
+            x: features of the own nodes, [rows, ...], with any strides.
+            dtype: the dtype in which features travel and arrive; None: that of x.
 
         Returns:
-            What becomes [columns, ...] of the dtype of x.
+            What becomes [columns, ...].
         """
+
+    def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
+        """Begins to fetch the features of all columns of `Layout.whole`, of which some are the own ones."""
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to send gradients of other ranks' features, [columns, ...], to their owners."""
@@ -115,13 +157,23 @@ class HaloExchange:
         self._rows = shard.send_rows.to(device)
         self.columns = shard.halo.numel()
 
-    def start(self, x: torch.Tensor) -> Pending:
+    def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
         """Begins to fetch the features of the halo columns, [columns, ...]."""
-        return _all_to_all(x.index_select(0, self._rows), self._send, self._receive, self._group)
+        sent = _select_rows(x, self._rows).to(dtype or x.dtype)
+        return exchange_rows(sent, self._send, self._receive, self._group)
+
+    def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
+        """Begins to fetch the features of the own nodes and the halo, [rows + columns, ...]."""
+        rows, dtype = x.shape[0], dtype or x.dtype
+        sent = _select_rows(x, self._rows).to(dtype)
+        found = x.new_empty((rows + self.columns, *x.shape[1:]), dtype=dtype)
+        pending = exchange_rows(sent, self._send, self._receive, self._group, found[rows:])
+        _copy_rows(found[:rows], x)
+        return pending.of(found)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to return the gradients of the halo columns to the ranks that own them."""
-        return _all_to_all(grad, self._receive, self._send, self._group)
+        return exchange_rows(grad, self._receive, self._send, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Adds what other ranks returned to `total`, rank after rank: a rank names a row only once."""
@@ -148,23 +200,27 @@ class GatherExchange:
         self._facts, self._group = facts, group
         self.columns = facts.ranks * facts.most_rows
 
-    def start(self, x: torch.Tensor) -> Pending:
+    def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
         """Begins to gather the features of all nodes."""
-        most = self._facts.most_rows
-        padded = x.contiguous()
-        if x.shape[0] < most:
-            padded = torch.cat([x, x.new_zeros((most - x.shape[0], *x.shape[1:]))])
-        found = x.new_empty((self.columns, *x.shape[1:]))
+        most, begin = self._facts.most_rows, self._facts.rank * self._facts.most_rows
+        found = x.new_empty((self.columns, *x.shape[1:]), dtype=dtype or x.dtype)
         if found.numel() == 0:
             return Pending(None, found)
-        out, into = (t.reshape(-1).view(torch.uint8) for t in (padded, found))
-        work = _all_gather(into, out, group=self._group, async_op=True)
-        return Pending(work, found, padded)
+        # Own features are sent from their place in the result, where a gather would copy them to anyway.
+        own = found[begin : begin + most]
+        _copy_rows(own[: x.shape[0]], x)
+        own[x.shape[0] :].zero_()
+        out, into = (t.reshape(-1).view(torch.uint8) for t in (own, found))
+        return Pending(_all_gather(into, out, group=self._group, async_op=True), found, own)
+
+    def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
+        """Begins to gather the features of all nodes, as `start` does."""
+        return self.start(x, dtype)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begins to send the gradients of all columns to the ranks that own them."""
         counts = [self._facts.most_rows] * self._facts.ranks
-        return _all_to_all(grad, counts, counts, self._group)
+        return exchange_rows(grad, counts, counts, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Adds the gradients that all ranks sent to `total`, rank after rank."""
@@ -196,12 +252,12 @@ class FeatureExchange:
         ranks, rows = len(self._sizes), x.shape[0]
         width = x.shape[1] // ranks
         by_rank = x.unflatten(1, (ranks, width)).transpose(0, 1).reshape(ranks * rows, width, *x.shape[2:])
-        return _all_to_all(by_rank, [rows] * ranks, self._sizes, self._group).wait()
+        return exchange_rows(by_rank, [rows] * ranks, self._sizes, self._group).wait()
 
     def to_rows(self, y: torch.Tensor) -> torch.Tensor:
         """Returns all features of the own rows: the inverse of `to_features`."""
         ranks, rows = len(self._sizes), self._sizes[self._rank]
-        received = _all_to_all(y, self._sizes, [rows] * ranks, self._group).wait()
+        received = exchange_rows(y, self._sizes, [rows] * ranks, self._group).wait()
         return received.unflatten(0, (ranks, rows)).transpose(0, 1).flatten(1, 2).contiguous()
 
 
@@ -229,7 +285,7 @@ def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
     # Each rank adds up its share for all: what travels does not grow with the number of ranks.
     share = -(-x.numel() // ranks)
     padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * share - x.numel()))
-    mine = _all_to_all(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
+    mine = exchange_rows(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
     return gather_ranks(_in_order(mine), group).reshape(-1)[: x.numel()].reshape(x.shape)
 
 

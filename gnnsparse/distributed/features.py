@@ -14,7 +14,6 @@ from gnnsparse.distributed.rows import refuse_plan
 from gnnsparse.errors import bad_value
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention, graph_attention, spmm
-from gnnsparse.ops.common import check_features
 
 __all__ = ["FeatureOperations"]
 
@@ -44,13 +43,10 @@ class FeatureOperations:
         impl: str,
         plan: Any,
     ) -> torch.Tensor:
-        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments."""
+        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         refuse_plan(plan)
         if values is not None:
             self._refuse("values")
-        if isinstance(x, torch.Tensor) and x.dim() == 1:
-            return self.spmm(a, x[:, None], values, reduce, impl, plan)[:, 0].contiguous()
-        x = check_features("x", x, a, a.shape[1], impl)
         if x.dim() == 3:
             return self.spmm(a, x.flatten(1), None, reduce, impl, plan).unflatten(1, x.shape[1:])
         width = x.shape[1]

@@ -87,37 +87,28 @@ def extend(
     return found
 
 
-class _ToFeatures(torch.autograd.Function):
+class _Turn(torch.autograd.Function):
+    """Rows of all features become all rows of a slice of the features, or with `to_rows` the reverse."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
-        ctx.exchange = exchange
-        return exchange.to_features(x)
+    def forward(ctx: Any, x: torch.Tensor, exchange: FeatureExchange, to_rows: bool) -> torch.Tensor:
+        ctx.exchange, ctx.to_rows = exchange, to_rows
+        return exchange.to_rows(x) if to_rows else exchange.to_features(x)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return _ToRows.apply(grad, ctx.exchange), None
-
-
-class _ToRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
-        ctx.exchange = exchange
-        return exchange.to_rows(y)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return _ToFeatures.apply(grad, ctx.exchange), None
+        return _Turn.apply(grad, ctx.exchange, not ctx.to_rows), None, None
 
 
 def to_features(x: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
     """Returns all rows of this rank's slice of the features, see FeatureExchange. Differentiable."""
-    found: torch.Tensor = _ToFeatures.apply(x, exchange)
+    found: torch.Tensor = _Turn.apply(x, exchange, False)
     return found
 
 
 def to_rows(y: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
     """Returns all features of the own rows, see FeatureExchange. Differentiable."""
-    found: torch.Tensor = _ToRows.apply(y, exchange)
+    found: torch.Tensor = _Turn.apply(y, exchange, True)
     return found
 
 

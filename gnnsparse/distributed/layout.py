@@ -10,9 +10,10 @@ from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
+from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
-from gnnsparse.preprocess.prepare import Recipe, prepare_weighted
+from gnnsparse.preprocess.prepare import Prepared, Recipe, assemble, prepare_weighted, with_format
 from gnnsparse.transforms import outside
 
 __all__ = ["Layout", "global_columns"]
@@ -54,7 +55,7 @@ class Layout:
     device: torch.device
 
     def _operand(
-        self, csr: Csr, values: torch.Tensor | None, col_scale: torch.Tensor | None
+        self, csr: Csr, values: torch.Tensor | None, col_scale: torch.Tensor | None, transposes: bool
     ) -> SparseOperand:
         with outside():  # operands are kept
             row_scale = self.shard.row_scale
@@ -62,13 +63,17 @@ class Layout:
             weights = Weighted(SparseGraph(csr, values).to(self.device), *scales)
             auto = self.format == "auto"
             recipe = Recipe(format="csr" if auto else self.format, precision=self.precision)
-            prepared = prepare_weighted(weights, recipe)
+            prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
             return SparseOperand.from_prepared(
                 prepared, self.precision, self.device, auto_format=auto, cache_hit=False
             )
 
-    def whole(self) -> SparseOperand:
-        """Makes the operand of all columns: [rows, rows + halo], or [rows, columns of the gather]."""
+    def whole(self, *, transposes: bool = True) -> SparseOperand:
+        """Makes the operand of all columns: [rows, rows + halo], or [rows, columns of the gather].
+
+        Args:
+            transposes: whether its transpose is needed, which takes as much time and memory as it does.
+        """
         shard = self.shard
         csr, values, scale = shard.csr, shard.values, shard.col_scale
         if self.gathered:
@@ -79,15 +84,16 @@ class Layout:
             if values is not None:
                 values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
             scale = _scattered(scale, place, columns)
-        return self._operand(csr, values, scale)
+        return self._operand(csr, values, scale, transposes)
 
-    def own(self) -> SparseOperand:
-        """Makes the operand of the own columns, [rows, rows]."""
+    def own(self, *, transposes: bool = True) -> SparseOperand:
+        """Makes the operand of the own columns, [rows, rows]; see `whole`."""
         shard, rows = self.shard, self.shard.facts.rows
         csr, values = _part(shard, shard.csr.indices < rows, 0, rows)
-        return self._operand(csr, values, None if shard.col_scale is None else shard.col_scale[:rows])
+        scale = None if shard.col_scale is None else shard.col_scale[:rows]
+        return self._operand(csr, values, scale, transposes)
 
-    def others(self) -> SparseOperand:
+    def others(self, *, transposes: bool = True) -> SparseOperand:
         """Makes the operand of other ranks' columns: [rows, halo], or [rows, columns of the gather]."""
         shard, rows = self.shard, self.shard.facts.rows
         scale = None if shard.col_scale is None else shard.col_scale[rows:]
@@ -98,7 +104,18 @@ class Layout:
             # Places ascend with the nodes, so that columns ascend in each row as before.
             csr = Csr(csr.indptr, place[csr.indices.long()].int(), columns)
             scale = _scattered(scale, place, columns)
-        return self._operand(csr, values, scale)
+        return self._operand(csr, values, scale, transposes)
+
+
+def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
+    """Prepares a matrix by which nothing but products are computed: its transpose is left empty."""
+    graph = weights.graph
+    csr, device = graph.csr, graph.device
+    matrix = Oriented(csr, None, None, graph.values, None, weights.row_scale, weights.col_scale)
+    spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
+    none = torch.zeros(0, dtype=torch.int32, device=device)
+    empty = Csr(torch.zeros(csr.cols + 1, dtype=torch.int64, device=device), none, csr.rows)
+    return assemble(with_format(matrix, recipe.precision, spec), empty, none)
 
 
 def _scattered(scale: torch.Tensor | None, place: torch.Tensor, columns: int) -> torch.Tensor | None:

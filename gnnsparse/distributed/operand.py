@@ -25,7 +25,7 @@ class Operations(Protocol):
         """The operand that operations on edges run on."""
 
     def spmm(self, a: SparseOperand, x: Any, values: Any, reduce: str, impl: str, plan: Any) -> torch.Tensor:
-        """Computes `gnnsparse.spmm`."""
+        """Computes `gnnsparse.spmm` of an x [k, n] or [k, heads, d], which that has checked."""
 
     def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
         """Computes `gnnsparse.sddmm`."""
@@ -40,6 +40,15 @@ class Operations(Protocol):
         """Computes `gnnsparse.graph_attention`."""
 
 
+class _OfOneProcess:
+    """Stands for an attribute that the operand of a single process has and that of several can't have."""
+
+    def __get__(self, operand: Any, kind: Any) -> Any:
+        if operand is None:
+            return self
+        bad_value("A", "is divided among ranks, and this takes all of it; accepted: one of a single process")
+
+
 class DistributedOperand(SparseOperand):
     """A square sparse matrix of which each rank of a process group has some rows.
 
@@ -51,6 +60,8 @@ class DistributedOperand(SparseOperand):
 
     Its `shape` is (own rows, own rows), as the shape of what it maps; `nnz` is of the own rows. Edge values
     are in the order of its own nonzeros; there is no order of given edges.
+
+    What takes the whole matrix raises a ValueError: `A[rows]`, `plan`, `tune`, `stats`, `prepared` and more.
 
     Args:
         facts: what all ranks know of the matrix.
@@ -89,7 +100,11 @@ class DistributedOperand(SparseOperand):
         )
         return f"{self.choice}\nnodes divided by {facts.method}: {sizes}"
 
-    # What follows replaces what a SparseOperand knows from its arrays.
+    # What follows replaces what a SparseOperand knows from its arrays; its other methods read these.
+
+    _core: Any = _OfOneProcess()
+    _kernels: Any = _OfOneProcess()
+    _handle: Any = _OfOneProcess()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -99,7 +114,8 @@ class DistributedOperand(SparseOperand):
     @property
     def nnz(self) -> int:
         """Number of nonzeros of the operand that operations on edges run on: those of the own rows."""
-        return self.operations.whole.nnz
+        facts = self.facts
+        return sum(facts.nnz) if self.choice.way == "features" else facts.nnz[facts.rank]
 
     @property
     def precision(self) -> Precision:

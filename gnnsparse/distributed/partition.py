@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr
+from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.prepare import inverse
@@ -17,12 +19,9 @@ from gnnsparse.preprocess.reorder import METHODS
 from gnnsparse.preprocess.reorder.undirected import undirected
 
 __all__ = [
-    "PARTITIONS", "Partition", "balanced_ranges", "community_order", "halo_sizes", "nonzeros_of",
-    "partition_rows", "ranges_along",
+    "Partition", "balanced_ranges", "community_order", "cut_sizes", "partition_rows", "ranges_along",
 ]  # fmt: skip
 
-#: Ways to divide nodes among ranks: "auto" takes the one with the smallest halo.
-PARTITIONS = ("auto", "contiguous", "community", "metis")
 #: The most nonzeros for which "auto" tries METIS, which takes a second for about two million.
 _METIS_NNZ = 20_000_000
 #: METIS may be built with indices of 32 bits.
@@ -138,32 +137,30 @@ def _metis(csr: Csr, parts: int) -> Partition:
     return Partition(torch.argsort(of_node, stable=True), (0, *sizes.tolist()), "metis")
 
 
-def halo_sizes(csr: Csr, partition: Partition) -> list[int]:
-    """Returns how many columns outside of its own range the rows of each rank touch."""
+def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
+    """Counts for each rank what a partition of a square matrix makes travel.
+
+    Args:
+        csr: the matrix, on the CPU.
+        partition: which rank owns which nodes.
+
+    Returns:
+        For each rank the nonzeros of its rows, those of them whose column another rank owns, and the number
+        of different columns that these have.
+
+    Raises:
+        MemoryError: the rows of a rank need more memory than this process can get.
+    """
     new, found = partition.new_numbers(), []
-    for rank in range(partition.parts):
-        columns = new[_columns_of(csr, partition.owned(rank))]
-        start, end = partition.starts[rank : rank + 2]
+    for start, end in itertools.pairwise(partition.starts):
+        rows, _ = csr.select_rows(partition.order[start:end])
+        columns = new[rows.indices.long()]
+        others = columns[(columns < start) | (columns >= end)]
+        # Marks take less time than the sorting of `unique`.
         touched = torch.zeros(partition.nodes, dtype=torch.bool, device="cpu")
-        touched[columns] = True
-        touched[start:end] = False
-        found.append(int(touched.sum()))
+        touched[others] = True
+        found.append((rows.nnz, others.numel(), int(touched.sum())))
     return found
-
-
-def _columns_of(csr: Csr, rows: torch.Tensor) -> torch.Tensor:
-    """Returns the columns of some rows, one row after the other, int64."""
-    return csr.indices[nonzeros_of(csr, rows)].long()
-
-
-def nonzeros_of(csr: Csr, rows: torch.Tensor) -> torch.Tensor:
-    """Returns the indices of the nonzeros of some rows, one row after the other, int64."""
-    begin = csr.indptr[rows]
-    lengths = csr.indptr[rows + 1] - begin
-    before = lengths.cumsum(0) - lengths
-    total = int(lengths.sum())
-    numbers = torch.arange(total, dtype=torch.int64, device="cpu")
-    return numbers + torch.repeat_interleave(begin - before, lengths, output_size=total)
 
 
 def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Partition:
@@ -201,5 +198,5 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
         if csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None:
             del makers["metis"]
         tried = [make(csr, parts) for make in makers.values()] if parts > 1 else [_contiguous(csr, parts)]
-        found = min(tried, key=lambda p: max(halo_sizes(csr, p)))
+        found = min(tried, key=lambda p: max(halo for _, _, halo in cut_sizes(csr, p)))
     return Partition(found.order, found.starts, found.method, time.perf_counter() - start)

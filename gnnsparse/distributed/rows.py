@@ -7,9 +7,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gnnsparse.distributed.cost import Choice
 from gnnsparse.distributed.exchange import Exchange, GatherExchange, HaloExchange
 from gnnsparse.distributed.functions import extend, multiply
 from gnnsparse.distributed.layout import Layout
+from gnnsparse.distributed.products import RowProduct
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.operand import SparseOperand
@@ -18,9 +20,6 @@ from gnnsparse.ops.common import FLOATS, check_features
 from gnnsparse.precision import Precision
 
 __all__ = ["RowOperations", "refuse_plan"]
-
-#: Features of a chunk are a multiple of this, so that its rows begin at addresses that vector loads need.
-_CHUNK_MULTIPLE = 8
 
 
 def refuse_plan(plan: Any) -> None:
@@ -34,8 +33,7 @@ class RowOperations:
 
     Args:
         shard: the rows.
-        gathered: whether features of all nodes are gathered, in place of those of the halo.
-        chunks: in how many parts of the features a halo travels behind a product.
+        choice: how ranks share products, "halo" or "gather".
         precision, format, device: of the operands.
         group: the ranks.
     """
@@ -43,31 +41,32 @@ class RowOperations:
     def __init__(
         self,
         shard: Shard,
-        gathered: bool,
-        chunks: int,
+        choice: Choice,
         precision: Precision,
         format: str,
         device: torch.device,
         group: dist.ProcessGroup | None,
     ) -> None:
         self.shard, self.precision, self.device = shard, precision, device
+        self._gathered = gathered = choice.way == "gather"
         self._layout = Layout(shard, gathered, precision, format, device)
-        self._gathered, self._chunks = gathered, chunks
-        self._exchange: Exchange = (
-            GatherExchange(shard.facts, group) if gathered else HaloExchange(shard, device, group)
-        )
-        self._made: dict[str, SparseOperand] = {}
 
-    def _operand(self, name: str) -> SparseOperand:
-        """Returns the operand "whole", "own" or "others", made when it is first needed."""
-        if name not in self._made:
-            self._made[name] = getattr(self._layout, name)()
-        return self._made[name]
+        def exchange(of: Shard) -> Exchange:
+            return GatherExchange(of.facts, group) if gathered else HaloExchange(of, device, group)
+
+        self._exchange = exchange(shard)
+        self._whole: SparseOperand | None = None
+        self._product = self._transposed = RowProduct(self._layout, self._exchange, choice)
+        if (back := shard.transposed) is not None:
+            layout = Layout(back, gathered, precision, format, device)
+            self._transposed = RowProduct(layout, exchange(back), choice)
 
     @property
     def whole(self) -> SparseOperand:
         """The operand of all columns, whose order edge values are in."""
-        return self._operand("whole")
+        if self._whole is None:
+            self._whole = self._layout.whole()
+        return self._whole
 
     @property
     def _wire(self) -> torch.dtype | None:
@@ -75,31 +74,16 @@ class RowOperations:
         storage = self.precision.storage
         return storage if storage in (torch.float16, torch.bfloat16) else None
 
-    def _slices(self, width: int) -> list[slice]:
-        step = -(-width // self._chunks)
-        step = max(-(-step // _CHUNK_MULTIPLE) * _CHUNK_MULTIPLE, 1)
-        return [slice(begin, min(begin + step, width)) for begin in range(0, width, step)] or [slice(0, 0)]
-
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of A x: own columns while the others travel, and then these, in this order."""
-        slices, sent = self._slices(x.shape[1]), x if self._wire is None else x.to(self._wire)
-        pending = [self._exchange.start(sent[:, part].contiguous()) for part in slices]
-        y = spmm(self._operand("own"), x)
-        for part, transfer in zip(slices, pending, strict=True):
-            y[:, part] += spmm(self._operand("others"), transfer.wait().to(x.dtype))
-        return y
+        """Returns the own rows of A x."""
+        return self._product.multiply(x)
 
     def multiply_transposed(self, grad: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of A^T grad: the part of other ranks first, which then travels to them."""
-        slices, others = self._slices(grad.shape[1]), self._operand("others").T
-        pending = [self._exchange.start_back(spmm(others, grad[:, part].contiguous())) for part in slices]
-        own = spmm(self._operand("own").T, grad)
-        total = own.float() if own.dtype in (torch.float16, torch.bfloat16) else own
-        for part, transfer in zip(slices, pending, strict=True):
-            of_part = total[:, part].contiguous()
-            self._exchange.add_back(of_part, transfer.wait())
-            total[:, part] = of_part
-        return total.to(grad.dtype)
+        """Returns the own rows of A^T grad, which are a product of the own rows of A^T as those of A are.
+
+        Nothing that was computed has to travel back and be added up.
+        """
+        return self._transposed.multiply(grad)
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
@@ -127,11 +111,8 @@ class RowOperations:
         impl: str,
         plan: Any,
     ) -> torch.Tensor:
-        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments."""
+        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         refuse_plan(plan)
-        if isinstance(x, torch.Tensor) and x.dim() == 1:
-            return self.spmm(a, x[:, None], values, reduce, impl, plan)[:, 0].contiguous()
-        x = check_features("x", x, a, a.shape[1], impl)
         if values is not None or reduce != "sum" or impl == "reference":
             extended = self.extended(x)
             return spmm(self.whole, extended, values, reduce=reduce, impl=impl)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr, coo_to_csr
-from gnnsparse.distributed.partition import Partition, nonzeros_of
-from gnnsparse.preprocess.normalize import Weighted
+from gnnsparse.distributed.partition import Partition
+from gnnsparse.graph import SparseGraph
+from gnnsparse.preprocess.normalize import Weighted, symmetric_scales
 
 __all__ = ["Shard", "ShardFacts", "make_shards"]
 
@@ -81,6 +82,8 @@ class Shard:
         send_rows: int64 [n], own nodes whose features other ranks need, those for rank 0 first.
         send_counts: number of these for each rank.
         nodes: int64 [rows], the own nodes by their numbers in the graph.
+        transposed: the same rows of the transpose, by which gradients are multiplied; None: the matrix is
+            symmetric, weights included.
     """
 
     facts: ShardFacts
@@ -92,6 +95,7 @@ class Shard:
     send_rows: torch.Tensor
     send_counts: tuple[int, ...]
     nodes: torch.Tensor
+    transposed: Shard | None = None
 
     @property
     def receive_counts(self) -> tuple[int, ...]:
@@ -116,13 +120,8 @@ class _Rows:
 def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: int, new: Any) -> _Rows:
     """Takes the rows of a rank out of a matrix and numbers their columns as `Shard` does."""
     start, end = partition.starts[rank : rank + 2]
-    rows = partition.owned(rank)
-    nonzeros = nonzeros_of(csr, rows)
-    columns = new[csr.indices[nonzeros].long()]
-    lengths = csr.indptr[rows + 1] - csr.indptr[rows]
-    row = torch.repeat_interleave(
-        torch.arange(end - start, dtype=torch.int64, device="cpu"), lengths, output_size=nonzeros.numel()
-    )
+    own, nonzeros = csr.select_rows(partition.owned(rank))
+    row, columns = own.row_index(), new[own.indices.long()]
     inside = (columns >= start) & (columns < end)
     halo = columns[~inside].unique()
     local = torch.where(inside, columns - start, torch.searchsorted(halo, columns) + (end - start))
@@ -136,13 +135,37 @@ def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: 
 def make_shards(
     weights: Weighted, partition: Partition, normalization: str | None, added_loops: float | None
 ) -> list[Shard]:
-    """Divides a square matrix into the shards of all ranks.
+    """Divides a square matrix and its transpose into the shards of all ranks.
 
     Args:
         weights: the matrix and its weights, on the CPU.
         partition: which rank owns which nodes.
         normalization, added_loops: how the weights were made, see ShardFacts.
     """
+    shards = _divided(weights, partition, normalization, added_loops)
+    back = _transposed(weights)
+    if back is None:
+        return shards
+    transposed = _divided(back, partition, normalization, added_loops)
+    return [replace(shard, transposed=other) for shard, other in zip(shards, transposed, strict=True)]
+
+
+def _transposed(weights: Weighted) -> Weighted | None:
+    """Returns the transpose of a square matrix; None: it is the matrix itself."""
+    graph = weights.graph
+    csr, index = graph.csr.transpose()
+    values = None if graph.values is None else graph.values[index.long()]
+    same_values = values is None or torch.equal(values, graph.values)  # type: ignore[arg-type]
+    same_structure = torch.equal(csr.indptr, graph.csr.indptr) and torch.equal(csr.indices, graph.csr.indices)
+    if same_structure and same_values and symmetric_scales(weights, csr):
+        return None
+    return Weighted(SparseGraph(csr, values), weights.col_scale, weights.row_scale)
+
+
+def _divided(
+    weights: Weighted, partition: Partition, normalization: str | None, added_loops: float | None
+) -> list[Shard]:
+    """Divides a square matrix without its transpose, see make_shards."""
     graph, new = weights.graph, partition.new_numbers()
     parts = [_rows_of(graph.csr, graph.values, partition, rank, new) for rank in range(partition.parts)]
     facts = ShardFacts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ __all__ = ["ShardRecipe", "check_shard", "content_of", "load_shard"]
 
 _ARRAYS = ("indptr", "indices", "halo", "send_rows", "nodes")
 _OPTIONAL = ("values", "row_scale", "col_scale")
+#: What the names of the transpose's arrays begin with. `nodes` are those of the matrix.
+_TRANSPOSED = "transposed."
 
 
 @dataclass(frozen=True)
@@ -49,22 +51,47 @@ class ShardRecipe:
 
 
 def _pack(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    arrays = {
-        "indptr": shard.csr.indptr, "indices": shard.csr.indices, "halo": shard.halo,
-        "send_rows": shard.send_rows, "nodes": shard.nodes,
-    }  # fmt: skip
-    arrays |= {name: found for name in _OPTIONAL if (found := getattr(shard, name)) is not None}
-    facts, metadata = shard.facts, {"shard": to_plain(shard.facts), "sent": list(shard.send_counts)}
+    arrays, metadata = _pack_one(shard)
+    if shard.transposed is not None:
+        others, metadata["transposed"] = _pack_one(shard.transposed)
+        arrays |= {_TRANSPOSED + name: array for name, array in others.items() if name != "nodes"}
+    facts = shard.facts
     metadata |= {
         "rows": facts.rows, "cols": shard.csr.cols, "edges": shard.csr.nnz,
         "reorder": {"method": facts.method},
         "kind": f"rank {facts.rank} of {facts.ranks}, {facts.method}",
     }  # fmt: skip
+    return arrays, metadata
+
+
+def _pack_one(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Returns arrays and facts of a shard without its transpose."""
+    arrays = {
+        "indptr": shard.csr.indptr, "indices": shard.csr.indices, "halo": shard.halo,
+        "send_rows": shard.send_rows, "nodes": shard.nodes,
+    }  # fmt: skip
+    arrays |= {name: found for name in _OPTIONAL if (found := getattr(shard, name)) is not None}
+    metadata = {"shard": to_plain(shard.facts), "sent": list(shard.send_counts)}
     return {name: array.contiguous() for name, array in arrays.items()}, metadata
 
 
 def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
     """Restores a shard; raises ValueError if an array or a value can't be one of a shard."""
+    own = {name: array for name, array in tensors.items() if not name.startswith(_TRANSPOSED)}
+    shard, back = _unpack_one(own, metadata), metadata.get("transposed")
+    of_back = {name.removeprefix(_TRANSPOSED): tensors[name] for name in tensors if name not in own}
+    if back is None and not of_back:
+        return shard
+    if not isinstance(back, dict):
+        bad_value("metadata.transposed", f"got {back!r}; accepted: the facts of the transpose")
+    transposed = _unpack_one({**of_back, "nodes": shard.nodes}, back)
+    if (transposed.facts.rank, transposed.facts.starts) != (shard.facts.rank, shard.facts.starts):
+        bad_value("metadata.transposed", "describes rows that are not those of the matrix")
+    return replace(shard, transposed=transposed)
+
+
+def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
+    """Restores a shard without its transpose; raises ValueError, see _unpack."""
     unknown = set(tensors) - {*_ARRAYS, *_OPTIONAL}
     if unknown or not set(_ARRAYS) <= set(tensors):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: those of a shard")
@@ -74,12 +101,13 @@ def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard
     csr = Csr(indptr, indices, facts.rows + halo.numel())
     check_host_array("indptr", indptr, (torch.int64,), facts.rows + 1)
     check_csr("shard", csr)
-    for name, array, limit in (
-        ("halo", halo, facts.nodes), ("send_rows", send_rows, facts.rows), ("nodes", nodes, facts.nodes)
-    ):  # fmt: skip
-        check_host_array(name, array, (torch.int64,))
+    for name, array, limit, count in (
+        ("halo", halo, facts.nodes, None),
+        ("send_rows", send_rows, facts.rows, None),
+        ("nodes", nodes, facts.nodes, facts.rows),
+    ):
+        check_host_array(name, array, (torch.int64,), count)
         check_indices(name, array, limit)
-    check_host_array("nodes", nodes, (torch.int64,), facts.rows)
     check_ascending("halo", halo, facts.nodes)
     counts = {"values": csr.nnz, "row_scale": facts.rows, "col_scale": csr.cols}
     for name, count in counts.items():
@@ -117,11 +145,11 @@ def check_shard(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> N
 def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
     """Returns a hash of a graph and a recipe, 32 hexadecimal digits: equal for equal shards."""
     arrays = [graph.csr.indptr, graph.csr.indices, graph.values, graph.nnz_index_of_edge]
-    return fingerprint(arrays, "shard", CACHE_VERSION, graph.num_cols, to_plain(recipe))
+    return fingerprint(arrays, "shard and transpose", CACHE_VERSION, graph.num_cols, to_plain(recipe))
 
 
 def load_shard(
-    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None
+    graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str
 ) -> tuple[Shard, bool]:
     """Reads a rank's shard from the cache, or makes the shards of all ranks and stores them there.
 
@@ -133,6 +161,7 @@ def load_shard(
         recipe: how it is weighted and divided.
         rank: the rank.
         cache: the cache; None: nothing is stored.
+        content: what `content_of` returns for the graph and the recipe.
 
     Returns:
         The shard, and whether it was read from the cache.
@@ -140,7 +169,6 @@ def load_shard(
     if cache is None:
         return recipe.make(graph)[rank], False
     cache.check_folder()
-    content = content_of(graph, recipe)
     keys = [fingerprint([], content, other) for other in range(recipe.parts)]
     if (shard := cache.load(keys[rank], _unpack)) is not None:
         return shard, True

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
-from gnnsparse.distributed.exchange import gather_ranks, sum_over_ranks
+from gnnsparse.distributed.exchange import exchange_rows, gather_ranks, sum_over_ranks
 
 __all__ = ["RowGather", "step_seed", "sum_gradients"]
 
@@ -32,7 +32,7 @@ def sum_gradients(parameters: Iterable[torch.Tensor], group: dist.ProcessGroup |
 
 
 class RowGather:
-    """Brings rows that all ranks have of some nodes together, in the order of the nodes in the graph.
+    """Brings rows that all ranks have of some nodes to rank 0, in the order of the nodes in the graph.
 
     Args:
         nodes: int64 [n], the nodes of the own rows by their numbers in the graph.
@@ -43,23 +43,27 @@ class RowGather:
     """
 
     def __init__(self, nodes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
-        self._group, self._own = group, nodes.numel()
+        self._group = group
         sizes = gather_ranks(nodes.new_tensor([nodes.numel()]), group).flatten().tolist()
-        self._most, self.count = max(sizes), sum(sizes)
-        everyone = self._padded(nodes)
-        kept = torch.cat(
-            [torch.arange(size, device=nodes.device) + rank * self._most for rank, size in enumerate(sizes)]
-        )
-        self._place = kept[everyone.flatten()[kept].argsort(stable=True)]
+        none = [0] * (len(sizes) - 1)
+        rank = dist.get_rank(group)
+        self.count = sum(sizes)
+        self._send = [sizes[rank], *none]
+        self._receive = sizes if rank == 0 else [0, *none]
+        everyone = self._collected(nodes)
+        self._place = everyone.argsort(stable=True) if rank == 0 else None
 
-    def _padded(self, x: torch.Tensor) -> torch.Tensor:
-        padded = x.new_zeros((self._most, *x.shape[1:]))
-        padded[: self._own] = x
-        return gather_ranks(padded, self._group).flatten(0, 1)
+    def _collected(self, x: torch.Tensor) -> torch.Tensor:
+        return exchange_rows(x, self._send, self._receive, self._group).wait()
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the rows of all ranks, [count, ...], of the own rows [n, ...]. Without gradients."""
-        return self._padded(x.detach()).index_select(0, self._place)
+    def __call__(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Returns the rows of all ranks, [count, ...], on rank 0, and None on the others.
+
+        Args:
+            x: [n, ...], the own rows. Gradients do not return to it.
+        """
+        rows = self._collected(x.detach())
+        return None if self._place is None else rows.index_select(0, self._place)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

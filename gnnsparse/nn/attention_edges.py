@@ -17,7 +17,10 @@ from gnnsparse.patterns.read import Named, read_own_pattern
 from gnnsparse.patterns.terms import dense_weights, pair_terms, total
 from gnnsparse.precision import PRECISIONS, Precision
 
-__all__ = ["AttentionEdges", "Given", "LayerPatterns", "edge_bias", "read_call", "weights_of"]
+__all__ = [
+    "AttentionEdges", "Given", "LayerPatterns", "edge_bias", "read_call", "refuse_beside_nested",
+    "weights_of",
+]  # fmt: skip
 
 _MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 
@@ -25,6 +28,9 @@ _MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 _OURS = ("pattern", "key_padding_mask", "is_causal")
 #: ... and else, as in torch.nn.MultiheadAttention.
 _TORCHS = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
+
+#: What is wrong with an argument of one length beside nested tensors, whose sequences have several.
+_OF_ONE_LENGTH = "was given with nested tensors; accepted: the layer's own pattern alone"
 
 
 class Given(NamedTuple):
@@ -77,6 +83,15 @@ def read_call(positional: tuple[Any, ...], named: Given) -> Given:
     elif named.need_weights is not None:
         check_flag("need_weights", named.need_weights)
     return named
+
+
+def refuse_beside_nested(given: Given) -> None:
+    """Raises a ValueError if a call with nested tensors has other arguments, but `is_causal`."""
+    for name in ("pattern", "key_padding_mask", "attn_mask", "bias"):
+        if getattr(given, name) is not None:
+            bad_value(name, _OF_ONE_LENGTH)
+    if given.need_weights:
+        bad_value("need_weights", _OF_ONE_LENGTH)
 
 
 def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.Tensor:

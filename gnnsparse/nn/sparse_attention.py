@@ -13,9 +13,10 @@ from gnnsparse.nn.attention_edges import (
     LayerPatterns,
     edge_bias,
     read_call,
+    refuse_beside_nested,
     weights_of,
 )
-from gnnsparse.nn.head_projections import draw_projections, input_weights, make_projections, project
+from gnnsparse.nn.head_projections import draw_projections, make_projections, project, query_weight
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.sequences import Sequences, is_nested
@@ -209,8 +210,7 @@ class SparseAttention(torch.nn.Module):
         if is_nested(query) or is_nested(key) or is_nested(value):
             out = self._of_sequences(query, key, value, call, itself)
             return (out, None) if call.as_pair else out
-        lengths = self._lengths(query, key, call.pattern)
-        inputs = self._batches((query, key, value), lengths)
+        inputs, lengths = self._batches(query, key, value, call.pattern)
         q, k, v = project(self, inputs, itself)
         edges = self.patterns.edges(call, lengths, q.shape[:-2], q)
         out, weights = self._attend(edges, q, k, v, bool(call.weights))
@@ -246,11 +246,7 @@ class SparseAttention(torch.nn.Module):
 
     def _of_sequences(self, query: Any, key: Any, value: Any, call: Given, itself: bool) -> torch.Tensor:
         """Computes the output of nested tensors: no query attends to another sequence."""
-        refused = {name: getattr(call, name) for name in ("pattern", "key_padding_mask", "attn_mask", "bias")}
-        refused["need_weights"] = call.need_weights or None
-        for name, value_given in refused.items():
-            if value_given is not None:
-                bad_value(name, "was given with nested tensors; accepted: the layer's own pattern alone")
+        refuse_beside_nested(call)
         of_query = Sequences.of("query", query)
         of_key = of_query if itself else Sequences.of("key", key)
         of_value = of_key if value is key else Sequences.of("value", value)
@@ -299,7 +295,7 @@ class SparseAttention(torch.nn.Module):
             bad_type("cache", cache, "a KeyValueCache, from make_cache")
         if self.training and self.dropout:
             bad_value("dropout", f"got {self.dropout} in training mode; accepted: layer.eval() before decode")
-        check_features("x", x, self.embed_dim, input_weights(self)[0], dim=3)
+        check_features("x", x, self.embed_dim, query_weight(self), dim=3)
         self._check_inputs([x, x, x])
         with torch.no_grad():
             q, k, v = project(self, [x.transpose(0, 1) if self._turned(x) else x] * 3, True)
@@ -309,42 +305,47 @@ class SparseAttention(torch.nn.Module):
     def _turned(self, x: torch.Tensor) -> bool:
         return x.dim() == 3 and not self.batch_first
 
-    def _lengths(self, query: Any, key: Any, pattern: SparseOperand | None) -> tuple[int, int]:
-        """Returns how many queries and keys a call has: those of its pattern, or of its inputs."""
-        if pattern is not None:
-            return pattern.shape
-        lengths = []
-        for name, x, width in (("query", query, self.embed_dim), ("key", key, self.kdim)):
-            check_features(name, x, width, input_weights(self)[0], dim=None)
-            if x.dim() not in (2, 3):
-                bad_value(name, f"has shape {tuple(x.shape)}; accepted: {self._shapes(width)}")
-            lengths.append(x.shape[0 if x.dim() == 2 or not self.batch_first else 1])
-        return lengths[0], lengths[1]
-
     def _shapes(self, width: int) -> str:
         of_batch = "batch, length" if self.batch_first else "length, batch"
         return f"(length, {width}) or ({of_batch}, {width})"
 
-    def _check_inputs(self, inputs: Any) -> None:
-        widths = self.embed_dim, self.kdim, self.vdim
+    def _check_inputs(self, inputs: list[torch.Tensor]) -> None:
+        weight, widths = query_weight(self), (self.embed_dim, self.kdim, self.vdim)
         for name, x, width in zip(("query", "key", "value"), inputs, widths, strict=True):
-            check_features(name, x, width, input_weights(self)[0], dim=None)
+            check_features(name, x, width, weight, dim=None)
 
-    def _batches(self, inputs: tuple[Any, ...], lengths: tuple[int, int]) -> list[torch.Tensor]:
-        """Checks the inputs, and returns them as [..., length, features]."""
-        self._check_inputs(inputs)
-        widths = self.embed_dim, self.kdim, self.vdim
-        checked = []
-        for name, x, width, side in zip(("query", "key", "value"), inputs, widths, (0, 1, 1), strict=True):
-            turned = x.transpose(0, 1) if self._turned(x) else x
-            if x.dim() not in (2, 3) or turned.shape[-2] != lengths[side]:
-                accepted = f"{self._shapes(width)}, length {lengths[side]} here"
-                bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted}")
-            checked.append(turned)
-        sizes = [tuple(x.shape[:-2]) for x in checked]
-        if len(set(sizes)) > 1:
-            bad_value("key", f"the batches differ: {sizes}; accepted: one for query, key and value")
-        return checked
+    def _batches(
+        self, query: Any, key: Any, value: Any, pattern: SparseOperand | None
+    ) -> tuple[list[torch.Tensor], tuple[int, int]]:
+        """Checks the inputs of a call, and returns them as [..., length, features].
+
+        Args:
+            query, key, value: the inputs.
+            pattern: the operand of the call, whose shape they must have; None: it has none.
+
+        Returns:
+            The inputs, and how many queries and keys they have.
+        """
+        queries, keys = (None, None) if pattern is None else pattern.shape
+        weight = query_weight(self)
+        q = self._batch("query", query, self.embed_dim, weight, queries)
+        k = self._batch("key", key, self.kdim, weight, keys)
+        v = self._batch("value", value, self.vdim, weight, k.shape[-2])
+        sizes = [x.shape[:-2] for x in (q, k, v)]
+        if not sizes[0] == sizes[1] == sizes[2]:
+            shown = [tuple(size) for size in sizes]
+            bad_value("key", f"the batches differ: {shown}; accepted: one for query, key and value")
+        return [q, k, v], (q.shape[-2], k.shape[-2])
+
+    def _batch(self, name: str, x: Any, width: int, weight: torch.Tensor, length: int | None) -> torch.Tensor:
+        """Checks an input, and returns it as [..., length, features]; `length` None accepts any."""
+        check_features(name, x, width, weight, dim=None)
+        dims = x.dim()
+        turned = x.transpose(0, 1) if dims == 3 and not self.batch_first else x
+        if dims not in (2, 3) or (length is not None and turned.shape[-2] != length):
+            here = "" if length is None else f", length {length} here"
+            bad_value(name, f"has shape {tuple(x.shape)}; accepted: {self._shapes(width)}{here}")
+        return turned
 
     def extra_repr(self) -> str:
         """Returns the text that repr() shows."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_share
-from gnnsparse.nn.attention_edges import AttentionEdges, Given
+from gnnsparse.nn.attention_edges import AttentionEdges, Given, refuse_beside_nested
 from gnnsparse.nn.dropout import dropout as drop
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
@@ -338,9 +338,7 @@ def _edges(attn: SparseAttention, src: Sequences | torch.Tensor, given: Given) -
         given: the arguments of the call.
     """
     if isinstance(src, Sequences):
-        for name in ("pattern", "key_padding_mask", "attn_mask", "bias"):
-            if getattr(given, name) is not None:
-                bad_value(name, "was given with a nested tensor; accepted: the layer's own pattern alone")
+        refuse_beside_nested(given)
         patterns, like = attn.patterns.get(given.is_causal), _like(src.values)
         operand = patterns.operand(src.lengths, src.lengths, like, is_causal=given.is_causal)
         return AttentionEdges(operand, None, False)

@@ -9,7 +9,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.tiles import VECTOR_BYTES, partial_width
+from gnnsparse.tiles import SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
 
 __all__ = [
     "Loader", "aligned_values", "cpu_loader", "cuda_loader", "on_its_device", "partial_sums",
@@ -35,21 +35,30 @@ def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def cuda_loader(
-    precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False
-) -> Loader:
+    precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
+    sectors: bool = False,
+) -> Loader:  # fmt: skip
     """Returns a loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
 
-    X itself is returned, without a copy, if it already has the dtype, the alignment and no scale.
+    X itself is returned, without a copy, if it already has the dtype, the alignment and no scale. Rows of
+    several slices are padded to whole sectors of memory: otherwise each slice of every other row would touch
+    one sector more.
 
     Args:
         precision: arithmetic of the product.
         width: columns of X.
         scale: float32 [rows], factors of X's rows; None: 1 each.
         rounds: whether the loader rounds to TF32; False: the kernels do.
+        sectors: whether X is also copied if it has rows of several slices that are not whole sectors, which
+            pays where every row is read often.
     """
     dtype = precision.storage
     per_vector = VECTOR_BYTES // dtype.itemsize
     padded = -(-width // per_vector) * per_vector
+    several = width * dtype.itemsize > SLICE_BYTES
+    per_sector = SECTOR_BYTES // dtype.itemsize
+    packed = -(-width // per_sector) * per_sector if several else padded
+    aligned = SECTOR_BYTES if several and sectors else VECTOR_BYTES
 
     def load(x: torch.Tensor) -> _native.Dense:
         row_stride, column_stride = x.stride()
@@ -58,14 +67,14 @@ def cuda_loader(
             and not rounds
             and x.dtype == dtype
             and column_stride == 1
-            and row_stride % per_vector == 0
+            and row_stride * dtype.itemsize % aligned == 0
             and row_stride >= padded
-            and x.data_ptr() % VECTOR_BYTES == 0
+            and x.data_ptr() % aligned == 0
         )
         gpu = path()
         if ready:
             return gpu.native.Dense(x)
-        view = gpu.native.Dense(torch.empty(x.shape[0], padded, dtype=dtype, device=x.device), rounds)
+        view = gpu.native.Dense(torch.empty(x.shape[0], packed, dtype=dtype, device=x.device), rounds)
         gpu.native.cuda_pack(x, scale, view, gpu.stream(x.device))
         return view
 

@@ -118,17 +118,28 @@ def no_work(device: torch.device) -> WorkList:
     return WorkList(nothing, nothing, 0)
 
 
-def group_rows(csr: Csr, size: int, limit: int) -> torch.Tensor:
+def group_rows(csr: Csr, size: int, limit: int, *, at_once: bool = False) -> torch.Tensor:
     """Groups neighbouring rows so that each group has about `size` nonzeros.
 
     To account for storing its result, a row counts two nonzeros more than it has. Rows with more than `limit`
     nonzeros, which `cut_rows` cuts, are groups of their own.
+
+    Args:
+        csr: the matrix.
+        size: nonzeros of a group.
+        limit: most nonzeros of a row in a group with others.
+        at_once: whether groups have equal numbers of rows, so that the host need not wait for a GPU to know
+            how many there are; for a matrix without rows of more than `limit` nonzeros.
 
     Returns:
         int32 [groups + 1], the first row of each group, and the number of rows at the end.
     """
     if csr.rows == 0:
         return torch.zeros(1, dtype=torch.int32, device=csr.device)
+    if at_once:
+        step = max(1, round(size / (csr.nnz / csr.rows + 2)))
+        starts = torch.arange(0, csr.rows + step, step, device=csr.device)
+        return starts.clamp(max=csr.rows).to(torch.int32)
     work = csr.indptr[:-1] + 2 * torch.arange(csr.rows, device=csr.device)
     block, long = work // size, csr.degrees > limit
     starts = torch.ones(csr.rows, dtype=torch.bool, device=csr.device)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gnnsparse.csr import Csr
+from gnnsparse.cuda_path import path
 from gnnsparse.operand import SparseOperand
+from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.prepare import assemble, inverse
 from gnnsparse.sampling.draws import Drawn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.sampling.plans import ROW_LIMIT, BlockPlans
 
-__all__ = ["Block", "make_block"]
+__all__ = ["Block", "make_block", "plan_blocks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,5 +78,34 @@ def make_block(
         normalization=graph.normalization,
         added_loops=1.0 if graph.normalization == "gcn" else None,
     )
-    adj = SparseOperand.from_prepared(prepared, precision, csr.device, auto_format=False, cache_hit=False)
-    return Block(adj, targets.long(), sources.long(), edge_ids)
+    # On a GPU it is used on the stream on which it is made, or on one that waits for it.
+    core = OperandCore(prepared, precision, auto_format=False, cache_hit=False, one_stream=True)
+    return Block(SparseOperand(core), targets.long(), sources.long(), edge_ids)
+
+
+def plan_blocks(
+    blocks: Sequence[Block], plans: BlockPlans, longest: Sequence[tuple[int, int] | None]
+) -> None:
+    """Readies the products of blocks on a GPU, so that the host does not wait for it in a step.
+
+    It waits here, once, if the lengths of rows are not known; and more often for each block with rows that
+    have to be cut.
+
+    Args:
+        blocks: the blocks of a sample.
+        plans: chooses their plans.
+        longest: for each block numbers of nonzeros that no row and no column exceeds; None: not known.
+    """
+    unknown = [
+        kernels.csr.degrees.max() if kernels.csr.rows else kernels.csr.indptr[0]
+        for block, bounds in zip(blocks, longest, strict=True)
+        if bounds is None
+        for kernels in (block.adj.kernels, block.adj.T.kernels)
+    ]
+    found = iter(path().read(torch.stack(unknown)) if unknown else ())
+    for block, bounds in zip(blocks, longest, strict=True):
+        caches = block.adj.kernels, block.adj.T.kernels
+        for kernels, most in zip(caches, bounds or (next(found), next(found)), strict=True):
+            kernels.longest_row, kernels.tuner = most, plans
+            if most > ROW_LIMIT:
+                kernels.row_work(ROW_LIMIT)

@@ -18,7 +18,16 @@ from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
 from gnnsparse.locks import ForkLock
 
-__all__ = ["Drawn", "Numbering", "Rule", "draw_edges", "draw_negatives", "running_sums"]
+__all__ = [
+    "Drawn",
+    "Numbering",
+    "Rule",
+    "draw_edges",
+    "draw_negatives",
+    "launch",
+    "refuse_repeat",
+    "running_sums",
+]
 
 _NO_PLACE = 2**31 - 1
 
@@ -93,21 +102,21 @@ def draw_edges(
         _native.draw_neighbors(graph, draw, targets, drawn, indptr, torch.get_num_threads())
     else:
         counts = torch.empty(rows, dtype=torch.int64, device=device)
-        _launch(device, "cuda_draw_neighbors", graph, draw, targets, drawn, counts)
+        launch(device, "cuda_draw_neighbors", graph, draw, targets, drawn, counts, None)
         indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    total = int(indptr[-1])
+    (total,) = path().read(indptr[-1:])
     nodes = torch.empty(total, dtype=torch.int32, device=device)
     edges = torch.empty(total, dtype=torch.int64, device=device)
     times = torch.empty(total, dtype=torch.float32, device=device) if draw.replaces else None
     arguments = (graph, draw, targets, drawn, indptr, nodes, edges, times)
     if on_gpu:
-        _launch(device, "cuda_gather_neighbors", *arguments)
+        launch(device, "cuda_gather_neighbors", *arguments, None)
     else:
         _native.gather_neighbors(*arguments, torch.get_num_threads())
     return Drawn(indptr, nodes, edges, times)
 
 
-def _launch(device: torch.device, name: str, *arguments: Any) -> None:
+def launch(device: torch.device, name: str, *arguments: Any) -> None:
     """Calls a native CUDA function on the current stream of a device."""
     with path().current(device):
         getattr(path().native, name)(*arguments, path().stream(device))
@@ -121,14 +130,18 @@ class Numbering:
     Args:
         nodes: the number of nodes.
         device: where the nodes that are numbered are.
+
+    Attributes:
+        place: int32 [nodes], between calls the same for all nodes; it is used by one thread at a time.
+        lock: who holds it may use `place`, and on a GPU has to wait for what does before giving it back.
     """
 
     def __init__(self, nodes: int, device: torch.device) -> None:
-        self._place = torch.full((nodes,), _NO_PLACE, dtype=torch.int32, device=device)
-        self._lock = ForkLock()
+        self.place = torch.full((nodes,), _NO_PLACE, dtype=torch.int32, device=device)
+        self.lock = ForkLock()
 
     def __reduce__(self) -> Any:
-        return Numbering, (self._place.numel(), self._place.device)  # the places are free between calls
+        return Numbering, (self.place.numel(), self.place.device)  # the places are free between calls
 
     def number(self, targets: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Numbers the targets, and behind them the nodes that are no target.
@@ -145,14 +158,14 @@ class Numbering:
             ValueError: a target is repeated.
         """
         numbers = torch.empty_like(nodes)
-        with self._lock:
+        with self.lock:
             if path().takes(nodes.device):
                 return self._number_on_gpu(targets, nodes, numbers), numbers
             sources = torch.empty(targets.numel() + nodes.numel(), dtype=torch.int32, device=nodes.device)
             threads = torch.get_num_threads()
-            count = _native.number_nodes(targets, nodes, self._place, sources, numbers, threads)
+            count = _native.number_nodes(targets, nodes, self.place, sources, numbers, threads)
         if count < 0:
-            _refuse_repeat(targets, -1 - count)
+            refuse_repeat(targets)
         return sources[:count].clone(), numbers
 
     def _number_on_gpu(
@@ -162,20 +175,26 @@ class Numbering:
         first = torch.empty(rows + nodes.numel(), dtype=torch.int32, device=device)
         if first.numel() == 0:
             return first
-        _launch(device, "cuda_mark_first", targets, nodes, self._place, first)
+        launch(device, "cuda_mark_first", targets, nodes, self.place, first, None, None)
         rank = first.cumsum(0, dtype=torch.int32)
-        count, distinct = rank[[-1, rows - 1]].tolist()
+        ends = rank[-1:] if rows in (0, rank.numel()) else torch.cat([rank[-1:], rank[rows - 1 : rows]])
+        count, *of_targets = path().read(ends)
+        distinct = of_targets[0] if of_targets else count
         sources = torch.empty(count, dtype=torch.int32, device=device)
-        _launch(device, "cuda_number_nodes", targets, nodes, rank, self._place, sources, numbers)
+        tail = None, None, None, None
+        launch(device, "cuda_number_nodes", targets, nodes, rank, self.place, sources, numbers, *tail)
         # Another stream may number next, which would find the places of this one.
         path().finish(device)
         if rows and distinct != rows:
-            _refuse_repeat(targets, int((first[:rows] == 0).nonzero()[0]))
+            refuse_repeat(targets)
         return sources
 
 
-def _refuse_repeat(targets: torch.Tensor, at: int) -> None:
-    node = int(targets[at])
+def refuse_repeat(seeds: torch.Tensor) -> None:
+    """Raises a ValueError that names the first of the seeds that was there before."""
+    nodes = seeds.tolist()
+    first = {node: at for at, node in reversed(list(enumerate(nodes)))}
+    at, node = next((at, node) for at, node in enumerate(nodes) if first[node] < at)
     bad_value("seeds", f"element {at} is {node} once more; accepted: different nodes, as from torch.unique")
 
 
@@ -199,7 +218,7 @@ def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tens
         return pairs
     if path().takes(device):
         missing = torch.full((1,), _NO_PLACE, dtype=torch.int32, device=device)
-        _launch(device, "cuda_draw_negatives", csr.view, draw, 0, pairs, missing)
+        launch(device, "cuda_draw_negatives", csr.view, draw, 0, pairs, missing)
         found = int(missing) == _NO_PLACE
     else:
         found = _native.draw_negatives(csr.view, draw, 0, pairs, torch.get_num_threads()) < 0

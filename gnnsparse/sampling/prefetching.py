@@ -58,8 +58,7 @@ def _ahead(batches: Iterable[_T], depth: int, device: torch.device) -> Iterator[
             if event is not None:
                 stream = torch.cuda.current_stream(device)
                 stream.wait_event(event)
-                for tensor in tensors_of(batch):
-                    path().record_use(tensor, stream.cuda_stream)
+                path().record_use(tensors_of(batch), stream.cuda_stream)
             yield batch
     finally:
         stopped.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,21 +11,26 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.cuda_path import path
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
+from gnnsparse.kept import Streams
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
-from gnnsparse.sampling.blocks import Block, make_block
-from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.blocks import Block, make_block, plan_blocks
+from gnnsparse.sampling.draws import Drawn, Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.fanouts import check_fanouts
+from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.sampling.plans import BlockPlans
 from gnnsparse.transforms import runs_outside
 
 __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
 
 #: Values of the argument `method`.
 METHODS = ("uniform", "weighted", "labor")
-_MOST_STEPS, _MOST_FANOUT = 2**32 - 1, 2**31 - 1
+_MOST_STEPS = 2**32 - 1
 _MOST_SEED = 2**63 - 1
 
 
@@ -176,6 +182,10 @@ class NeighborSampler:
         self._square = given.num_rows == given.num_cols
         self.num_nodes = given.num_rows
         self._numbering = Numbering(given.num_cols, given.device)
+        self._plans, self._streams = BlockPlans(), Streams(given.device)
+        if path().takes(given.device):
+            arrays = self._graph, self._links, self._numbering.place
+            weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
 
     def _check_options(self, values: Any, weights: Any) -> None:
         if values is not None:
@@ -197,6 +207,11 @@ class NeighborSampler:
         """Where blocks are made."""
         return self._links.device
 
+    @property
+    def source_degrees(self) -> torch.Tensor:
+        """Of how many rows each node is a source, int64 [nodes]: about how often it is drawn."""
+        return torch.bincount(self._links.indices, minlength=self._links.cols)
+
     @runs_outside
     def sample(self, seeds: Any, step: int = 0) -> Sample:
         """Draws the neighbourhoods of nodes.
@@ -212,8 +227,8 @@ class NeighborSampler:
             TypeError: an argument is of another type or dtype.
             ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
-        nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
-        return Sample(self._blocks(nodes, self._step(step)), nodes.long())
+        given, step = self._here("seeds", index_tensor("seeds", seeds)), self._step(step)
+        return Sample(self._blocks(given, step, "seeds"), given.long())
 
     @runs_outside
     def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
@@ -238,8 +253,7 @@ class NeighborSampler:
         counts, edges, pairs = [0, nodes.numel()], [], []
         for layer, fanout in enumerate(self.fanouts):
             new = nodes[counts[-2] :]
-            draw = self._draw(self._rule(fanout), fanout, step, layer)
-            drawn = draw_edges(graph.csr, new, draw, max(fanout, 0), graph.weights, graph.running)
+            drawn = self._drawn(new, fanout, step, layer)
             nodes, numbers = self._numbering.number(nodes, drawn.nodes)
             targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
             targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
@@ -288,10 +302,13 @@ class NeighborSampler:
         both = numbers.long().reshape(-1, 2)
         return LinkSample(self._blocks(seeds, step), seeds.long(), both[:count], both[count:])
 
-    def _nodes(self, name: str, given: torch.Tensor, limit: int) -> torch.Tensor:
+    def _here(self, name: str, given: torch.Tensor) -> torch.Tensor:
         if given.device != self.device:
             bad_value(name, f"is on {given.device}; accepted: {self.device}, where blocks are made")
-        check_range(name, given, limit, "the number of nodes")
+        return given
+
+    def _nodes(self, name: str, given: torch.Tensor, limit: int) -> torch.Tensor:
+        check_range(name, self._here(name, given), limit, "the number of nodes")
         return given.to(torch.int32)
 
     def _step(self, step: Any) -> int:
@@ -306,40 +323,42 @@ class NeighborSampler:
             return Rule.WEIGHTED_REPLACED if self._replace else Rule.WEIGHTED
         return Rule.LABOR
 
-    def _draw(self, rule: int, fanout: int, step: int, layer: int) -> _native.SampleDraw:
+    def _draw(self, rule: int, count: int, step: int, layer: int) -> _native.SampleDraw:
         loops = self._graph.normalization == "gcn"
-        return _native.SampleDraw(rule, max(fanout, 0), self._seed, step, layer, loops)
+        return _native.SampleDraw(rule, count, self._seed, step, layer, loops)
 
-    def _blocks(self, seeds: torch.Tensor, step: int) -> tuple[Block, ...]:
-        blocks, targets, graph = [], seeds, self._graph
-        for layer, fanout in enumerate(self.fanouts):
-            draw = self._draw(self._rule(fanout), fanout, step, layer)
-            drawn = draw_edges(graph.csr, targets, draw, max(fanout, 0), graph.weights, graph.running)
-            first = targets if self._square else targets[:0]
-            sources, numbers = self._numbering.number(first, drawn.nodes)
-            blocks.append(
-                make_block(
-                    graph, targets, drawn, sources, numbers, self._precision,
-                    keep_edge_ids=self._keep_edge_ids,
-                )
-            )  # fmt: skip
-            targets = sources
+    def _drawn(self, targets: torch.Tensor, fanout: int, step: int, layer: int) -> Drawn:
+        """Draws edges of some nodes, int32 [targets], in a layer."""
+        graph, count = self._graph, max(fanout, 0)
+        draw = self._draw(self._rule(fanout), count, step, layer)
+        return draw_edges(graph.csr, targets, draw, count, graph.weights, graph.running)
+
+    def _blocks(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[Block, ...]:
+        """Draws the blocks of nodes, which are checked as the argument `name`, if it is given."""
+        graph, draws = self._graph, []
+        for number, fanout in enumerate(self.fanouts):
+            count = max(fanout, 0)
+            draw = self._draw(self._rule(fanout), count, step, number)
+            draws.append(LayerDraw(draw, count, int(graph.normalization == "gcn")))
+        layers = None
+        if on_gpu := path().takes(self.device):
+            self._streams.current()
+            layers = draw_at_once(graph, self._numbering, seeds, draws, square=self._square)
+        if layers is None:
+            if name is not None:
+                check_range(name, seeds, self.num_nodes, "the number of nodes")
+            nodes = seeds.to(torch.int32)
+            layers = draw_in_turn(graph, self._numbering, nodes, draws, square=self._square)
+        blocks = [
+            make_block(
+                graph, layer.targets, layer.drawn, layer.sources, layer.numbers, self._precision,
+                keep_edge_ids=self._keep_edge_ids,
+            )
+            for layer in layers
+        ]  # fmt: skip
+        if on_gpu:
+            plan_blocks(blocks, self._plans, [layer.longest for layer in layers])
         return tuple(reversed(blocks))
-
-
-def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
-    """Returns fan-outs, positive integers or -1, as a tuple, else raises."""
-    accepted = "positive integers, or -1 for all neighbours"
-    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
-        bad_type(name, fanouts, f"a sequence of {accepted}")
-    if len(fanouts) == 0:
-        bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
-    for fanout in fanouts:
-        if fanout != -1:
-            check_integer(name, fanout, 1, accepted, _MOST_FANOUT)
-        elif isinstance(fanout, bool) or not isinstance(fanout, int):
-            bad_type(name, fanout, accepted)
-    return tuple(fanouts)
 
 
 def _given(value: Any) -> str:

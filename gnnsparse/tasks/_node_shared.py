@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,12 +34,12 @@ class SharedPart(Part):
         nodes: int64 [n], rows of the rank's own nodes of which a target is known.
         y: [n] or [n, ..], targets of these.
         share: of the numbers that the part's loss is a mean over, the share that this rank has.
-        all_y: targets of the part's nodes of all ranks, in the order of the graph.
-        gather: brings rows of these nodes together in this order.
+        all_y: on rank 0 the targets of the part's nodes of all ranks, in the order of the graph; else None.
+        gather: brings rows of these nodes to rank 0 in this order.
     """
 
     share: float
-    all_y: torch.Tensor
+    all_y: torch.Tensor | None
     gather: RowGather
 
 
@@ -92,12 +93,12 @@ class SharedGraphData(FullGraphData):
 
         def part(mask: torch.Tensor) -> SharedPart:
             everyone = known_items(mask.nonzero().flatten(), dataset.y)
-            rows = known_items(own, dataset.y)
-            rows = torch.isin(own, rows).logical_and(mask[own]).nonzero().flatten()
+            rows = torch.isin(own, everyone).nonzero().flatten()
             y, all_y = dataset.y[own[rows]], dataset.y[everyone]
             gather = RowGather(own[rows].to(self.device), self.peers.group)
             share = _counted(y) / max(_counted(all_y), 1)
-            return SharedPart(rows.to(self.device), y.to(self.device), share, all_y.to(self.device), gather)
+            of_all = all_y.to(self.device) if self.peers.rank == 0 else None
+            return SharedPart(rows.to(self.device), y.to(self.device), share, of_all, gather)
 
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
@@ -112,14 +113,15 @@ def _counted(y: torch.Tensor) -> int:
 class SharedNodeClassifier(NodeClassifier):
     """Trains one model on the nodes of all ranks; each rank has a copy of it, and all copies stay equal.
 
-    The loss is that of one process. Gradients are added up in the order of ranks. Scores are computed from
-    the logits of all ranks, in the order of the graph. In each step a rank draws random numbers of its own,
-    which depend on the seed, the step and the number of ranks alone.
+    The loss is that of one process. Gradients are added up in the order of ranks. Rank 0 computes the scores
+    from the logits of all ranks, in the order of the graph, and tells the others. In each step a rank draws
+    random numbers of its own, which depend on the seed, the step and the number of ranks alone.
 
     Args:
         model, dataset, optimizer, max_steps: see NodeClassifier.
         peers: the ranks.
         seed: seed of dropout.
+        shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
     """
 
     def __init__(
@@ -130,14 +132,23 @@ class SharedNodeClassifier(NodeClassifier):
         max_steps: int,
         peers: Peers,
         seed: int,
+        shards_optimizer: bool = False,
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
         share_batch_norm(model, peers.group)
-        self._peers, self._seed = peers, seed
+        self._peers, self._seed, self.shards_optimizer = peers, seed, shards_optimizer
 
-    def on_train_batch_start(self, batch: GraphBatch, batch_idx: int) -> None:
-        """Seeds the random numbers of the step."""
-        torch.manual_seed(step_seed(self._seed, self.trainer.global_step, self._peers.rank))
+    def make_optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Makes Adam, of which each rank has the whole or a part."""
+        if not self.shards_optimizer:
+            return super().make_optimizer(groups)
+        from gnnsparse.training.sharded_optimizer import ShardedOptimizer
+
+        return ShardedOptimizer(groups, self._peers, lr=self._optimizer.lr, fused=self.fused)
+
+    def begin_step(self, step: int) -> None:
+        """Seeds the random numbers of the step, which a CUDA graph takes from torch's generator too."""
+        torch.manual_seed(step_seed(self._seed, step, self._peers.rank))
 
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
@@ -148,30 +159,39 @@ class SharedNodeClassifier(NodeClassifier):
         own = self._loss(logits, part.y) * part.share if part.share else logits.float().sum() * 0.0
         return total_of(own, self._peers.group)
 
-    def on_after_backward(self) -> None:
+    def share_gradients(self) -> None:
         """Adds up the gradients of all ranks."""
         sum_gradients(self.model.parameters(), self._peers.group)
+
+    def _told(self, values: dict[str, torch.Tensor] | None, names: list[str]) -> dict[str, torch.Tensor]:
+        """Returns what rank 0 has computed, by name, the same bits on each rank."""
+        numbers = torch.zeros(len(names), dtype=torch.float32, device=self.device)
+        if values is not None:
+            numbers = torch.stack([values[name].float() for name in names])
+        dist.broadcast(numbers, src=0, group=self._peers.group)
+        return dict(zip(names, numbers.unbind(), strict=True))
 
     def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
         """Returns "loss" and scores of the validation nodes of all ranks, the same bits on each rank."""
         assert isinstance(batch, GraphBatch)
-        part = batch.val
+        part, found = batch.val, None
         assert isinstance(part, SharedPart)
         logits = part.gather(self._logits(batch, part))
-        scores = {name: score(logits, part.all_y) for name, score in self._scores.items()}
-        found = {"loss": self._loss(logits, part.all_y), **scores}
-        values = torch.stack([value.float() for value in found.values()])
+        if logits is not None and part.all_y is not None:
+            scores = {name: score(logits, part.all_y) for name, score in self._scores.items()}
+            found = {"loss": self._loss(logits, part.all_y), **scores}
         # All ranks choose their best epoch by these, so that the last bit must not differ.
-        dist.broadcast(values, src=0, group=self._peers.group)
-        return dict(zip(found, values.unbind(), strict=True))
+        return self._told(found, ["loss", *self._scores])
 
     def test_step(self, batch: GraphBatch) -> None:
         """Logs the scores of all parts of the split as "part/score"."""
         outputs = self.outputs(batch)
         for name, part in batch.parts.items():
             assert isinstance(part, SharedPart)
-            logits = part.gather(outputs.index_select(0, part.nodes))
-            scores = {f"{name}/{key}": score(logits, part.all_y) for key, score in self._scores.items()}
-            self.log_dict(scores, logger=False, batch_size=1)
-            if name == "test":
-                self.confusion = confusion_matrix(self._dataset, logits, part.all_y)
+            logits, found = part.gather(outputs.index_select(0, part.nodes)), None
+            if logits is not None and part.all_y is not None:
+                found = {key: score(logits, part.all_y) for key, score in self._scores.items()}
+                if name == "test":
+                    self.confusion = confusion_matrix(self._dataset, logits, part.all_y)
+            scores = self._told(found, list(self._scores))
+            self.log_scores({f"{name}/{key}": value for key, value in scores.items()})

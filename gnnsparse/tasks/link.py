@@ -335,6 +335,10 @@ class LinkTask(Task[LinkDataset, LinkData]):
 
     def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> LinkPredictor:
         """Makes the Lightning module that trains the model; raises ValueError if it takes no such samples."""
+        if run.sampler.features != "auto":
+            bad_value(
+                "sampler.features", "plays no part for edges, whose nodes have no features; accepted: auto"
+            )
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         steps = run.trainer.max_epochs * data.steps_per_epoch

@@ -5,7 +5,7 @@ The whole graph is one batch on the device, or training steps take neighbours th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,21 @@ from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sampling import FeatureStore
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch
 from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.plots import confusion_matrix
-from gnnsparse.training.sampled import NodeBatch, NodeBatches, check_blocks, make_sampler, sampler_identity
+from gnnsparse.training.sampled import (
+    NodeBatch,
+    NodeBatches,
+    check_blocks,
+    make_sampler,
+    make_store,
+    sampler_identity,
+)
 from gnnsparse.training.task import RunOptions, Task
 from gnnsparse.training.trainers import counts_steps
 
@@ -86,6 +94,7 @@ class FullGraphData(PreparedData):
     Attributes:
         dataset: the graph with its features, labels and split.
         adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
+        store: where the features are, of which samples take rows; None: steps take the whole graph.
     """
 
     def __init__(
@@ -101,33 +110,39 @@ class FullGraphData(PreparedData):
     ) -> None:
         super().__init__(dataset.graph, values, precision, device, preprocess)
         self.dataset = dataset
-        self._batch = self._on_device(self.adj)
         self._samples: NodeBatches | None = None
+        self.store: FeatureStore | None = None
         if sampler is not None and sampler.draws:
             draw = make_sampler(sampler, dataset.graph, values, self, seed)
-            train = self._batch.train
-            self._samples = NodeBatches(self, draw, sampler, self._batch.x, train.nodes, train.y, seed)
+            self.store = make_store(sampler, dataset.x, draw, self)
+            train = self._part(dataset.train_mask)
+            self._samples = NodeBatches(self, draw, sampler, self.store, train.nodes, train.y, seed)
+        stays = self.store is None or self.store.placement == "device"
+        self._batch = self._on_device(self.adj) if stays else None
+
+    def _part(self, mask: torch.Tensor) -> Part:
+        nodes = known_items(mask.nonzero().flatten(), self.dataset.y)
+        return Part(nodes.to(self.device), self.dataset.y[nodes].to(self.device))
 
     def _on_device(self, adj: SparseOperand) -> GraphBatch:
         dataset = self.dataset
-
-        def part(mask: torch.Tensor) -> Part:
-            nodes = known_items(mask.nonzero().flatten(), dataset.y)
-            return Part(nodes.to(self.device), dataset.y[nodes].to(self.device))
-
-        dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
-        parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
-        return GraphBatch(dataset.x.to(self.device, dtype), adj, *parts)
+        masks = dataset.train_mask, dataset.val_mask, dataset.test_mask
+        if self.store is not None:
+            x = self.store.whole()
+        else:
+            dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
+            x = dataset.x.to(self.device, dtype)
+        return GraphBatch(x, adj, *(self._part(mask) for mask in masks))
 
     @property
     def batch(self) -> GraphBatch:
-        """The whole graph."""
-        return self._batch
+        """The whole graph. Of a store that keeps features elsewhere each call copies them to the device."""
+        return self._on_device(self.adj) if self._batch is None else self._batch
 
     @property
     def fixed_batch(self) -> GraphBatch | None:
         """The whole graph, which every step takes; None: training steps take samples."""
-        return self._batch if self._samples is None else None
+        return self.batch if self._samples is None else None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -138,15 +153,25 @@ class FullGraphData(PreparedData):
         """Returns a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
         if self._samples is not None:
             return self._samples
-        return RepeatedBatch(self._batch, endless=counts_steps(self.trainer))
+        return RepeatedBatch(self.batch, endless=counts_steps(self.trainer))
 
     def val_dataloader(self) -> Any:
         """Returns a loader that yields the graph one time."""
-        return RepeatedBatch(self._batch, endless=False)
+        return _WholeGraph(self)
 
     def test_dataloader(self) -> Any:
         """Returns a loader that yields the graph one time."""
-        return RepeatedBatch(self._batch, endless=False)
+        return _WholeGraph(self)
+
+
+class _WholeGraph:
+    """A loader of the whole graph, which is brought to the device when it is asked for."""
+
+    def __init__(self, data: FullGraphData) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[GraphBatch]:
+        yield self._data.batch
 
 
 class NodeClassifier(TaskModule):
@@ -186,6 +211,10 @@ class NodeClassifier(TaskModule):
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.outputs(batch).index_select(0, part.nodes)
 
+    def _scored(self, outputs: torch.Tensor, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the logits and the targets from which the scores of a part are computed."""
+        return outputs.index_select(0, part.nodes), part.y
+
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
         if isinstance(batch, NodeBatch):
@@ -198,19 +227,19 @@ class NodeClassifier(TaskModule):
         They are computed on the whole graph, layer by layer, also where training takes samples.
         """
         whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch) else batch
-        logits, y = self._logits(whole, whole.val), whole.val.y
+        logits, y = self._scored(self.outputs(whole), whole.val)
         scores = {name: score(logits, y) for name, score in self._scores.items()}
         return {"loss": self._loss(logits, y), **scores}
 
     def test_step(self, batch: GraphBatch) -> None:
         """Logs the scores of all parts of the split as "part/score"."""
-        logits = self.outputs(batch)
+        outputs = self.outputs(batch)
         for name, part in batch.parts.items():
-            of_part = logits.index_select(0, part.nodes)
-            scores = {f"{name}/{key}": score(of_part, part.y) for key, score in self._scores.items()}
+            logits, y = self._scored(outputs, part)
+            scores = {f"{name}/{key}": score(logits, y) for key, score in self._scores.items()}
             self.log_scores(scores)
             if name == "test":
-                self.confusion = confusion_matrix(self._dataset, of_part, part.y)
+                self.confusion = confusion_matrix(self._dataset, logits, y)
 
 
 class NodeTask(Task[NodeDataset, FullGraphData]):
@@ -309,7 +338,9 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.peers is not None:
             from gnnsparse.tasks._node_shared import SharedNodeClassifier
 
-            return SharedNodeClassifier(model, data.dataset, run.optimizer, steps, run.peers, run.seed)
+            return SharedNodeClassifier(
+                model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer
+            )
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         return NodeClassifier(model, data.dataset, run.optimizer, steps)
@@ -320,7 +351,8 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             facts = adj.facts
             shared = {"devices": facts.ranks, "way": adj.choice.way, "parts": facts.method}
             return {"nodes": facts.nodes, "nonzeros": sum(facts.nnz), **shared, "halo": list(facts.halo)}
-        return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz}
+        kept = {} if data.store is None else {"features": data.store.explain().replace("\n", "; ")}
+        return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **kept}
 
 
 def _check_parts(dataset: NodeDataset) -> None:

@@ -7,9 +7,9 @@ well.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gnnsparse.lazy import lazy_names
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.training.device import resolve_device
 
@@ -52,21 +52,17 @@ __all__ = [
     "resolve_device",
 ]
 
-_HOMES = {
-    "gnnsparse.tasks.node": ("FullGraphData", "GraphBatch", "NodeClassifier", "Part"),
-    "gnnsparse.tasks.sequence": ("SequenceBatch", "SequenceClassifier", "SequenceData"),
-    "gnnsparse.training.capture": ("UncapturableError",),
-    "gnnsparse.training.checkpoint": ("CheckpointError", "check_checkpoint"),
-    "gnnsparse.training.data": ("PreparedData", "RepeatedBatch"),
-    "gnnsparse.training.fitting": ("FitResult", "fit"),
-    "gnnsparse.training.folders": ("RunFolder", "RunFolderError", "RunFolderWarning"),
-    "gnnsparse.training.interruption": ("StopRequest", "TrainingInterrupted"),
-    "gnnsparse.training.module": ("TaskModule",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(home), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "gnnsparse.tasks.node": ("FullGraphData", "GraphBatch", "NodeClassifier", "Part"),
+        "gnnsparse.tasks.sequence": ("SequenceBatch", "SequenceClassifier", "SequenceData"),
+        "gnnsparse.training.capture": ("UncapturableError",),
+        "gnnsparse.training.checkpoint": ("CheckpointError", "check_checkpoint"),
+        "gnnsparse.training.data": ("PreparedData", "RepeatedBatch"),
+        "gnnsparse.training.fitting": ("FitResult", "fit"),
+        "gnnsparse.training.folders": ("RunFolder", "RunFolderError", "RunFolderWarning"),
+        "gnnsparse.training.interruption": ("StopRequest", "TrainingInterrupted"),
+        "gnnsparse.training.module": ("TaskModule",),
+    },
+)

@@ -97,6 +97,10 @@ class _Steps:
         for schedule in self._schedules:
             schedule.step()
 
+    def begin(self, step: int) -> None:
+        """Lets the module do what a step needs of the host, before it is launched or replayed."""
+        self._module.begin_step(step)
+
     def put_rates(self) -> None:
         """Copies the learning rates to where a graph reads them, if they have changed."""
         for index, rate in enumerate(self._rates):
@@ -125,9 +129,11 @@ class _Steps:
         scaler = getattr(plugin, "scaler", None)
         if scaler is None:
             loss.backward()
+            module.share_gradients()
             self._update(self._optimizer.step)
         else:
             scaler.scale(loss).backward()
+            module.share_gradients()
             self._update(lambda: scaler.step(self._optimizer))
             scaler.update()
         self.losses.index_copy_(0, self._next_row, loss.detach().float().reshape(1))
@@ -161,6 +167,11 @@ class _Steps:
             state = plugin.scaler.state_dict()
             plugin.scaler = torch.amp.GradScaler(self._strategy.root_device.type)
             plugin.scaler.load_state_dict(state)
+
+    def release(self) -> None:
+        """Frees the graphs now, and not when Python collects garbage: NCCL can't end before them."""
+        for program in (*self._programs.values(), self.validate):
+            program.release()
 
     def _validate(self) -> None:
         scores = validate(self._strategy.precision_plugin, self._module, self._feed.validation)
@@ -204,6 +215,7 @@ class BlockStrategy(SingleDeviceStrategy):
         for step in range(done + 1, done + count + 1):
             blocks.timer.mark(self.root_device, step - 1)
             steps.put_rates()
+            steps.begin(step - 1)
             steps.train()
             if step < done + count:  # after the last one Lightning does it
                 steps.follow_schedule()
@@ -238,6 +250,8 @@ class BlockStrategy(SingleDeviceStrategy):
 
     def release(self) -> None:
         """Frees the graphs and the gradients, whose memory is that of the graphs."""
-        self._steps = None
+        if self._steps is not None:
+            self._steps.release()
+            self._steps = None
         if self.lightning_module is not None:
             self.lightning_module.zero_grad(set_to_none=True)

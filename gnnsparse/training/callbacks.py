@@ -354,8 +354,11 @@ class Checkpoints(Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         """Writes if enough time has passed."""
-        if time.monotonic() - self._written_at >= self._seconds:
+        if self._is_due():
             self._write(trainer, module)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._written_at >= self._seconds
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Writes the final state."""

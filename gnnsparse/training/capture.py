@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import torch
+import torch.distributed as dist
 from torch.nn.modules import module as torch_modules
 
 from gnnsparse.timing import CaptureError, capture
@@ -44,6 +45,8 @@ def obstacle(module: TaskModule, data: PreparedData) -> str | None:
         return f"CUDA graphs need a GPU, and the run is on {data.device}"
     if (reason := data.feed_obstacle(module)) is not None:
         return reason
+    if data.peers is not None and (backend := dist.get_backend(data.peers.group)) != "nccl":
+        return f"a CUDA graph can't hold exchanges by {backend}"
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         return "CUDA_LAUNCH_BLOCKING=1 makes every launch wait"
     if torch.is_anomaly_enabled():
@@ -112,16 +115,24 @@ class Recorder:
         """
         # What the first run has allocated on its stream would be kept for calls that no longer come.
         torch.cuda.empty_cache()
+        replay, problem, cause = call, None, None
         try:
             with self._recording():
-                return capture(call, 1, self._stream)
+                replay = capture(call, 1, self._stream)
         except CaptureError as error:
-            self.problem = f"a step can't be captured in a CUDA graph: {error}"
-            undo()
-            if self._required:
-                raise UncapturableError(self.problem) from error
-            _log.warning("trainer.capture: %s; steps are launched one by one", self.problem)
-            return call
+            problem, cause = f"a step can't be captured in a CUDA graph: {error}", error
+        self.problem = self._agreed(problem)
+        if self.problem is None:
+            return replay
+        undo()
+        if self._required:
+            raise UncapturableError(self.problem) from cause
+        _log.warning("trainer.capture: %s; steps are launched one by one", self.problem)
+        return call
+
+    def _agreed(self, problem: str | None) -> str | None:
+        """Returns why this call is not replayed, after the capture; None: it is."""
+        return problem
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
@@ -154,6 +165,7 @@ class Program:
         Raises:
             UncapturableError: see `Recorder.record`.
         """
+        # Ranks that train together have all failed then: NCCL wants a call captured on all of them, or none.
         # Graphs of before a failed capture share torch's generator with it, and can't be replayed either.
         if self._recorder.problem is not None:
             self._replay = self._call
@@ -164,3 +176,7 @@ class Program:
         elif self._replay is None:
             self._replay = self._recorder.record(self._call, self._undo)
         self._replay()
+
+    def release(self) -> None:
+        """Frees the graph. The next call captures it again."""
+        self._replay = None

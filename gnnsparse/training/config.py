@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gnnsparse.distributed.cost import WAYS
-from gnnsparse.distributed.partition import PARTITIONS
+from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
-from gnnsparse.sampling.sampler import check_fanouts
+from gnnsparse.sampling.fanouts import check_fanouts
+from gnnsparse.sampling.placement import PLACEMENTS
 
 __all__ = [
     "CAPTURES",
@@ -157,6 +157,8 @@ class TrainerConfig:
         way: how they share products: "halo", "gather", "features", or "auto", see
             gnnsparse.distributed.distribute.
         parts: how nodes are divided among them: "contiguous", "community", "metis", or "auto".
+        shard_optimizer: whether each of several devices has the optimiser's state of some parameters alone
+            (ZeRO, Rajbhandari et al. 2020), which saves memory with many parameters. Steps are not captured.
 
     Raises:
         TypeError: an attribute is of another type.
@@ -178,6 +180,7 @@ class TrainerConfig:
     devices: int = _count(1)
     way: str = _choice("auto", SHARED_WAYS)
     parts: str = _choice("auto", PARTITIONS)
+    shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)
@@ -189,6 +192,7 @@ class TrainerConfig:
         _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
         check_flag("trainer.progress", self.progress)
         check_flag("trainer.plots", self.plots)
+        check_flag("trainer.shard_optimizer", self.shard_optimizer)
 
 
 @dataclass(frozen=True)
@@ -235,6 +239,8 @@ class SamplerConfig:
         method: how neighbours are drawn, an argument of NeighborSampler.
         replace: whether they are drawn with replacement.
         prefetch: batches that a thread makes ahead, on a GPU on a stream of its own; 0: steps make theirs.
+        features: where the features of nodes are kept, the placement of gnnsparse.sampling.FeatureStore.
+        cache_share: with features in pinned memory: of the rows, the share that a GPU keeps copies of.
 
     Raises:
         TypeError: an attribute is of another type.
@@ -247,12 +253,17 @@ class SamplerConfig:
     method: str = _choice("uniform", SAMPLING_METHODS)
     replace: bool = False
     prefetch: int = 2
+    features: str = _choice("auto", PLACEMENTS)
+    cache_share: float = 0.1
 
     def __post_init__(self) -> None:
         _check_fields("sampler", self)
         object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
         check_flag("sampler.replace", self.replace)
         _integer("sampler.prefetch", self.prefetch, 0)
+        _number("sampler.cache_share", self.cache_share, zero=True)
+        if self.cache_share > 1:
+            bad_value("sampler.cache_share", f"got {self.cache_share}; accepted: a number from 0 to 1")
         if self.replace and self.method == "labor":
             bad_value("sampler.replace", "got true with sampler.method=labor; accepted: false")
         for option in dataclasses.fields(self):

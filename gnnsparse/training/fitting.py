@@ -37,7 +37,7 @@ from gnnsparse.training.folders import RunFolder, RunFolderError
 from gnnsparse.training.interruption import StopAtRequest, StopRequest, TrainingInterrupted
 from gnnsparse.training.logs import make_loggers
 from gnnsparse.training.module import TaskModule
-from gnnsparse.training.parallel import AgreedStop
+from gnnsparse.training.parallel import AgreedRecorder, AgreedStop, agreed_problem
 from gnnsparse.training.plots import Curves, write_plots
 from gnnsparse.training.profile import StepProfiler
 from gnnsparse.training.progress import ProgressReport
@@ -171,7 +171,13 @@ def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> s
     """Returns why steps are not captured, None if they are; raises UncapturableError if they have to be."""
     if config.capture == "off":
         return "off"
-    reason = obstacle(module, data)
+    reason = (
+        "steps of an optimiser whose state is divided wait for the host"
+        if module.shards_optimizer
+        else obstacle(module, data)
+    )
+    if data.peers is not None:
+        reason = agreed_problem(reason, data.peers)
     if reason is not None and config.capture == "on":
         raise UncapturableError(reason)
     if reason is not None:
@@ -206,7 +212,10 @@ def _fit(
     history = History(config.log_every, steps, in_blocks=reason is None, curves=curves)
     recorder = strategy = None
     if reason is None:
-        recorder = Recorder(device, required=config.capture == "on")
+        required = config.capture == "on"
+        recorder = (
+            Recorder(device, required) if data.peers is None else AgreedRecorder(device, required, data.peers)
+        )
         blocks = Blocks(every, config.log_every, config.patience is not None, best, history, timer)
         strategy = BlockStrategy(device, blocks, recorder, data.feed)
     keep = None
@@ -219,7 +228,12 @@ def _fit(
     if strategy is None:
         callbacks.append(Validation(every, history, best))
     stopping = StopAtRequest(stop) if data.peers is None else AgreedStop(stop, data.peers)
-    callbacks += [Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe), stopping]
+    checkpoints = Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe)
+    if data.peers is not None and module.shards_optimizer:
+        from gnnsparse.training.sharded_optimizer import SharedCheckpoints
+
+        checkpoints = SharedCheckpoints(data.peers, keep, best, config.checkpoint_seconds, identity, recipe)
+    callbacks += [checkpoints, stopping]
     if config.profile is not None and folder is not None:
         callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
     if config.progress:
@@ -229,13 +243,15 @@ def _fit(
     with _quiet(), matmul_precision(data.precision, device):
         trainer = _make_trainer(config, data, callbacks, folder, strategy, done)
         start = time.perf_counter()
-        with _restoring(resume, timer):
-            trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - start
-        if strategy is not None:
-            strategy.release()
+        try:
+            with _restoring(resume, timer):
+                trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds = time.perf_counter() - start
+        finally:
+            if strategy is not None:
+                strategy.release()
         if stop.signum is not None and stopping.stopped:
             kept = None if keep is None else keep / "last.ckpt"
             raise TrainingInterrupted(stop.signum, trainer.global_step // steps, kept)

@@ -34,6 +34,7 @@ class TaskModule(pl.LightningModule):
         score_name: name of the score by which the best epoch is chosen.
         smaller_is_better: whether smaller values of that score are better.
         fused: whether the optimiser is fused into one kernel a step.
+        shards_optimizer: whether its state is divided among ranks, which then write checkpoints together.
         confusion: after a test of a classifier int64 [classes, classes] on the CPU: how many items of the
             test part with the class of a row were given the class of a column. None: there is none.
 
@@ -44,6 +45,7 @@ class TaskModule(pl.LightningModule):
     score_name: str
     smaller_is_better: bool = False
     fused: bool = True
+    shards_optimizer: bool = False
     confusion: torch.Tensor | None = None
 
     def __init__(self, model: torch.nn.Module, optimizer: OptimizerConfig, max_steps: int) -> None:
@@ -52,6 +54,11 @@ class TaskModule(pl.LightningModule):
         self._optimizer, self._max_steps = optimizer, max_steps
         if optimizer.decay == "first" and not hasattr(model, "first_layer"):
             bad_value("optimizer.decay", f"'first' needs a model with first_layer; {type(model)} has none")
+
+    def make_optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Makes Adam for groups of parameters, each with its weight decay."""
+        # With a fused optimiser the host does not wait for the GPU in a step of a GradScaler either.
+        return torch.optim.Adam(groups, lr=self._optimizer.lr, fused=self.fused)
 
     def configure_optimizers(self) -> Any:
         """Returns Adam, if `fused` in one kernel a step, and a schedule of the learning rate by steps."""
@@ -66,13 +73,35 @@ class TaskModule(pl.LightningModule):
             {"params": decayed, "weight_decay": config.weight_decay},
             {"params": rest, "weight_decay": 0.0},
         ]
-        # With a fused optimiser the host does not wait for the GPU in a step of a GradScaler either.
-        optimizer = torch.optim.Adam([g for g in groups if g["params"]], lr=config.lr, fused=self.fused)
+        optimizer = self.make_optimizer([group for group in groups if group["params"]])
         if config.schedule == "none":
             return optimizer
         # Not CosineAnnealingLR, which would take the last step of the schedule from a resumed checkpoint.
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._cosine)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def begin_step(self, step: int) -> None:
+        """Does on the host what a step needs before it begins: nothing, unless a subclass needs something.
+
+        It runs before each step, also before one that is replayed from a CUDA graph.
+
+        Args:
+            step: number of the steps before it.
+        """
+
+    def share_gradients(self) -> None:
+        """Adds up the gradients of all ranks, in a task that has several, after each backward pass.
+
+        It queues its work on the current stream and does not wait for a GPU: a CUDA graph holds it.
+        """
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Begins a step of Lightning's."""
+        self.begin_step(self.trainer.global_step)
+
+    def on_after_backward(self) -> None:
+        """Shares the gradients of a step of Lightning's."""
+        self.share_gradients()
 
     def configure_callbacks(self) -> list[Callback]:
         """Returns what logs losses and scores, for a trainer that is not that of `fit`."""

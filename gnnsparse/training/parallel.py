@@ -1,4 +1,4 @@
-"""Training on several ranks: the end that all of them agree on."""
+"""Training on several ranks: what all of them agree on, the end and whether steps are captured."""
 
 from __future__ import annotations
 
@@ -6,12 +6,44 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.peers import Peers
+from gnnsparse.training.capture import Recorder
 from gnnsparse.training.interruption import StopAtRequest, StopRequest
 
-__all__ = ["AgreedStop"]
+__all__ = ["AgreedRecorder", "AgreedStop", "agreed_problem"]
+
+
+def agreed_problem(problem: str | None, peers: Peers) -> str | None:
+    """Returns a problem of this rank, or else that of the first rank that has one; None: no rank has.
+
+    All ranks call it. They exchange texts on the host, which no capture of a CUDA graph sees.
+    """
+    found: list[str | None] = [None] * peers.ranks
+    dist.all_gather_object(found, problem, group=peers.control)
+    others = (f"on rank {rank} {text}" for rank, text in enumerate(found) if text is not None)
+    return problem if problem is not None else next(others, None)
+
+
+class AgreedRecorder(Recorder):
+    """Captures calls in CUDA graphs on all ranks, or on none: NCCL does not allow anything between.
+
+    A capture launches nothing, so that a rank whose capture fails leaves no other one waiting.
+
+    Args:
+        device: the GPU.
+        required: whether a capture that fails ends the run.
+        peers: the ranks.
+    """
+
+    def __init__(self, device: torch.device, required: bool, peers: Peers) -> None:
+        super().__init__(device, required)
+        self._peers = peers
+
+    def _agreed(self, problem: str | None) -> str | None:
+        return agreed_problem(problem, self._peers)
 
 
 class AgreedStop(StopAtRequest):

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
 from gnnsparse.operand import SparseOperand
-from gnnsparse.sampling import NeighborSampler, prefetch
+from gnnsparse.precision import PRECISIONS
+from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
 from gnnsparse.training.config import SamplerConfig
 from gnnsparse.training.data import shuffled_epochs
 from gnnsparse.training.task import text_of
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from gnnsparse.training.data import PreparedData
     from gnnsparse.training.task import RunOptions
 
-__all__ = ["NodeBatch", "NodeBatches", "check_blocks", "make_sampler", "sampler_identity"]
+__all__ = ["NodeBatch", "NodeBatches", "check_blocks", "make_sampler", "make_store", "sampler_identity"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +67,39 @@ def make_sampler(
     )
 
 
+def make_store(
+    config: SamplerConfig, x: torch.Tensor, sampler: NeighborSampler, data: PreparedData
+) -> FeatureStore:
+    """Makes the store of a run's features.
+
+    Args:
+        config: the options.
+        x: [nodes, features], where they are.
+        sampler: the run's sampler, whose graph says which nodes are used most.
+        data: the data module, which has the precision and the device.
+
+    Raises:
+        ValueError: the placement does not go with the device.
+    """
+    on_gpu = path().takes(data.device)
+    if config.features == "pinned" and not on_gpu:
+        bad_value("sampler.features", "got 'pinned' on the CPU; accepted: auto, device, host")
+    stored = data.precision.storage if data.device.type == "cuda" else torch.float32
+    return FeatureStore(
+        x,
+        config.features,
+        device=data.device,
+        dtype=PRECISIONS[stored].value,
+        uses=sampler.source_degrees if on_gpu and config.features in ("auto", "pinned") else None,
+        cache_share=config.cache_share,
+    )
+
+
 def sampler_identity(run: RunOptions) -> dict[str, Any]:
     """Returns what decides which neighbours a step takes, for Task.identity; None: it takes all."""
     options = dataclasses.asdict(run.sampler)
-    del options["prefetch"]
+    for name in ("prefetch", "features", "cache_share"):  # they change no number
+        del options[name]
     return {"sampler": text_of(options | {"seed": run.seed}) if run.sampler.draws else None}
 
 
@@ -99,7 +130,7 @@ class NodeBatches:
         data: the data module.
         sampler: draws the neighbours.
         config: the options.
-        x: [nodes of the graph, features].
+        store: the features of the graph's nodes.
         nodes: int64 [n], the nodes to train on.
         y: their targets.
         seed: seed of the order.
@@ -110,13 +141,13 @@ class NodeBatches:
         data: PreparedData,
         sampler: NeighborSampler,
         config: SamplerConfig,
-        x: torch.Tensor,
+        store: FeatureStore,
         nodes: torch.Tensor,
         y: torch.Tensor,
         seed: int,
     ) -> None:
         self._data, self._sampler, self._config, self._seed = data, sampler, config, seed
-        self._x, self._nodes, self._y = x, nodes, y
+        self._store, self._nodes, self._y = store, nodes, y
 
     @property
     def steps(self) -> int:
@@ -129,7 +160,10 @@ class NodeBatches:
     def _batches(self) -> Iterator[NodeBatch]:
         count, size = self._nodes.numel(), self._config.batch_size
         for first, batches in shuffled_epochs(self._data, count, size, self._seed):
-            for step, ids in enumerate(batches, first):
+            sizes = [len(batch) for batch in batches]
+            # All at once: for a copy of each batch's numbers the host would wait for a GPU.
+            order = torch.cat(list(batches)).to(self._data.device)
+            for step, ids in enumerate(order.split(sizes), first):
                 yield self.batch(step, ids)
 
     def batch(self, step: int, ids: torch.Tensor) -> NodeBatch:
@@ -137,8 +171,7 @@ class NodeBatches:
 
         Args:
             step: number of the step.
-            ids: int64 [batch] on the CPU, indices of its nodes in `nodes`.
+            ids: int64 [batch] on the device, indices of its nodes in `nodes`.
         """
-        ids = ids.to(self._data.device)
         sample = self._sampler.sample(self._nodes[ids], step % 2**32)
-        return NodeBatch(self._x.index_select(0, sample.nodes), sample.adjs, self._y[ids], self._data)
+        return NodeBatch(self._store.gather(sample.nodes), sample.adjs, self._y[ids], self._data)

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "checks.h"
+#include "eight_bit_args.h"
 #include "gnnsparse/cpu_kernels.h"
 #include "handles.h"
 
@@ -37,25 +38,6 @@ void sddmm(const CsrHandle& matrix, const Memory& row_ids, const Strided<2>& q, 
   cpu::sddmm(args, require_threads(threads));
 }
 
-EightBit eight_bit_of(int code) {
-  require_code(code, 2, "number_type");
-  return static_cast<EightBit>(code);
-}
-
-// The row stride of a matrix of 8-bit numbers, which has `rows` rows of at least `n` numbers.
-int64_t eight_bit_stride(const Strided<2>& numbers, int64_t rows, int64_t n, const char* name) {
-  const int64_t stride = numbers.size[1];
-  const bool dense = numbers.stride[1] == 1 && numbers.stride[0] == stride;
-  if (!numbers.given || numbers.element != Element::kUint8) reject(name, "accepted: uint8");
-  if (numbers.size[0] != rows || stride < n || stride % kEightBitPadding != 0 ||
-      (numbers.count > 0 && !dense)) {
-    reject(name, "accepted: contiguous, [" + std::to_string(rows) + ", at least " +
-                     std::to_string(n) + " padded to " + std::to_string(kEightBitPadding) + "]");
-  }
-  require_place(numbers, Place::kHost, name);
-  return stride;
-}
-
 void quantize(const Strided<2>& x, const Memory& weights, const Strided<2>& out,
               const Memory& scale, int number_type, const std::optional<int64_t>& seed,
               int threads) {
@@ -67,8 +49,7 @@ void quantize(const Strided<2>& x, const Memory& weights, const Strided<2>& out,
   args.type = eight_bit_of(number_type);
   args.stochastic = seed.has_value();
   if (seed) args.key = philox_key(*seed);
-  args.stride = eight_bit_stride(out, args.rows, args.n, "out");
-  if (args.stride - args.n >= kEightBitPadding) reject("out", "has more columns than x, padded");
+  args.stride = padded_stride(out, args.rows, args.n, Place::kHost);
   args.out = reinterpret_cast<uint8_t*>(out.data);
   args.scale = host_array<float>(scale, args.stride, "scale");
   cpu::quantize(args, require_threads(threads));
@@ -84,7 +65,7 @@ void spmm_quantized(const CsrHandle& matrix, const StoredRowsHandle& rows, const
   if (rows.col_scale.given) reject("rows", "has weights of columns; accepted: None");
   args.n = y.size[1];
   args.type = eight_bit_of(number_type);
-  args.stride = eight_bit_stride(x, args.a.cols, args.n, "x");
+  args.stride = eight_bit_stride(x, args.a.cols, args.n, Place::kHost, "x");
   args.x = reinterpret_cast<const uint8_t*>(x.data);
   args.scale = host_array<const float>(scale, args.stride, "scale");
   args.y = host_matrix<MutableDenseView>(y, args.a.rows, args.n, "y");

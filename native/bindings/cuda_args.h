@@ -29,4 +29,18 @@ inline void require_vectors(const Dense& dense, int64_t rows, int64_t width, Pre
   vector_matrix(dense, rows, width, precision, name);
 }
 
+// Sets what a kernel knows of a matrix x of any strides.
+template <class Problem>
+void set_strided(Problem& p, const Strided<2>& x) {
+  if (!x.given) reject("x", "is None");
+  p.x = x.data;
+  p.x_dtype = storage_dtype(x, "x");
+  require_place(x, Place::kGpu, "x");
+  if (x.data == nullptr && x.count > 0) reject("x", "has no memory");
+  p.rows = x.size[0];
+  p.n = x.size[1];
+  p.row_stride = x.stride[0];
+  p.column_stride = x.stride[1];
+}
+
 }  // namespace gnnsparse::bindings

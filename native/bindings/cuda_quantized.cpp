@@ -3,51 +3,23 @@
 #include <optional>
 
 #include "cuda_args.h"
+#include "eight_bit_args.h"
 #include "gnnsparse/byte_tile.h"
 #include "problem_args.h"
 
 namespace gnnsparse::bindings {
 namespace {
 
-EightBit eight_bit_of(int code) {
-  require_code(code, 2, "number_type");
-  return static_cast<EightBit>(code);
-}
-
-// The row stride of a matrix of 8-bit numbers, which has `rows` rows of at least `n` numbers.
-int64_t eight_bit_stride(const Strided<2>& numbers, int64_t rows, int64_t n, const char* name) {
-  const int64_t stride = numbers.size[1];
-  const bool dense = numbers.stride[1] == 1 && numbers.stride[0] == stride;
-  if (!numbers.given || numbers.element != Element::kUint8) reject(name, "accepted: uint8");
-  if (numbers.size[0] != rows || stride < n || stride % kEightBitPadding != 0 ||
-      (numbers.count > 0 && !dense)) {
-    reject(name, "accepted: contiguous, [" + std::to_string(rows) + ", at least " +
-                     std::to_string(n) + " padded to " + std::to_string(kEightBitPadding) + "]");
-  }
-  require_place(numbers, Place::kGpu, name);
-  require_aligned(numbers, 16, name);
-  return stride;
-}
-
 void quantize(const Strided<2>& x, const Memory& weights, const Strided<2>& out,
               const Memory& scale, const Memory& peaks, int64_t parts, int number_type,
               const std::optional<int64_t>& seed, Address stream) {
-  if (!x.given) reject("x", "is None");
   Quantize p;
-  p.x = x.data;
-  p.x_dtype = storage_dtype(x, "x");
-  require_place(x, Place::kGpu, "x");
-  if (x.data == nullptr && x.count > 0) reject("x", "has no memory");
-  p.rows = x.size[0];
-  p.n = x.size[1];
-  p.row_stride = x.stride[0];
-  p.column_stride = x.stride[1];
+  set_strided(p, x);
   p.weights = optional_gpu_array<const float>(weights, p.rows, "weights");
   p.type = eight_bit_of(number_type);
   p.stochastic = seed.has_value();
   if (seed) p.key = philox_key(*seed);
-  p.stride = eight_bit_stride(out, p.rows, p.n, "out");
-  if (p.stride - p.n >= kEightBitPadding) reject("out", "has more columns than x, padded");
+  p.stride = padded_stride(out, p.rows, p.n, Place::kGpu);
   p.out = reinterpret_cast<uint8_t*>(out.data);
   require_at_least_one(parts, "parts");
   p.parts = parts;
@@ -75,7 +47,7 @@ void spmm_quantized(const BlockedHandle& a, const StoredRowsHandle& rows,
   if (p.a.slot_scale != nullptr) reject("a", "has column weights, which belong into X");
   p.stored = stored_rows(rows, p.a.rows, a.nnz, Precision::kFp16);
   p.work = work_list<PanelItem>(work, 0);
-  p.x.stride = eight_bit_stride(x, p.a.cols, n, "x");
+  p.x.stride = eight_bit_stride(x, p.a.cols, n, Place::kGpu, "x");
   if (p.x.stride > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   p.x.data = x.data;
   require_aligned(scale, 16, "scale");

@@ -5,16 +5,8 @@ namespace gnnsparse::bindings {
 namespace {
 
 void pack(const Strided<2>& x, const Memory& scale, const Dense& out, Address stream) {
-  if (!x.given) reject("x", "is None");
   cuda::Pack p;
-  p.x = x.data;
-  p.x_dtype = storage_dtype(x, "x");
-  require_place(x, Place::kGpu, "x");
-  if (x.data == nullptr && x.count > 0) reject("x", "has no memory");
-  p.rows = x.size[0];
-  p.n = x.size[1];
-  p.row_stride = x.stride[0];
-  p.column_stride = x.stride[1];
+  set_strided(p, x);
   p.scale = optional_gpu_array<const float>(scale, p.rows, "scale");
   p.out = gpu_matrix<MutableDenseView>(out, p.rows, p.n, "out");
   require_aligned(out, 16, "out");

@@ -109,6 +109,7 @@ void Block::start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_byt
   }
   for (Warp& warp : warps_) {
     warp.round = x;
+    for (Warp::Meeting& meeting : warp.meetings) meeting.waiting = 0;
     release(warp);
   }
   thread_ = x % warps_.size() * kLanes;  // blocks begin with different warps
@@ -165,18 +166,20 @@ void Block::wait() {
   Fiber::change(mine, next());
 }
 
-bool Block::is_last(Warp& warp, void (*function)()) {
-  if (warp.waiting == 0) warp.function = function;
-  if (warp.function != function) {
+bool Block::is_last(Warp& warp, void (*function)(), uint32_t mask) {
+  if ((mask >> lane() & 1u) == 0) throw std::logic_error("a lane meets others that leave it out");
+  Warp::Meeting& meeting = warp.meetings[__builtin_ctz(mask)];
+  if (meeting.waiting == 0) meeting = {mask, 0, function};
+  if (meeting.function != function || meeting.mask != mask) {
     throw std::logic_error("lanes of a warp wait for one another in different functions");
   }
-  warp.waiting |= 1u << lane();
-  return warp.waiting == ~0u;
+  meeting.waiting |= 1u << lane();
+  return meeting.waiting == mask;
 }
 
-void Block::release(Warp& warp) {
-  warp.waiting = 0;
-  warp.ready = ~0u;
+void Block::release(Warp& warp, uint32_t mask) {
+  warp.meetings[__builtin_ctz(mask)].waiting = 0;
+  warp.ready |= mask;
   warp.step = kSteps[++warp.round % std::size(kSteps)];
 }
 

@@ -36,19 +36,28 @@ class Block {
 
   void sync();  // __syncthreads
 
-  // What the lanes of a warp do together: each brings an `In` and takes an `Out`, and the last one
-  // to come computes those of all. All lanes have to come, to the same function.
+  // What lanes of a warp do together: each brings an `In` and takes an `Out`, and the last one to
+  // come computes those of all. The lanes of `mask` have to come, to the same function.
   template <class In, class Out>
-  Out meet(const In& mine, void (*together)(const In (&)[kLanes], Out (&)[kLanes])) {
+  Out meet(const In& mine, void (*together)(const In (&)[kLanes], Out (&)[kLanes]),
+           uint32_t mask = ~0u) {
     static_assert(sizeof(In) <= kRoom && sizeof(Out) <= kRoom, "a lane's room");
     static_assert(std::is_trivially_copyable_v<In> && std::is_trivially_copyable_v<Out>);
     Warp& warp = warps_[thread_ / kLanes];
     auto& brought = reinterpret_cast<In(&)[kLanes]>(warp.brought);
     auto& taken = reinterpret_cast<Out(&)[kLanes]>(warp.taken);
     brought[lane()] = mine;
-    if (is_last(warp, reinterpret_cast<void (*)()>(together))) {
-      together(brought, taken);
-      release(warp);
+    if (is_last(warp, reinterpret_cast<void (*)()>(together), mask)) {
+      if (mask == ~0u) {
+        together(brought, taken);
+      } else {
+        Out of_all[kLanes] = {};  // other lanes have not taken theirs yet, perhaps
+        together(brought, of_all);
+        for (unsigned i = 0; i < kLanes; ++i) {
+          if (mask >> i & 1u) taken[i] = of_all[i];
+        }
+      }
+      release(warp, mask);
     } else {
       wait();
     }
@@ -90,11 +99,15 @@ class Block {
   };
   static constexpr size_t kRoom = 48;  // bytes a lane brings or takes
   struct Warp {
-    uint32_t ready = 0;    // a bit for each lane that can go on
-    uint32_t waiting = 0;  // for the other lanes, in `function`
-    unsigned round = 0;    // meetings so far
-    unsigned step = 1;     // from the lane that waits to the one that goes on
-    void (*function)() = nullptr;
+    struct Meeting {
+      uint32_t mask = 0;
+      uint32_t waiting = 0;  // lanes that have come; 0: there is no such meeting
+      void (*function)() = nullptr;
+    };
+    uint32_t ready = 0;        // a bit for each lane that can go on
+    unsigned round = 0;        // meetings so far
+    unsigned step = 1;         // from the lane that waits to the one that goes on
+    Meeting meetings[kLanes];  // by the lowest lane that takes part
     alignas(16) char brought[kLanes * kRoom];
     alignas(16) char taken[kLanes * kRoom];
   };
@@ -104,8 +117,8 @@ class Block {
   void start(unsigned x, unsigned y, unsigned threads, uint32_t dynamic_bytes);
   void finish();
   static void enter();
-  bool is_last(Warp& warp, void (*function)());
-  static void release(Warp& warp);
+  bool is_last(Warp& warp, void (*function)(), uint32_t mask);
+  static void release(Warp& warp, uint32_t mask = ~0u);
   void wait();
   Fiber& next();
   void make(const Copy& copy) const;

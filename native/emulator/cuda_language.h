@@ -97,14 +97,24 @@ template <class T>
 struct Shown {
   T value;
   int from;  // the lane whose value is wanted
+  uint32_t mask;
 };
+// What a lane that takes no part would show is NaN, or a large number.
 template <class T>
 void exchange(const Shown<T> (&shown)[kLanes], T (&taken)[kLanes]) {
-  for (unsigned lane = 0; lane < kLanes; ++lane) taken[lane] = shown[shown[lane].from].value;
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    const auto& mine = shown[lane];
+    const unsigned from = static_cast<unsigned>(mine.from) % kLanes;
+    if (mine.mask >> from & 1u) {
+      taken[lane] = shown[from].value;
+    } else {
+      std::memset(&taken[lane], 0xff, sizeof(T));
+    }
+  }
 }
 template <class T>
-T shuffle(T value, int from) {
-  return Block::current().meet(Shown<T>{value, from}, &exchange<T>);
+T shuffle(uint32_t mask, T value, int from) {
+  return Block::current().meet(Shown<T>{value, from, mask}, &exchange<T>, mask);
 }
 
 inline void find_ballot(const bool (&predicates)[kLanes], uint32_t (&taken)[kLanes]) {
@@ -126,20 +136,20 @@ inline void __syncwarp() {
 }
 inline void __syncthreads() { gnnsparse::emulator::Block::current().sync(); }
 
-// Every lane of a warp calls these, as the kernels do.
+// Every lane of a warp calls these, as the kernels do; of a shuffle, every lane of its mask.
 inline int this_lane() { return gnnsparse::emulator::Block::current().lane(); }
 template <class T>
-T __shfl_xor_sync(uint32_t, T value, int mask) {
-  return gnnsparse::emulator::shuffle(value, this_lane() ^ mask);
+T __shfl_xor_sync(uint32_t lanes, T value, int mask) {
+  return gnnsparse::emulator::shuffle(lanes, value, this_lane() ^ mask);
 }
 template <class T>
-T __shfl_up_sync(uint32_t, T value, int delta, int width = 32) {
+T __shfl_up_sync(uint32_t lanes, T value, int delta, int width = 32) {
   const int lane = this_lane();
-  return gnnsparse::emulator::shuffle(value, lane % width >= delta ? lane - delta : lane);
+  return gnnsparse::emulator::shuffle(lanes, value, lane % width >= delta ? lane - delta : lane);
 }
 template <class T>
-T __shfl_sync(uint32_t, T value, int from, int width = 32) {
-  return gnnsparse::emulator::shuffle(value, this_lane() / width * width + from % width);
+T __shfl_sync(uint32_t lanes, T value, int from, int width = 32) {
+  return gnnsparse::emulator::shuffle(lanes, value, this_lane() / width * width + from % width);
 }
 inline bool __any_sync(uint32_t, bool predicate) {
   return gnnsparse::emulator::Block::current().meet(predicate, &gnnsparse::emulator::find_any);
@@ -154,6 +164,10 @@ T __ldg(const T* from) {
   return *from;
 }
 template <class T>
+T __ldcs(const T* from) {
+  return *from;
+}
+template <class T>
 void __stcs(T* to, T value) {
   *to = value;
 }
@@ -163,6 +177,11 @@ inline int atomicMin(int* to, int value) {
   if (value < before) *to = value;
   return before;
 }
+inline int32_t atomicAdd(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at += value;
+  return before;
+}
 inline int32_t atomicMax(int32_t* at, int32_t value) {
   const int32_t before = *at;
   *at = before > value ? before : value;
@@ -170,6 +189,8 @@ inline int32_t atomicMax(int32_t* at, int32_t value) {
 }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+// A product that nothing is added to: kernels look at its bits first.
+inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }
 inline uint32_t __float_as_uint(float x) { return gnnsparse::emulator::bits_as<uint32_t>(x); }
 // Shared memory is addressed from the kernel's one array: a static one, or the dynamic one.

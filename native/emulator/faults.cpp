@@ -105,6 +105,28 @@ void meet_elsewhere(Arrays p) {
   p.out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, p.in[threadIdx.x], 1);
 }
 
+// The lanes of one half of a warp meet twice, those of the other not at all, or once.
+template <bool kLeaveOut>
+void reverse_a_half(Arrays p) {
+  const unsigned lane = threadIdx.x % 32;
+  const uint32_t lower = kLeaveOut ? 0xffu : 0xffffu;
+  float x = p.in[threadIdx.x];
+  if (lane < 16) {
+    for (int mask = 1; mask < 16; mask *= 4) x = __shfl_xor_sync(lower, x, mask);
+    for (int mask = 2; mask < 16; mask *= 4) x = __shfl_xor_sync(lower, x, mask);
+  } else if (lane < 24) {
+    x = __shfl_xor_sync(0xff0000u, x, 7);
+  }
+  p.out[threadIdx.x] = x;
+}
+
+// What it wants is of a lane that takes no part.
+void ask_an_absent_lane(Arrays p) {
+  float x = p.in[threadIdx.x];
+  if (threadIdx.x % 32 < 4) x = __shfl_xor_sync(0xfu, x, 8);
+  p.out[threadIdx.x] = x;
+}
+
 }  // namespace
 
 std::vector<float> run_fault(const std::string& name) {
@@ -123,6 +145,9 @@ std::vector<float> run_fault(const std::string& name) {
       {"writes nowhere", write_nowhere},
       {"ends early", end_early},
       {"meets elsewhere", meet_elsewhere},
+      {"right in parts of warps", reverse_a_half<false>},
+      {"leaves lanes out", reverse_a_half<true>},
+      {"asks an absent lane", ask_an_absent_lane},
   };
   float in[kThreads];
   for (int i = 0; i < kThreads; ++i) in[i] = static_cast<float>(i);

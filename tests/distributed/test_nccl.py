@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.distributed import checks
+from tests.distributed import checks, trainings
 from tests.distributed.ranks import Ranks
 from tests.distributed.test_products import MODELS
 
@@ -38,3 +38,10 @@ def test_reductions_edge_values_and_attention(gpus: Ranks, nodes: int) -> None:
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_two_steps_of_a_model(gpus: Ranks, case: tuple) -> None:
     gpus.run(2, checks.model_steps, *case)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("way", ["halo", "gather", "features"])
+def test_captured_as_launched_one_by_one(gpus: Ranks, way: str, precision: str) -> None:
+    """With dropout, batch normalisation over both GPUs and a gradient scaler: the same bits."""
+    gpus.run(2, trainings.captured, way, precision)

@@ -40,16 +40,19 @@ def children(pid: int) -> list[int]:
 def test_two_and_three_processes_train_as_one_and_go_on_from_each_others_checkpoints(
     train: Callable[..., Run], tmp_path: Path
 ) -> None:
-    """Two train six epochs, three go on to ten, and one goes on from them: as one that trains all."""
-    whole, shared = tmp_path / "one", tmp_path / "shared"
+    """Two train six epochs, three go on to ten, and one goes on from them: as one that trains all.
+
+    Two and three divide the optimiser's state.
+    """
+    whole, shared, divided = tmp_path / "one", tmp_path / "shared", "trainer.shard_optimizer=true"
     for folder in (whole, shared):
         folder.mkdir()
     assert train(*OPTIONS, "trainer.max_epochs=12", folder=whole).status == 0
-    done = train(*OPTIONS, "trainer.max_epochs=6", "trainer.devices=2", folder=shared)
+    done = train(*OPTIONS, "trainer.max_epochs=6", "trainer.devices=2", divided, folder=shared)
     assert done.result["devices"] == 2
     assert done.errors == ""
     resume = f"resume={shared}/checkpoints/last.ckpt"
-    again = train(*OPTIONS, "trainer.max_epochs=10", "trainer.devices=3", resume, folder=shared)
+    again = train(*OPTIONS, "trainer.max_epochs=10", "trainer.devices=3", divided, resume, folder=shared)
     assert again.result["devices"] == 3
     last = train(*OPTIONS, "trainer.max_epochs=12", resume, folder=shared).result
     assert len(losses(whole)) == 12

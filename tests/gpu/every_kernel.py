@@ -21,7 +21,7 @@ from gnnsparse.formats.packed import packed_changes, packed_kernel
 from gnnsparse.plan import CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
-from gnnsparse.sampling import NeighborSampler
+from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
 
@@ -262,6 +262,13 @@ def all_sampling() -> None:
         if way.get("values") != "gcn":
             sampler.sample_subgraph(nodes)
     sampler.sample_links(nodes.reshape(-1, 2), negatives=3)
+    for width, dtype, share in product((1, 7, 8, 600), FEATURE_DTYPES, (0.0, 0.5)):
+        for placement in ("device", "pinned"):
+            store = FeatureStore(
+                torch.randn(300, width), placement, device="cuda", dtype=dtype, uses=torch.arange(300),
+                cache_share=share,
+            )  # fmt: skip
+            store.gather(sampler.sample(nodes).nodes)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, _native
+from gnnsparse.ops import quantization
 from gnnsparse.ops.quantization import quantize, store
 from gnnsparse.plan import Plan
 from gnnsparse.testing import assert_accurate, random_graph
@@ -83,6 +84,28 @@ def test_numbers_and_scales(
         assert torch.equal(found.scale[: shape[1]], scale)
         assert (found.numbers[:, shape[1] :] == 0).all()
     assert native.called == {"cuda_quantize"}
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("width", "stride"), [(64, 64), (24, 32), (18, 18), (18, 20), (13, 13), (2064, 2064)]
+)
+@pytest.mark.parametrize("parts", [1, 3, 7, 500])
+def test_rows_in_any_number_of_parts(
+    native: RunningPath, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, width: int, stride: int,
+    parts: int,
+) -> None:  # fmt: skip
+    """Reads of 16 and 4 bytes and of elements; threads with whole and broken batches of rows, or none."""
+    monkeypatch.setattr(quantization, "_parts", lambda *_: parts)
+    x = (torch.randn(45, stride) * torch.logspace(-1, 1, stride)).to(dtype)[:, :width]
+    weights = torch.rand(45) + 0.1
+    for seed in (None, 4):
+        found = store(x, Precision.INT8, weights, seed)
+        numbers, scale = quantize(x, Precision.INT8, weights, seed)
+        assert torch.equal(found.numbers.view(torch.int8).float()[:, :width], numbers)
+        assert torch.equal(found.scale[:width], scale)
+        assert (found.numbers[:, width:] == 0).all()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
-from gnnsparse.sampling import NeighborSampler, Sample
+from gnnsparse.sampling import NeighborSampler, Sample, layers
 from gnnsparse.sampling.draws import Numbering
+from gnnsparse.sampling.plans import ROW_LIMIT
+from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
-
-WAYS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    "uniform replaced": {"replace": True},
-    "weighted": {"method": "weighted"},
-    "weighted replaced": {"method": "weighted", "replace": True},
-    "labor": {"method": "labor"},
-}
+from tests.samplers import WAYS, sampler
 
 
 def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
@@ -33,11 +28,7 @@ def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
 
 
 def make(way: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
-    weights = None
-    if WAYS[way].get("method") == "weighted":
-        weights = torch.rand(of.num_edges, generator=torch.Generator().manual_seed(7))
-        weights[::4] = 0
-    return NeighborSampler(of, fanouts, weights=weights, seed=11, keep_edge_ids=True, **WAYS[way], **options)
+    return sampler(of, fanouts, way=way, seed=11, keep_edge_ids=True, **options)
 
 
 def assert_same(mine: Sample, theirs: Sample) -> None:
@@ -56,13 +47,23 @@ def assert_same(mine: Sample, theirs: Sample) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("values", [None, "mean", "gcn"])
-def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None, late: Any) -> None:
+@pytest.mark.parametrize("fanouts", [[5, 40, -1], [5, 40, 3]])
+def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None, fanouts: list[int], late: Any) -> None:
+    """Layer by layer, and all at once where no row can have more edges than are asked for."""
     if values == "gcn" and way.startswith("weighted"):
         pytest.skip("is refused")
     of, seeds = graph(), torch.tensor([0, 299, 17, 2, 100, 1, 64])
-    on_cpu = make(way, of, [5, 40, -1], values=values).sample(seeds, step=9)
+    on_cpu = make(way, of, fanouts, values=values).sample(seeds, step=9)
     with emulated.running(late) as path:
-        assert_same(make(way, of, [5, 40, -1], values=values).sample(seeds, step=9), on_cpu)
+        made = make(way, of, fanouts, values=values)
+        path.waits = 0
+        with emulated.NotingWaits() as noted:
+            found = made.sample(seeds, step=9)
+        assert noted.found == []
+        if way != "labor" and -1 not in fanouts:
+            assert path.waits == 1
+        assert_same(found, on_cpu)
+        assert_same(made.sample(seeds, step=9), on_cpu)  # the places are free again
         assert {"cuda_draw_neighbors", "cuda_gather_neighbors", "cuda_number_nodes"} <= path.called
 
 
@@ -83,10 +84,101 @@ def test_numbers_are_given_in_the_order_of_first_appearance(late: Any, data: st.
             assert numbers.tolist() == [want[node] for node in nodes]
 
 
+@pytest.mark.parametrize(
+    ("name", "hub"),
+    [
+        ("graphsage", False),
+        ("graphsage", True),
+        ("gcn", False),
+        ("gcn", True),
+        ("gat", False),
+        ("gatv2", False),
+        ("agnn", False),
+        ("graph_transformer", False),
+    ],
+)
+def test_a_step_on_a_sample_waits_for_nothing(name: str, hub: bool, late: Any) -> None:
+    """Also with a column of so many nonzeros that it is cut into parts, which are made with the block."""
+    edges = torch.randint(900, (2, 5000), generator=torch.Generator().manual_seed(1))
+    if hub:
+        edges = torch.cat([edges, torch.stack([torch.full((900,), 7), torch.arange(900)])], 1)
+    of, seeds, x = SparseGraph.from_edge_index(edges, 900), torch.arange(400), torch.randn(900, 20)
+    model = MODELS[name].build(20, out_channels=3, hidden_channels=24)
+    model.eval()  # without dropout
+
+    def gradients(sample: Sample) -> torch.Tensor:
+        inputs = x[sample.nodes].requires_grad_()
+        model.zero_grad()
+        model(inputs, sample.adjs).logsumexp(1).sum().backward()
+        return torch.cat([leaf.grad.flatten() for leaf in (inputs, *model.parameters())])  # type: ignore[union-attr]
+
+    fanouts, values = [400, 400] if hub else [8, 4], MODELS[name].values
+    with emulated.running(late) as path:
+        sample = make("uniform", of, fanouts, values=values).sample(seeds)
+        longest = max(block.adj.T.kernels.longest_row or 0 for block in sample.blocks)
+        assert longest > ROW_LIMIT if hub else longest < ROW_LIMIT
+        path.waits = 0
+        with emulated.NotingWaits() as noted:
+            found = gradients(sample)
+        assert (path.waits, noted.found) == (0, [])
+    torch.testing.assert_close(found, gradients(make("uniform", of, fanouts, values=values).sample(seeds)))
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_any_fanouts_draw_what_the_cpu_draws(late: Any, data: st.DataObject) -> None:
+    of = graph(60, data.draw(st.integers(0, 400)), data.draw(st.integers(0, 5)))
+    seeds = torch.tensor(data.draw(st.lists(st.integers(0, 59), unique=True, max_size=60)), dtype=torch.int64)
+    fanouts = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    way = data.draw(st.sampled_from([way for way in WAYS if way != "labor"]))
+    on_cpu = make(way, of, fanouts).sample(seeds, 3)
+    with emulated.running(late):
+        assert_same(make(way, of, fanouts).sample(seeds, 3), on_cpu)
+
+
+def test_two_kinds_of_nodes_at_once(late: Any) -> None:
+    ratings = torch.randint(40, (2, 300), generator=torch.Generator().manual_seed(3))
+    options: dict[str, Any] = {"num_nodes": (50, 70), "keep_edge_ids": True}
+    on_cpu = NeighborSampler(ratings, [4], **options).sample([3, 69, 0])
+    with emulated.running(late) as path:
+        made = NeighborSampler(ratings, [4], **options)
+        path.waits = 0
+        assert_same(made.sample([3, 69, 0]), on_cpu)
+        assert path.waits == 1
+        assert made.sample([69]).blocks[0].sources.tolist() == []
+
+
+def test_what_would_need_too_much_room_is_drawn_in_turn(late: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = make("uniform", graph(), [5, 5]).sample([1, 2, 3])
+    with emulated.running(late) as path:
+        made = make("uniform", graph(), [5, 5])
+        for most, waits in ((3 * 5 + 18 * 5, 1), (18 * 5 - 1, 7)):
+            monkeypatch.setattr(layers, "_MOST_EDGES", most)
+            path.waits = 0
+            assert_same(made.sample([1, 2, 3]), on_cpu)
+            assert path.waits == waits
+
+
+def test_plans_depend_on_the_block_alone(late: Any) -> None:
+    """A resumed run, which sees other blocks before, computes what an uninterrupted one does."""
+    small, large = graph(100, 500), graph(3000, 40000)
+    with emulated.running(late):
+        made = make("uniform", large, [9])
+        other = make("uniform", large, [9])
+        other.sample(torch.arange(4)).blocks[0].adj.plan(64)
+        seeds = torch.arange(1000, 2000)
+        plans = [s.sample(seeds).blocks[0].adj.plan(64) for s in (made, other)]
+        assert plans[0] == plans[1]
+        assert make("uniform", small, [9]).sample(torch.arange(50)).blocks[0].adj.plan(64).group > 0  # type: ignore[attr-defined]
+
+
 def test_a_repeated_seed_is_refused(copyless: RunningPath) -> None:
     made = make("uniform", graph(), [3])
     with pytest.raises(ValueError, match=r"seeds: element 2 is 7 once more"):
         made.sample([7, 3, 7])
+    for wrong in (300, -1, 2**40):
+        with pytest.raises(ValueError, match=rf"seeds: element 1 is {wrong}; accepted: 0 to 299"):
+            made.sample([7, wrong, 7])
     assert made.sample([7, 3]).seeds.tolist() == [7, 3]
 
 

@@ -188,6 +188,60 @@ def test_csr(copyless: RunningPath, precision: str, weights: str | None, lanes: 
     assert "cuda_spmm_csr" in copyless.called
 
 
+#: Plans by which results leave in every way: panels cut and whole, slices, rows and groups of rows.
+ODD_PLANS = (
+    Plan("panel", height=16, tile_limit=1000, slices=3),
+    Plan("panel", height=32, tile_limit=1),
+    Plan("csr", 32, 32, row_limit=1000, group=20),
+    Plan("csr", 8, 32, row_limit=1000),
+    Plan("csr", 1, 1, row_limit=8, group=20),
+)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("plan", ODD_PLANS, ids=lambda plan: plan.label)
+def test_odd_widths_strides_and_offsets(
+    late: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, plan: Plan
+) -> None:
+    """Rows of results that begin anywhere; nothing beside them is written."""
+    graph = random_graph(37, 40, 0.1, weighted=False, hubs=1, empty_rows=0.2)
+    a, dense = make(graph, "cpu", precision=precision, reorder="degree"), dense_matrix(graph, None)
+    around, kept = 1234.0, []
+
+    def new_empty(x: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+        memory = x.new_full((offset + rows * (width + gap),), around)
+        y = memory.as_strided((rows, width), (width + gap, 1), offset)
+        kept.append((memory, y))
+        return y
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+    strides = itertools.cycle([(0, 0), (0, 1), (1, 0), (3, 5), (6, 2), (0, 7), (8, 8), (2, 3)])
+    with emulated.running(late):
+        for width in (1, 7, 41, 47, 100, 130, 300, 500, 600, 602):
+            for dtype in dict.fromkeys((a.precision.storage, torch.float32)):
+                gap, offset = next(strides)
+                check(a, dense, torch.randn(40, width).to(dtype), plan=plan)
+                memory, y = kept.pop()
+                y.fill_(around)
+                assert bool((memory == around).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("stored", ["fp16", "bf16", "fp32", "tf32"])
+def test_packing(late: ModuleType, dtype: torch.dtype, stored: str) -> None:
+    """Rows of X that begin anywhere, rounded, scaled and padded with zeros."""
+    precision = Precision.parse(stored)
+    memory = torch.randn(4000).to(dtype)
+    for width, gap, offset in itertools.product((1, 7, 8, 41, 50, 100), (0, 1, 2, 4), (0, 1, 2, 4)):
+        x = memory.as_strided((5, width), (width + gap, 1), offset)
+        for scale in (None, torch.randn(5)):
+            packed = torch.full((5, -(-width // 8) * 8 + 8), torch.nan, dtype=precision.storage)
+            late.cuda_pack(x, scale, _native.Dense(packed, stored == "tf32"), 0)
+            wanted = round_operand(x.float() if scale is None else x.float() * scale[:, None], precision)
+            assert torch.equal(packed[:, :width], wanted)
+            assert not packed[:, width:].any()
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
 @pytest.mark.parametrize("limit", [1, 1000])

@@ -16,11 +16,18 @@ from tests import emulator_build
 
 REVERSED = [float(i) for i in reversed(range(64))]
 REVERSED_IN_WARPS = [*REVERSED[32:], *REVERSED[:32]]
+_PARTS = (*range(15, -1, -1), *range(23, 15, -1), *range(24, 32))
+REVERSED_IN_PARTS = [float(32 * warp + i) for warp in range(2) for i in _PARTS]
 
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("right", REVERSED), ("right in warps", REVERSED_IN_WARPS), ("right copies", REVERSED)],
+    [
+        ("right", REVERSED),
+        ("right in warps", REVERSED_IN_WARPS),
+        ("right copies", REVERSED),
+        ("right in parts of warps", REVERSED_IN_PARTS),
+    ],
 )
 def test_what_is_right_stays_right(module: ModuleType, name: str, wanted: list[float]) -> None:
     assert module.run_fault(name) == wanted
@@ -44,6 +51,12 @@ def test_shared_memory_holds_nothing_at_first(built: ModuleType) -> None:
     assert all(x != x for x in built.run_fault("reads what nobody wrote"))
 
 
+def test_lanes_that_take_no_part_show_nothing(built: ModuleType) -> None:
+    found = built.run_fault("asks an absent lane")
+    assert all(x != x for x in found[:4])
+    assert found[4:32] == [float(i) for i in range(4, 32)]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -53,6 +66,7 @@ def test_shared_memory_holds_nothing_at_first(built: ModuleType) -> None:
         ("writes nowhere", "memory that is not there"),
         ("ends early", "wait for others that have ended"),
         ("meets elsewhere", "in different functions"),
+        ("leaves lanes out", "leave it out"),
     ],
 )
 def test_impossible_programs_raise(late: ModuleType, name: str, message: str) -> None:

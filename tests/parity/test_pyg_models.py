@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,14 @@ def test_the_loss_curve_is_pygs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_benchmark_trains_both(name: str) -> None:
-    task = toy_task(name="digits")
+def test_the_benchmark_trains_both(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = accuracy.options_of(name, "digits", None, "cpu")
     cfg.trainer.max_epochs = 3
-    data = accuracy.FullGraphData(task, values=MODELS[name].values)
-    ours = accuracy.scores_of(cfg, task, data, seeds=2)
-    theirs = accuracy.baseline_of(cfg, task, 2, "cpu")
+    monkeypatch.setattr(accuracy, "options_of", lambda *_: cfg)
+    monkeypatch.setattr(accuracy, "dataset_of", lambda *_: toy_task(name="digits"))
+    subject = accuracy.Subject(name, "digits", None, "cpu")
+    ours = accuracy.scores_of(replace(subject, precision="fp32"), 2, None)
+    theirs = accuracy.baseline_of(subject, 2, None)
     assert len(ours["accuracies"]) == len(theirs["baseline_accuracies"]) == 2
     assert ours["metric"] == "accuracy"
     assert all(0 <= score <= 100 for score in ours["accuracies"] + theirs["baseline_accuracies"])

@@ -292,6 +292,22 @@ def test_wrong_results_are_flagged(op: str, precision: str) -> None:
     assert verdict.problem == "1 elements are NaN or were not written"
 
 
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_a_quantized_x_is_checked_with_its_column_weights(precision: str) -> None:
+    """Hubs have small weights: their rows of X get a few steps only, as other rows decide on the scale."""
+    graph = random_graph(600, 600, 0.005, weighted=False, hubs=30)
+    subject = make_subject("m", graph, "gcn")
+    work = Workload(subject, "spmm", Precision(precision), 40)
+    reference = Reference(work, Sample.of(subject))
+    a = gnnsparse.prepare(graph, values="gcn", precision=precision, cache=False)
+    result = gnnsparse.spmm(a, work.dense[0])
+    assert reference.judge(result, 2.0).ok
+    plain = reference.results[1]
+    assert_accurate(result[reference.sample.chosen], plain, plain.double(), floor=2e-3)
+    verdict = reference.judge(result + 0.1 * result.abs().max(), 2.0)
+    assert "largest error" in verdict.problem
+
+
 def test_an_element_outside_the_sample_that_nobody_writes_is_seen() -> None:
     work = workload(kind="none")
     sample = Sample.of(work.subject)
@@ -325,7 +341,7 @@ def test_a_wrong_peer_is_flagged_and_the_run_goes_on(monkeypatch: pytest.MonkeyP
     by_name = {r["kernel"]: r for r in bench.rows}
     assert not by_name["wrong"]["ok"]
     assert by_name["wrong"]["error"] == 1.0
-    assert "relative error" in by_name["wrong"]["problem"]
+    assert "Frobenius error 1.0e+00, accepted" in by_name["wrong"]["problem"]
     assert by_name["auto"]["ok"]
     bench = run_with(monkeypatch, "unfinished", lambda work: lambda: torch.empty(work.output_shape))
     found = next(r for r in bench.rows if r["kernel"] == "unfinished")

@@ -54,13 +54,14 @@ def test_cut_rows_get_a_workspace_of_their_own(recorded: RecordingPath) -> None:
         assert arguments[-3].data_ptr() == workspace.data_ptr()
 
 
-@pytest.mark.parametrize("odd", ["float32", "transposed", "offset", "narrow"])
+@pytest.mark.parametrize("odd", ["float32", "transposed", "offset", "narrow", "wide"])
 def test_operands_that_are_not_ready_are_packed(odd: str, recorded: RecordingPath) -> None:
     x = {
         "float32": lambda: torch.randn(200, 64),
         "transposed": lambda: torch.randn(64, 200).half().T,
         "offset": lambda: torch.randn(200 * 64 + 1).half()[1:].view(200, 64),
         "narrow": lambda: torch.randn(200, 61).half(),
+        "wide": lambda: torch.randn(200, 100).half(),
     }[odd]()
     a, width = operand(), x.shape[1]
     for _ in range(2):
@@ -71,9 +72,27 @@ def test_operands_that_are_not_ready_are_packed(odd: str, recorded: RecordingPat
     assert (pack[0].data_ptr(), pack[0].dtype, pack[0].stride()) == (x.data_ptr(), x.dtype, x.stride())
     packed = next(v for v in pack if isinstance(v, View))
     address, stride, _ = packed.memory
-    assert stride == -(-width // 8) * 8
+    # Rows of several slices are whole sectors of 32 bytes, others whole vectors of 16.
+    assert stride == {61: 64, 64: 64, 100: 112}[width]
     assert address % 16 == 0
     assert packed in product
+
+
+@pytest.mark.parametrize(("width", "copied"), [(56, False), (136, True), (144, False)])
+def test_half_sectors_are_copied_where_rows_are_read_often(
+    width: int, copied: bool, recorded: RecordingPath
+) -> None:
+    """Rows of one slice touch no more sectors, rows of 144 elements are whole sectors."""
+    dense = gnnsparse.prepare(random_graph(2400, 32, 0.9), precision="fp16", cache=False)
+    thin = gnnsparse.prepare(random_graph(2000, 32, 0.9), precision="fp16", cache=False)
+    x, plan = torch.randn(32, width).half(), Plan("panel", height=32)
+    for a, packs in ((dense, copied), (thin, False)):
+        recorded.calls.clear()
+        _ = gnnsparse.spmm(a, x, plan=plan)
+        assert recorded.names() == ["cuda_pack"] * packs + ["cuda_spmm_panel"]
+    recorded.calls.clear()
+    _ = gnnsparse.spmm(dense, torch.empty(32, 144).half()[:, :width], plan=plan)
+    assert "cuda_pack" not in recorded.names()
 
 
 @pytest.mark.parametrize("prescale", [True, False])

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from gnnsparse import SparseGraph
 from gnnsparse.data.generated import check_cached
 from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
+from gnnsparse.distributed.cost import slices_of
 from gnnsparse.distributed.layout import global_columns
-from gnnsparse.distributed.partition import PARTITIONS, balanced_ranges, halo_sizes
+from gnnsparse.distributed.names import PARTITIONS
+from gnnsparse.distributed.partition import balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard
-from gnnsparse.distributed.stored import ShardRecipe, load_shard
+from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.testing import random_graph
@@ -75,8 +77,16 @@ def test_shards_are_the_rows_of_the_matrix_and_send_lists_are_what_others_need(
             halo, start, end = shards[other].halo, *shard.facts.starts[rank : rank + 2]
             assert torch.equal(rows + start, halo[(halo >= start) & (halo < end)])
             assert shards[other].receive_counts[rank] == rows.numel()
+        back = shard if shard.transposed is None else shard.transposed
+        assert torch.equal(dense_rows(back, order), matrix.T[shard.nodes])
+        assert torch.equal(back.nodes, shard.nodes)
+    symmetric = torch.equal(matrix, matrix.T)
+    assert symmetric or all(shard.transposed is not None for shard in shards)
     facts = shards[0].facts
-    assert sum(facts.nnz) == normalize(graph, kind).graph.nnz
+    csr = normalize(graph, kind).graph.csr
+    assert sum(facts.nnz) == csr.nnz
+    counted = cut_sizes(csr, partition_rows(SparseGraph(csr), parts, method))
+    assert counted == list(zip(facts.nnz, facts.outside, facts.halo, strict=True))
     assert facts.has_self_loops == bool(matrix_has_diagonal(graph, kind))
     assert all(dataclasses.replace(shard.facts, rank=0) == facts for shard in shards)
 
@@ -104,7 +114,10 @@ def test_communities_have_a_smaller_halo_than_random_numbers_and_auto_takes_the_
     edges = inside + size * torch.randint(0, blocks, (1, 4000), generator=generator)
     names = torch.randperm(blocks * size, generator=generator)
     graph = SparseGraph.from_edge_index(names[edges], blocks * size)
-    found = {method: max(halo_sizes(graph.csr, partition_rows(graph, 2, method))) for method in METHODS}
+    found = {
+        method: max(halo for _, _, halo in cut_sizes(graph.csr, partition_rows(graph, 2, method)))
+        for method in METHODS
+    }
     assert found["metis"] == 0
     assert found["community"] < size  # a cut goes through one community at most
     assert found["contiguous"] > 90
@@ -120,29 +133,44 @@ def test_wrong_arguments_are_refused() -> None:
         partition_rows(random_graph(3, 3, 0.5), 2, "best")
 
 
+def test_symmetric_matrices_have_no_shards_of_their_transpose() -> None:
+    edges = random_graph(30, 30, 0.1, seed=5, weighted=False).csr
+    both = torch.stack([edges.row_index(), edges.indices.long()])
+    graph = SparseGraph.from_edge_index(torch.cat([both, both.flip(0)], 1), 30)
+    for kind, symmetric in (("gcn", True), (None, True), ("mean", False)):
+        for shard in ShardRecipe(kind, 1.0, 2, "community").make(graph):
+            assert (shard.transposed is None) == symmetric
+
+
 def test_shards_come_from_the_cache_and_damaged_ones_are_made_anew(tmp_path: Path) -> None:
     graph, recipe = random_graph(30, 30, 0.2, seed=3), ShardRecipe("gcn", 1.0, 3, "contiguous")
-    cache = GraphCache(tmp_path)
-    made, hit = load_shard(graph, recipe, 1, cache)
+    cache, content = GraphCache(tmp_path), content_of(graph, recipe)
+    made, hit = load_shard(graph, recipe, 1, cache, content)
     assert not hit
     for rank in range(3):  # the process that made one has stored all
-        kept, hit = load_shard(graph, recipe, rank, cache)
+        kept, hit = load_shard(graph, recipe, rank, cache, content)
         assert hit
         assert kept.facts.rank == rank
-    kept, _ = load_shard(graph, recipe, 1, cache)
+    kept, _ = load_shard(graph, recipe, 1, cache, content)
     assert kept.facts == made.facts
     assert kept.send_counts == made.send_counts
-    for name in ("halo", "send_rows", "nodes", "row_scale", "col_scale", "values"):
-        mine, read = getattr(made, name), getattr(kept, name)
-        assert (mine is None and read is None) or torch.equal(mine, read)
+    assert made.transposed is not None
+    assert kept.transposed is not None
+    for one, other in ((made, kept), (made.transposed, kept.transposed)):
+        assert one.facts == other.facts
+        assert one.send_counts == other.send_counts
+        assert torch.equal(one.csr.indices, other.csr.indices)
+        for name in ("halo", "send_rows", "nodes", "row_scale", "col_scale", "values"):
+            mine, read = getattr(one, name), getattr(other, name)
+            assert (mine is None and read is None) or torch.equal(mine, read)
     assert all(problem is None for _, problem in cache.verify(check_cached))
     file = max(tmp_path.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 1
+    file.write_bytes(damaged)
     assert sum(problem is not None for _, problem in cache.verify(check_cached)) == 1
     with pytest.warns(CacheWarning, match="damaged"):
-        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path))[1] for rank in range(3)]
+        again = [load_shard(graph, recipe, rank, GraphCache(tmp_path), content)[1] for rank in range(3)]
     assert not all(again)
 
 
@@ -172,9 +200,48 @@ def test_features_are_split_where_their_exchange_is_cheaper_than_rows() -> None:
     assert choose_way(eight, 8, rates=dataclasses.replace(RATES, narrow_bytes=4096)).way != "features"
 
 
-def test_reasons_name_every_way_and_halos_that_take_longer_travel_in_chunks() -> None:
-    choice = choose_way(facts_with(10_000, 10_000, 5_000, 9_000), 256, rates=RATES, ways=("halo",))
+def test_what_travels_longer_than_own_columns_take_is_cut_into_chunks() -> None:
+    facts = facts_with(10_000, 1_000_000, 100_000, 9_000)
+    # 9.2 MB travel in 4.6 ms, and the product takes 1 ms in all: it ends with the product of the last chunk.
+    slow = dataclasses.replace(RATES, link_bytes=2e9)
+    choice = choose_way(facts, 256, rates=slow, ways=("halo",))
     assert choice.chunks == 4
+    assert choice.seconds["halo"] == pytest.approx(4.6e-3, rel=0.2)
+    # Own columns take .8 ms and what travels .77, so that nothing is gained by chunks.
+    fast = dataclasses.replace(RATES, link_bytes=1.2e10)
+    choice = choose_way(facts, 256, rates=fast, ways=("halo",))
+    assert (choice.split, choice.chunks) == (True, 1)
+    assert "(1 chunk) behind the product of own columns, with 0 ms of waiting" in str(choice)
+    assert choice.seconds["halo"] < 1.1e-3
+    # Two results would have to be added for nothing.
+    few = dataclasses.replace(RATES, link_bytes=1e14, latency=1e-9, copy_bytes=1e10)
+    choice = choose_way(facts, 256, rates=few, ways=("halo",))
+    assert not choice.split
+    assert "behind products of all columns" in str(choice)
+
+
+@pytest.mark.parametrize(
+    ("width", "itemsize", "chunks", "sizes"),
+    [
+        (128, 2, 2, [64, 64]),
+        (128, 2, 4, [64, 64]),  # no less than 128 bytes
+        (128, 4, 4, [32] * 4),
+        (100, 2, 2, [56, 44]),  # whole vectors
+        (47, 2, 4, [47]),
+        (1, 4, 3, [1]),
+        (0, 4, 2, [0]),
+    ],
+)
+def test_chunks_are_whole_slices_and_vectors(
+    width: int, itemsize: int, chunks: int, sizes: list[int]
+) -> None:
+    parts = slices_of(width, itemsize, chunks)
+    assert [part.stop - part.start for part in parts] == sizes
+    assert (parts[0].start, parts[-1].stop) == (0, width)
+    assert all(a.stop == b.start for a, b in itertools.pairwise(parts))
+
+
+def test_reasons_name_every_way() -> None:
     text = str(choose_way(facts_with(100, 1_000, 500, 90), 64, 2, rates=known_rates("nccl")))
     for part in (
         "halo:",

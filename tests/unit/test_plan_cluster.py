@@ -102,6 +102,7 @@ def test_a_data_set_is_divided_along_communities(
         (["digits", "--gpus", "0"], "accepted: a positive integer"),
         (["digits", "--link-gbs", "nan"], "accepted: a number above 0"),
         (["digits", "--gpu", "Z9"], "--gpu: got 'Z9'; accepted:"),
+        (["digits", "--precision", "int8"], "argument --precision: invalid choice: 'int8'"),
         (["nowhere"], "nowhere"),
     ],
 )

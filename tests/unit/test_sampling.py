@@ -18,16 +18,8 @@ from gnnsparse.sampling import METHODS, Block, NeighborSampler
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, random_graph
 from models import MODELS
 from tests.helpers import reference_layers
+from tests.samplers import WAYS, sampler
 from tests.together import run_together
-
-#: Options of all ways to draw.
-WAYS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    "uniform replaced": {"replace": True},
-    "weighted": {"method": "weighted"},
-    "weighted replaced": {"method": "weighted", "replace": True},
-    "labor": {"method": "labor"},
-}
 
 
 def edges(nodes: int = 60, count: int = 500, seed: int = 0, loops: bool = True) -> torch.Tensor:
@@ -40,15 +32,6 @@ def edges(nodes: int = 60, count: int = 500, seed: int = 0, loops: bool = True) 
 
 def plain(nodes: int, count: int, seed: int = 0) -> SparseGraph:
     return SparseGraph.from_edge_index(edges(nodes, count, seed).unique(dim=1), nodes)
-
-
-def sampler(graph: Any, fanouts: list[int], *, way: str = "uniform", **options: Any) -> NeighborSampler:
-    count = graph.num_edges if isinstance(graph, SparseGraph) else graph.shape[1]
-    weights = None
-    if WAYS[way].get("method") == "weighted":
-        weights = torch.rand(count, generator=torch.Generator().manual_seed(7))
-        weights[::3] = 0
-    return NeighborSampler(graph, fanouts, weights=weights, **WAYS[way], **options)
 
 
 def matrix_of(graph: SparseGraph) -> torch.Tensor:

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -253,8 +253,8 @@ def test_memory_waits_for_every_stream_that_read_it() -> None:
             super().__init__()
             self.uses: dict[int, set[int]] = {}
 
-        def record_use(self, tensor: torch.Tensor, stream: int) -> None:
-            self.uses.setdefault(stream, set()).add(tensor.data_ptr())
+        def record_use(self, tensors: Iterable[torch.Tensor], stream: int) -> None:
+            self.uses.setdefault(stream, set()).update(tensor.data_ptr() for tensor in tensors)
 
     path = Path()
     with cuda_path.use(path):

@@ -117,3 +117,20 @@ def test_one_that_is_there_stays() -> None:
     if before is not None:
         light_torchmetrics()
     assert sys.modules.get("torchmetrics") is before
+
+
+def test_the_library_is_imported_without_what_only_several_processes_or_samples_need() -> None:
+    found = python("import gnnsparse, sys; print(*sys.modules)").split()
+    assert "gnnsparse.training.config" in found
+    parts = {"api", "cost", "exchange", "operand", "partition", "shard"}
+    assert not {f"gnnsparse.distributed.{part}" for part in parts} & set(found)
+    assert not {f"gnnsparse.sampling.{part}" for part in ("blocks", "draws", "sampler")} & set(found)
+
+
+@pytest.mark.parametrize("name", ["gnnsparse.distributed", "gnnsparse.sampling", "gnnsparse.training"])
+def test_a_package_has_all_of_its_names_when_they_are_asked_for(name: str) -> None:
+    package = importlib.import_module(name)
+    for public in package.__all__:
+        assert getattr(package, public) is vars(package)[public]
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'"):
+        _ = package.nothing

@@ -186,7 +186,7 @@ MASK = torch.zeros(LENGTH, LENGTH)
         (lambda: layer()(X[0, 0]), "src: has shape (16,); accepted: two or three dimensions"),
         (
             lambda: layer()(NESTED, MASK),
-            "attn_mask: was given with a nested tensor; accepted: the layer's own",
+            "attn_mask: was given with nested tensors; accepted: the layer's own",
         ),
         (lambda: layer()(X, is_causal=1), "is_causal: got int; accepted: True or False"),
         (lambda: layer(pattern="windows"), "pattern.name: got 'windows'; accepted: bigbird"),

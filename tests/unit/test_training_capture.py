@@ -253,6 +253,8 @@ def test_the_time_of_a_step_has_its_share_of_validation(monkeypatch: pytest.Monk
 class _OnGpu:
     """What `obstacle` looks at of data on a GPU."""
 
+    peers = None
+
     def __init__(self, fixed_batch: Any = ()) -> None:
         self.device, self.fixed_batch = torch.device("cuda", 0), fixed_batch
 

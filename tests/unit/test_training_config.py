@@ -104,7 +104,8 @@ def test_comments_list_what_the_library_accepts() -> None:
     for file, option, names in listed_choices():
         assert tuple(names) == accepted[option], file
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
-               "activation", "pool", "conv", "attention", "metric", "method", "way", "parts"}  # fmt: skip
+               "activation", "pool", "conv", "attention", "metric", "method", "way", "parts",
+              "features"}  # fmt: skip
     assert {option for _, option, _ in listed_choices()} == closed
 
 
@@ -113,7 +114,7 @@ def test_the_options_that_accept_names() -> None:
     options = {
         "precision", "device", "mode", "trainer.logger", "trainer.capture", "trainer.way", "trainer.parts",
         "optimizer.decay", "optimizer.schedule", "preprocess.reorder", "preprocess.format",
-        "preprocess.balance", "sampler.name", "sampler.method",
+        "preprocess.balance", "sampler.name", "sampler.method", "sampler.features",
     }  # fmt: skip
     assert set(train.choices()) == options
     for option, names in train.choices().items():

@@ -124,6 +124,7 @@ def test_a_run_goes_on_with_the_sampler_it_began_with(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"is of a run with sampler=name=neighbor,fanouts=\(5, 5\)"):
             train(dataset, "gcn", 6, other, identity=identity(other), resume=last)
     assert identity(sampler_of(prefetch=0)) == identity(sampler_of())
+    assert identity(sampler_of(features="host", cache_share=0.5)) == identity(sampler_of())
     assert task.known_steps(RunOptions(torch.device("cpu"), sampler=sampler_of())) is None
     assert task.known_steps(RunOptions(torch.device("cpu"))) == 1
 
@@ -132,6 +133,47 @@ def test_batches_that_are_made_ahead_are_the_same() -> None:
     dataset = toy_task(150)
     runs = [train(dataset, "graphsage", 2, sampler_of(prefetch=depth))[1] for depth in (0, 3)]
     assert all(torch.equal(runs[0][key], runs[1][key]) for key in runs[0])
+
+
+def test_features_may_be_kept_anywhere(device: str, tmp_path: Path) -> None:
+    dataset = toy_task(150)
+    places = ["device", "host"] if device == "cpu" else ["device", "pinned", "host"]
+    runs = [train(dataset, "graphsage", 4, sampler_of(features=place), device=device) for place in places]
+    for result, weights in runs:
+        assert result.metrics == runs[0][0].metrics
+        assert all(torch.equal(weights[key], runs[0][1][key]) for key in weights)
+    # A run that was begun with features in one place goes on with features in another.
+    train(dataset, "graphsage", 2, sampler_of(features=places[-1]), tmp_path, device=device, last=4)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    _, resumed = train(dataset, "graphsage", 4, sampler_of(), device=device, resume=last)
+    assert all(torch.equal(resumed[key], runs[0][1][key]) for key in resumed)
+
+
+def test_the_whole_graph_is_brought_to_the_device_when_it_is_asked_for() -> None:
+    dataset = toy_task(60)
+    data = data_of(dataset, "mean", sampler_of(features="host"))
+    assert data.store is not None
+    assert data.store.placement == "host"
+    for batch in (data.batch, *data.val_dataloader(), *data.test_dataloader()):
+        assert torch.equal(batch.x, dataset.x)
+    task = TASKS["node"]
+    said = task.describe(data, RunOptions(torch.device("cpu"), sampler=sampler_of(features="host")))
+    assert said["features"].endswith("placement: host, as it was asked for")
+    assert "features" not in task.describe(data_of(dataset, "mean", None), RunOptions(torch.device("cpu")))
+
+
+def test_places_that_are_not_there_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"sampler\.features: got 'pinned' on the CPU; accepted: auto, device"
+    ):
+        data_of(toy_task(60), "mean", sampler_of(features="pinned"))
+    entry, task = MODELS["graphsage"].for_task("link"), TASKS["link"]
+    run = RunOptions(torch.device("cpu"), values="mean", sampler=sampler_of(features="host"),
+                     preprocess=PreprocessConfig(cache=False))  # fmt: skip
+    data = task.make_data(link_dataset(hits_at=5), run)
+    model = entry.build(NODES, out_channels=1, hidden_channels=4)
+    with pytest.raises(ValueError, match=r"sampler\.features: plays no part for edges"):
+        task.make_module(model, data, run)
 
 
 def test_links_are_learned_from_samples(device: str) -> None:
@@ -177,6 +219,9 @@ def test_wrong_models_are_refused() -> None:
         (r"sampler\.replace: got int", {"replace": 1}),
         (r"sampler\.replace: got true with sampler\.method=labor", {"replace": True, "method": "labor"}),
         (r"sampler\.prefetch: got -1", {"prefetch": -1}),
+        (r"sampler\.features: got 'gpu'; accepted: auto, device, pinned, host", {"features": "gpu"}),
+        (r"sampler\.cache_share: got 2; accepted: a number from 0 to 1", {"cache_share": 2}),
+        (r"sampler\.cache_share: got -1", {"cache_share": -1}),
         (r"sampler\.batch_size: goes with sampler=neighbor", {"name": "none", "fanouts": [10, 10]}),
     ],
 )

@@ -159,8 +159,6 @@ def spmm(
     check_operand(A)
     kind = resolve_impl(impl, A)
     check_choice("reduce", reduce, REDUCTIONS)
-    if A.operations is not None:
-        return A.operations.spmm(A, x, values, reduce, impl, plan)
     if plan is not None:
         kernel_of("spmm", plan)
     if seed is not None:
@@ -169,6 +167,8 @@ def spmm(
         y = spmm(A, x[:, None], values, reduce=reduce, impl=impl, plan=plan, seed=seed)
         return y[:, 0].contiguous()
     x = check_features("x", x, A, A.shape[1], kind)
+    if A.operations is not None:
+        return A.operations.spmm(A, x, values, reduce, impl, plan)
     if values is not None:
         heads = x.shape[1] if x.dim() == 3 else None
         values = check_edges("values", values, A, kind, heads=heads)

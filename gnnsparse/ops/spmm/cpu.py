@@ -21,7 +21,7 @@ def bind(
     kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None,
     mean: bool = False,
 ) -> SpmmCall:  # fmt: skip
-    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None) -> y.
+    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None[, y]) -> y.
 
     All arguments that do not depend on the tensors are prepared here. `kernels` keeps the function, because
     preparing them takes most of a small call's time.
@@ -45,8 +45,10 @@ def bind(
         if not edge_values:
             own = _native.StoredRows(None, row_ids, scale, kernels.values32, kernels.col_scale)
 
-        def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-            y, stored = empty_result(x, rows, width), own
+        def run(
+            x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            y, stored = empty_result(x, rows, width) if out is None else out, own
             if values is not None:
                 weights = round_operand(values, precision).float().contiguous()
                 stored = _native.StoredRows(None, row_ids, scale, weights)
@@ -70,8 +72,8 @@ def _blocked(kernels: KernelCache, width: int, edge_values: bool, mean: bool) ->
     view, places = blocked.view(), kernels.value_places if edge_values else None
     residual = _residual(kernels, mean)
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        y = empty_result(x, rows, width)
+    def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
+        y = empty_result(x, rows, width) if out is None else out
         if blocked.panel_rows is not None:
             y.zero_()  # rows without nonzeros are in no panel
         used, threads, loaded = view, torch.get_num_threads(), load(x)

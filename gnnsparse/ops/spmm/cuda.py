@@ -25,12 +25,16 @@ from gnnsparse.preprocess.places import place_values
 
 __all__ = ["bind"]
 
+#: Panels copy X to rows of whole sectors if each row is read at least this often. Rows that are not read one
+#: sector in 16 more, which takes as long as the copy at 35 reads by the rates of an H200.
+_READS_OF_A_ROW = 70
+
 
 def bind(
     kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None,
     mean: bool = False,
 ) -> SpmmCall:  # fmt: skip
-    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None) -> y.
+    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None[, y]) -> y.
 
     All arguments that do not depend on the tensors are prepared here. `kernels` keeps the function, because
     preparing them takes most of a small call's time.
@@ -53,7 +57,7 @@ def bind(
             kernel_of("spmm", plan)
         if width == 0 or kernels.csr.nnz == 0:
             rows = kernels.csr.rows
-            return lambda x, values: x.new_zeros(rows, width)
+            return lambda x, values, out=None: x.new_zeros(rows, width) if out is None else out.zero_()
         chosen = plan or kernels.plan_of(product)
         run = _BINDERS[type(chosen)](kernels, chosen, product, mean)
         return on_its_device(kernels.csr.device, run)
@@ -91,9 +95,9 @@ def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool)
     multiply = _csr_product(kernels, kernels.csr, work, groups, plan, width)
     stored = path().native.StoredRows(None, row_ids, row_scale, own)
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         gpu, now, x_view = path(), stored, load(x)
-        y = x.new_empty(rows, width)
+        y = x.new_empty(rows, width) if out is None else out
         if values is not None:
             now = gpu.native.StoredRows(None, row_ids, row_scale, aligned_values(values, precision))
         multiply(now, x_view, gpu.native.Dense(y), y.device)
@@ -114,11 +118,13 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     rows, code, streams = kernels.csr.rows, kernels.precision.code, kernels.streams
     # The loader rounds only for panels of bits: kernels of panels with values round X themselves.
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
-    load = cuda_loader(kernels.precision, width, kernels.col_scale if plan.prescale else None, rounds=rounds)
+    scale = kernels.col_scale if plan.prescale else None
+    reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
+    load = cuda_loader(kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW)
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         x_view = load(x)
-        y = x.new_empty(rows, width)
+        y = x.new_empty(rows, width) if out is None else out
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_panel(
             view, stored, items, x_view, gpu.native.Dense(y), width, slices, partial, code,
@@ -150,10 +156,12 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean:
     stored = path().native.StoredRows(indptr, row_ids, scale, own)
     policy = _policy(kernels, blocked, plan)
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         x_view = load(x)
         # If the format keeps rows out of its windows, empty rows are in neither part: nothing writes them.
-        y = x.new_empty(rows, width) if residual is None else x.new_zeros(rows, width)
+        y = x.new_empty(rows, width) if out is None else out
+        if residual is not None:
+            y.zero_()
         gpu, now, view = path(), stored, own_view
         y_view, partial = gpu.native.Dense(y), partial_sums(partials, window, width, y.device)
         if values is not None and placed:
@@ -220,10 +228,12 @@ def _bind_packed(
     rows, code, streams = kernels.csr.rows, precision.code, kernels.streams
     load, every_row = cuda_loader(precision, width), not spec.split_short_rows
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+    def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         x_view, gpu = load(x), path()
         # Empty rows may be neither in a window nor in the rows that are kept out: nothing writes them.
-        y = x.new_empty(rows, width) if every_row else x.new_zeros(rows, width)
+        y = x.new_empty(rows, width) if out is None else out
+        if not every_row:
+            y.zero_()
         partial = partial_sums(partials, item_rows, width, y.device)
         launch = gpu.native.cuda_spmm_records if kernel == "records" else gpu.native.cuda_spmm_tiles
         launch(view, stored, items, how, x_view, gpu.native.Dense(y), width, partial, code, streams.current())

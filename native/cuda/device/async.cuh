@@ -126,6 +126,10 @@ __device__ __forceinline__ void load_shared_words(uint32_t shared, uint32_t (&wo
 __device__ __forceinline__ void store_shared(uint32_t shared, uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(value) : "memory");
 }
+__device__ __forceinline__ void store_shared(uint32_t shared, uint2 value) {
+  asm volatile("st.shared.v2.u32 [%0], {%1,%2};" ::"r"(shared), "r"(value.x), "r"(value.y)
+               : "memory");
+}
 __device__ __forceinline__ void store_shared(uint32_t shared, uint4 value) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(shared), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)

@@ -26,5 +26,11 @@ inline uint32_t e4m3_pair(uint32_t bytes) {
 inline uint32_t int8_pair(uint32_t bytes) {
   return half_pair(static_cast<int8_t>(bytes & 0xffu), static_cast<int8_t>(bytes >> 8 & 0xffu));
 }
+template <EightBit kType>
+uint32_t nearest_codes(const float (&v)[4]) {
+  uint32_t codes = 0;
+  for (int i = 0; i < 4; ++i) codes |= eight_bit_code<kType, false>(v[i], 0.0f) << 8 * i;
+  return codes;
+}
 
 }  // namespace gnnsparse::cuda

@@ -9,6 +9,7 @@
 
 #include "gnnsparse/blocked.h"
 #include "gnnsparse/csr_problem.h"
+#include "gnnsparse/gathered_rows.h"
 #include "gnnsparse/graph_attention.h"
 #include "gnnsparse/heads_problem.h"
 #include "gnnsparse/packed_problem.h"
@@ -89,23 +90,22 @@ void gather_floor(const int32_t* columns, int64_t count, const DenseView& x, int
                   uint32_t* out, int64_t out_rows, Stream stream);
 
 // Sampling, as the functions of the same names in gnnsparse/sampling.h, but `counts` [rows] are not
-// summed up.
-void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                    int64_t rows, const SampleDrawn& drawn, int64_t* counts, Stream stream);
-void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                      int64_t rows, const SampleDrawn& drawn, const SampleEdges& out,
-                      Stream stream);
+// summed up; those of rows that are not used are 0.
+void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                    const SampleDrawn& drawn, int64_t* counts, Stream stream);
+void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                      const SampleDrawn& drawn, const SampleEdges& out, Stream stream);
 // first [rows + edges] is 1 where a node of the sequence of targets and nodes appears for the first
 // time, and 0 elsewhere; number_nodes wants its inclusive sums as `rank`. `place` [all nodes] is
 // kNoPlace everywhere before mark_first and after number_nodes, which have to follow one another.
-void mark_first(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
-                int32_t* place, int32_t* first, Stream stream);
-void number_nodes(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
-                  const int32_t* rank, int32_t* place, int32_t* sources, int32_t* numbers,
-                  Stream stream);
+void mark_first(const SampleRows& rows, const SampleSources& sources, int32_t* place,
+                int32_t* first, Stream stream);
+void number_nodes(const SampleRows& rows, const SampleSources& sources, const int32_t* rank,
+                  int32_t* place, const SampleNumbers& out, Stream stream);
 // `missing` is lowered to the first pair, counted from 0, for which none was found.
 void draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,
                     int64_t* pairs, int32_t* missing, Stream stream);
+void gather_rows(const GatherRows& problem, Stream stream);
 
 // Preprocessing. Called with scratch = null a function returns the bytes it needs and does nothing.
 struct Scratch {

@@ -213,6 +213,13 @@ GNNSPARSE_HD constexpr uint32_t own_address(int lane) {
 GNNSPARSE_HD constexpr uint32_t own_address(uint32_t first, int i) {
   return (first ^ 64u * (i & 1)) + 512 * i;
 }
+// Results in float32 of a slice of 16-bit operands: 16 rows x 16 chunks, in all the shared memory
+// of a K tile's slice. A lane takes one chunk of eight rows.
+inline constexpr int kFloatChunks = 2 * kRowChunks;
+GNNSPARSE_HD constexpr int float_row(int lane, int i) { return 2 * i + lane / kFloatChunks; }
+GNNSPARSE_HD constexpr uint32_t float_address(int row, int chunk) {
+  return 16 * (kFloatChunks * row + (chunk ^ 2 * (row & 7)));
+}
 constexpr bool addresses_agree() {
   bool agree = true;
   for (int lane = 0; lane < 32; ++lane) {

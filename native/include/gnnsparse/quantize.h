@@ -34,7 +34,7 @@ constexpr float kLeastPeak = 0x1p-100f;
 
 // What a feature is multiplied with before it is rounded, and afterwards. `peak` has the bits of
 // the largest magnitude, which compare as the magnitudes do, with NaN above infinity. A feature
-// with a number that is not finite gets the scale NaN: its results are NaN.
+// with a number that is not finite gets the scale NaN: its results are NaN, whatever its bytes are.
 struct FeatureScale {
   float inverse;
   float scale;
@@ -71,11 +71,17 @@ static GNNSPARSE_HD inline uint32_t eight_bit_code(float v, float uniform) {
   return static_cast<uint32_t>(negative ? -magnitude : magnitude) & 0xffu;
 }
 
-// A number in [0, 1) for an element of X: 24 bits of Philox with the element as its counter.
+// Numbers in [0, 1) for the elements of X: 24 bits of Philox, whose counter is the element. Four
+// features, from a multiple of four on, share their words.
+static GNNSPARSE_HD inline PhiloxWords rounding_words(PhiloxKey key, int64_t row, int64_t feature) {
+  return philox4x32({{static_cast<uint32_t>(row), static_cast<uint32_t>(feature >> 2), 0x51u, 0}},
+                    key);
+}
+static GNNSPARSE_HD inline float rounding_uniform(uint32_t word) {
+  return static_cast<float>(word >> 8) * 0x1p-24f;
+}
 static GNNSPARSE_HD inline float rounding_uniform(PhiloxKey key, int64_t row, int64_t feature) {
-  const PhiloxWords words = philox4x32(
-      {{static_cast<uint32_t>(row), static_cast<uint32_t>(feature >> 2), 0x51u, 0}}, key);
-  return static_cast<float>(words.word[feature & 3] >> 8) * 0x1p-24f;
+  return rounding_uniform(rounding_words(key, row, feature).word[feature & 3]);
 }
 
 // The value of a byte of e4m3. Its NaN (0x7f and 0xff) is never stored.

@@ -64,6 +64,41 @@ struct SampleEdges {
   float* copies = nullptr;          // [edges] how often it was drawn, or null
 };
 
+// Of some arrays a GPU alone knows how much of them is used: a pointer to the number in its memory.
+// Rows that are drawn from.
+struct SampleRows {
+  const int32_t* targets = nullptr;  // [most]
+  int64_t most = 0;
+  const int32_t* used = nullptr;  // null: all
+
+  GNNSPARSE_HD int64_t count() const { return used == nullptr ? most : *used; }
+};
+
+// The sources of the edges that were drawn.
+struct SampleSources {
+  const int32_t* nodes = nullptr;  // [most]
+  int64_t most = 0;
+  const int64_t* used = nullptr;  // null: all
+
+  GNNSPARSE_HD int64_t count() const { return used == nullptr ? most : *used; }
+};
+
+// How much of a layer's arrays is used.
+struct SampleSizes {
+  int32_t edges;
+  int32_t sources;   // different nodes, the targets included
+  int32_t distinct;  // different targets
+  int32_t longest;   // edges of the source that has most
+};
+
+// The numbers of nodes in the order of their first appearance.
+struct SampleNumbers {
+  int32_t* sources = nullptr;    // [different nodes] the node of each number
+  int32_t* numbers = nullptr;    // [edges] the number of each source
+  int32_t* uses = nullptr;       // [different nodes] edges of each, zeros before; null: not counted
+  SampleSizes* sizes = nullptr;  // zeros before; null: they are known
+};
+
 // Layers that hold other random numbers than those of neighbours.
 constexpr uint32_t kNegativeLayer = 0xFFFFFFFFu;
 // Rounds after which the search for a pair without an edge is given up.

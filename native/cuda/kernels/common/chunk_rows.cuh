@@ -6,6 +6,7 @@
 #include "device/mma.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_tile.h"
+#include "kernels/common/shifted_rows.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -67,6 +68,22 @@ __device__ __forceinline__ void put_results(const float (&sums)[kTiles][4], cons
   }
 }
 
+// The same in float32, 4 KB, whatever the storage type.
+template <int kTiles>
+__device__ __forceinline__ void put_floats(const float (&sums)[kTiles][4], const float (&scale)[2],
+                                           int lane, uint32_t own) {
+  const int g = lane >> 2;
+  const int t = lane & 3;
+#pragma unroll
+  for (int i = 0; i < 2 * kTiles; ++i) {
+    const int upper = i % 2;
+    const float* v = sums[i / 2] + 2 * upper;
+    const uint32_t at = own + float_address(g + 8 * upper, 2 * (i / 2) + (t >> 1)) + 8 * (t & 1);
+    store_shared(
+        at, make_uint2(__float_as_uint(scale[upper] * v[0]), __float_as_uint(scale[upper] * v[1])));
+  }
+}
+
 // Writes 16 rows: row_id(i), which all lanes ask for together, is where row i goes; -1: nowhere.
 // `own` is 2 KB that only this warp uses.
 template <Precision P, int kTiles, class RowId>
@@ -85,6 +102,34 @@ __device__ __forceinline__ void store_chunks(const float (&sums)[kTiles][4],
     uint32_t words[4];
     load_shared(own_address(first, i), words);
     store_chunk(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride, words);
+  }
+}
+
+// The same where rows begin anywhere. kFloats: in float32 for operands of 16 bits, for which `own`
+// is 4 KB. `rows` begins with the slice.
+template <Precision P, bool kFloats, int kUnit, int kTiles, class RowId>
+__device__ __forceinline__ void store_shifted_rows(const float (&sums)[kTiles][4],
+                                                   const float (&scale)[2], const RowId& row_id,
+                                                   const ShiftedRows& rows, int lane,
+                                                   uint32_t own) {
+  __syncwarp();  // all lanes are done with what is there
+  if constexpr (kFloats) {
+    put_floats(sums, scale, lane, own);
+  } else {
+    put_results<P>(sums, scale, lane, own);
+  }
+  __syncwarp();
+  constexpr int kLanes = kFloats ? kFloatChunks : kRowChunks;
+  const int chunk = lane % kLanes;
+  const int bytes = min(rows.bytes, kChunkBytes * kLanes);
+#pragma unroll 2
+  for (int i = 0; i < kQueryRows * kLanes / kWarp; ++i) {
+    const int in_tile = kFloats ? float_row(lane, i) : own_row(lane, i);
+    const int row = row_id(in_tile);
+    uint32_t words[1][4];
+    load_shared(own + (kFloats ? float_address(in_tile, chunk) : own_address(own_address(lane), i)),
+                words[0]);
+    store_shifted<kUnit>(rows.row(row), row < 0 ? 0 : bytes, words, chunk, kLanes, 0xffffffffu);
   }
 }
 

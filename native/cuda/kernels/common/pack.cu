@@ -9,29 +9,59 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A vector of elements that lie side by side from an address that is a multiple of its size.
-template <int kElements>
+// `kBytes` neighbouring bytes of a row of X as words, where kAccess divides the address.
+template <int kBytes, int kAccess>
+__device__ __forceinline__ void load_words(const char* at, uint32_t (&words)[kBytes / 4]) {
+  if constexpr (kAccess == 16) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 16; ++i) {
+      const uint4 four = __ldg(reinterpret_cast<const uint4*>(at) + i);
+      words[4 * i] = four.x;
+      words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z;
+      words[4 * i + 3] = four.w;
+    }
+  } else if constexpr (kAccess == 8) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 8; ++i) {
+      const uint2 two = __ldg(reinterpret_cast<const uint2*>(at) + i);
+      words[2 * i] = two.x;
+      words[2 * i + 1] = two.y;
+    }
+  } else if (kAccess == 4 || reinterpret_cast<uintptr_t>(at) % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i)
+      words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  } else {
+    // Between two halves whole words.
+    uint32_t before = __ldg(reinterpret_cast<const uint16_t*>(at));
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i) {
+      const char* next = at + 4 * i + 2;
+      const uint32_t word = i + 1 < kBytes / 4
+                                ? __ldg(reinterpret_cast<const uint32_t*>(next))
+                                : uint32_t{__ldg(reinterpret_cast<const uint16_t*>(next))};
+      words[i] = before | word << 16;
+      before = word >> 16;
+    }
+  }
+}
+
+// A vector of neighbouring elements.
+template <int kElements, int kAccess>
 __device__ __forceinline__ void load_elements(const Pack& p, int64_t at, float (&v)[kElements]) {
   if (p.x_dtype == DType::kFloat32) {
-    const auto* from = reinterpret_cast<const float4*>(static_cast<const float*>(p.x) + at);
+    uint32_t words[kElements];
+    load_words < 4 * kElements,
+        kAccess<4 ? 4 : kAccess>(reinterpret_cast<const char*>(static_cast<const float*>(p.x) + at),
+                                 words);
 #pragma unroll
-    for (int i = 0; i < kElements / 4; ++i) {
-      const float4 four = __ldg(from + i);
-      v[4 * i] = four.x;
-      v[4 * i + 1] = four.y;
-      v[4 * i + 2] = four.z;
-      v[4 * i + 3] = four.w;
-    }
+    for (int i = 0; i < kElements; ++i) v[i] = __uint_as_float(words[i]);
     return;
   }
   uint32_t words[kElements / 2];
-  const auto* from = reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(p.x) + at);
-#pragma unroll
-  for (int i = 0; i < kElements / 4; ++i) {
-    const uint2 two = __ldg(from + i);
-    words[2 * i] = two.x;
-    words[2 * i + 1] = two.y;
-  }
+  load_words<2 * kElements, kAccess == 16 && kElements == 4 ? 8 : kAccess>(
+      reinterpret_cast<const char*>(static_cast<const uint16_t*>(p.x) + at), words);
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     const auto bits = static_cast<uint16_t>(i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16);
@@ -40,20 +70,21 @@ __device__ __forceinline__ void load_elements(const Pack& p, int64_t at, float (
   }
 }
 
-// A vector of the result a thread. Elements in the padding become zero.
-template <int kElements>
-__global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ Pack p) {
-  const int64_t vectors = p.out.stride / kElements;
+// A vector of the result a thread. Elements in the padding become zero. `vectors` of them make a
+// row; what neighbouring lanes read lies side by side, so that it passes through L1 once.
+template <int kElements, int kAccess>
+__global__ void __launch_bounds__(kThreads)
+    pack_kernel(const __grid_constant__ Pack p, uint32_t vectors, bool few) {
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int64_t row = item / vectors;
-  const int64_t column = item % vectors * kElements;
+  // A division of 64 bits takes as long as all the rest.
+  const int64_t row = few ? static_cast<uint32_t>(item) / vectors : item / vectors;
+  const int64_t column = (item - row * vectors) * kElements;
   if (row >= p.rows) return;
-  const float scale = p.scale != nullptr ? p.scale[row] : 1.0f;
+  const float scale = p.scale != nullptr ? __ldg(p.scale + row) : 1.0f;
   float v[kElements];
   const int64_t first = row * p.row_stride + column * p.column_stride;
-  const auto address = reinterpret_cast<uintptr_t>(p.x) + first * size_of(p.x_dtype);
-  if (p.column_stride == 1 && column + kElements <= p.n && address % 16 == 0) {
-    load_elements(p, first, v);
+  if (p.column_stride == 1 && column + kElements <= p.n) {
+    load_elements<kElements, kAccess>(p, first, v);
   } else {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
@@ -69,13 +100,25 @@ __global__ void __launch_bounds__(kThreads) pack_kernel(const __grid_constant__ 
   store_row(p.out, row, column, p.out.stride, v);
 }
 
+// The most bytes that a thread may load at once.
+template <int kElements>
+auto kernel_for(const Pack& p) {
+  const auto places =
+      reinterpret_cast<uintptr_t>(p.x) | static_cast<uintptr_t>(p.row_stride * size_of(p.x_dtype));
+  if (places % 16 == 0) return pack_kernel<kElements, 16>;
+  if (places % 8 == 0) return pack_kernel<kElements, 8>;
+  return places % 4 == 0 ? pack_kernel<kElements, 4> : pack_kernel<kElements, 2>;
+}
+
 }  // namespace
 
 void pack(const Pack& problem, Stream stream) {
   const int elements = problem.out.dtype == DType::kFloat32 ? 4 : 8;
-  const int64_t items = problem.rows * (problem.out.stride / elements);
-  const auto kernel = elements == 4 ? pack_kernel<4> : pack_kernel<8>;
-  launch("pack", kernel, grid_of(items, kThreads, 1, "pack"), kThreads, stream, problem);
+  const auto vectors = static_cast<uint32_t>(problem.out.stride / elements);
+  const int64_t items = problem.rows * int64_t{vectors};
+  const auto kernel = elements == 4 ? kernel_for<4>(problem) : kernel_for<8>(problem);
+  launch("pack", kernel, grid_of(items, kThreads, 1, "pack"), kThreads, stream, problem, vectors,
+         items + kThreads <= UINT32_MAX);
 }
 
 }  // namespace gnnsparse::cuda

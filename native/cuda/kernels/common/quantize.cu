@@ -1,5 +1,10 @@
 // X to 8 bits, in two kernels: the largest magnitude of each feature, then the numbers. Magnitudes
 // are compared by their bits, as integers, so that the order in which blocks come changes nothing.
+//
+// Both are to run as fast as memory is read. A thread has eight features, and asks for several of
+// its rows before it uses any. The second kernel takes the rows from the last one on: those are
+// still in L2.
+#include "device/eight_bit.cuh"
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/quantized_problem.h"
@@ -8,112 +13,272 @@ namespace gnnsparse::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kFour = 4;  // features of a thread
+constexpr int kBlocks = 3;  // of a multiprocessor: registers for the rows that are on their way
+constexpr int kFeatures = 8;
+// Rows on their way at once; Philox needs the registers of some.
+template <bool kStochastic>
+constexpr int kRowsAtOnce = kStochastic ? 2 : 4;
 
-// Four elements of a row, times its weight; zeros behind the last feature.
-__device__ __forceinline__ void load_four(const Quantize& p, int64_t row, int64_t column,
-                                          float (&v)[kFour]) {
-  const int64_t first = row * p.row_stride + column * p.column_stride;
-  const bool whole = p.column_stride == 1 && column + kFour <= p.n;
-  if (whole && p.x_dtype == DType::kFloat32 &&
-      (reinterpret_cast<uintptr_t>(p.x) + 4 * first) % 16 == 0) {
-    const float4 four =
-        __ldg(reinterpret_cast<const float4*>(static_cast<const float*>(p.x) + first));
-    v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
-  } else if (whole && p.x_dtype != DType::kFloat32 &&
-             (reinterpret_cast<uintptr_t>(p.x) + 2 * first) % 8 == 0) {
-    const uint2 two =
-        __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(p.x) + first));
-    const uint32_t words[2] = {two.x, two.y};
+template <DType kStorage>
+constexpr int kStoredWords = kFeatures * size_of(kStorage) / 4;
+
+// The features of a thread in the row at `at`, as they are stored; zeros behind the first `left` of
+// them. kBytes are read at a time: n, rows and the start of X are multiples of them, or they are
+// those of one element, and then columns may have any stride. `last`: X is not read again.
+template <DType kStorage, int kBytes, bool kLast>
+__device__ __forceinline__ void load_row(const char* at, int64_t column_stride, int left,
+                                         uint32_t (&words)[kStoredWords<kStorage>]) {
+  constexpr int kSize = size_of(kStorage);
+  constexpr int kElements = kBytes / kSize;
+  const auto load = [](const auto* from) { return kLast ? __ldcs(from) : __ldg(from); };
 #pragma unroll
-    for (int i = 0; i < kFour; ++i) {
-      const auto bits = static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2));
-      v[i] = p.x_dtype == DType::kFloat16 ? decode<DType::kFloat16>(bits)
-                                          : decode<DType::kBFloat16>(bits);
+  for (int i = 0; i < kFeatures / kElements; ++i) {
+    const bool real = i * kElements < left;
+    if constexpr (kBytes == 16) {
+      const auto* from = reinterpret_cast<const uint4*>(at + 16 * i);
+      const uint4 four = real ? load(from) : make_uint4(0, 0, 0, 0);
+      words[4 * i] = four.x, words[4 * i + 1] = four.y;
+      words[4 * i + 2] = four.z, words[4 * i + 3] = four.w;
+    } else if constexpr (kElements > 1) {
+      words[i] = real ? load(reinterpret_cast<const uint32_t*>(at + 4 * i)) : 0u;
+    } else if constexpr (kSize == 4) {
+      const auto* from = reinterpret_cast<const uint32_t*>(at + 4 * i * column_stride);
+      words[i] = real ? load(from) : 0u;
+    } else {
+      const auto* from = reinterpret_cast<const uint16_t*>(at + 2 * i * column_stride);
+      const uint32_t bits = real ? load(from) : uint16_t{0};
+      words[i / 2] = i % 2 == 0 ? bits : words[i / 2] | bits << 16;
     }
+  }
+}
+
+template <DType kStorage>
+__device__ __forceinline__ void widen(const uint32_t (&words)[kStoredWords<kStorage>],
+                                      float (&v)[kFeatures]) {
+  if constexpr (kStorage == DType::kFloat32) {
+#pragma unroll
+    for (int i = 0; i < kFeatures; ++i) v[i] = bits_float(words[i]);
   } else {
-#pragma unroll
-    for (int i = 0; i < kFour; ++i) {
-      v[i] = column + i < p.n ? load_scalar(p.x, p.x_dtype, first + i * p.column_stride) : 0.0f;
-    }
+    decode<kStorage>(Vec16{{words[0], words[1], words[2], words[3]}}, v);
   }
-  if (p.weights == nullptr) return;
-  const float weight = __ldg(p.weights + row);
-#pragma unroll
-  for (int i = 0; i < kFour; ++i) v[i] *= weight;
 }
 
-// Four features of every parts-th row a thread.
+// Where a thread starts. There are fewer than 2^31 threads.
 struct Place {
-  int64_t row;
-  int64_t column;
+  uint32_t row;
+  uint32_t eight;  // of the features
 };
+__device__ __forceinline__ uint32_t eights_of(const Quantize& p) {
+  return static_cast<uint32_t>(p.stride / kFeatures);
+}
 __device__ __forceinline__ Place place_of(const Quantize& p) {
-  const int64_t fours = p.stride / kFour;
-  const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  return {item / fours, item % fours * kFour};
+  const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
+  return {item / eights_of(p), item % eights_of(p)};
 }
 
-__global__ void __launch_bounds__(kThreads) peaks_kernel(const Quantize p) {
-  const Place place = place_of(p);
-  if (place.row >= p.parts) return;
-  int32_t peak[kFour] = {};
-#pragma unroll 4
-  for (int64_t row = place.row; row < p.rows; row += p.parts) {
-    float v[kFour];
-    load_four(p, row, place.column, v);
+// The rows of a thread: every p.parts-th one from its place on, from the last row on where kLast.
+// Several are on their way at once.
+template <DType kStorage, int kBytes, bool kLast, int kRows>
+class Rows {
+ public:
+  __device__ Rows(const Quantize& p, const Place& place)
+      : p_(p),
+        next_(kLast ? p.rows - 1 - place.row : place.row),
+        step_(kLast ? -p.parts : p.parts) {
+    const int64_t column = int64_t{place.eight} * kFeatures;
+    const int64_t behind = p.n - column;
+    features_ = static_cast<int>(behind < kFeatures ? behind : kFeatures);
+    const int64_t stride = kBytes > size_of(kStorage) ? 1 : p.column_stride;
+    x_ = static_cast<const char*>(p.x) + column * stride * size_of(kStorage);
+    const bool none = place.row >= p.parts || place.row >= p.rows;
+    left_ = none ? 0 : static_cast<int>((p.rows - 1 - place.row) / p.parts) + 1;
+  }
+
+  // Asks for the next rows, at most kRows, which are there after that; false: there are none left.
+  __device__ bool load() {
+    if (left_ <= 0) return false;
+    count_ = left_ < kRows ? left_ : kRows;
+    first_ = next_;
+    const char* at = x_ + first_ * p_.row_stride * size_of(kStorage);
+    const int64_t bytes = step_ * p_.row_stride * size_of(kStorage);
 #pragma unroll
-    for (int i = 0; i < kFour; ++i) {
-      peak[i] = max(peak[i], static_cast<int32_t>(float_bits(v[i]) & 0x7fffffffu));
+    for (int r = 0; r < kRows; ++r) {
+      const int features = r < count_ ? features_ : 0;
+      load_row<kStorage, kBytes, kLast>(at + r * bytes, p_.column_stride, features, words_[r]);
+    }
+    if (p_.weights != nullptr) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        weights_[r] = r < count_ ? __ldg(p_.weights + first_ + r * step_) : 0.0f;
+      }
+    }
+    next_ += kRows * step_;
+    left_ -= kRows;
+    return true;
+  }
+  __device__ int count() const { return count_; }
+  __device__ int64_t row(int r) const { return first_ + r * step_; }
+
+  // Row r of those that are there times its weight.
+  __device__ void values(int r, float (&v)[kFeatures]) const {
+    widen<kStorage>(words_[r], v);
+    if (p_.weights == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kFeatures; ++i) v[i] *= weights_[r];
+  }
+
+ private:
+  const Quantize& p_;
+  const char* x_;  // the thread's features in row 0
+  int64_t next_;
+  int64_t step_;
+  int64_t first_ = 0;
+  int left_;
+  int count_ = 0;
+  int features_;  // that exist
+  uint32_t words_[kRows][kStoredWords<kStorage>];
+  float weights_[kRows];
+};
+
+// The largest of what the threads of a block found, to all blocks'. Threads with the same features
+// are p.stride / 8 apart.
+__device__ __forceinline__ void merge_peaks(const Quantize& p, const int32_t (&peak)[kFeatures]) {
+  __shared__ int32_t found[kFeatures][kThreads + 1];
+#pragma unroll
+  for (int i = 0; i < kFeatures; ++i) found[i][threadIdx.x] = peak[i];
+  __syncthreads();
+  const uint32_t eights = eights_of(p);
+  const uint32_t columns = kFeatures * (eights < kThreads ? eights : kThreads);
+  const uint32_t first = blockIdx.x * kThreads % eights;
+  for (uint32_t at = threadIdx.x; at < columns; at += kThreads) {
+    int32_t most = 0;
+    for (uint32_t t = at / kFeatures; t < kThreads; t += eights) {
+      most = max(most, found[at % kFeatures][t]);
+    }
+    const uint32_t eight = (first + at / kFeatures) % eights;
+    if (most > 0) atomicMax(p.peaks + int64_t{eight} * kFeatures + at % kFeatures, most);
+  }
+}
+
+template <DType kStorage, int kBytes>
+__global__ void __launch_bounds__(kThreads, kBlocks) peaks_kernel(const Quantize p) {
+  constexpr int kRows = kRowsAtOnce<false>;
+  Rows<kStorage, kBytes, false, kRows> rows(p, place_of(p));
+  int32_t peak[kFeatures] = {};
+  while (rows.load()) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float v[kFeatures];
+      rows.values(r, v);
+#pragma unroll
+      for (int i = 0; i < kFeatures; ++i) {
+        peak[i] = max(peak[i], static_cast<int32_t>(float_bits(v[i]) & 0x7fffffffu));
+      }
     }
   }
-#pragma unroll
-  for (int i = 0; i < kFour; ++i) {
-    // Most threads see that another one has found more.
-    int32_t* best = p.peaks + place.column + i;
-    if (peak[i] > *best) atomicMax(best, peak[i]);
-  }
+  merge_peaks(p, peak);
 }
 
 template <EightBit kType, bool kStochastic>
-__global__ void __launch_bounds__(kThreads) numbers_kernel(const Quantize p) {
+__device__ __forceinline__ uint32_t four_codes(const Quantize& p, int64_t row, int64_t column,
+                                               const float (&v)[4]) {
+  if constexpr (!kStochastic) {
+    return nearest_codes<kType>(v);
+  } else {
+    const PhiloxWords words = rounding_words(p.key, row, column);
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      codes |= eight_bit_code<kType, true>(v[i], rounding_uniform(words.word[i])) << 8 * i;
+    }
+    return codes;
+  }
+}
+
+template <DType kStorage, int kBytes, EightBit kType, bool kStochastic>
+__global__ void __launch_bounds__(kThreads, kBlocks) numbers_kernel(const Quantize p) {
   const Place place = place_of(p);
   if (place.row >= p.parts) return;
-  float inverse[kFour];
+  const int64_t column = int64_t{place.eight} * kFeatures;
+  constexpr int kRows = kRowsAtOnce<kStochastic>;
+  Rows<kStorage, kBytes, true, kRows> rows(p, place);
+  wait_for_previous();
+  float inverse[kFeatures];
 #pragma unroll
-  for (int i = 0; i < kFour; ++i) {
-    const int64_t feature = place.column + i;
+  for (int i = 0; i < kFeatures; ++i) {
+    const int64_t feature = column + i;
     const FeatureScale found = feature_scale(static_cast<uint32_t>(p.peaks[feature]), kType);
     inverse[i] = feature < p.n ? found.inverse : 0.0f;
     if (place.row == 0) p.scale[feature] = feature < p.n ? found.scale : 0.0f;
   }
-#pragma unroll 4
-  for (int64_t row = place.row; row < p.rows; row += p.parts) {
-    float v[kFour];
-    load_four(p, row, place.column, v);
-    uint32_t word = 0;
+  while (rows.load()) {
 #pragma unroll
-    for (int i = 0; i < kFour; ++i) {
-      const float uniform = kStochastic ? rounding_uniform(p.key, row, place.column + i) : 0.0f;
-      word |= eight_bit_code<kType, kStochastic>(v[i] * inverse[i], uniform) << 8 * i;
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows.count()) break;
+      float v[kFeatures];
+      rows.values(r, v);
+      const int64_t row = rows.row(r);
+      uint32_t codes[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float four[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          // Not one operation with what rounding adds: the CPU rounds twice, too.
+          four[i] = __fmul_rn(v[4 * half + i], inverse[4 * half + i]);
+        }
+        codes[half] = four_codes<kType, kStochastic>(p, row, column + 4 * half, four);
+      }
+      *reinterpret_cast<uint2*>(p.out + row * p.stride + column) = make_uint2(codes[0], codes[1]);
     }
-    *reinterpret_cast<uint32_t*>(p.out + row * p.stride + place.column) = word;
   }
+}
+
+template <DType kStorage, int kBytes>
+void run(const Quantize& p, Stream stream) {
+  const int64_t items = p.parts * (p.stride / kFeatures);
+  const dim3 grid = grid_of(items, kThreads, 1, "quantize");
+  launch("quantize_peaks", peaks_kernel<kStorage, kBytes>, grid, kThreads, stream, p);
+  const auto numbers = [&](auto kernel) {
+    launch_early("quantize", kernel, grid, kThreads, stream, p);
+  };
+  const bool integers = p.type == EightBit::kInt8;
+  if (integers && p.stochastic) {
+    numbers(numbers_kernel<kStorage, kBytes, EightBit::kInt8, true>);
+  } else if (integers) {
+    numbers(numbers_kernel<kStorage, kBytes, EightBit::kInt8, false>);
+  } else if (p.stochastic) {
+    numbers(numbers_kernel<kStorage, kBytes, EightBit::kE4m3, true>);
+  } else {
+    numbers(numbers_kernel<kStorage, kBytes, EightBit::kE4m3, false>);
+  }
+}
+
+// Whether rows can be read so many bytes at a time.
+bool whole_vectors(const Quantize& p, int bytes) {
+  const int64_t size = size_of(p.x_dtype);
+  const auto start = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.x) % bytes);
+  const bool rows = p.row_stride * size % bytes == 0 || p.rows <= 1;
+  return p.column_stride == 1 && start == 0 && rows && p.n * size % bytes == 0;
+}
+
+template <DType kStorage>
+void run_dtype(const Quantize& p, Stream stream) {
+  if (whole_vectors(p, 16)) return run<kStorage, 16>(p, stream);
+  if (whole_vectors(p, 4)) return run<kStorage, 4>(p, stream);
+  run<kStorage, size_of(kStorage)>(p, stream);
 }
 
 }  // namespace
 
-void quantize(const Quantize& p, Stream stream) {
-  const auto run = [&](const char* call, auto kernel) {
-    const int64_t items = p.parts * (p.stride / kFour);
-    launch(call, kernel, grid_of(items, kThreads, 1, call), kThreads, stream, p);
-  };
-  run("quantize_peaks", peaks_kernel);
-  const bool integers = p.type == EightBit::kInt8;
-  if (integers && p.stochastic) return run("quantize", numbers_kernel<EightBit::kInt8, true>);
-  if (integers) return run("quantize", numbers_kernel<EightBit::kInt8, false>);
-  if (p.stochastic) return run("quantize", numbers_kernel<EightBit::kE4m3, true>);
-  run("quantize", numbers_kernel<EightBit::kE4m3, false>);
+void quantize(const Quantize& problem, Stream stream) {
+  Quantize p = problem;
+  if (p.stride == 0) return;
+  const int64_t most = INT32_MAX / (p.stride / kFeatures);
+  if (p.parts > most) p.parts = most > 0 ? most : 1;
+  if (p.x_dtype == DType::kFloat16) return run_dtype<DType::kFloat16>(p, stream);
+  if (p.x_dtype == DType::kBFloat16) return run_dtype<DType::kBFloat16>(p, stream);
+  run_dtype<DType::kFloat32>(p, stream);
 }
 
 }  // namespace gnnsparse::cuda

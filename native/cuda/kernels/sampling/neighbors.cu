@@ -10,10 +10,15 @@ constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 // One thread a row: what it draws depends on what it has drawn.
 __global__ void __launch_bounds__(kThreads)
-    draw_rows_kernel(SampleGraph graph, SampleDraw draw, const int32_t* targets, int64_t rows,
-                     SampleDrawn drawn, int64_t* counts) {
+    draw_rows_kernel(SampleGraph graph, SampleDraw draw, SampleRows rows, SampleDrawn drawn,
+                     int64_t* counts) {
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (row >= rows) return;
+  if (row >= rows.most) return;
+  if (row >= rows.count()) {
+    counts[row] = 0;
+    return;
+  }
+  const int32_t* targets = rows.targets;
   counts[row] = draw_row(graph, draw, targets[row], row, drawn) + draw.loops;
 }
 
@@ -25,12 +30,15 @@ __device__ bool takes(const SampleGraph& graph, const SampleDraw& draw, int64_t 
 
 // One warp a row.
 __global__ void __launch_bounds__(kThreads)
-    count_rows_kernel(SampleGraph graph, SampleDraw draw, const int32_t* targets, int64_t rows,
-                      int64_t* counts) {
+    count_rows_kernel(SampleGraph graph, SampleDraw draw, SampleRows rows, int64_t* counts) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  if (row >= rows) return;
-  const int32_t node = targets[row];
+  if (row >= rows.most) return;
+  if (row >= rows.count()) {
+    if (lane == 0) counts[row] = 0;
+    return;
+  }
+  const int32_t node = rows.targets[row];
   const int64_t begin = graph.a.indptr[node];
   const int64_t degree = graph.a.indptr[node + 1] - begin;
   int64_t count = 0;
@@ -55,12 +63,12 @@ struct RowWriter {
 
 // One warp a row.
 __global__ void __launch_bounds__(kThreads)
-    gather_rows_kernel(SampleGraph graph, SampleDraw draw, const int32_t* targets, int64_t rows,
-                       SampleDrawn drawn, SampleEdges out) {
+    gather_rows_kernel(SampleGraph graph, SampleDraw draw, SampleRows rows, SampleDrawn drawn,
+                       SampleEdges out) {
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  if (row >= rows) return;
-  const int32_t node = targets[row];
+  if (row >= rows.count()) return;
+  const int32_t node = rows.targets[row];
   const int64_t begin = graph.a.indptr[node];
   RowWriter writer{out, out.indptr[row]};
   if (draw.loops) {
@@ -90,42 +98,59 @@ __global__ void __launch_bounds__(kThreads)
 
 // Nodes that are numbered: targets, and behind them the sources of the edges.
 struct Sequence {
-  const int32_t* targets;
-  int64_t rows;
-  const int32_t* nodes;
-  int64_t edges;
+  SampleRows rows;
+  SampleSources sources;
 
-  __device__ int32_t operator[](int64_t i) const { return i < rows ? targets[i] : nodes[i - rows]; }
+  __device__ int64_t targets() const { return rows.count(); }
+  __device__ int64_t size() const { return rows.count() + sources.count(); }
+  __device__ int32_t operator[](int64_t i) const {
+    const int64_t first = targets();
+    return i < first ? rows.targets[i] : sources.nodes[i - first];
+  }
 };
 
 // Each node's first place in the sequence.
 __global__ void __launch_bounds__(kThreads) place_kernel(Sequence all, int32_t* place) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < all.rows + all.edges) atomicMin(place + all[i], static_cast<int32_t>(i));
+  if (i < all.size()) atomicMin(place + all[i], static_cast<int32_t>(i));
 }
 
 __global__ void __launch_bounds__(kThreads)
-    first_kernel(Sequence all, const int32_t* place, int32_t* first) {
+    first_kernel(Sequence all, int64_t most, const int32_t* place, int32_t* first) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < all.rows + all.edges) first[i] = place[all[i]] == i ? 1 : 0;
+  if (i < most) first[i] = i < all.size() && place[all[i]] == i ? 1 : 0;
 }
 
 // `rank` [places] counts first places from 1 on.
 __global__ void __launch_bounds__(kThreads)
-    number_kernel(Sequence all, const int32_t* place, const int32_t* rank, int32_t* sources,
-                  int32_t* numbers) {
+    number_kernel(Sequence all, int64_t most, const int32_t* place, const int32_t* rank,
+                  SampleNumbers out) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= all.rows + all.edges) return;
+  if (i >= all.size()) return;
+  const int64_t targets = all.targets();
+  if (i == 0 && out.sizes != nullptr) {
+    out.sizes->edges = all.sources.count();
+    out.sizes->sources = rank[most - 1];
+    out.sizes->distinct = targets > 0 ? rank[targets - 1] : 0;
+  }
   const int32_t node = all[i];
   const int32_t first = place[node];
   const int32_t number = rank[first] - 1;
-  if (first == i) sources[number] = node;
-  if (i >= all.rows) numbers[i - all.rows] = number;
+  if (first == i) out.sources[number] = node;
+  if (i < targets) return;
+  out.numbers[i - targets] = number;
+  if (out.uses != nullptr) atomicAdd(out.uses + number, 1);
 }
 
-__global__ void __launch_bounds__(kThreads) forget_kernel(Sequence all, int32_t* place) {
+// Also finds how often the node is a source that is one most often.
+__global__ void __launch_bounds__(kThreads)
+    forget_kernel(Sequence all, int32_t* place, SampleNumbers out) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < all.rows + all.edges) place[all[i]] = kNoPlace;
+  if (i >= all.size()) return;
+  place[all[i]] = kNoPlace;
+  if (out.sizes == nullptr || out.uses == nullptr || i >= out.sizes->sources) return;
+  // Most threads see that another one has found more.
+  if (out.uses[i] > out.sizes->longest) atomicMax(&out.sizes->longest, out.uses[i]);
 }
 
 // `found` is lowered to the first pair for which none was found.
@@ -142,39 +167,39 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                    int64_t rows, const SampleDrawn& drawn, int64_t* counts, Stream stream) {
+void draw_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                    const SampleDrawn& drawn, int64_t* counts, Stream stream) {
   if (draw.draws_first()) {
-    launch("draw_neighbors", draw_rows_kernel, grid_of(rows, kThreads, 1, "draw_neighbors"),
-           kThreads, stream, graph, draw, targets, rows, drawn, counts);
+    launch("draw_neighbors", draw_rows_kernel, grid_of(rows.most, kThreads, 1, "draw_neighbors"),
+           kThreads, stream, graph, draw, rows, drawn, counts);
   } else {
-    launch("draw_neighbors", count_rows_kernel, grid_of(rows, kWarps, 1, "draw_neighbors"),
-           kThreads, stream, graph, draw, targets, rows, counts);
+    launch("draw_neighbors", count_rows_kernel, grid_of(rows.most, kWarps, 1, "draw_neighbors"),
+           kThreads, stream, graph, draw, rows, counts);
   }
 }
 
-void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const int32_t* targets,
-                      int64_t rows, const SampleDrawn& drawn, const SampleEdges& out,
-                      Stream stream) {
-  launch("gather_neighbors", gather_rows_kernel, grid_of(rows, kWarps, 1, "gather_neighbors"),
-         kThreads, stream, graph, draw, targets, rows, drawn, out);
+void gather_neighbors(const SampleGraph& graph, const SampleDraw& draw, const SampleRows& rows,
+                      const SampleDrawn& drawn, const SampleEdges& out, Stream stream) {
+  launch("gather_neighbors", gather_rows_kernel, grid_of(rows.most, kWarps, 1, "gather_neighbors"),
+         kThreads, stream, graph, draw, rows, drawn, out);
 }
 
-void mark_first(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
-                int32_t* place, int32_t* first, Stream stream) {
-  const Sequence all{targets, rows, nodes, edges};
-  const dim3 grid = grid_of(rows + edges, kThreads, 1, "mark_first");
+void mark_first(const SampleRows& rows, const SampleSources& sources, int32_t* place,
+                int32_t* first, Stream stream) {
+  const Sequence all{rows, sources};
+  const int64_t most = rows.most + sources.most;
+  const dim3 grid = grid_of(most, kThreads, 1, "mark_first");
   launch("mark_first", place_kernel, grid, kThreads, stream, all, place);
-  launch("mark_first", first_kernel, grid, kThreads, stream, all, place, first);
+  launch("mark_first", first_kernel, grid, kThreads, stream, all, most, place, first);
 }
 
-void number_nodes(const int32_t* targets, int64_t rows, const int32_t* nodes, int64_t edges,
-                  const int32_t* rank, int32_t* place, int32_t* sources, int32_t* numbers,
-                  Stream stream) {
-  const Sequence all{targets, rows, nodes, edges};
-  const dim3 grid = grid_of(rows + edges, kThreads, 1, "number_nodes");
-  launch("number_nodes", number_kernel, grid, kThreads, stream, all, place, rank, sources, numbers);
-  launch("number_nodes", forget_kernel, grid, kThreads, stream, all, place);
+void number_nodes(const SampleRows& rows, const SampleSources& sources, const int32_t* rank,
+                  int32_t* place, const SampleNumbers& out, Stream stream) {
+  const Sequence all{rows, sources};
+  const int64_t most = rows.most + sources.most;
+  const dim3 grid = grid_of(most, kThreads, 1, "number_nodes");
+  launch("number_nodes", number_kernel, grid, kThreads, stream, all, most, place, rank, out);
+  launch("number_nodes", forget_kernel, grid, kThreads, stream, all, place, out);
 }
 
 void draw_negatives(const CsrView& a, const SampleDraw& draw, int64_t first, int64_t count,

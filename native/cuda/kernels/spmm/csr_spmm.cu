@@ -7,20 +7,57 @@
 #include "kernels/common/chunk_rows.cuh"
 #include "kernels/common/csr_rows.cuh"
 #include "kernels/common/reduce.cuh"
+#include "kernels/common/shifted_rows.cuh"
 
 namespace gnnsparse::cuda {
 namespace {
 
 // A product as its kernels are launched.
 struct CsrLaunch : CsrSpmm {
-  uint32_t x_stride;  // bytes
-  ChunkRows chunks;   // y, where its rows are whole chunks of the storage type
+  uint32_t x_stride;    // bytes
+  ChunkRows chunks;     // y, where its rows are whole chunks of the storage type
+  ShiftedRows shifted;  // y, where they are not, and of the storage type or float32
 
   CsrLaunch(const CsrSpmm& p, DType storage)
       : CsrSpmm(p),
         x_stride(static_cast<uint32_t>(p.x.stride * size_of(storage))),
-        chunks(whole_chunks(p.y, p.n, storage)) {}
+        chunks(whole_chunks(p.y, p.n, storage)) {
+    if (p.y.dtype != storage && (p.y.dtype != DType::kFloat32 || starts_chunks(p.y))) return;
+    if (chunks.data == nullptr) shifted = ShiftedRows(p.y, p.n);
+  }
 };
+
+// A lane's results of row `row` of y. All lanes call together that have features of the row.
+template <Precision P>
+__device__ __forceinline__ void store_result(const CsrLaunch& p, int row, int feature,
+                                             const float (&v)[kPerVector<P>]) {
+  constexpr int kElements = kPerVector<P>;
+  if (p.shifted.data == nullptr) return store_row(p.y, row, feature, p.n, v);
+  const int lanes = p.lanes.lanes;
+  // Pinned, so that no register holds the places while rows are added.
+  const int in_warp = pin_register(static_cast<int>(threadIdx.x)) % kWarp;
+  const int lane = in_warp & (lanes - 1);
+  const int first = feature - lane * kElements;
+  const int left = min(static_cast<int>(p.n) - first, lanes * kElements);
+  const uint32_t mask = 0xffffffffu >> (kWarp - ceil_div(left, kElements)) << (in_warp - lane);
+  char* to = p.shifted.row(row);
+  if constexpr (kElements == 8) {
+    if (p.y.dtype == DType::kFloat32) {
+      uint32_t words[2][4];
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) words[i / 4][i % 4] = __float_as_uint(v[i]);
+      return store_shifted<4>(to + int64_t{4} * first, 4 * left, words, lane, lanes, mask);
+    }
+  }
+  constexpr int kBytes = sizeof(StorageOf<P>);
+  uint32_t words[1][4];
+  encode<PrecisionTraits<P>::kStorage>(v, words[0]);
+  if (kBytes == 4 || p.shifted.unit == 4) {
+    store_shifted<4>(to + int64_t{kBytes} * first, kBytes * left, words, lane, lanes, mask);
+  } else if constexpr (kBytes == 2) {
+    store_shifted<2>(to + int64_t{kBytes} * first, kBytes * left, words, lane, lanes, mask);
+  }
+}
 
 // Column 0 of X, of the lane's features.
 template <Precision P>
@@ -140,7 +177,7 @@ class GroupRows {
   // At first in hand is what lies before the group in its first batch, which goes nowhere.
   __device__ GroupRows(const CsrLaunch& p, const GroupWork& work, int64_t feature)
       : p_(p),
-        feature_(feature),
+        feature_(static_cast<int>(feature)),
         base_(static_cast<uint32_t>(work.base)),
         row_(static_cast<int>(work.row)),
         last_row_(static_cast<int>(work.last_row)) {
@@ -164,7 +201,7 @@ class GroupRows {
       if constexpr (kWhole) {
         store_vec16<P>(y_ + uint64_t{static_cast<uint32_t>(now_.id)} * p_.chunks.stride, sum);
       } else {
-        store_row(p_.y, now_.id, feature_, p_.n, sum);
+        store_result<P>(p_, now_.id, feature_, sum);
       }
     }
 #pragma unroll
@@ -193,7 +230,7 @@ class GroupRows {
   }
 
   const CsrLaunch& p_;
-  int64_t feature_;
+  int feature_;
   char* y_ = nullptr;  // kWhole: row 0, of the lane's features
   uint32_t base_;
   int row_;  // of next_
@@ -273,8 +310,8 @@ __global__ void __launch_bounds__(kCsrThreads, kCsrBlocks)
   const float scale = p.stored.row_scale != nullptr ? p.stored.row_scale[work.row] : 1.0f;
 #pragma unroll
   for (int j = 0; j < kElements; ++j) sum[j] *= scale;
-  store_row(p.y, p.stored.row_ids != nullptr ? p.stored.row_ids[work.row] : work.row, feature, p.n,
-            sum);
+  const int64_t row = p.stored.row_ids != nullptr ? p.stored.row_ids[work.row] : work.row;
+  store_result<P>(p, static_cast<int>(row), static_cast<int>(feature), sum);
 }
 
 using CsrKernel = void (*)(CsrLaunch);

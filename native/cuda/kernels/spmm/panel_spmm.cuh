@@ -121,7 +121,7 @@ void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(panel_spmm_kernel<P, Source>, 0, prepared);
   launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream,
-         SpmmLaunch(p, PrecisionTraits<P>::kStorage));
+         SpmmLaunch(p, PrecisionTraits<P>::kStorage, PanelTile<P>::kFeatures));
 }
 
 template <Precision P, int kRows>

@@ -1,7 +1,9 @@
 // Where the sums of a panel go. A panel that was not cut is finished here: its rows are scaled and
-// written to y, in whole chunks where y's rows consist of them, otherwise four elements at a time.
-// The sums of a cut panel go to the workspace as they are.
+// written to y, in whole chunks: as they are where y's rows consist of them, otherwise shifted to
+// those of memory. The sums of a cut panel go to the workspace as they are.
 #pragma once
+
+#include <type_traits>
 
 #include "device/vector.cuh"
 #include "gnnsparse/panel_problem.h"
@@ -12,10 +14,19 @@ namespace gnnsparse::cuda {
 
 // A product as its kernel is launched.
 struct SpmmLaunch : PanelSpmm {
-  ChunkRows chunks;  // y, where its rows are whole chunks of the storage type of the precision
+  ChunkRows chunks;     // y, where its rows are whole chunks of the storage type of the precision
+  ShiftedRows shifted;  // y, where its rows begin anywhere, in the storage type or float32
+  // Otherwise float32 of operands of 16 bits in whole chunks, or a type that is neither: four
+  // elements at a time.
 
-  SpmmLaunch(const PanelSpmm& p, DType storage)
-      : PanelSpmm(p), chunks(whole_chunks(p.y, p.n, storage)) {}
+  SpmmLaunch(const PanelSpmm& p, DType storage, int slice)
+      : PanelSpmm(p), chunks(whole_chunks(p.y, p.n, storage)) {
+    // Half a sector stays in L2 until the next slice completes it, which chunks do not wait for.
+    if (p.n > slice && !whole_sectors(p.y)) chunks = {};
+    const bool in_storage = p.y.dtype == storage;
+    if (chunks.data != nullptr || !(in_storage || p.y.dtype == DType::kFloat32)) return;
+    if (in_storage || !starts_chunks(p.y)) shifted = ShiftedRows(p.y, p.n);
+  }
 };
 
 // For each row of the panel, which row of y it is and what its sums are multiplied with. Lane i
@@ -100,6 +111,32 @@ class PanelOutput {
   float scale_[kGroups];
 };
 
+template <Precision P, class Source, int kUnit, class Sums>
+__device__ __forceinline__ void store_shifted_slice(const SpmmLaunch& p,
+                                                    const PanelRows<Source>& rows, int lane,
+                                                    int slice, const Sums& sums, uint32_t own) {
+  const auto store = [&](auto floats) {
+    constexpr bool kFloats = decltype(floats)::value;
+    constexpr int kBytes = kFloats ? 2 * kRowSliceBytes : kRowSliceBytes;
+    ShiftedRows to = p.shifted;
+    to.data += int64_t{slice} * kBytes;
+    to.bytes -= slice * kBytes;
+#pragma unroll
+    for (int m = 0; m < Source::kRows / 16; ++m) {
+      const int g = kQueryRows * m + (lane >> 2);
+      const float scale[2] = {rows.scale(g), rows.scale(g + 8)};
+      const auto row_id = [&](int in_tile) { return rows.id(kQueryRows * m + in_tile); };
+      store_shifted_rows<P, kFloats, kUnit>(sums[m], scale, row_id, to, lane, own);
+    }
+  };
+  // Elements of two bytes may begin between words, float32 does not.
+  if (kUnit == 4 && !kWords<P> && p.y.dtype == DType::kFloat32) {
+    store(std::bool_constant<kUnit == 4 && !kWords<P>>());
+  } else {
+    store(std::false_type());
+  }
+}
+
 // Writes the sums of slice `slice` of a panel. `own` is shared memory of this warp that no copy is
 // on its way to.
 template <Precision P, class Source, class Sums>
@@ -108,6 +145,7 @@ __device__ __forceinline__ void store_slice(const SpmmLaunch& p, const PanelItem
                                             const Sums& sums, uint32_t own) {
   constexpr int kRowTiles = Source::kRows / 16;
   constexpr int kTilesOfStage = kTileSliceBytes / kQueryBytes;  // that a stage has room for
+  lane = pin_register(lane);  // otherwise registers hold all places while K tiles are multiplied
   if (p.chunks.data != nullptr && item.partial < 0) {
     const ChunkRows& y = p.chunks;
     const ChunkRows to(y.data + int64_t{slice} * kRowSliceBytes, y.stride,
@@ -118,6 +156,12 @@ __device__ __forceinline__ void store_slice(const SpmmLaunch& p, const PanelItem
       const float scale[2] = {rows.scale(g), rows.scale(g + 8)};
       const auto row_id = [&](int in_tile) { return rows.id(kQueryRows * m + in_tile); };
       store_chunks<P>(sums[m], scale, row_id, to, lane, own + m % kTilesOfStage * kQueryBytes);
+    }
+  } else if (p.shifted.data != nullptr && item.partial < 0) {
+    if (p.shifted.unit == 4) {
+      store_shifted_slice<P, Source, 4>(p, rows, lane, slice, sums, own);
+    } else if constexpr (!kWords<P>) {
+      store_shifted_slice<P, Source, 2>(p, rows, lane, slice, sums, own);
     }
   } else {
     const PanelOutput<Source> out(p, item, rows, lane);

@@ -1,0 +1,10 @@
+"""The names by which ways and partitions are asked for, without what computes them."""
+
+from __future__ import annotations
+
+__all__ = ["PARTITIONS", "WAYS"]
+
+#: How ranks share a product.
+WAYS = ("halo", "gather", "features")
+#: Ways to divide nodes among ranks: "auto" takes the one with the smallest halo.
+PARTITIONS = ("auto", "contiguous", "community", "metis")

@@ -1,0 +1,104 @@
+"""Checks of train.py's options that need no data, and none of the imports that take many seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from launching.resuming import is_sweep
+
+__all__ = ["check_quickly", "choices", "counts"]
+
+#: Values of the option `mode`.
+MODES = ("train", "predict")
+#: The largest seed that NumPy accepts.
+MAX_SEED = 2**32 - 1
+
+
+def choices() -> dict[str, Sequence[str]]:
+    """Returns the options that accept names, with these names, as the library defines them."""
+    from gnnsparse import Precision
+    from gnnsparse.environment import DEVICES
+    from gnnsparse.training.config import SECTIONS, choices_of
+
+    found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES, "mode": MODES}
+    for section, kind in SECTIONS.items():
+        found |= {f"{section}.{name}": accepted for name, accepted in choices_of(kind).items()}
+    return found
+
+
+def counts() -> dict[str, int]:
+    """Returns the options that are integers, with the least value of each."""
+    from gnnsparse.training.config import SECTIONS, counts_of
+
+    found = {"seed": 0}
+    for section, kind in SECTIONS.items():
+        found |= {f"{section}.{name}": least for name, least in counts_of(kind).items()}
+    return found
+
+
+def check_references(cfg: DictConfig, group: str, content: Mapping[Any, Any]) -> None:
+    """Raises a ValueError, with the name of the option, if a reference such as `${seed}` leads nowhere."""
+    for name, value in content.items():
+        option = f"{group}{name}"
+        try:
+            OmegaConf.select(cfg, option)
+        except OmegaConfBaseException as error:
+            raise ValueError(f"{option}: {str(error).splitlines()[0]}") from error
+        if isinstance(value, dict):
+            check_references(cfg, f"{option}.", value)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # a name that is too long, or has a null character
+        return False
+
+
+def check_quickly(cfg: DictConfig) -> None:
+    """Refuses wrong options before the imports that take many seconds.
+
+    Raises:
+        ValueError: an option is missing, of another type, or out of range.
+    """
+    from gnnsparse.training.config import SECTIONS
+
+    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    check_references(cfg, "", content)
+    OmegaConf.resolve(cfg)
+    for group in ("model", "dataset", *SECTIONS):
+        if not isinstance(got := OmegaConf.select(cfg, group), DictConfig):
+            raise ValueError(f"{group}: got {got!r}; accepted: a name, as in --help, and its options")
+    for option, accepted in choices().items():
+        if not isinstance(value := OmegaConf.select(cfg, option), str) or value not in accepted:
+            raise ValueError(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
+    for option, least in counts().items():
+        value = OmegaConf.select(cfg, option)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{option}: got {value!r}; accepted: an integer, at least {least}")
+    if cfg.seed > MAX_SEED:
+        raise ValueError(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
+    resume = OmegaConf.select(cfg, "resume")
+    if resume is not None and not (isinstance(resume, str) and (_is_file(resume) or is_sweep(Path(resume)))):
+        accepted = "last, the folder of a run or of a sweep, or a checkpoint last.ckpt"
+        raise ValueError(f"resume: there is no file {resume}; accepted: {accepted}")
+    check_checkpoint_option(cfg)
+    for option in sorted(OmegaConf.missing_keys(cfg)):
+        raise ValueError(f"{option}: got nothing; accepted: a value, as in {option}=1")
+
+
+def check_checkpoint_option(cfg: DictConfig) -> None:
+    """Raises a ValueError unless there is a checkpoint with mode=predict alone, and nothing to resume."""
+    checkpoint, mode = OmegaConf.select(cfg, "checkpoint"), OmegaConf.select(cfg, "mode")
+    if checkpoint is not None and not isinstance(checkpoint, str):
+        raise ValueError(f"checkpoint: got {checkpoint!r}; accepted: the folder of a run, or a file in it")
+    if (checkpoint is None) == (mode == "predict"):
+        accepted = "a path with mode=predict alone, null with mode=train"
+        raise ValueError(f"checkpoint: got {checkpoint} with mode={mode}; accepted: {accepted}")
+    if mode == "predict" and OmegaConf.select(cfg, "resume") is not None:
+        raise ValueError("resume: got a checkpoint with mode=predict; accepted: null")

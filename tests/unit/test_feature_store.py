@@ -1,0 +1,209 @@
+"""FeatureStore: the same rows from every place, what it chooses and why, what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
+from gnnsparse.sampling.placement import Choice, Room, cached_rows, choose, pinned_bytes
+from gnnsparse.testing import random_graph
+
+GB = 10**9
+ROWS, WIDTH = 500, 37
+
+
+def features(dtype: torch.dtype = torch.float32, rows: int = ROWS, width: int = WIDTH) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(3)
+    scale = torch.logspace(-20, 4, rows, dtype=torch.float64)[:, None]
+    return (torch.randn(rows, width, generator=draw) * scale.clamp(min=1e-6)).to(dtype)
+
+
+def numbers(count: int = 700) -> torch.Tensor:
+    """Numbers of rows with repeats, in no order."""
+    return torch.randint(ROWS, (count,), generator=torch.Generator().manual_seed(4))
+
+
+def saved(folder: Path, x: torch.Tensor) -> Path:
+    np.save(folder / "x.npy", x.numpy())
+    return folder / "x.npy"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_rows_are_those_of_the_features(dtype: str, device: str) -> None:
+    x, rows = features(), numbers()
+    want = x.to(FEATURE_DTYPES[dtype])
+    places = ["device", "host"] if device == "cpu" else ["device", "pinned", "host"]
+    for placement in places:
+        store = FeatureStore(x, placement, device=device, dtype=dtype, uses=torch.arange(ROWS) % 7)
+        assert (store.placement, store.shape, store.dtype) == (placement, (ROWS, WIDTH), want.dtype)
+        found = store.gather(rows.to(device))
+        assert found.device.type == device
+        assert torch.equal(found.cpu(), want[rows])
+        assert torch.equal(store.whole().cpu(), want)
+        assert store.gather(rows[:0].to(device)).shape == (0, WIDTH)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FEATURE_DTYPES)
+@pytest.mark.parametrize("width", [1, 3, 8, 100, 602, 2100])
+def test_a_gpu_reads_the_same_bits_from_every_place(dtype: str, width: int, tmp_path: Path) -> None:
+    x, rows = features(width=width), numbers(5000).cuda()
+    want = FeatureStore(x, "device", device="cpu", dtype=dtype).gather(rows.cpu())
+    file, uses = saved(tmp_path, x), torch.arange(ROWS) % 13
+    made = {
+        "device": FeatureStore(x, "device", device="cuda", dtype=dtype),
+        "pinned": FeatureStore(x, "pinned", device="cuda", dtype=dtype),
+        "kept": FeatureStore(x, "pinned", device="cuda", dtype=dtype, uses=uses, cache_share=0.3),
+        "file, pinned": FeatureStore(file, "pinned", device="cuda", dtype=dtype),
+    }
+    if dtype != "fp8":
+        made["host"] = FeatureStore(x, "host", device="cuda", dtype=dtype)
+        made["file"] = FeatureStore(file, "host", device="cuda", dtype=dtype)
+    for name, store in made.items():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            found = store.gather(rows)
+        torch.cuda.synchronize()
+        assert torch.equal(found.cpu().view(torch.uint8), want.view(torch.uint8)), name
+    assert made["kept"].cached_rows == int(0.3 * ROWS)
+
+
+@pytest.mark.gpu
+def test_pinned_rows_outlive_a_store_that_is_dropped() -> None:
+    x, rows = torch.randn(200_000, 128), torch.randint(200_000, (400_000,), device="cuda")
+    store = FeatureStore(x, "pinned", device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        found = store.gather(rows)
+        del store
+        torch.empty(x.numel(), pin_memory=True).fill_(-1)  # takes the memory that was given back
+    torch.cuda.synchronize()
+    assert torch.equal(found.cpu(), x[rows.cpu()])
+
+
+def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
+    x, rows = features(torch.float16), numbers()
+    file = saved(tmp_path, x)
+    for given in (file, str(file), np.load(file, mmap_mode="r"), np.load(file)):
+        for placement in ("auto", "device", "host"):
+            store = FeatureStore(given, placement)
+            assert store.dtype == torch.float16
+            assert torch.equal(store.gather(rows), x[rows])
+    store, kept = FeatureStore(file, "host"), FeatureStore(file, "device")
+    changed = np.load(file, mmap_mode="r+")
+    changed[5] = 1
+    changed.flush()
+    row = torch.tensor([5])
+    assert torch.equal(store.gather(row), torch.ones(1, WIDTH).half())
+    assert torch.equal(kept.gather(row), x[row])  # was read
+
+
+def test_eight_bits_are_within_half_a_step_of_each_row() -> None:
+    x = torch.cat([features(), torch.zeros(1, WIDTH), torch.full((1, WIDTH), 65504.0)])
+    store = FeatureStore(x, dtype="fp8")
+    found = store.gather(torch.arange(len(x)))
+    assert found.dtype == torch.float16
+    peak = x.abs().amax(1, keepdim=True)
+    # e4m3 has 3 bits behind the leading one, and steps of 2^-9 below 2^-6; float16 has its own.
+    step = torch.maximum(x.abs() * 2.0**-4, peak / 448 * 2.0**-10) + x.abs() * 2.0**-11 + 2.0**-25
+    assert bool(((found.float() - x).abs() <= step).all())
+    assert torch.equal(store.whole(), found)
+    assert torch.equal(found[-1], torch.full((WIDTH,), 65504.0).half())
+
+
+def test_features_in_memory_are_not_copied() -> None:
+    x = features()
+    store = FeatureStore(x)
+    assert store.whole().data_ptr() == x.data_ptr()
+    assert FeatureStore(x.T.contiguous().T).gather(numbers()).equal(x[numbers()])
+
+
+def test_the_first_place_with_room_is_chosen() -> None:
+    def chosen(rows: int, device: int | None, host: int, in_file: bool = False) -> Choice:
+        return choose(rows, 1000, Room(device, host), in_file=in_file)
+
+    assert chosen(10**6, 2 * GB, 0).placement == "device"
+    assert chosen(10**6 + 1, 2 * GB, 8 * GB).placement == "pinned"
+    # A bit more than a power of two is twice as much of pinned memory.
+    assert pinned_bytes(2**30) == 2**30 == pinned_bytes(2**29 + 1)
+    assert chosen(2**30 // 1000, GB, 2 * 2**30).placement == "pinned"
+    assert chosen(2**30 // 1000 + 1, GB, 2 * 2**30).placement == "host"
+    assert chosen(10**6, None, 0).placement == "device"
+    assert chosen(10**6, None, 2 * GB, in_file=True).placement == "device"
+    assert chosen(10**6 + 1, None, 2 * GB, in_file=True).placement == "host"
+    reason = chosen(10**7, 4 * GB, 100 * GB).reason
+    assert reason == (
+        "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU, "
+        "and 17.2 GB pinned at most 50% of the 100.0 GB that are free on the host"
+    )
+    assert cached_rows(1000, 100, 0.1, Room(GB, 0)) == 100
+    assert cached_rows(10**9, 100, 0.1, Room(GB, 0)) == GB // 4 // 100
+    assert cached_rows(1000, 100, 0.1, Room(None, 0)) == 0
+
+
+def test_it_says_where_features_are() -> None:
+    text = FeatureStore(features()).explain()
+    assert text == (
+        "features: 500 x 37 in fp32, 74.0 kB\n"
+        "placement: device, as 500 rows of 148 bytes, 74.0 kB, are in the memory of the device, the CPU, "
+        "already"
+    )
+    assert FeatureStore(features(), "host").explain().endswith("placement: host, as it was asked for")
+
+
+def test_source_degrees_count_the_rows_of_each_source(device: str) -> None:
+    graph = random_graph(60, 60, 0.1, hubs=2, seed=1)
+    found = NeighborSampler(graph, [3], device=device).source_degrees
+    assert torch.equal(found.cpu(), (torch.from_numpy(graph.to_scipy().toarray()) != 0).sum(0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "says"),
+    [
+        ({"x": 3}, TypeError, "x: got int"),
+        ({"x": torch.zeros(3, 2, dtype=torch.int64)}, TypeError, "x: got a tensor of dtype torch.int64"),
+        ({"x": np.zeros((3, 2))}, TypeError, "x: got an array of dtype float64"),
+        ({"x": torch.zeros(3)}, ValueError, r"x: has shape \(3,\)"),
+        ({"x": torch.zeros(3, 0)}, ValueError, r"x: has shape \(3, 0\)"),
+        ({"x": "none.npy"}, ValueError, "x: none.npy can't be mapped"),
+        ({"placement": "gpu"}, ValueError, "placement: got 'gpu'; accepted: auto, device, pinned, host"),
+        ({"placement": "pinned"}, ValueError, "placement: got 'pinned' on the CPU"),
+        ({"dtype": "fp64"}, ValueError, "dtype: got 'fp64'; accepted: fp32, fp16, bf16, fp8"),
+        ({"dtype": "fp8", "placement": "host"}, ValueError, "dtype: got 'fp8' with placement 'host'"),
+        ({"dtype": "fp8", "x": torch.tensor([[1e5]])}, ValueError, "x: has 100000.0"),
+        ({"dtype": "fp8", "x": torch.tensor([[torch.nan]])}, ValueError, "x: has nan"),
+        ({"uses": [1, 2]}, TypeError, "uses: got list"),
+        ({"uses": torch.ones(3)}, ValueError, r"uses: has shape \(3,\); accepted: \(500,\)"),
+        ({"cache_share": 1.5}, ValueError, "cache_share: got 1.5"),
+        ({"cache_share": True}, TypeError, "cache_share: got bool"),
+    ],
+)
+def test_wrong_arguments_are_named(changed: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        FeatureStore(**{"x": features(), **changed})
+
+
+def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
+    for name, content in (("empty.npy", b""), ("text.npy", b"not an array"), ("short.npy", b"\x93NUMPY\x01")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=f"x: .*{name} can't be mapped"):
+            FeatureStore(tmp_path / name)
+    np.save(tmp_path / "objects.npy", np.array([[None]]))
+    with pytest.raises(ValueError, match="can't be mapped"):
+        FeatureStore(tmp_path / "objects.npy")
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_wrong_rows_are_refused(placement: str) -> None:
+    store = FeatureStore(features(), placement)
+    with pytest.raises(TypeError, match=r"rows: got a tensor of dtype torch\.float32"):
+        store.gather(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"rows: has shape \(1, 3\)"):
+        store.gather(torch.zeros(1, 3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="rows: is on meta; accepted: cpu"):
+        store.gather(torch.zeros(3, dtype=torch.int64, device="meta"))
+    with pytest.raises(IndexError):
+        store.gather(torch.tensor([ROWS]))

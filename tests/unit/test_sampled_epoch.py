@@ -1,0 +1,40 @@
+"""benchmarks.sampled_epoch: what it measures of epochs and of stages, and that its clock ends it."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+
+from benchmarks.sampled_epoch import STAGES, Clock, measure_training
+from gnnsparse.data import graph_like
+
+OPTIONS = Namespace(epochs=2, batches=3, kernels=True, cache_share=0.2)
+
+
+@pytest.mark.parametrize("place", ["fp32 device", "fp16 device", "fp32 host"])
+def test_epochs_and_stages_are_measured(place: str, device: str) -> None:
+    graph = graph_like("products_like", scale=0.001, device=device)
+    found = measure_training(graph, [5, 3], 64, place, OPTIONS, Clock(300))
+    # 196,571 of 2,449,029 nodes are seeds.
+    assert found["steps"] == -(-round(graph.num_rows * 0.0802649) // 64)
+    assert len(found["epoch_seconds"]) == len(found["losses"]) == 2
+    assert found["best_epoch_seconds"] == min(found["epoch_seconds"])
+    assert all(
+        0 <= s <= e for s, e in zip(found["waited_for_batches_seconds"], found["epoch_seconds"], strict=True)
+    )
+    stages = found["stages"]
+    assert stages["steps"] == 3
+    assert sum(stages[f"{name}_share"] for name in STAGES) == pytest.approx(1)
+    assert found["features"][1].startswith(f"placement: {place.split()[1]}")
+    assert ("waits" in found) == ("kernels" in found) == (device == "cuda")
+    if device == "cuda":
+        assert found["waits"]["compute"]["per_step"] == 0
+        assert found["waits"]["sample"]["per_step"] <= 2
+        assert all(found["kernels"][name]["launches"] > 0 for name in STAGES)
+
+
+def test_a_clock_that_is_over_leaves_no_times() -> None:
+    graph = graph_like("products_like", scale=0.001)
+    found = measure_training(graph, [5, 3], 64, "fp32 device", OPTIONS, Clock(0))
+    assert (found["epoch_seconds"], found["best_epoch_seconds"], found["stages"]) == ([], None, {})
