@@ -5,8 +5,8 @@
 
 A case is ten runs of train.py, the folds of a cross-validation or ten seeds, of which --jobs run at a time,
 each in a process of its own. DATA is the folder of published files, with `tu` and `graphs`. Runs have their
-folders in RUNS and are not repeated if they are there and have ended, so that a long measurement can be
-divided.
+folders in RUNS and are not repeated if they are there and have ended, and rows of other cases in the file of
+--out are kept, so that a long measurement can be divided. Each row says on which machine its runs were.
 
 - gin-proteins-xu: the protocol of Xu et al. (2019): nine folds are trained on, and the epoch with the best
   mean accuracy over the tested folds is reported. The published score is of their table 1.
@@ -38,6 +38,8 @@ from gnnsparse.training.statistics import cross_validated, summarize
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 RUNS = 10
+#: What result.json says of the machine and the code of a run.
+MACHINE = ("device", "device_name", "threads", "versions", "commit", "date")
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,15 @@ def row_of(name: str, case: Case, results: list[dict[str, Any]], folders: list[P
         "source": case.source,
         "within_deviation": abs(100 * found.mean - case.mean) <= case.deviation,
         "seconds": [result["fit_seconds"] for result in results],
+        **{name: results[0][name] for name in MACHINE},
     }
+
+
+def kept_rows(file: Path | None, cases: list[str]) -> list[dict[str, Any]]:
+    """Returns the rows of a file that are of other cases."""
+    if file is None or not file.exists():
+        return []
+    return [row for row in json.loads(file.read_text())["rows"] if row["case"] not in cases]
 
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
@@ -163,7 +173,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    rows = kept_rows(given.out, given.cases)
     with ThreadPoolExecutor(given.jobs) as pool:
         # All are queued at once, so that the runs of the next case fill what the last of a case leaves free.
         queued = {}
@@ -178,8 +188,8 @@ def main() -> None:
             results = [job.result() for job in jobs]
             rows.append(row_of(name, CASES[name], results, folders))
             if given.out is not None:  # after each case, because all of them take long
-                kept = ("device", "device_name", "threads", "versions", "commit", "date")
-                write_json(given.out, {**{key: results[0][key] for key in kept}, "rows": rows})
+                in_order = sorted(rows, key=lambda row: list(CASES).index(row["case"]))
+                write_json(given.out, {**{name: results[0][name] for name in MACHINE}, "rows": in_order})
     Console().print(table_of(rows))
 
 

@@ -127,6 +127,8 @@ class Recorder:
         undo()
         if self._required:
             raise UncapturableError(self.problem) from cause
+        # Its traceback has this frame, which would keep half a step's gradients until garbage is collected.
+        del cause
         _log.warning("trainer.capture: %s; steps are launched one by one", self.problem)
         return call
 

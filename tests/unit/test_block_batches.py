@@ -181,6 +181,7 @@ def test_long_rows_are_cut() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_no_synchronisation_on_a_gpu() -> None:
     whole, host = (batches_of(graphs(), "gcn", device) for device in ("cuda", "cpu"))
     chosen, sizes = torch.tensor([4, 1, 1, 3, 0, 2]), [2, 3, 1]
@@ -188,8 +189,8 @@ def test_no_synchronisation_on_a_gpu() -> None:
     whole.split(chosen, sizes)  # chooses nothing, but initialises what torch keeps
     before = torch.cuda.get_sync_debug_mode()
     on_gpu = x.cuda()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         found = [batch.adj @ on_gpu[: batch.adj.shape[1]] for batch in whole.split(chosen, sizes)]
     finally:
         torch.cuda.set_sync_debug_mode(before)
