@@ -12,7 +12,16 @@ from gnnsparse.fitting import Fitted, fit
 from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import load
 from gnnsparse.operand import SparseOperand
-from gnnsparse.ops import attention, edge_softmax, graph_attention, release_memory, sddmm, spmm
+from gnnsparse.ops import (
+    StoredFeatures,
+    attention,
+    edge_softmax,
+    graph_attention,
+    release_memory,
+    sddmm,
+    spmm,
+    store_features,
+)
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CacheWarning
@@ -27,6 +36,7 @@ __all__ = [
     "Precision",
     "SparseGraph",
     "SparseOperand",
+    "StoredFeatures",
     "attention",
     "edge_softmax",
     "fit",
@@ -38,4 +48,5 @@ __all__ = [
     "reorder",
     "sddmm",
     "spmm",
+    "store_features",
 ]

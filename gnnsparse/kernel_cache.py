@@ -24,7 +24,7 @@ from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.preprocess.places import value_places
 from gnnsparse.tiles import PANEL_K_TILE
 
-__all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall"]
+__all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall", "StoredCall"]
 
 #: Products with all arguments but the dense operands bound: (x, edge values or None) -> y, of some kernels
 #: with a third argument, the memory of y; (q, k) -> scores.
@@ -131,6 +131,11 @@ class BoundCall(Key[Any]):
     plan: Plan | None
     mean: bool = False
     quantization: Precision | None = None
+
+
+@dataclass(frozen=True)
+class StoredCall(BoundCall):
+    """Key of a product with an X that has 8 bits already, for results of a dtype."""
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -16,9 +17,13 @@ from gnnsparse.plan import PanelPlan, Plan, Problem, WindowPlan, choose_plan, fo
 from gnnsparse.tiles import PANEL_K_TILE
 
 __all__ = [
-    "KERNELS", "KERNEL_DEVICES", "Candidate", "UnavailableError", "UnsupportedError", "Variant", "our_kernel",
-    "same_run", "swept",
+    "KERNELS", "KERNEL_DEVICES", "X_ROUNDED", "X_STORED", "Candidate", "UnavailableError", "UnsupportedError",
+    "Variant", "our_kernel", "our_variants", "same_run", "swept",
 ]  # fmt: skip
+
+#: Variants of this package's SpMM in 8 bits: X is stored before, as 16-bit kernels are given X in 16 bits, or
+#: each product rounds it.
+X_STORED, X_ROUNDED = "x stored before", "x rounded in the product"
 
 
 class UnavailableError(Exception):
@@ -87,7 +92,14 @@ KERNEL_DEVICES: dict[str, tuple[str, ...]] = {
 }
 
 
-def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -> Candidate:
+def our_variants(work: Workload) -> tuple[str, ...]:
+    """Returns the variants in which each kernel of this package is measured; ("",) if there is one way."""
+    return (X_STORED, X_ROUNDED) if work.op == "spmm" and work.precision.quantizes else ("",)
+
+
+def our_kernel(
+    name: str, plan: Plan | None, a: SparseOperand, work: Workload, variant: str = ""
+) -> Candidate:
     """Makes the candidate of a kernel of this package.
 
     Args:
@@ -95,6 +107,7 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
         plan: the plan that KERNELS[name] returned for the workload.
         a: the prepared matrix.
         work: the workload.
+        variant: one of `our_variants`; "": that in which X is a tensor.
 
     Raises:
         UnavailableError: `plan` is None.
@@ -104,7 +117,10 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
         form = kernels.blocked.spec.name if kernels.blocked else "csr"
         raise UnavailableError(f"no plan for it on {work.device.type} with format {form}")
     function = gnnsparse.spmm if work.op == "spmm" else gnnsparse.sddmm
-    call = partial(function, a, *work.dense, plan=plan)
+    operands: tuple[Any, ...] = work.dense
+    if variant == X_STORED:
+        operands = (gnnsparse.store_features(a, *work.dense),)
+    call = partial(function, a, *operands, plan=plan)
     columns, blocked = kernels.csr.indices, kernels.blocked
     if isinstance(plan, WindowPlan) and blocked is not None:
         columns = blocked.columns
@@ -116,7 +132,7 @@ def our_kernel(name: str, plan: Plan | None, a: SparseOperand, work: Workload) -
             columns = swept(columns, listed.items, together)
     if work.op == "sddmm":
         return Candidate(name, True, call, columns.numel(), plan, a.to_coo_order, columns)
-    return Candidate(name, True, call, columns.numel(), plan, columns=columns)
+    return Candidate(name, True, call, columns.numel(), plan, columns=columns, variant=variant)
 
 
 def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) -> torch.Tensor:

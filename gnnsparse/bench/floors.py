@@ -70,12 +70,15 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
     if work.device.type != "cuda" or candidate.columns is None or not _native.has_cuda:
         return None
     x, columns = _whole_vectors(work.dense[-1]), candidate.columns
+    # X of 8 bits has as many bytes as half of its columns in 16.
+    width = -(-work.row_bytes // x.element_size())
+    x = x if width == work.width else _whole_vectors(x[:, :width])
     processors = torch.cuda.get_device_properties(work.device).multi_processor_count
     out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
 
     def call() -> None:
         stream = path().stream(work.device)
-        _native.cuda_gather_floor(columns, dense_view(x), work.width, out, stream)
+        _native.cuda_gather_floor(columns, dense_view(x), width, out, stream)
 
     return measure(call, work.device, repeats=repeats, graph=graph).median
 
@@ -83,4 +86,4 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
 def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
     """Returns `x` with rows padded to whole 16-byte vectors, which is how the kernels read it."""
     per_vector = 16 // x.dtype.itemsize
-    return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector))
+    return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector)).contiguous()

@@ -19,6 +19,7 @@ from gnnsparse.bench.candidates import (
     UnavailableError,
     UnsupportedError,
     our_kernel,
+    our_variants,
     same_run,
 )
 from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, Verdict, poisoned_call
@@ -254,24 +255,27 @@ class Bench:
                 break
 
     def _run_kernels(self, a: SparseOperand, prepare_ms: float, work: Workload, sample: Sample) -> None:
-        reference, done = Reference(work, sample), dict[str, dict[str, Any]]()
+        reference = Reference(work, sample)
         problem = a.kernels.problem(Product(work.op, work.width))
         plans = {name: KERNELS[name](problem) for name in self.settings.kernels}
-        for name, plan in plans.items():
-            same = [n for n in done if plan and (p := plans[n]) and same_run(p, plan, work.device)]
-            if same:
-                self.rows.append({**done[same[0]], "kernel": name, "plan": str(plan), "same_as": same[0]})
-                continue
-            make = partial(self._ours, name, plan, a, prepare_ms, reference)
-            row = self._add(name, reference, True, make)
-            if row is not None:
-                done[name] = row
+        for variant in our_variants(work):
+            done = dict[str, dict[str, Any]]()
+            for name, plan in plans.items():
+                same = [n for n in done if plan and (p := plans[n]) and same_run(p, plan, work.device)]
+                if same:
+                    self.rows.append({**done[same[0]], "kernel": name, "plan": str(plan), "same_as": same[0]})
+                    continue
+                make = partial(self._ours, name, plan, a, prepare_ms, reference, variant)
+                row = self._add(name, reference, True, make)
+                if row is not None:
+                    done[name] = row
 
     def _ours(
-        self, name: str, plan: Plan | None, a: SparseOperand, prepare_ms: float, reference: Reference
-    ) -> dict[str, Any]:
+        self, name: str, plan: Plan | None, a: SparseOperand, prepare_ms: float, reference: Reference,
+        variant: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
         """Measures a kernel of this package; raises UnavailableError without a plan for it."""
-        who = replace(our_kernel(name, plan, a, reference.work), preprocess_ms=prepare_ms)
+        who = replace(our_kernel(name, plan, a, reference.work, variant), preprocess_ms=prepare_ms)
         return self._measure(who, reference, _check(who, reference))
 
     def _fastest(self, name: str, reference: Reference) -> dict[str, Any]:

@@ -35,10 +35,10 @@ def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(len(panels), 1, number + 1)
         mine, names = [row for row in shown if _panel(row) == panel], cases[panel]
-        for kernel in dict.fromkeys(row["kernel"] for row in mine):
-            points = [(names.index(_label(r)), r["over_baseline"]) for r in mine if r["kernel"] == kernel]
+        for kernel in dict.fromkeys(map(_name, mine)):
+            points = [(names.index(_label(r)), r["over_baseline"]) for r in mine if _name(r) == kernel]
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, "o" if kernel == "auto" else "x", color=colors[kernel], label=kernel)
+            axes.plot(x, y, "o" if kernel.startswith("auto") else "x", color=colors[kernel], label=kernel)
         axes.axhline(1.0, color="grey", linewidth=0.8)
         axes.set(yscale="log", ylabel=f"speed / {mine[0]['baseline']}", title=" ".join(panel))
         axes.set_xticks(range(len(names)), names, rotation=90)
@@ -52,9 +52,15 @@ def colors_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns a colour for each kernel and peer, which is the same in all diagrams of a figure."""
     from matplotlib import colormaps
 
-    names = list(dict.fromkeys(row["kernel"] for row in rows))
+    names = list(dict.fromkeys(map(_name, rows)))
     palette = colormaps["tab10" if len(names) <= 10 else "tab20"]
     return {name: palette(number % palette.N) for number, name in enumerate(names)}
+
+
+def _name(row: dict[str, Any]) -> str:
+    """Returns the name of a kernel, of ours with the way that it is given its operands."""
+    way = row.get("variant") if row["ours"] else ""
+    return f"{row['kernel']} ({way})" if way else str(row["kernel"])
 
 
 def _panel(row: dict[str, Any]) -> tuple[str, str]:

@@ -54,7 +54,12 @@ def _case(row: Row) -> tuple[Any, ...]:
 
 
 def _in_precision(row: Row) -> tuple[Any, ...]:
-    return *_case(row), row["precision"]
+    return *_case(row), row["precision"], _way(row)
+
+
+def _way(row: Row) -> str:
+    """Returns the variant of a kernel of ours: each is compared by itself. Peers' fastest one is in rows."""
+    return str(row.get("variant", "")) if row["ours"] else ""
 
 
 def add_ratios(rows: list[Row], device: str) -> None:
@@ -90,20 +95,20 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
     """Computes the geometric means of the ratios of `auto`, over matrices, widths and values.
 
     Returns:
-        A dict with keys "op", "precision", "baseline", "cases", "matrices" and "mean" for each op and
-        precision. Wrong results and cases without a baseline are left out.
+        A dict with keys "op", "precision", "variant", "baseline", "cases", "matrices" and "mean" for each op,
+        precision and variant. Wrong results and cases without a baseline are left out.
     """
-    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["kernel"] == "auto" and row["ok"] and row["over_baseline"] is not None:
-            groups[row["op"], row["precision"], row["baseline"]].append(row)
+            groups[row["op"], row["precision"], _way(row), row["baseline"]].append(row)
     return [
         {
-            "op": op, "precision": precision, "baseline": baseline, "cases": len(group),
+            "op": op, "precision": precision, "variant": way, "baseline": baseline, "cases": len(group),
             "matrices": len({row["graph"] for row in group}),
             "mean": geometric_mean(row["over_baseline"] for row in group),
         }
-        for (op, precision, baseline), group in groups.items()
+        for (op, precision, way, baseline), group in groups.items()
     ]  # fmt: skip
 
 
@@ -117,8 +122,9 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
         drift: how far the reference changed while they were made (`NoiseMeter.drift`).
 
     Returns:
-        A dict with keys "graph", "op", "values", "precision", "width", "ms", "best" (a name, with a peer's
-        precision and algorithm), "best_ms", "best_is_ours", "speed" and "noisy" for each case, worst first.
+        A dict with keys "graph", "op", "values", "precision", "width", "ms", "variant", "best" (a name, with
+        a peer's precision and algorithm), "best_ms", "best_is_ours", "speed" and "noisy" for each case, worst
+        first.
         "speed" is the speed of `auto` over the best one's; "noisy" is whether the two differ by no more than
         the measured noise (`gnnsparse.bench.noise.is_noise`).
     """
@@ -134,8 +140,8 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
             continue
         keys = ("graph", "op", "values", "precision", "width", "ms")
         lost.append({
-            **{key: row[key] for key in keys}, "best": _full_name(best), "best_ms": best["ms"],
-            "best_is_ours": best["ours"], "speed": best["ms"] / row["ms"],
+            **{key: row[key] for key in keys}, "variant": _way(row), "best": _full_name(best),
+            "best_ms": best["ms"], "best_is_ours": best["ours"], "speed": best["ms"] / row["ms"],
             "noisy": is_noise(row, best, drift),
         })  # fmt: skip
     return sorted(lost, key=lambda case: case["speed"])
@@ -144,7 +150,9 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
 def _competes(rival: Row, row: Row) -> bool:
     """Returns whether a candidate's row is in the precision that rows like `row` are compared with."""
     precision = Precision(row["precision"])
-    wanted = precision if rival["ours"] else peer_precision(rival["kernel"], precision)
+    if rival["ours"]:
+        return rival["precision"] == row["precision"] and _way(rival) == _way(row)
+    wanted = peer_precision(rival["kernel"], precision)
     return rival["precision"] == wanted.value or _is_baseline_of(rival, row)
 
 
@@ -201,7 +209,7 @@ def _table(op: str, rows: list[Row]) -> Table:
 def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
     """Returns the right rows of `auto` with weights of rank 1 ("gcn"), each with that of stored ones."""
     right = {_in_precision(r): r for r in rows if r["kernel"] == "auto" and r["ok"] and r["op"] == "spmm"}
-    pairs = ((r, right.get((*_case({**r, "values": "random"}), r["precision"]))) for r in right.values())
+    pairs = ((r, right.get(_in_precision({**r, "values": "random"}))) for r in right.values())
     return [(r, stored) for r, stored in pairs if r["values"] == "gcn" and stored is not None]
 
 
@@ -295,7 +303,8 @@ def print_report(bench: Bench, console: Console) -> None:
     for mean in means_of_auto(bench.rows):
         if mean["matrices"] > 1:
             about = f"{mean['cases']} cases of {mean['matrices']} matrices"
-            say(f"auto, {mean['op']} {mean['precision']}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
+            which = f"{mean['op']} {mean['precision']}" + (f" ({mean['variant']})" if mean["variant"] else "")
+            say(f"auto, {which}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
     for line in noise_lines(bench.noise.summary([row["spread"] for row in bench.rows])):
         say(line)
     say("Where we lose:")
@@ -327,7 +336,8 @@ def _uncaptured_lines(rows: list[Row]) -> list[str]:
 
 
 def _where(row: Row) -> str:
-    return f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}"
+    way = f", {row['variant']}" if row.get("variant") else ""
+    return f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}{way}"
 
 
 def _skipped_lines(skipped: list[Skipped]) -> list[str]:

@@ -18,9 +18,13 @@ from gnnsparse.ops.result_memory import release_memory
 from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.spmm.api import spmm
+from gnnsparse.ops.spmm.stored import StoredFeatures, store_features
 
 # Type checkers know the names that are imported above; operations of other folders are found at run time.
-__all__ = ["attention", "edge_softmax", "graph_attention", "release_memory", "sddmm", "spmm"]
+__all__ = [
+    "StoredFeatures", "attention", "edge_softmax", "graph_attention", "release_memory", "sddmm", "spmm",
+    "store_features",
+]  # fmt: skip
 
 bind_eager(Products(spmm, sddmm, SparseOperand.transpose_values, divide_by_counts))
 

@@ -19,13 +19,16 @@ from gnnsparse.ops.vmap import loop
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import settled
 
-__all__ = ["LEAST_PEAK", "StoredX", "fake_quantized", "largest_number", "quantize", "store"]
+__all__ = [
+    "LEAST_PEAK", "StoredX", "as_numbers", "fake_quantized", "largest_number", "quantize", "store",
+]  # fmt: skip
 
 #: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
 #: scale nor its inverse leaves the range of float32.
 LEAST_PEAK = 2.0**-100
 _LARGEST = {Precision.INT8: 127.0, Precision.FP8: 448.0}
 _NUMBER_TYPES = {Precision.INT8: 0, Precision.FP8: 1}
+_NUMBER_DTYPES = (torch.int8, torch.float8_e4m3fn)  # by number type
 #: Exponent of the least number of e4m3 with all bits; below it steps are equal.
 _LEAST_EXPONENT = -6
 #: Threads of a multiprocessor that round X: as many as fit with several rows of each on their way.
@@ -82,6 +85,12 @@ def store(
         x = x if column_stride == 1 and row_stride >= columns else x.contiguous()
         _native.cpu_quantize(x, weights, numbers, scale, number_type, seed, torch.get_num_threads())
     return StoredX(numbers, scale, number_type)
+
+
+def as_numbers(stored: StoredX, columns: int) -> torch.Tensor:
+    """Returns the numbers of the first columns of a stored matrix as float32, [k, columns]."""
+    numbers = stored.numbers.view(_NUMBER_DTYPES[stored.number_type])[:, :columns]
+    return numbers.to(torch.float32, memory_format=torch.contiguous_format)
 
 
 def _parts(rows: int, padded: int, device: torch.device) -> int:

@@ -23,14 +23,19 @@ HEIGHTS = tuple((p, h) for p in PRECISIONS for h in sorted(_native.EIGHT_BIT_PAN
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("weights", [None, "gcn", "mean"])
 @pytest.mark.parametrize("height", [16, 32])
-@pytest.mark.parametrize(("limit", "slices"), [(1, 2), (3, 4), (1000, 2)])
+@pytest.mark.parametrize(
+    ("limit", "slices", "together"), [(1, 2, 0), (3, 4, 0), (1000, 2, 0), (1000, 4, 3), (2, 2, 2)]
+)
 def test_integers_add_up_exactly(
-    native: RunningPath, weights: str | None, height: int, limit: int, slices: int
+    native: RunningPath, weights: str | None, height: int, limit: int, slices: int, together: int
 ) -> None:
-    """Panels in one piece and cut, with an odd number of K tiles, one slice a warp and two."""
+    """Panels in one piece and cut, with an odd number of K tiles, one slice a warp and two, and turned."""
     graph = random_graph(90, 90, 0.1, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision="int8", values=weights, reorder="degree")
-    plan = Plan("panel", height=height, tile_limit=limit, slices=slices, longest_first=slices == 2)
+    plan = Plan(
+        "panel", height=height, tile_limit=limit, slices=slices, longest_first=limit == 1,
+        concurrent_panels=together,
+    )  # fmt: skip
     matrix, by_row, by_column = parts_of(a)
     row_ids = a.kernels.row_ids
     if row_ids is not None and a.kernels.row_scale is not None:

@@ -16,7 +16,7 @@ import torch
 
 import gnnsparse
 from gnnsparse.bench import candidates, peers
-from gnnsparse.bench.candidates import KERNELS, our_kernel, same_run
+from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, same_run
 from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample, poisoned_call
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.matrices import MatrixSpec
@@ -92,6 +92,24 @@ def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.Cap
     ]
     assert mean["matrices"] == 2
     assert mean["mean"] == pytest.approx(geometric_mean(ratios))
+
+
+def test_eight_bits_are_measured_with_x_stored_before_and_rounded_in_each_product(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, plot = tmp_path / "result.json", tmp_path / "result.png"
+    command = ["bench", "kernels", "--matrix", "dd_like:scale=0.003", *SMALL, "--values", "gcn"]
+    options = ["--op", "spmm", "sddmm", "--precision", "fp16", "int8", "fp8", "--out", str(out)]
+    assert main([*command, *options, "--plot", str(plot)]) == 0
+    assert "stored" in capsys.readouterr().out
+    rows = [r for r in json.loads(out.read_text())["rows"] if r["kernel"] == "auto"]
+    assert all(r["ok"] for r in rows)
+    found = [(r["op"], r["precision"], r["variant"]) for r in rows]
+    spmm = [("spmm", p, v) for p in ("int8", "fp8") for v in (X_STORED, X_ROUNDED)]
+    sddmm = [("sddmm", p, "") for p in ("fp16", "int8", "fp8")]
+    assert found == [("spmm", "fp16", ""), *spmm, *sddmm]
+    by_way = {(r["precision"], r["variant"]): r["error"] for r in rows if r["op"] == "spmm"}
+    assert by_way["int8", X_STORED] == by_way["int8", X_ROUNDED]
 
 
 def test_files_of_a_folder_square_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

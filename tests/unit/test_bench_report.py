@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnnsparse.bench import floors
+from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
@@ -74,6 +75,25 @@ def test_means_leave_out_what_is_wrong() -> None:
     (mean,) = means_of_auto(rows)
     assert (mean["matrices"], mean["cases"]) == (2, 2)
     assert mean["mean"] == pytest.approx(4.0)
+
+
+def test_variants_of_ours_are_compared_each_by_itself() -> None:
+    before, within = {"variant": X_STORED}, {"variant": X_ROUNDED}
+    int8 = {"precision": "int8"}
+    rows = [
+        row("cusparse", 4.0), row("auto", 2.0, **int8, **before), row("csr", 1.5, **int8, **before),
+        row("auto", 3.0, **int8, **within), row("csr", 5.0, **int8, **within),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    assert [(m["variant"], m["mean"]) for m in means_of_auto(rows)] == [
+        (X_STORED, pytest.approx(2.0)), (X_ROUNDED, pytest.approx(4 / 3)),
+    ]  # fmt: skip
+    (lost,) = lost_cases(rows)
+    assert (lost["variant"], lost["best_ms"]) == (X_STORED, 1.5)
+    rows += [{**r, "values": "random", "ms": 2 * r["ms"]} for r in rows if r["ours"]]
+    assert [(r["variant"], r["ms"], s["variant"], s["ms"]) for r, s in weight_pairs(rows)] == [
+        (X_STORED, 2.0, X_STORED, 4.0), (X_ROUNDED, 3.0, X_ROUNDED, 6.0),
+    ]  # fmt: skip
 
 
 def test_lost_cases() -> None:

@@ -23,6 +23,7 @@ from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.ops.spmm import reference
 from gnnsparse.ops.spmm.extreme import extreme
 from gnnsparse.ops.spmm.schema import bind, transformed, with_grad
+from gnnsparse.ops.spmm.stored import StoredFeatures, multiply_stored
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
@@ -100,7 +101,7 @@ def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
 @ranged("spmm")
 def spmm(
     A: SparseOperand,  # noqa: N803
-    x: torch.Tensor,
+    x: torch.Tensor | StoredFeatures,
     values: torch.Tensor | None = None,
     *,
     reduce: str = "sum",
@@ -119,7 +120,9 @@ def spmm(
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, k].
-        x: [k, n], [k, heads, d] or [k], float32, float16 or bfloat16, any strides, on A's device.
+        x: [k, n], [k, heads, d] or [k], float32, float16 or bfloat16, any strides, on A's device;
+            or what `gnnsparse.store_features` made of a matrix: then `values` and `seed` are None, and
+            `reduce` is a sum or a mean.
         values: [nnz], or [nnz, heads] with x [k, heads, d]; float32, float16 or bfloat16, one value for each
             nonzero (and head) in A's own order, used in place of A's weights; None: A's weights.
         reduce: what becomes of the products weight * x of a row. "sum" adds them; "mean" divides the sum by
@@ -143,6 +146,8 @@ def spmm(
             there, or A's format has no edge values, maxima or minima.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
+    if isinstance(x, StoredFeatures):
+        return multiply_stored(A, x, values, reduce, impl, plan, seed)
     known, quick = None, is_direct()
     mean = type(reduce) is str and reduce == "mean"
     own_plan = plan is None and seed is None and type(impl) is str and impl == "auto"
@@ -192,7 +197,7 @@ def spmm(
     return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)
 
 
-def _matmul(A: SparseOperand, x: torch.Tensor) -> torch.Tensor:  # noqa: N803
+def _matmul(A: SparseOperand, x: torch.Tensor | StoredFeatures) -> torch.Tensor:  # noqa: N803
     """Returns A X for X [..., k, n] or [k], with torch.matmul's meaning of the dimensions."""
     if not isinstance(x, torch.Tensor) or x.dim() <= 2 or x.layout != torch.strided:
         return spmm(A, x)

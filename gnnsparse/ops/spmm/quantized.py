@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,20 +11,24 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value
 from gnnsparse.kept import Kept
-from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
+from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall, StoredCall
 from gnnsparse.ops import heads_cpu, heads_cuda
 from gnnsparse.ops.dense import on_its_device, partial_sums
-from gnnsparse.ops.quantization import quantize, store
+from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.tiles import SCORE_ROWS
 
-__all__ = ["bind"]
+__all__ = ["bind", "bind_stored"]
 
 #: The least compute capability with products of bytes on Tensor Cores as deep as the kernel's.
 _INTEGER_MMA = (8, 0)
+
+
+#: Multiplies what `store` stored: (X, edge values or None) -> y.
+StoredSpmm = Callable[[StoredX, "torch.Tensor | None"], torch.Tensor]
 
 
 def bind(
@@ -48,30 +53,64 @@ def bind(
     on_gpu = path().takes(x.device)
     if x.dim() == 3:
         return _by_head(kernels, precision, on_gpu, plan, mean, seed)
-    make = _on_gpu if on_gpu else _stored
-    if seed is not None:
-        return make(kernels, precision, x.shape[1], values is not None, plan, mean, seed)
-    key = BoundCall(Product("spmm", x.shape[1], values is not None), x.dtype, plan, mean, precision)
     width, edge_values = x.shape[1], values is not None
-    return kernels.kept.get(key, lambda: make(kernels, precision, width, edge_values, plan, mean, None))
+    weights = None if edge_values else kernels.matrix.col_scale
+
+    def make() -> SpmmCall:
+        multiply = bind_stored(kernels, width, x.dtype, edge_values, plan, mean)
+
+        def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
+            return multiply(store(x, precision, weights, seed), values)
+
+        return on_its_device(kernels.csr.device, run) if on_gpu else run
+
+    if seed is not None:
+        return make()
+    key = BoundCall(Product("spmm", width, edge_values), x.dtype, plan, mean, precision)
+    return kernels.kept.get(key, make)
 
 
-def _stored(
-    kernels: KernelCache, precision: Precision, width: int, edge_values: bool, plan: Plan | None, mean: bool,
-    seed: int | None,
-) -> SpmmCall:  # fmt: skip
+def bind_stored(
+    kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None, mean: bool
+) -> StoredSpmm:
+    """Returns a function that multiplies an X which `store` stored with the column weights of the matrix.
+
+    On a GPU it has to be the current one when the function is called.
+
+    Args:
+        kernels: as in `bind`.
+        width: columns of X.
+        dtype: dtype of the result.
+        edge_values: whether values are given in the call; X is then stored without column weights.
+        plan, mean: as in `bind`.
+    """
+    product = Product("spmm", width, edge_values)
+
+    def make() -> StoredSpmm:
+        if not path().takes(kernels.csr.device):
+            return _on_cpu(kernels, product, dtype, mean)
+        chosen, capability = plan, describe_device(kernels.csr.device).capability
+        if chosen is None and kernels.csr.nnz and width:
+            chosen = kernels.plan_of(product)
+        bytewise = isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA
+        return (_on_panels if bytewise else _converted)(kernels, product, dtype, chosen, mean)
+
+    key = StoredCall(product, dtype, plan, mean, kernels.quantization)
+    return kernels.kept.get(key, make)
+
+
+def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bool) -> StoredSpmm:
     """Binds the CPU's kernels for bytes."""
     rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
+    edge_values, like = product.edge_values, torch.empty(0, dtype=dtype)
     scale = kernels.row_factors(not edge_values, mean)
-    weights = None if edge_values else kernels.matrix.col_scale
     own = _native.StoredRows(None, row_ids, scale, None if edge_values else kernels.values32)
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        y, stored_rows = empty_result(x, rows, width), own
+    def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
+        y, stored_rows = empty_result(like, rows, product.width), own
         if values is not None:
             rounded = round_operand(values, kernels.precision).float().contiguous()
             stored_rows = _native.StoredRows(None, row_ids, scale, rounded)
-        stored = store(x, precision, weights, seed)
         _native.cpu_spmm_quantized(
             view, stored_rows, stored.numbers, stored.scale, stored.number_type, y, torch.get_num_threads()
         )
@@ -80,40 +119,25 @@ def _stored(
     return run
 
 
-def _on_gpu(
-    kernels: KernelCache, precision: Precision, width: int, edge_values: bool, plan: Plan | None, mean: bool,
-    seed: int | None,
-) -> SpmmCall:  # fmt: skip
-    """Binds a GPU's kernel for bytes where the plan has panels, and otherwise those for float16."""
-    chosen, capability = plan, describe_device(kernels.csr.device).capability
-    if chosen is None and kernels.csr.nnz and width:
-        chosen = kernels.plan_of(Product("spmm", width, edge_values))
-    bind = _on_panels if isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA else _converted
-    run = bind(kernels, precision, width, edge_values, chosen, mean, seed)
-    return on_its_device(kernels.csr.device, run)
-
-
 def _on_panels(
-    kernels: KernelCache, precision: Precision, width: int, edge_values: bool, plan: Plan | None, mean: bool,
-    seed: int | None,
-) -> SpmmCall:  # fmt: skip
-    """Binds the panel kernels for bytes."""
+    kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
+) -> StoredSpmm:
+    """Binds a GPU's panel kernels for bytes."""
     assert isinstance(plan, PanelPlan)
-    if edge_values:
+    assert kernels.quantization is not None
+    if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
-    values, rows, streams = kernels.values, kernels.csr.rows, kernels.streams
-    has_height = plan.height in _native.EIGHT_BIT_PANELS[precision.value, values is not None]
+    values, rows, streams, width = kernels.values, kernels.csr.rows, kernels.streams, product.width
+    has_height = plan.height in _native.EIGHT_BIT_PANELS[kernels.quantization.value, values is not None]
     height = plan.height if has_height else SCORE_ROWS
     # A slice has the same bytes, and thus twice the features that the plan counts with.
     slices = -(-plan.slices // 2)
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, False), work.view, work.partials
-    scale, weights = kernels.row_factors(values is None, mean), kernels.matrix.col_scale
-    stored_rows = path().native.StoredRows(None, kernels.row_ids, scale)
+    stored_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        stored = store(x, precision, weights, seed)
-        y = x.new_empty(rows, width)
+    def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
+        y = torch.empty(rows, width, dtype=dtype, device=stored.numbers.device)
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_quantized(
             view, stored_rows, items, stored.numbers, stored.scale, stored.number_type, gpu.native.Dense(y),
@@ -125,16 +149,14 @@ def _on_panels(
 
 
 def _converted(
-    kernels: KernelCache, precision: Precision, width: int, edge_values: bool, plan: Plan | None, mean: bool,
-    seed: int | None,
-) -> SpmmCall:  # fmt: skip
-    """Binds a GPU's kernels for float16, which holds numbers of 8 bits exactly."""
-    weights = None if edge_values else kernels.matrix.col_scale
-    inner = cuda.bind(_without_column_weights(kernels), width, torch.float32, edge_values, plan, mean)
+    kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
+) -> StoredSpmm:
+    """Binds a GPU's kernels for float16, which holds numbers of 8 bits exactly, where bytes have none."""
+    width = product.width
+    inner = cuda.bind(_without_column_weights(kernels), width, torch.float32, product.edge_values, plan, mean)
 
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        numbers, scale = quantize(x, precision, weights, seed)
-        return (inner(numbers, values) * scale).to(x.dtype)
+    def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
+        return (inner(as_numbers(stored, width), values) * stored.scale[:width]).to(dtype)
 
     return run
 

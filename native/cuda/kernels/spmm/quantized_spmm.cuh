@@ -31,10 +31,35 @@ struct UnitBytes : UnitPanel<Precision::kFp16, kHeight> {
   static constexpr float kScale = 1.0f;
 };
 
-// Blocks that must fit on a multiprocessor; 128 sums a lane leave room for fewer.
+// Blocks that must fit on a multiprocessor, in whole warps of its four parts; 128 sums a lane leave
+// room for fewer.
 template <class Source>
 constexpr int quantized_blocks() {
   return resident_blocks(Source::kRows == 32 ? 8 : 12);
+}
+
+// K tile `i` of an item in the order in which they are taken: from the item's rotation on, then
+// those before it, so that panels which run at a time read the same rows of X.
+__device__ __forceinline__ int rotated(const PanelItem& item, int i) {
+  const int at = i + item.rotation();
+  return at < item.k_tiles ? at : at - item.k_tiles;
+}
+
+// Asks L2 for what a later block reads first: the columns of its first stage, and the bits or
+// values of its first K tile.
+template <class Source>
+__device__ __forceinline__ void prefetch_later(const QuantizedSpmm& p, int lane) {
+  const uint32_t later = p.work.prefetched(blockIdx.x);
+  if (!p.work.has(later) || lane > kStageTiles) return;
+  const PanelItem item = load_item(p.work.items + later);
+  const int64_t slot = int64_t{item.first_k_tile + rotated(item, 0)} * kPanelKTile;
+  const char* at = reinterpret_cast<const char*>(p.a.columns + slot + lane * kPanelKTile);
+  if (lane == kStageTiles) {
+    at = Source::kBitBytes > 0
+             ? reinterpret_cast<const char*>(p.a.bitmap) + slot * Source::kRows / 8
+             : static_cast<const char*>(p.a.values) + slot * Source::kRows * sizeof(uint16_t);
+  }
+  prefetch(at);
 }
 
 // Copies of the rows of X, stage by stage, for each slice anew.
@@ -42,20 +67,20 @@ class ByteRing {
  public:
   __device__ ByteRing(const QuantizedSpmm& p, const PanelItem& item, int lane, int slice,
                       uint32_t shared)
-      : columns_(p.a.columns + int64_t{item.first_k_tile} * kPanelKTile + copy_slot(lane, 0)),
+      : item_(item),
+        columns_(p.a.columns + int64_t{item.first_k_tile} * kPanelKTile + copy_slot(lane, 0)),
         x_(static_cast<const char*>(p.x.data) + slice * kByteFeatures +
            copy_chunk(lane) * kChunkBytes),
         stride_(static_cast<uint32_t>(p.x.stride)),
         left_(static_cast<int>(p.n) - slice * kByteFeatures - copy_chunk(lane) * kChunkBytes),
-        k_tiles_(item.k_tiles),
         copy_to_(shared + copy_address(lane)) {}
 
   // Loads the columns of the next stage, which copy() takes.
   __device__ void look_up() {
 #pragma unroll
     for (int u = 0; u < kStageTiles; ++u) {
-      if (tile_ + u < k_tiles_) {
-        load_words(columns_ + int64_t{tile_ + u} * kPanelKTile, ids_[u]);
+      if (tile_ + u < item_.k_tiles) {
+        load_words(columns_ + int64_t{rotated(item_, tile_ + u)} * kPanelKTile, ids_[u]);
       }
     }
   }
@@ -64,7 +89,7 @@ class ByteRing {
   __device__ void copy(uint32_t offset) {
 #pragma unroll
     for (int u = 0; u < kStageTiles; ++u) {
-      if (tile_ + u >= k_tiles_) break;
+      if (tile_ + u >= item_.k_tiles) break;
       const uint32_t to = copy_to_ + offset + u * kTileSliceBytes;
 #pragma unroll
       for (int j = 0; j < kLaneColumns; ++j) {
@@ -74,7 +99,7 @@ class ByteRing {
       }
     }
     tile_ += kStageTiles;
-    if (tile_ >= k_tiles_) {
+    if (tile_ >= item_.k_tiles) {
       tile_ = 0;
       x_ += kRowSliceBytes;
       left_ -= kByteFeatures;
@@ -82,13 +107,13 @@ class ByteRing {
   }
 
  private:
+  const PanelItem& item_;
   const int32_t* columns_;  // of the lane's slots in the item's first K tile
   const char* x_;           // row 0 of X, from the lane's chunk on
   uint32_t stride_;
   int left_;  // features from the lane's chunk on
-  int k_tiles_;
   uint32_t copy_to_;
-  int tile_ = 0;  // first K tile of the next stage
+  int tile_ = 0;  // the first of the next stage, in the order in which they are taken
   uint32_t ids_[kStageTiles][kLaneColumns] = {};
 };
 
@@ -231,7 +256,7 @@ struct StageOperand {
 #pragma unroll
     for (int u = 0; u < kStageTiles; ++u) {
       if (tile + u < item.k_tiles) {
-        k_tile[u] = Source::load(a, int64_t{item.first_k_tile} + tile + u, lane);
+        k_tile[u] = Source::load(a, int64_t{item.first_k_tile} + rotated(item, tile + u), lane);
       }
     }
   }
@@ -261,6 +286,7 @@ __global__ void __launch_bounds__(kWarp, quantized_blocks<Source>())
     ring.look_up();
     following.load(p.a, item, 0, lane);
   }
+  prefetch_later<Source>(p, lane);
   for (int slice = first; slice < first + slices; ++slice) {
     for (int tile = 0; tile < item.k_tiles; tile += kStageTiles) {
       operand = following;
