@@ -40,6 +40,8 @@ PAGE_OF = {
     "papers-numbers": _PAPERS,
     "papers-presets": _PAPERS,
     "papers-sparsities": _PAPERS,
+    "scaling": ROOT / "docs" / "scaling.md",
+    "published-levels": ROOT / "docs" / "howto" / "tasks.md",
 }
 #: The tables that the README has, too.
 IN_README = ("headline",)
@@ -296,6 +298,39 @@ def latency_table() -> str:
     return table(head, rows) + "\n\n" + "\n\n".join(origins)
 
 
+def scaling_table() -> str:
+    """Makes the table of training steps on one and on several GPUs."""
+    data = load("scaling.json")
+    by_case: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
+    for r in data["rows"]:
+        by_case.setdefault((r["model"], r["graph"], r["precision"]), {})[r["gpus"]] = r
+    rows = []
+    for case, found in by_case.items():
+        one = found.pop(1, None)
+        for gpus, r in found.items():
+            alone = "" if one is None else f"{one['ms']:.1f}"
+            memory = f"{r['memory_ratio']:.2f}" if "memory_ratio" in r else ""
+            waits = f"{r['unhidden_ms']:.1f}"
+            speed = f"{r['speedup']:.2f}x"
+            rows.append([*case, alone, str(gpus), f"{r['ms']:.1f}", speed, waits, memory])
+    head = ["model", "graph", "precision", "one GPU, ms", "GPUs", "ms", "speed", "waits, ms", "memory"]
+    return table(head, rows) + "\n\n" + origin(data)
+
+
+def published_levels_table() -> str:
+    """Makes the table of scores beside published ones."""
+    rows, origins = [], {}
+    for r in load("published_levels.json")["rows"]:
+        model, data = (option.partition("=")[2] for option in r["options"][:2])
+        protocol = "best mean epoch" if "epoch" in r else "epoch by other graphs"
+        own = f"{r['mean']:.1f} ± {r['standard_deviation']:.1f}"
+        published = f"{r['published_mean']} ± {r['published_standard_deviation']}, {r['source']}"
+        rows.append([f"{model} on {data}", protocol, own, published])
+        origins[origin(r)] = None
+    head = ["runs", "protocol", "test accuracy, %", "published"]
+    return table(head, rows) + "\n\n" + "\n\n".join(origins)
+
+
 #: Results of `gnnsparse bench latency`; there is a table of them where there are some.
 LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
@@ -329,6 +364,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "layer-steps": layer_steps_table,
     "accelerated": accelerated_table,
     "encoder": encoder_table,
+    "scaling": scaling_table,
+    "published-levels": published_levels_table,
 }
 
 

@@ -56,11 +56,6 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def pinned_bytes(count: int) -> int:
-    """Returns what torch takes of the host for so many bytes of pinned memory: the next power of two."""
-    return 1 << max(0, count - 1).bit_length()
-
-
 def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
     """Chooses a placement: the fastest one that leaves room for the rest.
 
@@ -82,15 +77,9 @@ def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
     limit = f"{_DEVICE_SHARE:.0%} of the {size(room.device)} that are free on the GPU"
     if needed <= _DEVICE_SHARE * room.device:
         return Choice("device", f"{what} are at most {limit}")
-    pinned = pinned_bytes(needed)
-    of_host = f"{_HOST_SHARE:.0%} of the {size(room.host)} that are free on the host"
-    if pinned <= _HOST_SHARE * room.host:
-        return Choice("pinned", f"{what} are more than {limit}, and {size(pinned)} pinned at most {of_host}")
+    # Not "pinned", whose first run with 1 GB ended in an error of the GPU (docs/performance.md).
     where = "their file is" if in_file else "they are"
-    return Choice(
-        "host",
-        f"{what} are more than {limit}, and {size(pinned)} pinned more than {of_host}; {where} on the host",
-    )
+    return Choice("host", f"{what} are more than {limit}; {where} on the host")
 
 
 def cached_rows(rows: int, row_bytes: int, share: float, room: Room) -> int:
