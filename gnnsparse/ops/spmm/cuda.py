@@ -89,9 +89,11 @@ class _Launch:
         """Returns the native object; None where the native module has none, or torch shows no tensors."""
         gpu, device, csr = path(), kernels.csr.device, kernels.csr
         native = gpu.native
-        if getattr(native, "SpmmLaunch", None) is None or not native.shows_tensors(csr.indices):
+        if getattr(native, "SpmmLaunch", None) is None:
             return None
         like, stored, sums = (torch.empty(0, dtype=t, device=device) for t in (dtype, self.load.dtype, _SUMS))
+        if not native.shows_tensors(like):
+            return None
         result = native.SpmmResult(csr.rows, csr.cols, width, like, stored, sums, self.partials)
         queue = native.LaunchQueue(*gpu.queue(device), kernels.streams.note)
         make = getattr(native.SpmmLaunch, self.kind)
