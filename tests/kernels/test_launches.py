@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gnnsparse
+from benchmarks import host_path
 from gnnsparse import SparseOperand
 from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.kernel_cache import Product
@@ -287,6 +288,15 @@ def test_steps_of_a_call_are_few(path: RunningPath) -> None:
     assert allocations_of(lambda: a @ x) == 1
     assert allocations_of(lambda: a @ wide) == 2
     assert calls_of(lambda: gnnsparse.spmm(a, x, plan=a.plan(16))) > 20
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_without_a_gpu() -> None:
+    with gnnsparse.cuda_path.use(host_path.IdlePath(host_path.idle_native())):
+        for call in host_path.product_calls("fp16", 16, "cpu").values():
+            times = host_path.host_times(call, lambda: None, 2)
+            assert 0 < times["fastest"] <= times["median"]
+        host_path.make_step(64, "fp32", "cpu")()
 
 
 def test_threads(path: RunningPath) -> None:
