@@ -36,7 +36,9 @@ struct ExchangeTable {
   int (*show)(void* object, ExchangedTensor* out);  // borrows; -1 with a Python error if it can't
 };
 
-inline constexpr int kCpuDevice = 1;  // the interface's number
+// The interface's numbers of the host's memory, ordinary and pinned.
+inline constexpr int kCpuDevice = 1;
+inline constexpr int kPinnedDevice = 3;
 
 // torch's table, or null.
 inline const ExchangeTable* find_exchange(PyObject* tensor_type) {

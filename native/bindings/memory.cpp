@@ -133,7 +133,7 @@ void set_memory(const ExchangedTensor& shown, Memory* memory) {
   memory->data = static_cast<char*>(shown.data) + shown.byte_offset;
   memory->given = true;
   memory->element = element_of(shown);
-  memory->on_host = shown.device_type == kCpuDevice;
+  memory->on_host = shown.device_type == kCpuDevice || shown.device_type == kPinnedDevice;
   memory->count = 1;
   for (int i = 0; i < shown.dims; ++i) memory->count *= shown.shape[i];
   int64_t stride = 1;
