@@ -6,10 +6,10 @@ what would be launched, or by one that runs the kernels' sources on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -86,6 +86,16 @@ class CudaPath:
         if torch._C._cuda_getDevice() == device.index:
             return _HERE
         return torch.cuda.device(device)
+
+    def queue(self, device: torch.device) -> tuple[Callable[[], int], int, Callable[[], int]]:
+        """Returns what native code asks in each launch on a GPU.
+
+        Returns:
+            A function that returns the number of the current GPU; the number of `device`; and a function
+            that returns the handle of its current stream.
+        """
+        index = device.index
+        return torch._C._cuda_getDevice, index, partial(torch._C._cuda_getCurrentRawStream, index)
 
     def is_capturing(self) -> bool:
         """Returns whether a CUDA graph is being captured on the current stream."""

@@ -10,9 +10,10 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.locks import ForkLock
+from gnnsparse.ranges import ranges_are_on
 from gnnsparse.transforms import outside
 
-__all__ = ["Accepted", "Kept", "Key", "Streams", "tensors_of"]
+__all__ = ["Accepted", "Kept", "Key", "Launchable", "Multiplier", "Streams", "tensors_of"]
 
 _T = TypeVar("_T")
 
@@ -67,6 +68,11 @@ class Kept:
                     self._makers[key] = make
             return cast(_T, self._values[key])
 
+    @property
+    def one_stream(self) -> bool:
+        """Whether all values are computed and used on one stream."""
+        return self._one_stream
+
     def renew(self) -> None:
         """Computes all tensors again, in the memory that they have, after arrays behind them were changed.
 
@@ -117,20 +123,87 @@ class Kept:
             return other
 
 
+#: X -> A X, None or NotImplemented: see Accepted.
+Multiplier = Callable[[Any], Any]
+#: The most launches that are looked through for one that takes an X.
+_MOST_LAUNCHES = 32
+
+
+def _no_launch(x: Any) -> None:
+    return None
+
+
+_NONE: tuple[Multiplier, Multiplier] = (_no_launch, _no_launch)
+
+
+class Launchable:
+    """A bound product that runs with its device as the current GPU.
+
+    Args:
+        device: the operand's GPU.
+        run: computes the product.
+        launch: the native launch that computes it without edge values; None: there is none.
+        mean: whether the product is a mean.
+    """
+
+    __slots__ = ("_device", "_run", "launch", "mean")
+
+    def __init__(self, device: torch.device, run: Callable[..., Any], launch: Any, mean: bool) -> None:
+        self._device, self._run, self.launch, self.mean = device, run, launch, mean
+
+    def __call__(self, *tensors: torch.Tensor | None) -> torch.Tensor:
+        """Runs the product."""
+        with path().current(self._device):
+            y: torch.Tensor = self._run(*tensors)
+            return y
+
+
 class Accepted(dict[Any, Any]):
     """Bound calls by the form of the arguments that have passed all checks.
 
     A call is only taken if it is still kept. Another thread may have replaced its plan since it was bound.
+    Calls that have a native launch, a `Launchable`, are collected in functions of X besides.
+
+    Attributes:
+        repeats: whether a call is likely to come again, so that making a launch for it pays: a sample or a
+            batch of graphs, whose arrays are used on one stream, is multiplied once or twice.
+        multiply: for each of (sum, mean) a function that returns A X by a native launch; None where the call
+            has to go the long way; NotImplemented where autograd records the call. A tuple of functions is
+            never changed, but replaced, so that threads need no lock.
     """
 
     def __init__(self, kept: Kept) -> None:
         super().__init__()
         self._kept = kept
+        self.repeats = not kept.one_stream
+        self._launches: tuple[list[Any], list[Any]] = [], []
+        self.multiply: tuple[Multiplier, Multiplier] = _NONE
 
     def __setitem__(self, form: Any, call: Any) -> None:
         with self._kept.lock:
-            if self._kept.holds(call):
-                super().__setitem__(form, call)
+            if not self._kept.holds(call):
+                return
+            super().__setitem__(form, call)
+            if isinstance(call, Launchable) and call.launch is not None and not ranges_are_on():
+                self._add(call)
+
+    def _add(self, call: Launchable) -> None:
+        launches = self._launches[call.mean]
+        if call.launch in launches:
+            return
+        if len(launches) == _MOST_LAUNCHES:  # they are looked through one by one
+            launches.clear()
+        launches.append(call.launch)
+        made = path().native.spmm_multiplier(*launches)
+        total, mean = self.multiply
+        self.multiply = (total, made) if call.mean else (made, mean)
+
+    def clear(self) -> None:
+        """Forgets all calls."""
+        with self._kept.lock:
+            super().clear()
+            self._launches = [], []
+            self.multiply = _NONE
 
 
 class Streams:
@@ -149,6 +222,10 @@ class Streams:
         stream = path().stream(self._device)
         self._used.add(stream)
         return stream
+
+    def note(self, stream: int) -> None:
+        """Notes a stream on which native code is about to launch a kernel by itself."""
+        self._used.add(stream)
 
     def keep_until_done(self, arrays: Any) -> None:
         """Keeps the memory of arrays that are freed after this call until all streams are done with it.

@@ -296,6 +296,11 @@ class SparseOperand(EdgeOrders, Exported):
         All leading dimensions are columns of one product, for which X and the result are copied. Features of
         heads, [k, heads, d], go to `gnnsparse.spmm`.
         """
+        if type(self) is SparseOperand and not torch.compiler.is_compiling():
+            # By a native launch, if X has a form that has passed all checks before.
+            y = self._kernels.accepted.multiply[0](x)
+            if y is not None:
+                return _recorded(x, self, False) if y is NotImplemented else y
         return _matmul(self, x)
 
     def __rmatmul__(self, x: Any) -> Any:
@@ -416,12 +421,17 @@ send_by_value(SparseOperand)
 
 #: What `A @ X` calls. gnnsparse.ops imports this module and sets it (`bind_matmul`).
 _matmul: Callable[[SparseOperand, torch.Tensor], torch.Tensor]
+#: A launched product that autograd records: (X, A, whether it is a mean) -> A X.
+_recorded: Callable[[torch.Tensor, SparseOperand, bool], torch.Tensor]
 
 
-def bind_matmul(function: Callable[[SparseOperand, torch.Tensor], torch.Tensor]) -> None:
-    """Makes `A @ X` call `function`."""
-    global _matmul
-    _matmul = function
+def bind_matmul(
+    function: Callable[[SparseOperand, torch.Tensor], torch.Tensor],
+    recorded: Callable[[torch.Tensor, SparseOperand, bool], torch.Tensor],
+) -> None:
+    """Makes `A @ X` call `function`, or `recorded` where a native launch computes what autograd records."""
+    global _matmul, _recorded
+    _matmul, _recorded = function, recorded
 
 
 def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> SparseOperand:

@@ -62,6 +62,7 @@ bench() {
       "$GNNSPARSE_TEST_DATA"/{graphs,suitesparse,tu} --peers cusparse --timing graph \
       --precision fp16 --width 32 64 128 256 512 --repeats 8 --out "$out/spmm_real.json"
   fi
+  "$python" -m benchmarks.host_path --out "$out/host_path.json"
   "$python" -m benchmarks.train_step --out "$out/train_step.json"
   local graph
   for graph in arxiv_like reddit_like; do

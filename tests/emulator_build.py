@@ -49,7 +49,7 @@ GENERATED = generated_units()
 UNITS: list[tuple[str, ...]] = [
     ("emulator/module.cpp",
      "bindings/memory.cpp", "bindings/attention_args.cpp", "bindings/graph_attention_args.cpp",
-     "bindings/sampling_args.cpp",
+     "bindings/sampling_args.cpp", "bindings/spmm_launch.cpp",
      *(f"bindings/cuda_{name}.cpp"
        for name in (
            "attention", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax", "heads"))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -40,6 +41,9 @@ class StandInPath(CudaPath):
 
     def stream(self, device: torch.device) -> int:
         return self._stream
+
+    def queue(self, device: torch.device) -> tuple[Callable[[], int], int, Callable[[], int]]:
+        return lambda: 0, 0, lambda: self._stream
 
     def current(self, device: torch.device) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -87,6 +91,7 @@ class _RecordingNative:
     """The native module; functions named cuda_* note how they are called, and do nothing."""
 
     Dense, StoredRows, EdgeValues = View, Handle, Handle
+    SpmmLaunch = None  # products go the way of Python, call by call
 
     def __init__(self, calls: list[tuple[str, tuple[Any, ...]]]) -> None:
         self._calls = calls

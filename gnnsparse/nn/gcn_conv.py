@@ -122,7 +122,9 @@ class GCNConv(torch.nn.Module):
             return F.linear(spmm(operand, x, values), weight, bias)
         product = linear_in_vectors(x, weight) if is_plain_linear(lin) else lin(x)
         out = spmm(operand, product, values)
-        return out if bias is None else out + bias.to(out.dtype)
+        if bias is None:
+            return out
+        return out + (bias if bias.dtype == out.dtype else bias.to(out.dtype))
 
     def _resolve(
         self, nodes: int, adj: SparseOperand | torch.Tensor, edge_weight: torch.Tensor | None

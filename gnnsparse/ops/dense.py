@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.tiles import SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
 
 __all__ = [
-    "Loader", "aligned_values", "cpu_loader", "cuda_loader", "on_its_device", "partial_sums",
+    "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",
 ]  # fmt: skip
 
 #: Converts a dense operand to what the kernels of a GPU read, and returns its native handle.
@@ -34,11 +35,8 @@ def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:
     return load
 
 
-def cuda_loader(
-    precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
-    sectors: bool = False,
-) -> Loader:  # fmt: skip
-    """Returns a loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
+class CudaLoader:
+    """A loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
 
     X itself is returned, without a copy, if it already has the dtype, the alignment and no scale. Rows of
     several slices are padded to whole sectors of memory: otherwise each slice of every other row would touch
@@ -52,33 +50,42 @@ def cuda_loader(
         sectors: whether X is also copied if it has rows of several slices that are not whole sectors, which
             pays where every row is read often.
     """
-    dtype = precision.storage
-    per_vector = VECTOR_BYTES // dtype.itemsize
-    padded = -(-width // per_vector) * per_vector
-    several = width * dtype.itemsize > SLICE_BYTES
-    per_sector = SECTOR_BYTES // dtype.itemsize
-    packed = -(-width // per_sector) * per_sector if several else padded
-    aligned = SECTOR_BYTES if several and sectors else VECTOR_BYTES
 
-    def load(x: torch.Tensor) -> _native.Dense:
+    def __init__(
+        self, precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
+        sectors: bool = False,
+    ) -> None:  # fmt: skip
+        self.dtype = dtype = precision.storage
+        self.scale, self.rounds = scale, rounds
+        per_vector, per_sector = VECTOR_BYTES // dtype.itemsize, SECTOR_BYTES // dtype.itemsize
+        several = width * dtype.itemsize > SLICE_BYTES
+        self.padded = -(-width // per_vector) * per_vector
+        self.packed = -(-width // per_sector) * per_sector if several else self.padded
+        self.aligned = SECTOR_BYTES if several and sectors else VECTOR_BYTES
+
+    def __call__(self, x: torch.Tensor) -> _native.Dense:
+        """Returns the native handle of X, or of a copy."""
+        dtype, aligned, gpu = self.dtype, self.aligned, path()
         row_stride, column_stride = x.stride()
         ready = (
-            scale is None
-            and not rounds
+            self.scale is None
+            and not self.rounds
             and x.dtype == dtype
             and column_stride == 1
             and row_stride * dtype.itemsize % aligned == 0
-            and row_stride >= padded
+            and row_stride >= self.padded
             and x.data_ptr() % aligned == 0
         )
-        gpu = path()
         if ready:
             return gpu.native.Dense(x)
-        view = gpu.native.Dense(torch.empty(x.shape[0], packed, dtype=dtype, device=x.device), rounds)
-        gpu.native.cuda_pack(x, scale, view, gpu.stream(x.device))
+        empty = torch.empty(x.shape[0], self.packed, dtype=dtype, device=x.device)
+        view = gpu.native.Dense(empty, self.rounds)
+        gpu.native.cuda_pack(x, self.scale, view, gpu.stream(x.device))
         return view
 
-    return load
+    def layout(self) -> Any:
+        """Returns what native code needs to do the same by itself."""
+        return path().native.XLayout(self.padded, self.packed, self.aligned, self.scale, self.rounds)
 
 
 def aligned_values(values: torch.Tensor, precision: Precision) -> torch.Tensor:

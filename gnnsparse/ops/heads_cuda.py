@@ -16,7 +16,7 @@ from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
 from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import KernelCache, Product
-from gnnsparse.ops.dense import aligned_values, cuda_loader, partial_sums
+from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR
 from gnnsparse.precision import Precision
@@ -87,7 +87,7 @@ def _plan(kernels: KernelCache, op: str, shape: _Shape, plan: Plan | None) -> Cs
 def _operand(x: torch.Tensor, shape: _Shape, precision: Precision) -> _native.Dense:
     """Returns an operand in the storage dtype, each head padded to whole vectors; `x` itself if it is so."""
     if shape.heads == 1 or shape.width == shape.padded:
-        return cuda_loader(precision, shape.features)(x.flatten(1))
+        return CudaLoader(precision, shape.features)(x.flatten(1))
     gpu = path()
     out = torch.empty(x.shape[0], shape.heads * shape.padded, dtype=precision.storage, device=x.device)
     by_head = gpu.native.Dense(out.view(-1, shape.padded))

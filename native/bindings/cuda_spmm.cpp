@@ -1,8 +1,8 @@
 #include "cuda_args.h"
 #include "problem_args.h"
+#include "spmm_launch.h"
 
 namespace gnnsparse::bindings {
-namespace {
 
 void pack(const Strided<2>& x, const Memory& scale, const Dense& out, Address stream) {
   cuda::Pack p;
@@ -13,6 +13,8 @@ void pack(const Strided<2>& x, const Memory& scale, const Dense& out, Address st
   if (p.out.stride * size_of(p.out.dtype) % 16 != 0) reject("out", "rows must be 16-byte aligned");
   cuda::pack(p, stream_of(stream));
 }
+
+namespace {
 
 void spmm_csr(const CsrHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
               const CsrLanesHandle& lanes, const Dense& x, const Dense& y, int64_t n,
@@ -80,9 +82,91 @@ void spmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const Work
   cuda::spmm_panel(p, precision, stream_of(stream));
 }
 
+// What a launch keeps of the objects that it is made of: each one, and what it holds.
+template <class Handle>
+struct Bound {
+  py::object object;
+  const Handle* handle;
+
+  explicit Bound(const py::object& given) : object(given), handle(given.cast<const Handle*>()) {
+    if (handle == nullptr) throw py::type_error("a handle is None");
+  }
+  const Handle& operator*() const { return *handle; }
+};
+
+using Launch = std::shared_ptr<SpmmLaunch>;
+
+Launch launch(SpmmKernels kernels, const SpmmResult& result, const XLayout& layout,
+              const LaunchQueue& queue) {
+  return std::make_shared<SpmmLaunch>(std::move(kernels), result, layout, queue);
+}
+
+Launch launch_csr(const py::object& a, const py::object& rows, const py::object& work,
+                  const py::object& lanes, int precision, const SpmmResult& result,
+                  const XLayout& layout, const LaunchQueue& queue) {
+  const auto run = [a = Bound<CsrHandle>(a), rows = Bound<StoredRowsHandle>(rows),
+                    work = Bound<WorkListHandle>(work), lanes = Bound<CsrLanesHandle>(lanes),
+                    precision, n = result.width](const Dense& x, const Dense& y,
+                                                 const Memory& partial, Address stream) {
+    spmm_csr(*a, *rows, *work, *lanes, x, y, n, partial, precision, stream);
+  };
+  return launch(run, result, layout, queue);
+}
+
+Launch launch_window(const py::object& a, const py::object& rows, const py::object& work,
+                     int precision, const SpmmResult& result, const XLayout& layout,
+                     const LaunchQueue& queue) {
+  const auto run = [a = Bound<BlockedHandle>(a), rows = Bound<StoredRowsHandle>(rows),
+                    work = Bound<WorkListHandle>(work), precision, n = result.width](
+                       const Dense& x, const Dense& y, const Memory& partial, Address stream) {
+    spmm_window(*a, *rows, *work, x, y, n, partial, precision, stream);
+  };
+  return launch(run, result, layout, queue);
+}
+
+Launch launch_policy(const py::object& a, const py::object& rows, const py::object& work,
+                     const py::object& policy, int precision, const SpmmResult& result,
+                     const XLayout& layout, const LaunchQueue& queue) {
+  const auto run = [a = Bound<BlockedHandle>(a), rows = Bound<StoredRowsHandle>(rows),
+                    work = Bound<WorkListHandle>(work), policy = Bound<WindowPolicyHandle>(policy),
+                    precision, n = result.width](const Dense& x, const Dense& y,
+                                                 const Memory& partial, Address stream) {
+    spmm_policy(*a, *rows, *work, *policy, x, y, n, partial, precision, stream);
+  };
+  return launch(run, result, layout, queue);
+}
+
+Launch launch_panel(const py::object& a, const py::object& rows, const py::object& work, int slices,
+                    int precision, const SpmmResult& result, const XLayout& layout,
+                    const LaunchQueue& queue) {
+  const auto run = [a = Bound<BlockedHandle>(a), rows = Bound<StoredRowsHandle>(rows),
+                    work = Bound<WorkListHandle>(work), slices, precision, n = result.width](
+                       const Dense& x, const Dense& y, const Memory& partial, Address stream) {
+    spmm_panel(*a, *rows, *work, x, y, n, slices, partial, precision, stream);
+  };
+  return launch(run, result, layout, queue);
+}
+
+void bind_launches(py::module_& m) {
+  bind_spmm_launch(m);
+  py::class_<SpmmLaunch, Launch>(m, "SpmmLaunch", py::module_local())
+      .def_static("csr", &launch_csr, py::arg("a"), py::arg("rows"), py::arg("work"),
+                  py::arg("lanes"), py::arg("precision"), py::arg("result"), py::arg("layout"),
+                  py::arg("queue"))
+      .def_static("window", &launch_window, py::arg("a"), py::arg("rows"), py::arg("work"),
+                  py::arg("precision"), py::arg("result"), py::arg("layout"), py::arg("queue"))
+      .def_static("policy", &launch_policy, py::arg("a"), py::arg("rows"), py::arg("work"),
+                  py::arg("policy"), py::arg("precision"), py::arg("result"), py::arg("layout"),
+                  py::arg("queue"))
+      .def_static("panel", &launch_panel, py::arg("a"), py::arg("rows"), py::arg("work"),
+                  py::arg("slices"), py::arg("precision"), py::arg("result"), py::arg("layout"),
+                  py::arg("queue"));
+}
+
 }  // namespace
 
 void bind_cuda_spmm(py::module_& m) {
+  bind_launches(m);
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("cuda_pack", &pack, nogil, py::arg("x"), py::arg("scale"), py::arg("out"),
         py::arg("stream"));

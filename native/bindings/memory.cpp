@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "exchange.h"
+
 namespace gnnsparse::bindings {
 namespace {
 
@@ -18,6 +20,8 @@ constexpr int kElements = static_cast<int>(Element::kOther);
 // as long as the process.
 struct Torch {
   PyTypeObject* tensor;
+  PyTypeObject* parameter;
+  const ExchangeTable* exchange;
   std::array<PyObject*, kElements> dtypes;
   PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
   PyObject* numel = PyUnicode_InternFromString("numel");
@@ -30,6 +34,9 @@ struct Torch {
   Torch() {
     const py::module_ torch = py::module_::import("torch");
     tensor = reinterpret_cast<PyTypeObject*>(py::object(torch.attr("Tensor")).release().ptr());
+    parameter = reinterpret_cast<PyTypeObject*>(
+        py::object(torch.attr("nn").attr("Parameter")).release().ptr());
+    exchange = find_exchange(reinterpret_cast<PyObject*>(tensor));
     for (int i = 0; i < kElements; ++i) {
       dtypes[i] = py::object(torch.attr(kTraits[i].name)).release().ptr();
     }
@@ -71,6 +78,11 @@ bool read_place(py::handle source, Memory* memory) {
 bool is_tensor(py::handle source) { return PyObject_TypeCheck(source.ptr(), torch().tensor); }
 
 bool read_array(py::handle source, Memory* memory) {
+  ExchangedTensor shown;
+  if (show_tensor(source, &shown)) {
+    set_memory(shown, memory);
+    return true;
+  }
   const py::object count = result_of(source, torch().numel);
   const py::object contiguous = count ? result_of(source, torch().is_contiguous) : py::object();
   if (!contiguous || !read_place(source, memory)) return false;
@@ -103,6 +115,47 @@ const char* name_of(Element element) {
   return element == Element::kOther ? "another dtype" : kTraits[static_cast<int>(element)].name;
 }
 
+bool show_tensor(py::handle source, ExchangedTensor* out) {
+  const Torch& known = torch();
+  const PyTypeObject* type = Py_TYPE(source.ptr());
+  if (known.exchange == nullptr || (type != known.tensor && type != known.parameter)) return false;
+  if (known.exchange->show(source.ptr(), out) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  for (int i = 0; i < out->dims; ++i) {
+    if (out->shape[i] == 0) return true;
+  }
+  return out->data != nullptr;  // a zero tensor, for example, has none
+}
+
+void set_memory(const ExchangedTensor& shown, Memory* memory) {
+  memory->data = static_cast<char*>(shown.data) + shown.byte_offset;
+  memory->given = true;
+  memory->element = element_of(shown);
+  memory->on_host = shown.device_type == kCpuDevice || shown.device_type == kPinnedDevice;
+  memory->count = 1;
+  for (int i = 0; i < shown.dims; ++i) memory->count *= shown.shape[i];
+  int64_t stride = 1;
+  memory->contiguous = true;
+  for (int i = shown.dims - 1; i >= 0 && memory->count > 0; --i) {
+    if (shown.shape[i] != 1 && shown.strides[i] != stride) memory->contiguous = false;
+    stride *= shown.shape[i];
+  }
+}
+
+template <int kDims>
+bool set_strided(const ExchangedTensor& shown, Strided<kDims>* tensor) {
+  if (shown.dims != kDims) return false;
+  set_memory(shown, tensor);
+  tensor->contiguous = true;  // its strides say what it is
+  for (int i = 0; i < kDims; ++i) {
+    tensor->size[i] = shown.shape[i];
+    tensor->stride[i] = shown.strides[i];
+  }
+  return true;
+}
+
 bool read_memory(py::handle source, Memory* memory) {
   *memory = Memory();
   if (source.is_none()) return true;
@@ -124,6 +177,8 @@ bool read_strided(py::handle source, Strided<kDims>* tensor) {
   *tensor = Strided<kDims>();
   if (source.is_none()) return true;
   if (!is_tensor(source)) return false;
+  ExchangedTensor shown;
+  if (show_tensor(source, &shown)) return set_strided(shown, tensor);
   const bool read = read_sizes(attribute(source, torch().shape), kDims, tensor->size) &&
                     read_sizes(result_of(source, torch().stride), kDims, tensor->stride) &&
                     read_place(source, tensor);
@@ -145,6 +200,7 @@ Strided<kDims> strided_of(const py::object& tensor, const char* name) {
   return made;
 }
 
+template bool set_strided<2>(const ExchangedTensor&, Strided<2>*);
 template bool read_strided<2>(py::handle, Strided<2>*);
 template bool read_strided<3>(py::handle, Strided<3>*);
 template bool read_strided<4>(py::handle, Strided<4>*);

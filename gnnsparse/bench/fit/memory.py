@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.gpus.record import MemoryRates
-from gnnsparse.ops.dense import cuda_loader
+from gnnsparse.ops.dense import CudaLoader
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.tiles import GATHER_FLOOR_WORDS, SLICE_BYTES
 from gnnsparse.timing import measure
@@ -58,7 +58,7 @@ def _pass_costs(device: torch.device) -> tuple[float, float]:
     times = []
     for size in _PASSES:
         x = torch.randn(size // SLICE_BYTES, _FEATURES, device=device).half()
-        load = cuda_loader(Precision.FP16, _FEATURES, torch.ones(x.shape[0], device=device))
+        load = CudaLoader(Precision.FP16, _FEATURES, torch.ones(x.shape[0], device=device))
         times.append(_seconds(lambda load=load, x=x: load(x), device))  # type: ignore[misc]
     rate = 2 * (_PASSES[1] - _PASSES[0]) / (times[1] - times[0]) / 1e12
     start = max(times[0] - 2 * _PASSES[0] / rate / 1e12, 0.0)

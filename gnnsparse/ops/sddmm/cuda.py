@@ -10,7 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
-from gnnsparse.ops.dense import cuda_loader, on_its_device
+from gnnsparse.ops.dense import CudaLoader, on_its_device
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 
@@ -52,7 +52,7 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
             return lambda q, k: q.new_zeros(nnz)
         chosen = plan or kernels.plan_of(product)
         name, head = _LAUNCHES[type(chosen)](kernels, chosen)
-        code, load, streams = kernels.precision.code, cuda_loader(kernels.precision, width), kernels.streams
+        code, load, streams = kernels.precision.code, CudaLoader(kernels.precision, width), kernels.streams
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)

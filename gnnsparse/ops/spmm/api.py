@@ -22,7 +22,7 @@ from gnnsparse.ops.common import (
 from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.ops.spmm import reference
 from gnnsparse.ops.spmm.extreme import extreme
-from gnnsparse.ops.spmm.schema import bind, transformed, with_grad
+from gnnsparse.ops.spmm.schema import bind, recorded, transformed, with_grad
 from gnnsparse.ops.spmm.stored import StoredFeatures, multiply_stored
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
@@ -98,6 +98,17 @@ def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
         bad_value("seed", f"got {seed} with reduce={reduce!r}, which stores no 8 bits; accepted: None")
 
 
+def _launched(a: SparseOperand, x: Any, reduce: Any, impl: Any) -> torch.Tensor | None:
+    """Returns A x by a native launch that was bound before; None: the call has to go the long way."""
+    if type(impl) is not str or type(reduce) is not str or impl != "auto" or torch.compiler.is_compiling():
+        return None
+    if reduce != "sum" and reduce != "mean":
+        return None
+    mean = reduce == "mean"
+    y: Any = a.kernels.accepted.multiply[mean](x)
+    return recorded(x, a, mean) if y is NotImplemented else y
+
+
 @ranged("spmm")
 def spmm(
     A: SparseOperand,  # noqa: N803
@@ -148,6 +159,10 @@ def spmm(
     """
     if isinstance(x, StoredFeatures):
         return multiply_stored(A, x, values, reduce, impl, plan, seed)
+    if values is None and plan is None and seed is None and type(A) is SparseOperand:
+        y = _launched(A, x, reduce, impl)
+        if y is not None:
+            return y
     known, quick = None, is_direct()
     mean = type(reduce) is str and reduce == "mean"
     own_plan = plan is None and seed is None and type(impl) is str and impl == "auto"
@@ -210,4 +225,4 @@ def _matmul(A: SparseOperand, x: torch.Tensor | StoredFeatures) -> torch.Tensor:
     return y.reshape(A.shape[0], *folded.shape[1:]).movedim(0, -2).contiguous()
 
 
-bind_matmul(_matmul)
+bind_matmul(_matmul, recorded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,19 +15,22 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.packed import packed_kernel, why_not_packed
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
+from gnnsparse.kept import Launchable
 from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
-from gnnsparse.ops.dense import aligned_values, cuda_loader, on_its_device, partial_sums
+from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.places import place_values
+from gnnsparse.tiles import partial_width
 
 __all__ = ["bind"]
 
 #: Panels copy X to rows of whole sectors if each row is read at least this often. Rows that are not read one
 #: sector in 16 more, which takes as long as the copy at 35 reads by the rates of an H200.
 _READS_OF_A_ROW = 70
+_SUMS = torch.float32
 
 
 def bind(
@@ -59,17 +62,55 @@ def bind(
             rows = kernels.csr.rows
             return lambda x, values, out=None: x.new_zeros(rows, width) if out is None else out.zero_()
         chosen = plan or kernels.plan_of(product)
-        run = _BINDERS[type(chosen)](kernels, chosen, product, mean)
-        return on_its_device(kernels.csr.device, run)
+        run, launch = _BINDERS[type(chosen)](kernels, chosen, product, mean)
+        native = None if launch is None or edge_values else launch.bind(kernels, width, dtype)
+        return Launchable(kernels.csr.device, run, native, mean)
 
     return kernels.kept.get(BoundCall(product, dtype, plan, mean), make)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What a native launch is made of, which queues a product without edge values in one call.
+
+    Attributes:
+        kind: the constructor of the native class SpmmLaunch.
+        handles: its arguments before the precision.
+        load: how X is converted.
+        partials: number of floats of the workspace for partial sums.
+    """
+
+    kind: str
+    handles: tuple[Any, ...]
+    load: CudaLoader
+    partials: int
+
+    def bind(self, kernels: KernelCache, width: int, dtype: torch.dtype) -> Any:
+        """Returns the native object; None: it would not pay, or module or torch lack what it needs."""
+        if not kernels.accepted.repeats:
+            return None
+        gpu, device, csr = path(), kernels.csr.device, kernels.csr
+        native = gpu.native
+        if getattr(native, "SpmmLaunch", None) is None:
+            return None
+        like, stored, sums = (torch.empty(0, dtype=t, device=device) for t in (dtype, self.load.dtype, _SUMS))
+        if not native.shows_tensors(like):
+            return None
+        result = native.SpmmResult(csr.rows, csr.cols, width, like, stored, sums, self.partials)
+        queue = native.LaunchQueue(*gpu.queue(device), kernels.streams.note)
+        make = getattr(native.SpmmLaunch, self.kind)
+        return make(*self.handles, kernels.precision.code, result, self.load.layout(), queue)
+
+
+#: A product that runs by Python, and a native launch that computes the same, or None.
+_Bound = tuple[SpmmCall, "_Launch | None"]
 
 
 def _csr_product(
     kernels: KernelCache, csr: Csr, work: WorkList, groups: torch.Tensor | None, plan: CsrPlan, width: int
 ) -> Callable[[_native.StoredRows, _native.Dense, _native.Dense, torch.device], None]:
     """Binds the csr kernel to a matrix; arguments left: rows with their values, x, y, device."""
-    lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, groups)
+    lanes = _lanes(plan, groups)
     view, items, code, partials = csr.view, work.view, kernels.precision.code, work.partials
     streams = kernels.streams
 
@@ -80,7 +121,16 @@ def _csr_product(
     return run
 
 
-def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool) -> SpmmCall:
+def _lanes(plan: CsrPlan, groups: torch.Tensor | None) -> _native.CsrLanes:
+    return _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, groups)
+
+
+def _floats(work: WorkList, rows: int, width: int) -> int:
+    """Returns the size of what `partial_sums` allocates."""
+    return work.partials * rows * partial_width(width)
+
+
+def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool) -> _Bound:
     precision, rows, width, row_ids = kernels.precision, kernels.csr.rows, product.width, kernels.row_ids
     own: torch.Tensor | None = None
     col_scale, weighted = None, False
@@ -89,7 +139,7 @@ def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool)
     elif not product.edge_values:
         own, col_scale, weighted = kernels.values, kernels.col_scale, True
     row_scale = kernels.row_factors(weighted, mean)
-    load = cuda_loader(precision, width, col_scale)
+    load = CudaLoader(precision, width, col_scale)
     work = kernels.row_work(plan.row_limit)
     groups = kernels.row_groups(plan.group, plan.row_limit) if plan.group else None
     multiply = _csr_product(kernels, kernels.csr, work, groups, plan, width)
@@ -103,10 +153,12 @@ def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool)
         multiply(now, x_view, gpu.native.Dense(y), y.device)
         return y
 
-    return run
+    lanes = _lanes(plan, groups)
+    launch = _Launch("csr", (kernels.csr.view, stored, work.view, lanes), load, _floats(work, 1, width))
+    return run, launch
 
 
-def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) -> SpmmCall:
+def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) -> _Bound:
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
     height, slices, width = plan.height, plan.slices, product.width
@@ -120,7 +172,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
     scale = kernels.col_scale if plan.prescale else None
     reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
-    load = cuda_loader(kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW)
+    load = CudaLoader(kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW)
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         x_view = load(x)
@@ -132,10 +184,10 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
         )  # fmt: skip
         return y
 
-    return run
+    return run, _Launch("panel", (view, stored, items, slices), load, _floats(work, height, width))
 
 
-def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool) -> SpmmCall:
+def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool) -> _Bound:
     blocked, precision, width = kernels.blocked, kernels.precision, product.width
     if blocked is None:
         bad_value("plan", "the window kernel needs an operand in a blocked format")
@@ -151,7 +203,7 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean:
     own_view = kernels.blocked_view(weighted=not edge_values)
     items, partials, window = work.view, work.partials, blocked.spec.window
     rows, indptr, row_ids = kernels.csr.rows, kernels.csr.indptr, kernels.row_ids
-    load, code, streams = cuda_loader(precision, width), precision.code, kernels.streams
+    load, code, streams = CudaLoader(precision, width), precision.code, kernels.streams
     residual = _bind_residual(kernels, plan.residual, width, mean)
     stored = path().native.StoredRows(indptr, row_ids, scale, own)
     policy = _policy(kernels, blocked, plan)
@@ -180,7 +232,10 @@ def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean:
             residual(x_view, y_view, y.device)
         return y
 
-    return run
+    if residual is not None:  # two products, of which the second adds to the first
+        return run, None
+    kind, how = ("window", ()) if policy is None else ("policy", (policy,))
+    return run, _Launch(kind, (own_view, stored, items, *how), load, _floats(work, window, width))
 
 
 def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _native.WindowPolicy | None:
@@ -211,7 +266,7 @@ def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _
 
 def _bind_packed(
     kernels: KernelCache, blocked: BlockedMatrix, kernel: str, plan: WindowPlan, product: Product, mean: bool
-) -> SpmmCall:
+) -> _Bound:
     """Binds the kernel of hrpb ("records") or of rs-tile ("tiles")."""
     spec, precision, width, policy = blocked.spec, kernels.precision, product.width, plan.policy
     if product.edge_values:
@@ -226,7 +281,7 @@ def _bind_packed(
         STAGINGS.index(policy.stage_a), policy.stage_x, policy.coarsening, plan.residual_mode == "same-launch"
     )
     rows, code, streams = kernels.csr.rows, precision.code, kernels.streams
-    load, every_row = cuda_loader(precision, width), not spec.split_short_rows
+    load, every_row = CudaLoader(precision, width), not spec.split_short_rows
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         x_view, gpu = load(x), path()
@@ -239,7 +294,7 @@ def _bind_packed(
         launch(view, stored, items, how, x_view, gpu.native.Dense(y), width, partial, code, streams.current())
         return y
 
-    return run
+    return run, None
 
 
 def _bind_residual(
@@ -257,6 +312,6 @@ def _bind_residual(
     return lambda x, y, device: multiply(rows, x, y, device)
 
 
-_BINDERS: dict[type[Plan], Callable[[KernelCache, Any, Product, bool], SpmmCall]] = {
+_BINDERS: dict[type[Plan], Callable[[KernelCache, Any, Product, bool], _Bound]] = {
     CsrPlan: _bind_csr, PanelPlan: _bind_panel, WindowPlan: _bind_window,
 }  # fmt: skip

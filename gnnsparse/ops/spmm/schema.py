@@ -18,7 +18,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, settled
 
-__all__ = ["bind", "transformed", "with_grad"]
+__all__ = ["bind", "recorded", "transformed", "with_grad"]
 
 
 def bind(
@@ -125,6 +125,38 @@ class _Spmm(torch.autograd.Function):
 
 #: (x, values or None, the operand's handle, whether it is a mean, the bound call) -> y, recorded by autograd.
 with_grad = direct(_Spmm)
+
+
+class _Product(torch.autograd.Function):
+    """A product without edge values whose forward and backward pass are native launches.
+
+    `forward` takes a context, where others have a `setup_context`: the latter is a Python call more, and
+    only transforms need it. Nothing is saved but the operand.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
+        ctx.operand, ctx.mean = operand, mean
+        kernels = operand.kernels
+        y: torch.Tensor | None = kernels.accepted.multiply[mean](x)
+        return bind(kernels, x, None, None, mean)(x, None) if y is None else y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        operand: SparseOperand = ctx.operand
+        use = eager(grad)
+        if ctx.mean:
+            grad = use.divide_by_counts(operand, grad)
+        elif use is not REGISTERED and not torch.compiler.is_compiling():
+            # A gradient with strides of 0, as that of a sum, is copied to rows by the launch.
+            y = operand.T.kernels.accepted.multiply[0](grad)
+            if y is not None and y is not NotImplemented:
+                return y, None, None
+        return use.spmm(operand.T, grad.contiguous()), None, None
+
+
+#: (x, operand, whether it is a mean) -> y, recorded by autograd, where `Accepted.multiply` takes x.
+recorded = direct(_Product)
 
 
 class _Transformed(torch.autograd.Function):

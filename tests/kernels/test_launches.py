@@ -1,0 +1,327 @@
+"""Products that are one native call, bound before: equal to those that Python queues, and as few steps."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gnnsparse
+from benchmarks import host_path
+from gnnsparse import SparseOperand
+from gnnsparse.formats.policy import WindowPolicy
+from gnnsparse.kernel_cache import Product
+from gnnsparse.ops.spmm import schema
+from gnnsparse.plan import Plan
+from gnnsparse.testing import random_graph
+from tests import emulated
+from tests.gpu_paths import RunningPath
+from tests.helpers import PRECISIONS, make
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "csr": lambda: Plan("csr", prescale=False),
+    "csr, cut rows": lambda: Plan("csr", prescale=False, row_limit=8),
+    "csr, prescaled": lambda: Plan("csr", prescale=True),
+    "panel": lambda: Plan("panel", prescale=False),
+    "panel, cut, prescaled": lambda: Plan("panel", prescale=True, tile_limit=1),
+    "window": lambda: Plan("window"),
+    "window, cut": lambda: Plan("window", tile_limit=1),
+}
+
+FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "ready": lambda x: x,
+    "transposed": lambda x: x.T.contiguous().T,
+    "offset": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
+    "of a wider one": lambda x: torch.cat([x, x], dim=1)[:, : x.shape[1]],
+    "every other column": lambda x: x.repeat_interleave(2, dim=1)[:, ::2],
+    "expanded": lambda x: x[:1, :1].expand(x.shape),
+    "parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
+}
+
+
+@pytest.fixture
+def path(late: ModuleType) -> Any:
+    with emulated.running(late) as running:
+        yield running
+
+
+def operand(precision: str = "fp16", weights: Any = "gcn", **options: Any) -> SparseOperand:
+    graph = random_graph(60, 60, 0.15, weighted=weights == "random", hubs=2, empty_rows=0.1)
+    values = None if weights == "random" else weights
+    return make(graph, "cpu", precision=precision, values=values, format="window", **options)
+
+
+def launch_of(a: SparseOperand, mean: bool = False) -> Callable[[Any], Any]:
+    return a.kernels.accepted.multiply[mean]
+
+
+def ready(a: SparseOperand, width: int = 16, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """An X whose form was accepted in a call before."""
+    x = torch.randn(a.shape[1], width).to(dtype or a.dtype)
+    _ = a @ x
+    return x
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("plan", "precision"),
+    # There is no window kernel of full float32.
+    [(plan, p) for plan in PLANS for p in PRECISIONS if not (p == "fp32" and plan.startswith("window"))],
+)
+@pytest.mark.parametrize("weights", ["gcn", None, "random"])
+def test_equal_to_the_calls_of_python(
+    path: RunningPath, plan: str, precision: str, weights: str | None
+) -> None:
+    a, chosen = operand(precision, weights), PLANS[plan]()
+    for width in (7, 16, 72):
+        a.kernels.use_plan(Product("spmm", width), chosen)
+        for dtype in dict.fromkeys((a.dtype, torch.float32)):
+            for reduce in ("sum", "mean"):
+                x = torch.randn(60, width).to(dtype)
+                first = gnnsparse.spmm(a, x, reduce=reduce)
+                again = launch_of(a, reduce == "mean")(x)
+                assert again is not None
+                assert torch.equal(first, again)
+                assert (again.shape, again.dtype, again.is_contiguous()) == (first.shape, dtype, True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision", ["fp16", "tf32"])
+def test_any_strides(path: RunningPath, form: str, precision: str) -> None:
+    a = operand(precision)
+    for width in (16, 61):
+        for dtype in (a.dtype, torch.float32):
+            x = FORMS[form](ready(a, width, dtype))
+            y = launch_of(a)(x)
+            assert torch.equal(y, gnnsparse.spmm(a, x.detach().clone(), plan=a.plan(width)))
+            assert torch.equal(a @ x, y)
+
+
+def test_a_policy_is_launched_too(path: RunningPath) -> None:
+    a = make(random_graph(60, 60, 0.2), "cpu", precision="fp16", format="me-bcrs")
+    policy = WindowPolicy(swapped=True, stage_a="single", stage_x=False)
+    plan = Plan("window", policy=policy)
+    a.kernels.use_plan(Product("spmm", 16), plan)
+    x = ready(a)
+    assert torch.equal(launch_of(a)(x), gnnsparse.spmm(a, x, plan=plan))
+
+
+class Doing(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **kwargs or {})
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_what_is_not_plain_goes_the_long_way(path: RunningPath) -> None:
+    a = operand("fp32")
+    x = ready(a)
+    right = launch_of(a)(x)
+    negative = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert negative.is_neg()
+    for odd in (negative, x.as_subclass(Sub), torch._efficientzerotensor(60, 16)):
+        assert launch_of(a)(odd) is None
+        assert torch.equal(a @ odd, right if odd.count_nonzero() else torch.zeros_like(right))
+    for wrong in (x.double(), x[:, :15], x[:-1], x[None], x.to("meta"), x.to_sparse(), [[1.0]], None, 3):
+        assert launch_of(a)(wrong) is None
+    with Doing():
+        assert launch_of(a)(x) is None
+        assert torch.equal(a @ x, right)
+    with forward_ad.dual_level():
+        assert launch_of(a)(x) is None
+        y = forward_ad.unpack_dual(a @ forward_ad.make_dual(x, x))
+        assert torch.equal(y.primal, right)
+        assert torch.equal(y.tangent, right)
+    seen = []
+    mapped = torch.vmap(lambda x: (seen.append(launch_of(a)(x)), a @ x)[1])(torch.stack([x, x]))
+    assert torch.equal(mapped, torch.stack([right, right]))
+    slope = torch.func.grad(lambda x: (seen.append(launch_of(a)(x)), (a @ x).sum())[1])(x)
+    assert torch.equal(slope, a.T @ torch.ones_like(right))
+    assert seen == [None, None]
+    with torch.inference_mode():
+        assert (a @ x).is_inference()
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_gradients(path: RunningPath, reduce: str, dtype: torch.dtype) -> None:
+    a = operand("fp16")
+    x = torch.randn(60, 16, dtype=dtype, requires_grad=True)
+    weight, plans = torch.randn(60, 16, dtype=dtype), (a.plan(16), a.T.plan(16))
+    found = []
+    for given in (None, None, plans[0]):  # the first call binds, and the last one goes the way of Python
+        y = gnnsparse.spmm(a, x, reduce=reduce, plan=given)
+        found.append((y.detach(), *torch.autograd.grad(y, x, weight)))
+    assert launch_of(a, reduce == "mean")(x) is NotImplemented
+    assert launch_of(a.T)(weight) is not None
+    for got in found[:2]:
+        assert all(map(torch.equal, got, found[2]))
+    with torch.no_grad():
+        assert torch.equal(gnnsparse.spmm(a, x, reduce=reduce), found[0][0])
+    # of a sum, whose gradient has strides of 0; again; and of a gradient
+    for _ in range(2):
+        (once,) = torch.autograd.grad(gnnsparse.spmm(a, x, reduce=reduce).sum(), x)
+        (right,) = torch.autograd.grad(gnnsparse.spmm(a, x, reduce=reduce, plan=plans[0]).sum(), x)
+        assert torch.equal(once, right)
+    v, second = weight.clone().requires_grad_(), []
+    for given in (None, plans[0]):
+        y = gnnsparse.spmm(a, x, reduce=reduce, plan=given)
+        (first,) = torch.autograd.grad(y, x, v, create_graph=True)
+        second.append(torch.autograd.grad(first, v, x.detach())[0])
+    assert torch.equal(*second)
+
+
+def test_batches_of_gradients(path: RunningPath) -> None:
+    a = operand("fp32")
+    x = ready(a).requires_grad_()
+    _ = a.T @ torch.randn(60, 16)
+    seeds = torch.randn(3, 60, 16)
+    (batch,) = torch.autograd.grad(a @ x, x, seeds, is_grads_batched=True)
+    for one, seed in zip(batch, seeds, strict=True):
+        assert torch.equal(one, a.T @ seed)
+
+
+def test_a_replaced_plan_is_not_launched_again(path: RunningPath) -> None:
+    a = operand()
+    x = ready(a)
+    former = launch_of(a)
+    assert former(x) is not None
+    a.kernels.use_plan(Product("spmm", 16), Plan("csr", row_limit=8, prescale=False))
+    assert launch_of(a)(x) is None
+    path.called.clear()
+    _ = a @ x
+    assert "cuda_spmm_csr" in path.called
+    assert torch.equal(launch_of(a)(x), gnnsparse.spmm(a, x, plan=a.plan(16)))
+    assert former(x) is not None  # a call that runs meanwhile keeps what it was bound to
+
+
+def test_more_forms_than_are_looked_through(path: RunningPath) -> None:
+    a = operand()
+    for width in range(1, 80):
+        x = ready(a, width)
+        assert torch.equal(launch_of(a)(x), gnnsparse.spmm(a, x, plan=a.plan(width)))
+
+
+def test_streams_and_gpus_are_those_of_the_call(late: ModuleType) -> None:
+    class Path(RunningPath):
+        current_index, switched, handle = 0, 0, 5
+
+        def queue(self, device: torch.device) -> Any:
+            return lambda: self.current_index, 0, lambda: self.handle
+
+        def stream(self, device: torch.device) -> int:
+            return self.handle
+
+        def current(self, device: torch.device) -> AbstractContextManager[None]:
+            self.switched += 1
+            return super().current(device)
+
+    running = Path(late)
+    with gnnsparse.cuda_path.use(running):
+        a = operand()
+        x = ready(a)
+        running.switched, running.handle = 0, 9
+        y = a @ x
+        running.handle = 0  # the default stream
+        assert torch.equal(a @ x, y)
+        assert running.switched == 0
+        assert a.kernels.streams._used == {5, 9, 0}
+        running.current_index = 1
+        assert launch_of(a)(x) is None
+        assert torch.equal(a @ x, y)
+        assert running.switched == 1
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """Counts the calls that the interpreter makes while a function runs, of Python's and of C's functions."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count - 2  # of `function`, and of sys.setprofile
+
+
+def allocations_of(function: Callable[[], object]) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    return sum(event.name == "aten::empty" for event in profile.events() or ())
+
+
+def test_steps_of_a_call_are_few(path: RunningPath) -> None:
+    """The bound of a call's time: `A @ x` makes 53 such calls where Python queues it.
+
+    Emulated kernels make none.
+    """
+    a = operand("fp16")
+    x, wide = ready(a), ready(a, dtype=torch.float32)
+    leaf = x.clone().requires_grad_()
+    seed = torch.randn_like(x)
+    _ = a.T @ seed
+    _ = a @ leaf
+    backward, context = schema._Product.backward, SimpleNamespace(operand=a, mean=False)
+    assert calls_of(lambda: a @ x) <= 8
+    assert calls_of(lambda: a @ wide) <= 8
+    assert calls_of(lambda: gnnsparse.spmm(a, x)) <= 8
+    for _ in range(2):  # the first binds, and the second notes the stream
+        assert calls_of(lambda: gnnsparse.spmm(a, x, reduce="mean")) > 8
+    assert calls_of(lambda: gnnsparse.spmm(a, x, reduce="mean")) <= 8
+    assert calls_of(lambda: a @ leaf) <= 14
+    assert calls_of(lambda: backward(context, seed)) <= 16
+    assert allocations_of(lambda: a @ x) == 1
+    assert allocations_of(lambda: a @ wide) == 2
+    assert calls_of(lambda: gnnsparse.spmm(a, x, plan=a.plan(16))) > 20
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_without_a_gpu() -> None:
+    with gnnsparse.cuda_path.use(host_path.IdlePath(host_path.idle_native())):
+        for call in host_path.product_calls("fp16", 16, "cpu").values():
+            times = host_path.host_times(call, lambda: None, 2)
+            assert 0 < times["fastest"] <= times["median"]
+        host_path.make_step(64, "fp32", "cpu")()
+
+
+def test_threads(path: RunningPath) -> None:
+    """Plans are replaced while other threads multiply."""
+    a = operand("fp32")
+    xs = [ready(a, width) for width in (4, 8, 16)]
+    right = [gnnsparse.spmm(a, x, impl="reference") for x in xs]
+    plans = [PLANS[name]() for name in ("csr", "panel", "window")]
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def multiply(i: int) -> None:
+        try:
+            while not done.is_set():
+                for x, y in zip(xs[i:] + xs[:i], right[i:] + right[:i], strict=True):
+                    torch.testing.assert_close(a @ x, y)
+        except BaseException as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=multiply, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for turn in range(30):
+        a.kernels.use_plan(Product("spmm", (4, 8, 16)[turn % 3]), plans[turn // 3 % 3])
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
