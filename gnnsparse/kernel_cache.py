@@ -12,7 +12,21 @@ from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import describe_device
 from gnnsparse.formats import BlockedMatrix, exclusive_preset, format_spec, require_operation
 from gnnsparse.gpus.record import GpuRecord, record_for
-from gnnsparse.kept import Accepted, Kept, Key, Streams
+from gnnsparse.kept import Accepted, Kept, Streams
+from gnnsparse.kernel_keys import (
+    ArrayKey,
+    BoundCall,
+    CountsKey,
+    NearKey,
+    PanelsKey,
+    PanelWorkKey,
+    Product,
+    RowGroupsKey,
+    RowWorkKey,
+    SlotScaleKey,
+    ViewKey,
+    WindowWorkKey,
+)
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
 from gnnsparse.plan.panel import HEIGHTS, takes
@@ -24,118 +38,12 @@ from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.preprocess.places import value_places
 from gnnsparse.tiles import PANEL_K_TILE
 
-__all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall", "StoredCall"]
+__all__ = ["KernelCache", "SddmmCall", "SpmmCall"]
 
 #: Products with all arguments but the dense operands bound: (x, edge values or None) -> y, of some kernels
 #: with a third argument, the memory of y; (q, k) -> scores.
 SpmmCall = Callable[..., torch.Tensor]
 SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Product(Key[Plan]):
-    """What an operation is asked to compute; the key of its plan.
-
-    Attributes:
-        op: "spmm", "sddmm", "attention" or "attention_grad".
-        width: columns of X, or the feature dimension of q and k in SDDMM and attention.
-        edge_values: whether edge values are given in the call.
-        value_width, heads, has_score_terms: fields of an AttentionProblem.
-    """
-
-    op: str
-    width: int
-    edge_values: bool = False
-    value_width: int = 0
-    heads: int = 1
-    has_score_terms: bool = False
-
-
-@dataclass(frozen=True)
-class _Array(Key[Any]):
-    name: str
-
-
-@dataclass(frozen=True)
-class _RowWork(Key[WorkList]):
-    limit: int
-    residual: bool = False
-
-
-@dataclass(frozen=True)
-class _RowGroups(Key[torch.Tensor]):
-    size: int
-    limit: int
-
-
-@dataclass(frozen=True)
-class _WindowWork(Key[WorkList]):
-    limit: int
-    for_scores: bool = False
-    balance: str = "auto"
-    concurrent: int = 0
-
-
-@dataclass(frozen=True)
-class _Panels(Key[BlockedMatrix]):
-    preset: str
-    height: int
-
-
-@dataclass(frozen=True)
-class _Counts(Key[PanelCounts]):
-    height: int
-
-
-@dataclass(frozen=True)
-class _Near(Key[int]):
-    pass
-
-
-@dataclass(frozen=True)
-class _PanelWork(Key[WorkList]):
-    height: int
-    limit: int
-    longest_first: bool
-    concurrent_panels: int = 0
-    for_scores: bool = False
-
-
-@dataclass(frozen=True)
-class _SlotScale(Key["torch.Tensor | None"]):
-    preset: str
-    height: int
-
-
-@dataclass(frozen=True)
-class _View(Key[Any]):
-    preset: str
-    height: int
-    weighted: bool
-
-
-@dataclass(frozen=True)
-class BoundCall(Key[Any]):
-    """Key of a product with all arguments but the dense operands bound.
-
-    Attributes:
-        product: the product.
-        dtype: dtype of the dense operands.
-        plan: the plan given by the caller, or None.
-        mean: whether SpMM divides a row's sum by its number of nonzeros.
-        quantization: the precision of 8 bits in which X is stored, or None.
-    """
-
-    product: Product
-    dtype: torch.dtype
-    plan: Plan | None
-    mean: bool = False
-    quantization: Precision | None = None
-
-
-@dataclass(frozen=True)
-class StoredCall(BoundCall):
-    """Key of a product with an X that has 8 bits already, for results of a dtype."""
 
 
 @dataclass(eq=False)
@@ -199,18 +107,18 @@ class KernelCache:
             values = self.matrix.own_values()
             return None if values is None else round_operand(values, self.precision)
 
-        return self.kept.get(_Array("values"), make)
+        return self.kept.get(ArrayKey("values"), make)
 
     @property
     def values32(self) -> torch.Tensor | None:
         """The values as float32, for the CPU kernels."""
         values = self.values
-        return None if values is None else self.kept.get(_Array("values32"), values.float)
+        return None if values is None else self.kept.get(ArrayKey("values32"), values.float)
 
     @property
     def row_scale(self) -> torch.Tensor | None:
         """Row weights of a rank-1 matrix by stored row, float32 [rows], or None."""
-        return self.kept.get(_Array("row_scale"), self.matrix.stored_row_scale)
+        return self.kept.get(ArrayKey("row_scale"), self.matrix.stored_row_scale)
 
     @property
     def col_scale(self) -> torch.Tensor | None:
@@ -220,7 +128,7 @@ class KernelCache:
             scale = self.matrix.col_scale
             return None if scale is None else round_operand(scale, self.precision).float()
 
-        return self.kept.get(_Array("col_scale"), make)
+        return self.kept.get(ArrayKey("col_scale"), make)
 
     @property
     def explicit_values(self) -> torch.Tensor:
@@ -229,7 +137,7 @@ class KernelCache:
             return values
         scales = self.row_scale, self.col_scale
         make = lambda: explicit_values(self.csr, None, None, scales, self.precision)  # noqa: E731
-        return self.kept.get(_Array("explicit"), make)
+        return self.kept.get(ArrayKey("explicit"), make)
 
     @property
     def own_weights(self) -> torch.Tensor | None:
@@ -240,7 +148,7 @@ class KernelCache:
     @property
     def inverse_counts(self) -> torch.Tensor:
         """1 / the number of nonzeros of each row, by stored row, float32 [rows]; 1 for empty rows."""
-        return self.kept.get(_Array("inverse_counts"), lambda: 1 / self.csr.degrees.clamp(min=1).float())
+        return self.kept.get(ArrayKey("inverse_counts"), lambda: 1 / self.csr.degrees.clamp(min=1).float())
 
     @property
     def inverse_counts_by_row(self) -> torch.Tensor:
@@ -250,7 +158,7 @@ class KernelCache:
             counts, ids = self.inverse_counts, self.row_ids
             return counts if ids is None else torch.empty_like(counts).index_copy(0, ids.long(), counts)
 
-        return self.kept.get(_Array("inverse_counts_by_row"), make)
+        return self.kept.get(ArrayKey("inverse_counts_by_row"), make)
 
     def row_factors(self, weighted: bool, mean: bool) -> torch.Tensor | None:
         """Returns what the rows of a product are multiplied by, float32 [rows] by stored row; None: nothing.
@@ -263,7 +171,7 @@ class KernelCache:
         if not mean:
             return scale
         counts = self.inverse_counts
-        return counts if scale is None else self.kept.get(_Array("mean_scale"), lambda: scale * counts)
+        return counts if scale is None else self.kept.get(ArrayKey("mean_scale"), lambda: scale * counts)
 
     # Work of the csr kernel.
 
@@ -274,12 +182,12 @@ class KernelCache:
     def row_work(self, limit: int) -> WorkList:
         """Returns the parts into which rows of more than `limit` nonzeros are cut."""
         make = lambda: no_work(self.csr.device) if self._none_above(limit) else cut_rows(self.csr, limit)  # noqa: E731
-        return self.kept.get(_RowWork(limit), make)
+        return self.kept.get(RowWorkKey(limit), make)
 
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
         """Returns groups of neighbouring short rows, of about `size` nonzeros each."""
         make = lambda: group_rows(self.csr, size, limit, at_once=self._none_above(limit))  # noqa: E731
-        return self.kept.get(_RowGroups(size, limit), make)
+        return self.kept.get(RowGroupsKey(size, limit), make)
 
     def _none_above(self, limit: int) -> bool:
         """Returns whether it is known that no row has more than `limit` nonzeros."""
@@ -311,7 +219,7 @@ class KernelCache:
     def value_places(self) -> torch.Tensor:
         """The index of each nonzero's value in the `values` of the prepared format, int64 [nnz]."""
         blocked = self.require_blocked()
-        return self.kept.get(_Array("value_places"), lambda: value_places(self.csr, blocked))
+        return self.kept.get(ArrayKey("value_places"), lambda: value_places(self.csr, blocked))
 
     def window_work(
         self, limit: int, for_scores: bool = False, *, balance: str = "auto", concurrent: int = 0
@@ -327,10 +235,10 @@ class KernelCache:
         blocked = self.require_blocked()
         for_scores = for_scores and blocked.spec.stores_values
         if balance in ("auto", "none"):
-            key = _WindowWork(limit if balance == "auto" else 0, for_scores, balance)
+            key = WindowWorkKey(limit if balance == "auto" else 0, for_scores, balance)
         else:
             warps = self._record.csr.warps * describe_device(self.csr.device).multiprocessors
-            key = _WindowWork(0, for_scores, balance, concurrent or warps)
+            key = WindowWorkKey(0, for_scores, balance, concurrent or warps)
         make = lambda: cut_windows(  # noqa: E731
             blocked, self.csr, limit, for_scores, balance=balance, concurrent=key.concurrent
         )
@@ -340,14 +248,14 @@ class KernelCache:
         """Returns the native handle of the prepared format, with or without its column weights."""
         blocked = self.require_blocked()
         scale = self._slot_scale(blocked) if weighted else None
-        return self.kept.get(_View(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
+        return self.kept.get(ViewKey(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
 
     def residual_work(self, limit: int) -> WorkList:
         """Returns the parts of the long ones among the rows that the format keeps out of its windows."""
         residual = self.require_blocked().residual
         if residual is None:
             raise RuntimeError("the format keeps no rows out")
-        return self.kept.get(_RowWork(limit, residual=True), lambda: cut_rows(residual, limit))
+        return self.kept.get(RowWorkKey(limit, residual=True), lambda: cut_rows(residual, limit))
 
     def residual_row_ids(self) -> torch.Tensor:
         """Returns the output row of each row that the format keeps out of its windows, int32."""
@@ -355,14 +263,14 @@ class KernelCache:
         if rows is None:
             raise RuntimeError("the format keeps no rows out")
         ids = self.row_ids
-        return rows if ids is None else self.kept.get(_Array("residual_ids"), lambda: ids[rows.long()])
+        return rows if ids is None else self.kept.get(ArrayKey("residual_ids"), lambda: ids[rows.long()])
 
     def residual_counts(self) -> torch.Tensor:
         """Returns 1 / the number of nonzeros of each row that the format keeps out of its windows."""
         rows = self.require_blocked().residual_rows
         if rows is None:
             raise RuntimeError("the format keeps no rows out")
-        return self.kept.get(_Array("residual_counts"), lambda: self.inverse_counts[rows.long()])
+        return self.kept.get(ArrayKey("residual_counts"), lambda: self.inverse_counts[rows.long()])
 
     # Panels.
 
@@ -375,7 +283,7 @@ class KernelCache:
         values = None if bits else self.values
         preset = "panel" if values is None else "panel-values"
         spec = format_spec(preset, self.precision, panel=height)
-        return self.kept.get(_Panels(preset, height), lambda: convert(self.csr, spec, values))
+        return self.kept.get(PanelsKey(preset, height), lambda: convert(self.csr, spec, values))
 
     @property
     def panel_bytes(self) -> int:
@@ -396,12 +304,12 @@ class KernelCache:
             pairs = tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
             return PanelCounts(height, int(slots.sum()), pairs)
 
-        return self.kept.get(_Counts(height), count)
+        return self.kept.get(CountsKey(height), count)
 
     def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
         """Returns every panel, cut into parts of at most `limit` K tiles."""
         panel = self.panel(height)
-        key = _PanelWork(height, limit, longest_first, concurrent_panels)
+        key = PanelWorkKey(height, limit, longest_first, concurrent_panels)
         ahead = self._prefetch("panel")
         return self.kept.get(
             key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead)
@@ -411,7 +319,7 @@ class KernelCache:
         """Returns the native handle of the panels, with or without their column weights."""
         panel = self.panel(height)
         scale = self._slot_scale(panel) if weighted else None
-        return self.kept.get(_View("panel", height, weighted), lambda: panel.view(scale))
+        return self.kept.get(ViewKey("panel", height, weighted), lambda: panel.view(scale))
 
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
@@ -426,8 +334,8 @@ class KernelCache:
             The panels, their native handle, and a work list that has row offsets.
         """
         panel, ahead = self.panel(height, bits=True), self._prefetch(kernel)
-        view = self.kept.get(_View("panel bits", height, False), panel.view)
-        key = _PanelWork(height, limit, longest_first, for_scores=True)
+        view = self.kept.get(ViewKey("panel bits", height, False), panel.view)
+        key = PanelWorkKey(height, limit, longest_first, for_scores=True)
         make = lambda: cut_panels(panel, limit, self.csr, longest_first, 0, ahead)  # noqa: E731
         return panel, view, self.kept.get(key, make)
 
@@ -447,7 +355,7 @@ class KernelCache:
             return None
         # Padded column slots may be -1; no nonzero uses their weight.
         return self.kept.get(
-            _SlotScale(blocked.spec.name, blocked.spec.panel),
+            SlotScaleKey(blocked.spec.name, blocked.spec.panel),
             lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage),
         )
 
@@ -506,7 +414,7 @@ class KernelCache:
         """Counts the nonzeros near the diagonal, unless rows have other places than their numbers."""
         if self.row_ids is not None:
             return 0
-        return self.kept.get(_Near(), lambda: self.csr.count_near(NEAR))
+        return self.kept.get(NearKey(), lambda: self.csr.count_near(NEAR))
 
     def _panels_of(self, op: str) -> tuple[PanelCounts, ...]:
         """Counts panels of the heights that an operation has; tall ones only where they may pay."""

@@ -14,7 +14,8 @@ from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import format_spec
 from gnnsparse.kept import Kept, Key, Streams
-from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.kernel_keys import Product
 from gnnsparse.locks import ForkLock
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import KERNELS, Plan

@@ -9,7 +9,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, SparseOperand, cuda_path
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.attention.philox import draw_seed, keeps
 from gnnsparse.plan import attention as attention_plan
 from gnnsparse.precision import round_operand

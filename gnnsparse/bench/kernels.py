@@ -32,7 +32,7 @@ from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
 from gnnsparse.bench.workload import Subject, Workload, make_subject
 from gnnsparse.environment import device_name
 from gnnsparse.graph import SparseGraph
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision

@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 
 from gnnsparse.csr import Csr, index_dtype
-from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.kernel_keys import Product
 from gnnsparse.plan import CsrPlan, Plan, choose_plan
 
 __all__ = ["BatchPlans", "Lot"]

@@ -19,7 +19,7 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.doctor.hardware import INSTRUCTION_SETS
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import KERNELS, Plan, forced_plan
 from gnnsparse.precision import Precision

@@ -15,7 +15,8 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
 from gnnsparse.kept import Key
-from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR

@@ -10,7 +10,8 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.environment import device_name
-from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.kernel_keys import Product
 from gnnsparse.operand_core import bind_tuner
 from gnnsparse.ops.common import require_kernels
 from gnnsparse.ops.sddmm.schema import bind as bind_sddmm

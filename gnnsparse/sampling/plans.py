@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.kernel_keys import Product
 from gnnsparse.locks import ForkLock
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
 

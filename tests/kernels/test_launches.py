@@ -18,7 +18,7 @@ import gnnsparse
 from benchmarks import host_path
 from gnnsparse import SparseOperand
 from gnnsparse.formats.policy import WindowPolicy
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.spmm import schema
 from gnnsparse.plan import Plan
 from gnnsparse.testing import random_graph

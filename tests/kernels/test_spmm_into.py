@@ -7,7 +7,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseOperand
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.spmm.into import spmm_into
 from gnnsparse.plan import Plan
 from gnnsparse.testing import random_graph

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, cuda_path
 from gnnsparse.formats import format_spec
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.plan.window import WINDOW
 from gnnsparse.precision import Precision

@@ -15,7 +15,7 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, cuda_path
 from gnnsparse.kept import Kept, Key
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.nn import SparseLinear
 from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import CsrPlan

@@ -16,7 +16,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import CacheWarning, Plan, Precision
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.ops import tuning
 from gnnsparse.plan import Device, Problem, candidates, choose_plan
 from gnnsparse.preprocess.cache import GraphCache

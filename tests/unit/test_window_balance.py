@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import Plan, SparseGraph, cuda_path
 from gnnsparse.formats import format_spec
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.plan.window import BALANCES, WINDOW
 from gnnsparse.preprocess.balance import cut_windows, window_tiles
 from gnnsparse.preprocess.convert import convert

@@ -15,7 +15,8 @@ from gnnsparse.bench.matrices import MatrixSpec, parse_matrix
 from gnnsparse.bench.workload import make_subject
 from gnnsparse.environment import write_json
 from gnnsparse.gpus import GpuRecord
-from gnnsparse.kernel_cache import KernelCache, Product
+from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.kernel_keys import Product
 from gnnsparse.opened import read_json
 from gnnsparse.ops.tuning import milliseconds, runner
 from gnnsparse.plain import from_plain, to_plain

@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.errors import bad_value, check_flag, check_number, check_share, check_tensor
 from gnnsparse.kept import Key
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.chain import chain

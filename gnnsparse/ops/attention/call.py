@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
 
 __all__ = ["AttentionCall", "Grads", "Needs"]

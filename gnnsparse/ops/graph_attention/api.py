@@ -8,7 +8,7 @@ import torch
 
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_choice, check_flag, check_number, check_share
-from gnnsparse.kernel_cache import Product
+from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.api import attention
 from gnnsparse.ops.attention.philox import draw_seed

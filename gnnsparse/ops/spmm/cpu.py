@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
+from gnnsparse.kernel_cache import KernelCache, SpmmCall
+from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan

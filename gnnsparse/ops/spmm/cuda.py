@@ -16,7 +16,8 @@ from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.packed import packed_kernel, why_not_packed
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
 from gnnsparse.kept import Launchable
-from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
+from gnnsparse.kernel_cache import KernelCache, SpmmCall
+from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of

@@ -11,7 +11,8 @@ from gnnsparse import _native
 from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value
 from gnnsparse.kept import Kept
-from gnnsparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall, StoredCall
+from gnnsparse.kernel_cache import KernelCache, SpmmCall
+from gnnsparse.kernel_keys import BoundCall, Product, StoredCall
 from gnnsparse.ops import heads_cpu, heads_cuda
 from gnnsparse.ops.dense import on_its_device, partial_sums
 from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
