@@ -72,6 +72,32 @@ def study(*results: dict[str, Any]) -> str:
     return "\n\n".join(_study(data) + "\n\n" + origin(data) for data in results)
 
 
+def eight_bits(*results: dict[str, Any]) -> str:
+    """Makes the table of scores with X in 8 bits and in fp32, of variants that ran with all seeds."""
+    rows = []
+    for data in results:
+        whole = [r for r in data["rows"] if len(r["seeds"]) == data["settings"]["seeds"]]
+        for dataset, model in dict.fromkeys((r["dataset"], r["model"]) for r in whole):
+            found = {r["variant"]: r for r in whole if (r["dataset"], r["model"]) == (dataset, model)}
+            if "fp32" in found and len(found) > 1:
+                rows.append([model, dataset, found["fp32"]["metric"], *map(_with_gap, _variants(found))])
+    origins = dict.fromkeys(map(origin, results))
+    header = ["model", "data set", "score", "fp32", "int8", "fp8"]
+    return table(header, rows) + "\n\n" + "\n\n".join(origins)
+
+
+def _variants(found: dict[str, dict[str, Any]]) -> list[dict[str, Any] | None]:
+    return [found.get(name) for name in ("fp32", "int8", "fp8")]
+
+
+def _with_gap(row: dict[str, Any] | None) -> str:
+    """Returns the mean, the deviation, and the difference from fp32."""
+    if row is None:
+        return ""
+    gap = "" if row["difference"] is None else f" ({row['difference']:+.2f})"
+    return f"{row['mean']:.2f} ± {row['standard_deviation']:.2f}{gap}"
+
+
 def _study(data: dict[str, Any]) -> str:
     paper = {(r["dataset"], r["variant"]): f"{r['paper']:g}" for r in data["paper_rows"]}
     several = len(data["settings"]["models"]) > 1

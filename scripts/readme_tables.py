@@ -33,6 +33,7 @@ FIGURE = ROOT / "docs" / "speed.svg"
 _NUMERICS, _PAPERS = ROOT / "docs" / "numerics.md", ROOT / "docs" / "papers.md"
 #: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
+    "precision-8bit": _NUMERICS,
     "precision-operations": _NUMERICS,
     "precision-sums": _NUMERICS,
     "precision-scaling": _NUMERICS,
@@ -349,6 +350,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "precision-study": lambda: precision_tables.study(load("precision_h200.json")),
     "precision-table8": lambda: precision_tables.study(
         *map(load, ("precision_table8_h200.json", "precision_table8_cpu.json"))
+    ),
+    "precision-8bit": lambda: precision_tables.eight_bits(
+        *(load(f"precision_8bit_{name}.json") for name in ("cpu", "amazon_photo", "minesweeper", "tolokers"))
     ),
     "precision-operations": lambda: precision_tables.operations(load(_OPERATIONS)),
     "precision-sums": lambda: precision_tables.sums(load(_OPERATIONS)),
