@@ -27,7 +27,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     pages = {module.README, module.RESULTS_PAGE, module.FIGURE, *module.PAGE_OF.values()}
     copies = {page: tmp_path / str(page.relative_to(ROOT)) for page in pages}
     for page, copy in copies.items():
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(page, copy)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     for name in ("README", "RESULTS_PAGE", "FIGURE"):

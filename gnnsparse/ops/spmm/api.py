@@ -157,12 +157,12 @@ def spmm(
             there, or A's format has no edge values, maxima or minima.
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
-    if isinstance(x, StoredFeatures):
-        return multiply_stored(A, x, values, reduce, impl, plan, seed)
     if values is None and plan is None and seed is None and type(A) is SparseOperand:
         y = _launched(A, x, reduce, impl)
         if y is not None:
             return y
+    if isinstance(x, StoredFeatures):
+        return multiply_stored(A, x, values, reduce, impl, plan, seed)
     known, quick = None, is_direct()
     mean = type(reduce) is str and reduce == "mean"
     own_plan = plan is None and seed is None and type(impl) is str and impl == "auto"
