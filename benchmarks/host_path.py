@@ -205,9 +205,7 @@ def main() -> None:
     with cuda_path.use(path):
         rows = measure(args.replay, device)
     if args.out is not None:
-        write_json(
-            args.out, {"environment": describe_environment(device), "replay": args.replay, "rows": rows}
-        )
+        write_json(args.out, {**describe_environment(device), "replay": args.replay, "rows": rows})
 
 
 if __name__ == "__main__":

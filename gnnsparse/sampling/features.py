@@ -68,9 +68,8 @@ class FeatureStore:
         source = read_features(x)
         given = source.x
         check_choice("placement", placement, PLACEMENTS)
-        self.device = (
-            given.device if device is None else torch.empty(0, device=device_of("device", device)).device
-        )
+        wanted = given.device if device is None else device_of("device", device)
+        self.device = torch.empty(0, dtype=torch.uint8, device=wanted).device  # with its index
         self.shape = (given.shape[0], given.shape[1])
         name = source.dtype_name if dtype is None else check_choice("dtype", dtype, tuple(FEATURE_DTYPES))
         self._format = RowFormat(name, given.shape[1])

@@ -103,7 +103,7 @@ def bind_stored(
 def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bool) -> StoredSpmm:
     """Binds the CPU's kernels for bytes."""
     rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
-    edge_values, like = product.edge_values, torch.empty(0, dtype=dtype)
+    edge_values, like = product.edge_values, torch.empty(0, dtype=dtype, device="cpu")
     scale = kernels.row_factors(not edge_values, mean)
     own = _native.StoredRows(None, row_ids, scale, None if edge_values else kernels.values32)
 
