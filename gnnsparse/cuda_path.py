@@ -135,7 +135,9 @@ class CudaPath:
         # A finalizer may call this while torch.compile traces, whose mode takes no real tensors. Streams and
         # modes are made once for all tensors: they take longer than the rest.
         with _disable_current_modes():
-            used = torch.cuda.ExternalStream(stream, next(iter(on_gpu)).device)
+            device = next(iter(on_gpu)).device
+            # torch takes the handle 0 of the default stream for none, and makes another stream.
+            used = torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
             for tensor in on_gpu:
                 tensor.record_stream(used)
 

@@ -277,6 +277,7 @@ def fit(
             resume=None if resume is None else Path(resume),
             curves=curves,
         )
+        model.to(caller.device)  # Lightning leaves it on the CPU
     return Fitted(
         model,
         dataset,

@@ -255,8 +255,9 @@ class SparseOperand(EdgeOrders, Exported):
     def __getitem__(self, rows: Any) -> SparseOperand:
         """Returns some of the rows as an operand: `A[10:20]`, `A[numbers]`, `A[mask]`.
 
-        It has the weights, the precision and the options of A, so that A[rows] @ X equals (A @ X)[rows]. Its
-        edges are its nonzeros: edge values are [nnz] of A[rows]. It is made on A's device, in time and memory
+        It has the weights, the precision and the options of A, so that A[rows] @ X is (A @ X)[rows]: bit for
+        bit on the CPU, and to rounding on a GPU, where a plan of its own may add in another order. Its edges
+        are its nonzeros: edge values are [nnz] of A[rows]. It is made on A's device, in time and memory
         in proportion to the nonzeros of these rows and to the columns of A, for its transpose is made too.
         A format that A was prepared in is converted anew, and a row order is not looked for again.
 

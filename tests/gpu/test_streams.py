@@ -11,6 +11,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseOperand
+from gnnsparse.cuda_path import path
 from gnnsparse.testing import random_graph
 from tests.together import run_together
 
@@ -116,3 +117,19 @@ def test_an_operand_is_freed_while_another_stream_computes() -> None:
         _ = [torch.full((size,), 3, dtype=torch.int32, device="cuda") for size in sizes for _ in range(20)]
     torch.cuda.synchronize()
     assert all(torch.equal(y, right) for y in results)
+
+
+def test_memory_that_the_default_stream_uses_is_not_given_back_to_its_own_stream() -> None:
+    """The handle of the default stream is 0, which torch takes for no stream."""
+    side, size = torch.cuda.Stream(), 2**20
+    with torch.cuda.stream(side):
+        used = torch.empty(size, device="cuda")
+    torch.cuda.synchronize()
+    place = used.data_ptr()
+    torch.cuda._sleep(50_000_000)
+    path().record_use([used], torch.cuda.current_stream().cuda_stream)
+    del used
+    with torch.cuda.stream(side):
+        other = torch.empty(size, device="cuda")
+    assert other.data_ptr() != place
+    torch.cuda.synchronize()

@@ -239,10 +239,10 @@ def test_prepare_takes_a_graph_of_pyg(device: str) -> None:
         assert torch.equal(A @ x, B @ x)
     plain = gnnsparse.prepare(data(edge_weight=None), cache=False)
     assert plain.shape == (NODES, NODES)
-    other = torch.arange(1.0, graph.num_edges + 1)
+    other = torch.arange(1.0, graph.num_edges + 1, device=device)
     assert torch.equal(
-        gnnsparse.prepare(graph, values=other, cache=False) @ x.cpu(),
-        gnnsparse.prepare(graph.edge_index, num_nodes=NODES, values=other, cache=False) @ x.cpu(),
+        gnnsparse.prepare(graph, values=other, cache=False) @ x,
+        gnnsparse.prepare(graph.edge_index, num_nodes=NODES, values=other, cache=False) @ x,
     )
 
 

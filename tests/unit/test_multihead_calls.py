@@ -142,6 +142,7 @@ def test_a_learnable_mask_gets_its_gradient(device: str, with_pattern: bool) -> 
     )
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("averaged", [True, False])
 @pytest.mark.parametrize("batch", [True, False])
 def test_sparse_weights(device: str, averaged: bool, batch: bool) -> None:

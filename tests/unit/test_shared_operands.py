@@ -293,3 +293,20 @@ def test_a_layer_whose_state_is_loaded_meanwhile() -> None:
                 assert torch.equal(layer(x), right)
 
     run_together(4, work)
+
+
+@pytest.mark.parametrize("handle", [0, 77])
+def test_use_is_recorded_on_the_stream_of_a_handle(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes a new stream of a handle that is 0, which is that of the default stream."""
+
+    class OnGpu:
+        is_cuda, device, used = True, torch.device("cuda", 0), None
+
+        def record_stream(self, stream: object) -> None:
+            self.used = stream
+
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda stream, device: (stream, device))
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: ("default", device))
+    tensor = OnGpu()
+    cuda_path.CudaPath().record_use([tensor], handle)  # type: ignore[list-item]
+    assert tensor.used == (handle or "default", tensor.device)
