@@ -120,6 +120,15 @@ def test_batch_norm_leaves_padding_out(device: str, options: dict[str, Any]) -> 
         torch.testing.assert_close(norm(x), own.eval()(x))
 
 
+def test_second_derivatives_of_padded_batch_norm_are_refused() -> None:
+    x, norm = torch.randn(40, 5, requires_grad=True), torch.nn.BatchNorm1d(5)
+    with ignoring_padding(norm, padding_of(20, 40)):
+        y = norm(x)
+    (slope,) = torch.autograd.grad(y[:20].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
 @pytest.mark.parametrize("values", [None, "gcn", "mean"])
 def test_batches_in_place_are_the_batches(device: str, values: str | None) -> None:
     data = data_of(values=values, device=device)
