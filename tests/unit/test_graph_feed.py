@@ -26,7 +26,7 @@ from gnnsparse.training.plots import Curves
 from models import MODELS
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
-from tests.tasks import PlainRecorder
+from tests.tasks import PlainRecorder, run_in_blocks
 from tests.tu_files import graph_dataset
 
 GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
@@ -207,18 +207,7 @@ def test_dropped_scores_are_those_of_a_step() -> None:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
     """Runs on the CPU go in blocks, by stand-ins that call what a graph would replay, and are returned."""
-    made: list[PlainRecorder] = []
-
-    def recorder(device: torch.device, required: bool) -> PlainRecorder:
-        made.append(PlainRecorder(required))
-        return made[-1]
-
-    def why(module: Any, data: Any) -> str | None:
-        return data.feed_obstacle(module)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr("gnnsparse.training.fitting.obstacle", why)
-    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
-    return made
+    return run_in_blocks(monkeypatch, lambda module, data: data.feed_obstacle(module))
 
 
 def run(
