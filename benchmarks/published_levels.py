@@ -23,6 +23,7 @@ import argparse
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,7 @@ def run_once(command: list[str], folder: Path) -> dict[str, Any]:
     run = folder / "run"
     if not (run / "result.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(run, ignore_errors=True)  # of one that was interrupted, whose curve would be there, too
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with open(folder / "output.txt", "w") as output:
             done = subprocess.run(

@@ -25,7 +25,7 @@ from gnnsparse.errors import (
     check_tensor,
 )  # fmt: skip
 from gnnsparse.graph import SparseGraph
-from gnnsparse.random_graphs import regular_graph
+from gnnsparse.random_graphs import other_columns, random_columns, regular_graph
 
 __all__ = [
     "PATTERNS",
@@ -228,48 +228,13 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
     check_integer("per_row", per_row, 0, _NOT_NEGATIVE)
     if per_row > cols:
         bad_value("per_row", f"got {per_row}; accepted: at most {cols}, the number of keys")
-    return _from_sets(_draw(rows, cols, per_row, _generator(seed)), rows, cols)
+    return _from_sets(random_columns(rows, cols, per_row, _generator(seed)), rows, cols)
 
 
 def _from_sets(columns: torch.Tensor, rows: int, cols: int) -> SparseGraph:
     """Makes the pattern whose row i holds columns[i], for ascending columns [rows, per_row]."""
     indptr = torch.arange(rows + 1, device="cpu") * columns.shape[1]
     return SparseGraph(Csr(indptr, columns.flatten().to(torch.int32), cols))
-
-
-def _draw(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draws `count` different columns for each row, every set of them with equal probability.
-
-    Returns:
-        int64 [rows, count], ascending in each row.
-    """
-    if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
-        return _complement(_draw_few(rows, cols, cols - count, generator), cols)
-    return _draw_few(rows, cols, count, generator)
-
-
-def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draws `count` different columns for each row, in rounds: each row draws as many columns as it lacks.
-
-    No round can draw too many, so the distribution is that of drawing one column at a time.
-    """
-    keys = torch.empty(0, dtype=torch.int64, device="cpu")  # row x cols + column: below 2^62
-    lacking = torch.full((rows,), count, device="cpu")
-    while (total := int(lacking.sum())) > 0:
-        row = torch.repeat_interleave(torch.arange(rows, device="cpu"), lacking)
-        drawn = torch.randint(cols, (total,), generator=generator, device="cpu")
-        keys = torch.cat([keys, row * cols + drawn]).unique()
-        lacking = count - torch.bincount(keys.div(max(cols, 1), rounding_mode="floor"), minlength=rows)
-    return (keys % max(cols, 1)).reshape(rows, count)
-
-
-def _complement(columns: torch.Tensor, cols: int) -> torch.Tensor:
-    """Returns for each row the columns below `cols` that it does not hold, ascending."""
-    rows, count = columns.shape
-    # The k-th column that a row does not hold is k plus the number of columns that it holds before that one.
-    shifted = columns - torch.arange(count, device="cpu")
-    kept = torch.arange(cols - count, device="cpu").repeat(rows, 1)
-    return kept + torch.searchsorted(shifted, kept, right=True)
 
 
 def expander(nodes: int, degree: int, *, seed: int) -> SparseGraph:
@@ -303,7 +268,7 @@ def expander(nodes: int, degree: int, *, seed: int) -> SparseGraph:
         return _from_coo(row, col, nodes, nodes)
     each = torch.arange(nodes, device="cpu")
     left_out = (torch.cat([row, each]) * nodes + torch.cat([col, each])).sort().values % nodes
-    return _from_sets(_complement(left_out.reshape(nodes, nodes - degree), nodes), nodes, nodes)
+    return _from_sets(other_columns(left_out.reshape(nodes, nodes - degree), nodes), nodes, nodes)
 
 
 def vector_wise(
@@ -332,7 +297,7 @@ def vector_wise(
     if not 0 <= sparsity <= 1:
         bad_value("sparsity", f"got {sparsity}; accepted: a number in [0, 1]")
     strips = -(-rows // vector)
-    sets = _draw(strips, cols, round((1 - sparsity) * cols), _generator(seed))
+    sets = random_columns(strips, cols, round((1 - sparsity) * cols), _generator(seed))
     return _from_sets(sets[torch.arange(rows, device="cpu") // vector], rows, cols)
 
 

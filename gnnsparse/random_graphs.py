@@ -1,10 +1,59 @@
-"""Random regular graphs, as unions of Hamiltonian cycles that share no edge."""
+"""Random columns of the rows of a matrix, and random regular graphs as unions of Hamiltonian cycles."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["regular_graph"]
+__all__ = ["other_columns", "random_columns", "regular_graph"]
+
+
+def random_columns(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Draws `count` different columns for each row, every set of them with equal probability.
+
+    Args:
+        rows: number of rows.
+        cols: number of columns, `count` or more.
+        count: columns of each row.
+        generator: random numbers, on the CPU.
+
+    Returns:
+        int64 [rows, count], ascending in each row.
+    """
+    if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
+        return other_columns(_draw_few(rows, cols, cols - count, generator), cols)
+    return _draw_few(rows, cols, count, generator)
+
+
+def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Draws `count` different columns for each row, in rounds: each row draws as many columns as it lacks.
+
+    No round can draw too many, so the distribution is that of drawing one column at a time.
+    """
+    keys = torch.empty(0, dtype=torch.int64, device="cpu")  # row x cols + column: below 2^62
+    lacking = torch.full((rows,), count, device="cpu")
+    while (total := int(lacking.sum())) > 0:
+        row = torch.repeat_interleave(torch.arange(rows, device="cpu"), lacking)
+        drawn = torch.randint(cols, (total,), generator=generator, device="cpu")
+        keys = torch.cat([keys, row * cols + drawn]).unique()
+        lacking = count - torch.bincount(keys.div(max(cols, 1), rounding_mode="floor"), minlength=rows)
+    return (keys % max(cols, 1)).reshape(rows, count)
+
+
+def other_columns(columns: torch.Tensor, cols: int) -> torch.Tensor:
+    """Returns for each row the columns that it does not hold.
+
+    Args:
+        columns: int64 [rows, count] on the CPU, the columns that it holds, ascending in each row.
+        cols: number of columns.
+
+    Returns:
+        int64 [rows, cols - count], ascending in each row.
+    """
+    rows, count = columns.shape
+    # The k-th column that a row does not hold is k plus the number of columns that it holds before that one.
+    shifted = columns - torch.arange(count, device="cpu")
+    kept = torch.arange(cols - count, device="cpu").repeat(rows, 1)
+    return kept + torch.searchsorted(shifted, kept, right=True)
 
 
 def regular_graph(nodes: int, degree: int, generator: torch.Generator) -> torch.Tensor:

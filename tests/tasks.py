@@ -1,10 +1,12 @@
-"""Small classification tasks."""
+"""Small classification tasks, and stand-ins for the capture of their steps."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 
 from gnnsparse import SparseGraph
@@ -84,3 +86,23 @@ class PlainRecorder:
             self.is_recording = False
 
         return replay
+
+
+def run_in_blocks(
+    monkeypatch: pytest.MonkeyPatch, obstacle: Callable[[Any, Any], str | None]
+) -> list[PlainRecorder]:
+    """Makes runs on the CPU go in blocks, whose steps stand-ins call, and returns these as they are made.
+
+    Args:
+        monkeypatch: undoes it after the test.
+        obstacle: (module, data) -> what forbids it, or None, in place of that of the training.
+    """
+    made: list[PlainRecorder] = []
+
+    def recorder(device: torch.device, required: bool) -> PlainRecorder:
+        made.append(PlainRecorder(required))
+        return made[-1]
+
+    monkeypatch.setattr("gnnsparse.training.fitting.obstacle", obstacle)
+    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
+    return made

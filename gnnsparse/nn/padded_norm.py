@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from gnnsparse.padding import Padding, padded
 
@@ -106,7 +107,8 @@ class _BatchNorm(torch.autograd.Function):
     """The normalisation with statistics over the nodes alone, and these.
 
     Each operation is a launch, which takes longer than its arithmetic on small graphs: there are as few as
-    can be. The gradients of padding are 0 where they come from, and what padding holds is finite.
+    can be. The gradients of padding are 0 where they come from, and what padding holds is finite. It has no
+    second derivatives: x - mean is kept as a number, not as a function of x.
     """
 
     @staticmethod
@@ -132,6 +134,7 @@ class _BatchNorm(torch.autograd.Function):
         return y.to(x.dtype), mean, variance
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
         centered, inverse, factor = ctx.saved_tensors
         needs, of_x, grad = ctx.needs_input_grad, None, grad.float()

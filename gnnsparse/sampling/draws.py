@@ -7,6 +7,8 @@ the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,16 +134,32 @@ class Numbering:
         device: where the nodes that are numbered are.
 
     Attributes:
-        place: int32 [nodes], between calls the same for all nodes; it is used by one thread at a time.
-        lock: who holds it may use `place`, and on a GPU has to wait for what does before giving it back.
+        place: int32 [nodes], between calls the same for all nodes; `using_places` says who may use it.
     """
 
     def __init__(self, nodes: int, device: torch.device) -> None:
         self.place = torch.full((nodes,), _NO_PLACE, dtype=torch.int32, device=device)
-        self.lock = ForkLock()
+        self._lock = ForkLock()
 
     def __reduce__(self) -> Any:
         return Numbering, (self.place.numel(), self.place.device)  # the places are free between calls
+
+    @contextmanager
+    def using_places(self) -> Iterator[torch.Tensor]:
+        """Gives `place` to one thread at a time, in a `with` block.
+
+        The block has to free the places that it takes, and on a GPU to wait for its kernels. If it raises an
+        error between taking and freeing places, such as that memory is used up, all places are freed here:
+        the next nodes would get the numbers of these ones.
+        """
+        with self._lock:
+            try:
+                yield self.place
+            except BaseException:
+                self.place.fill_(_NO_PLACE)
+                if path().takes(self.place.device):
+                    path().finish(self.place.device)
+                raise
 
     def number(self, targets: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Numbers the targets, and behind them the nodes that are no target.
@@ -158,36 +176,38 @@ class Numbering:
             ValueError: a target is repeated.
         """
         numbers = torch.empty_like(nodes)
-        with self.lock:
+        with self.using_places() as place:
             if path().takes(nodes.device):
-                return self._number_on_gpu(targets, nodes, numbers), numbers
+                return _number_on_gpu(targets, nodes, place, numbers), numbers
             sources = torch.empty(targets.numel() + nodes.numel(), dtype=torch.int32, device=nodes.device)
             threads = torch.get_num_threads()
-            count = _native.number_nodes(targets, nodes, self.place, sources, numbers, threads)
+            count = _native.number_nodes(targets, nodes, place, sources, numbers, threads)
         if count < 0:
             refuse_repeat(targets)
         return sources[:count].clone(), numbers
 
-    def _number_on_gpu(
-        self, targets: torch.Tensor, nodes: torch.Tensor, numbers: torch.Tensor
-    ) -> torch.Tensor:
-        device, rows = nodes.device, targets.numel()
-        first = torch.empty(rows + nodes.numel(), dtype=torch.int32, device=device)
-        if first.numel() == 0:
-            return first
-        launch(device, "cuda_mark_first", targets, nodes, self.place, first, None, None)
-        rank = first.cumsum(0, dtype=torch.int32)
-        ends = rank[-1:] if rows in (0, rank.numel()) else torch.cat([rank[-1:], rank[rows - 1 : rows]])
-        count, *of_targets = path().read(ends)
-        distinct = of_targets[0] if of_targets else count
-        sources = torch.empty(count, dtype=torch.int32, device=device)
-        tail = None, None, None, None
-        launch(device, "cuda_number_nodes", targets, nodes, rank, self.place, sources, numbers, *tail)
-        # Another stream may number next, which would find the places of this one.
-        path().finish(device)
-        if rows and distinct != rows:
-            refuse_repeat(targets)
-        return sources
+
+def _number_on_gpu(
+    targets: torch.Tensor, nodes: torch.Tensor, place: torch.Tensor, numbers: torch.Tensor
+) -> torch.Tensor:
+    """Numbers nodes by kernels, which take places and free them; see `Numbering.number`."""
+    device, rows = nodes.device, targets.numel()
+    first = torch.empty(rows + nodes.numel(), dtype=torch.int32, device=device)
+    if first.numel() == 0:
+        return first
+    launch(device, "cuda_mark_first", targets, nodes, place, first, None, None)
+    rank = first.cumsum(0, dtype=torch.int32)
+    ends = rank[-1:] if rows in (0, rank.numel()) else torch.cat([rank[-1:], rank[rows - 1 : rows]])
+    count, *of_targets = path().read(ends)
+    distinct = of_targets[0] if of_targets else count
+    sources = torch.empty(count, dtype=torch.int32, device=device)
+    tail = None, None, None, None
+    launch(device, "cuda_number_nodes", targets, nodes, rank, place, sources, numbers, *tail)
+    # Another stream may number next, which would find the places of this one.
+    path().finish(device)
+    if rows and distinct != rows:
+        refuse_repeat(targets)
+    return sources
 
 
 def refuse_repeat(seeds: torch.Tensor) -> None:

@@ -66,6 +66,8 @@ def read_features(x: Any) -> Source:
         in_file = isinstance(x, np.memmap)
         if x.dtype not in (np.float32, np.float16):
             raise TypeError(f"x: got an array of dtype {x.dtype}; accepted: {accepted}")
+        if any(stride < 0 for stride in x.strides):  # torch has none
+            bad_value("x", "is an array with a reversed axis; accepted: one without, as of numpy's copy()")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*not writable", UserWarning)  # nothing writes to it
             x = torch.from_numpy(x)

@@ -125,9 +125,9 @@ def draw_at_once(
     targets = seeds.clamp(0, nodes - 1)
     sizes[-1, 0] = (targets != seeds).any()
     targets, used, layers = targets.to(torch.int32), None, []
-    with numbering.lock:
+    with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            layers.append(_draw_layer(graph, numbering.place, targets, used, layer, sizes[number], square))
+            layers.append(_draw_layer(graph, place, targets, used, layer, sizes[number], square))
             targets, used = layers[-1].sources, sizes[number, _SOURCES : _SOURCES + 1]
         found = path().read(sizes.view(-1))
     if found[-4]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
-from gnnsparse.sampling import NeighborSampler, Sample, layers
+from gnnsparse.sampling import NeighborSampler, Sample, draws, layers
 from gnnsparse.sampling.draws import Numbering
 from gnnsparse.sampling.plans import ROW_LIMIT
 from models import MODELS
@@ -199,3 +199,24 @@ def test_negatives_are_those_of_the_cpu(late: Any) -> None:
         full = SparseGraph.from_edge_index((torch.ones(5, 5) - torch.eye(5)).nonzero().T.contiguous(), 5)
         with pytest.raises(ValueError, match="graph: joins nearly all pairs"):
             make("uniform", full, [2]).sample_links([[0, 1]])
+
+
+@pytest.mark.parametrize(("fanouts", "module"), [([4, 4], layers), ([4, -1], draws)])
+def test_a_sample_that_fails_leaves_no_places(
+    fanouts: list[int], module: Any, copyless: RunningPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next sample is the right one, though kernels that have run have noted places of nodes."""
+    launch = draws.launch
+
+    def fails(device: torch.device, name: str, *arguments: Any) -> None:
+        if name == "cuda_number_nodes":
+            raise torch.OutOfMemoryError("no memory is left")
+        launch(device, name, *arguments)
+
+    made, seeds = make("uniform", graph(), fanouts), torch.arange(100)
+    want = make("uniform", graph(), fanouts).sample(seeds.flip(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "launch", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            made.sample(seeds)
+    assert_same(made.sample(seeds.flip(0)), want)

@@ -26,7 +26,7 @@ from gnnsparse.training.plots import Curves
 from models import MODELS
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
-from tests.tasks import PlainRecorder
+from tests.tasks import PlainRecorder, run_in_blocks
 from tests.tu_files import graph_dataset
 
 GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
@@ -120,6 +120,15 @@ def test_batch_norm_leaves_padding_out(device: str, options: dict[str, Any]) -> 
         torch.testing.assert_close(norm(x), own.eval()(x))
 
 
+def test_second_derivatives_of_padded_batch_norm_are_refused() -> None:
+    x, norm = torch.randn(40, 5, requires_grad=True), torch.nn.BatchNorm1d(5)
+    with ignoring_padding(norm, padding_of(20, 40)):
+        y = norm(x)
+    (slope,) = torch.autograd.grad(y[:20].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
 @pytest.mark.parametrize("values", [None, "gcn", "mean"])
 def test_batches_in_place_are_the_batches(device: str, values: str | None) -> None:
     data = data_of(values=values, device=device)
@@ -198,18 +207,7 @@ def test_dropped_scores_are_those_of_a_step() -> None:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
     """Runs on the CPU go in blocks, by stand-ins that call what a graph would replay, and are returned."""
-    made: list[PlainRecorder] = []
-
-    def recorder(device: torch.device, required: bool) -> PlainRecorder:
-        made.append(PlainRecorder(required))
-        return made[-1]
-
-    def why(module: Any, data: Any) -> str | None:
-        return data.feed_obstacle(module)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr("gnnsparse.training.fitting.obstacle", why)
-    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
-    return made
+    return run_in_blocks(monkeypatch, lambda module, data: data.feed_obstacle(module))
 
 
 def run(

@@ -32,21 +32,13 @@ from gnnsparse.training.capture import Program, Recorder, obstacle
 from gnnsparse.training.data import PreparedData
 from models import AGNN, GCN, Transformer
 from tests.helpers import PRECISIONS
-from tests.tasks import PlainRecorder, toy_sequences, toy_task
+from tests.tasks import PlainRecorder, run_in_blocks, toy_sequences, toy_task
 
 
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
     """Runs on the CPU go in blocks, by stand-ins that call what a graph would replay, and are returned."""
-    made: list[PlainRecorder] = []
-
-    def recorder(device: torch.device, required: bool) -> PlainRecorder:
-        made.append(PlainRecorder(required))
-        return made[-1]
-
-    monkeypatch.setattr("gnnsparse.training.fitting.obstacle", lambda module, data: None)
-    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
-    return made
+    return run_in_blocks(monkeypatch, lambda module, data: None)
 
 
 def run(
