@@ -351,7 +351,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "training": training_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
-    "accuracy-layers": lambda: layers_accuracy_table("accuracy_layers.json", "accuracy_tolokers.json"),
+    "accuracy-layers": lambda: layers_accuracy_table(
+        "accuracy_layers.json", "accuracy_tolokers.json", "accuracy_tolokers_transformer.json"
+    ),
     "accuracy-accelerated": lambda: examples_table("pyg_examples.json", "pyg_examples_cpu.json"),
     "precision-study": lambda: precision_tables.study(load("precision_h200.json")),
     "precision-table8": lambda: precision_tables.study(

@@ -63,6 +63,8 @@ class CsrLoad:
         pass_bytes: mean of the bytes of X and of the result, for a pass that reads the one and writes the
             other.
         longest: nonzeros that a lane of the longest warp computes.
+        shifted: how much shifting results to where memory has whole vectors costs: 0 where their rows begin
+            there; else 1 of float32, and 2 of 16 bits, of which two are shifted for each word.
     """
 
     rows: Any
@@ -72,6 +74,7 @@ class CsrLoad:
     in_use: Any
     pass_bytes: Any
     longest: Any
+    shifted: Any = 0
 
 
 def csr_us(
@@ -90,6 +93,8 @@ def csr_us(
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
+    # Shifting takes as long as the row's slices and one more again (docs/performance.md).
+    row = row + load.shifted * (load.slices + 1) * rates.slice_us
     gathered = SLICE_BYTES * load.slices * (load.nnz - (1 - rates.near) * load.near)
     total = gather_factor * gather_us(memory, gathered, load.in_use)
     total = total + load.rows * row + load.nnz * rates.nnz_us

@@ -117,6 +117,7 @@ class CsrKernel(Kernel):
             in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),
             pass_bytes=(problem.rows + problem.cols) / 2 * problem.row_bytes,
             longest=part * plan.lanes / plan.row_lanes,
+            shifted=4 // problem.precision.storage.itemsize if problem.row_bytes % VECTOR_BYTES else 0,
         )
 
 

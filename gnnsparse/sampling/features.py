@@ -33,7 +33,7 @@ class FeatureStore:
     Args:
         x: [rows, features], float32, float16 or bfloat16: a tensor, an array, or the path of a .npy file,
             which is memory-mapped.
-        placement: "device", "pinned", "host", or "auto": "device" if it leaves room, else "host".
+        placement: "device", "pinned", "host", or "auto": the first of them that leaves room.
         device: where rows come out; None: where `x` is.
         dtype: how rows are stored: "fp32", "fp16", "bf16", or "fp8": e4m3 with a float32 scale for each row,
             which comes out in float16; None: the dtype of `x`. "host" converts rows as they are gathered, and

@@ -77,9 +77,15 @@ def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
     limit = f"{_DEVICE_SHARE:.0%} of the {size(room.device)} that are free on the GPU"
     if needed <= _DEVICE_SHARE * room.device:
         return Choice("device", f"{what} are at most {limit}")
-    # Not "pinned", whose first run with 1 GB ended in an error of the GPU (docs/performance.md).
+    taken = 1 << max(needed - 1, 0).bit_length()  # torch pins a power of two
+    of_host = f"{_HOST_SHARE:.0%} of the {size(room.host)} that are free on the host"
+    if taken <= _HOST_SHARE * room.host:
+        return Choice("pinned", f"{what} are more than {limit}, and at most {of_host} when they are pinned")
     where = "their file is" if in_file else "they are"
-    return Choice("host", f"{what} are more than {limit}; {where} on the host")
+    reason = (
+        f"{what} are more than {limit}, and more than {of_host} when they are pinned; {where} on the host"
+    )
+    return Choice("host", reason)
 
 
 def cached_rows(rows: int, row_bytes: int, share: float, room: Room) -> int:

@@ -5,6 +5,7 @@
 // part of the wheel: tests/emulator_build.py compiles it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
@@ -146,6 +147,10 @@ template <class T>
 T __shfl_up_sync(uint32_t lanes, T value, int delta, int width = 32) {
   const int lane = this_lane();
   return gnnsparse::emulator::shuffle(lanes, value, lane % width >= delta ? lane - delta : lane);
+}
+template <class T>
+T __shfl_down_sync(uint32_t lanes, T value, int delta) {
+  return gnnsparse::emulator::shuffle(lanes, value, std::min(this_lane() + delta, 31));
 }
 template <class T>
 T __shfl_sync(uint32_t lanes, T value, int from, int width = 32) {

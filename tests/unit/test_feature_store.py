@@ -126,14 +126,20 @@ def test_the_first_place_with_room_is_chosen() -> None:
         return choose(rows, 1000, Room(device, host), in_file=in_file)
 
     assert chosen(10**6, 2 * GB, 0).placement == "device"
-    assert chosen(10**6 + 1, 2 * GB, 8 * GB).placement == "host"
+    assert chosen(10**6 + 1, 2 * GB, 8 * GB).placement == "pinned"
+    assert chosen(10**6 + 1, 2 * GB, 2 * GB).placement == "host"  # 2^30 bytes are pinned
     assert chosen(10**6, None, 0).placement == "device"
     assert chosen(10**6, None, 2 * GB, in_file=True).placement == "device"
     assert chosen(10**6 + 1, None, 2 * GB, in_file=True).placement == "host"
-    reason = chosen(10**7, 4 * GB, 100 * GB).reason
-    assert reason == (
-        "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU; "
-        "they are on the host"
+    more = (
+        "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU, and "
+    )
+    assert chosen(10**7, 4 * GB, 100 * GB).reason == (
+        more + "at most 50% of the 100.0 GB that are free on the host when they are pinned"
+    )
+    assert chosen(10**7, 4 * GB, 30 * GB).reason == (
+        more
+        + "more than 50% of the 30.0 GB that are free on the host when they are pinned; they are on the host"
     )
     assert cached_rows(1000, 100, 0.1, Room(GB, 0)) == 100
     assert cached_rows(10**9, 100, 0.1, Room(GB, 0)) == GB // 4 // 100

@@ -125,7 +125,10 @@ def test_models_of_pyg(task: dict[str, Any]) -> None:
     torch.manual_seed(0)
     result = gnnsparse.fit(pyg.GCN(-1, 16, 2, 3), data(edge_weight=None), **task)  # its sizes are found out
     assert result.metrics["test"]["accuracy"] > 0.7
-    assert torch.equal(result.predict(data(edge_weight=None)).logits, result.predict().logits)
+    again, logits = result.predict(data(edge_weight=None)).logits, result.predict().logits
+    # PyG adds messages by atomics on a GPU, in another order each time.
+    tolerance = 0.0 if task["device"] == "cpu" else 1e-5
+    torch.testing.assert_close(again, logits, rtol=tolerance, atol=tolerance)
 
 
 def test_a_model_without_a_graph(task: dict[str, Any]) -> None:

@@ -105,13 +105,39 @@ __device__ __forceinline__ void store_chunks(const float (&sums)[kTiles][4],
   }
 }
 
-// The same where rows begin anywhere. kFloats: in float32 for operands of 16 bits, for which `own`
-// is 4 KB. `rows` begins with the slice.
+// Where word `word` of row `row` is, of 16 rows of results that were put into shared memory.
+template <bool kFloats>
+__device__ __forceinline__ uint32_t result_word(int row, int word) {
+  const uint32_t in_chunk = 4 * (word & 3);
+  if constexpr (kFloats) return float_address(row, word >> 2) + in_chunk;
+  return kChunkBytes * query_chunk(row, word >> 2) + in_chunk;
+}
+
+// A part of a row of two-byte results, whose words the lanes have one by one. Where it begins
+// between two words of memory, each lane writes its upper half and the next lane's lower one.
+__device__ __forceinline__ void store_half_words(char* to, int bytes, uint32_t word, int lane) {
+  const uint32_t next = __shfl_down_sync(0xffffffffu, word, 1);
+  const int shift = static_cast<int>(reinterpret_cast<uintptr_t>(to) & 2);
+  const int room = bytes - shift - 4 * lane;
+  char* at = to + shift + 4 * lane;
+  const uint32_t halves = shift != 0 ? word >> 16 | next << 16 : word;
+  if (room >= 4) *reinterpret_cast<uint32_t*>(at) = halves;
+  if (room == 2) *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(halves);
+  if (shift != 0 && lane == 0 && bytes > 0) {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(word);
+  }
+}
+
+// The same where rows begin anywhere: the warp writes one row after the other, a word a lane. Its
+// 128 neighbouring bytes leave in one piece, and a row takes a handful of instructions; shifting
+// chunks to those of memory takes five times as many (docs/performance.md). kFloats: in float32 for
+// operands of 16 bits, for which `own` is 4 KB. `rows` begins with the slice.
 template <Precision P, bool kFloats, int kUnit, int kTiles, class RowId>
 __device__ __forceinline__ void store_shifted_rows(const float (&sums)[kTiles][4],
                                                    const float (&scale)[2], const RowId& row_id,
                                                    const ShiftedRows& rows, int lane,
                                                    uint32_t own) {
+  static_assert(kUnit == 4 || !kFloats, "float32 begins at words");
   __syncwarp();  // all lanes are done with what is there
   if constexpr (kFloats) {
     put_floats(sums, scale, lane, own);
@@ -119,17 +145,21 @@ __device__ __forceinline__ void store_shifted_rows(const float (&sums)[kTiles][4
     put_results<P>(sums, scale, lane, own);
   }
   __syncwarp();
-  constexpr int kLanes = kFloats ? kFloatChunks : kRowChunks;
-  const int chunk = lane % kLanes;
-  const int bytes = min(rows.bytes, kChunkBytes * kLanes);
-#pragma unroll 2
-  for (int i = 0; i < kQueryRows * kLanes / kWarp; ++i) {
-    const int in_tile = kFloats ? float_row(lane, i) : own_row(lane, i);
-    const int row = row_id(in_tile);
-    uint32_t words[1][4];
-    load_shared(own + (kFloats ? float_address(in_tile, chunk) : own_address(own_address(lane), i)),
-                words[0]);
-    store_shifted<kUnit>(rows.row(row), row < 0 ? 0 : bytes, words, chunk, kLanes, 0xffffffffu);
+  constexpr int kRowWords = (kFloats ? 2 : 1) * kRowSliceBytes / 4;
+  const int bytes = min(rows.bytes, 4 * kRowWords);
+#pragma unroll 8
+  for (int i = 0; i < kQueryRows; ++i) {
+    const int row = row_id(i);
+    char* const to = rows.row(row);
+#pragma unroll
+    for (int first = 0; first < kRowWords; first += kWarp) {
+      const uint32_t word = load_shared_word(own + result_word<kFloats>(i, first + lane));
+      if constexpr (kUnit == 2) {
+        store_half_words(to, row < 0 ? 0 : bytes, word, lane);
+      } else if (row >= 0 && 4 * (first + lane) < bytes) {
+        *reinterpret_cast<uint32_t*>(to + 4 * (first + lane)) = word;
+      }
+    }
   }
 }
 
