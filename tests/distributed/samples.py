@@ -38,9 +38,9 @@ def dataset_of(missing: bool) -> NodeDataset:
     return dataclasses.replace(dataset, y=y)
 
 
-def run_of(peers: Peers | None, batch_size: int = 32, **options: Any) -> RunOptions:
+def run_of(peers: Peers | None, batch_size: int = 32, device: str = "cpu", **options: Any) -> RunOptions:
     return RunOptions(
-        device=torch.device("cpu"),
+        device=torch.device(device),
         values="mean",
         seed=7,
         trainer=TrainerConfig(
@@ -80,14 +80,15 @@ def train(
     result = fit(module, data, run.trainer, curves=curves, folder=folder, resume=resume)
     return {
         "losses": curves.loss[1], "scores": curves.scores, "metrics": result.metrics,
-        "weights": {name: tensor.clone() for name, tensor in module.model.state_dict().items()},
+        "weights": {name: tensor.to("cpu", copy=True) for name, tensor in module.model.state_dict().items()},
         "described": task().describe(data, run),
     }  # fmt: skip
 
 
 def shared(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, Any]:
     """Trains twice, and returns the first run if the second one has computed the same bits."""
-    first, again = (train(peers_of(group), **options) for _ in range(2))
+    control = dist.new_group(backend="gloo") if dist.get_backend(group) == "nccl" else None
+    first, again = (train(peers_of(group, control), **options) for _ in range(2))
     for name in ("losses", "scores", "metrics"):
         assert first[name] == again[name]
     for name, tensor in first["weights"].items():
