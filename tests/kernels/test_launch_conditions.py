@@ -119,6 +119,24 @@ def test_views_of_one_memory_are_told_apart(path: RunningPath) -> None:
     assert torch.equal(a @ other, gnnsparse.spmm(a, other, plan=a.plan(60)))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
+def test_tensors_without_one_block_of_memory_are_refused_by_their_layout(path: RunningPath) -> None:
+    a = operand("fp32")
+    x = ready(a)
+    nested = [torch.nested.nested_tensor([x, x], layout=kind) for kind in (torch.strided, torch.jagged)]
+    for odd, kind in (
+        (x.to_sparse(), "dtype torch.float32 and layout torch.sparse_coo"),
+        (x.to_sparse_csr(), "dtype torch.float32 and layout torch.sparse_csr"),
+        (x.to_mkldnn(), "dtype torch.float32 and layout torch._mkldnn"),
+        (nested[0], "a nested tensor of dtype torch.float32"),
+        (nested[1], "a nested tensor of dtype torch.float32"),
+    ):
+        assert launch_of(a)(odd) is None
+        for call in (lambda odd: a @ odd, lambda odd: gnnsparse.spmm(a, odd, reduce="mean")):
+            with pytest.raises(TypeError, match=rf"^x: got .*{kind}; accepted: a dense tensor of dtype"):
+                call(odd)
+
+
 def test_x_may_change_and_move_between_calls(path: RunningPath) -> None:
     a = operand("fp32")
     x = ready(a)
