@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class SharedNodeBatch(NodeBatch):
         share: of the numbers that the loss of the step is a mean over, the share that this rank has.
     """
 
-    share: float
+    share: float = field(kw_only=True)
 
 
 class _SharedNodeBatches:
@@ -83,7 +83,7 @@ class _SharedNodeBatches:
             order = torch.cat(own).to(data.device).split([part.numel() for part in own])
             for step, (ids, (mine, all_ranks)) in enumerate(zip(order, counts, strict=True), first):
                 batch = self._batches.batch(step, ids)
-                yield SharedNodeBatch(batch.x, batch.adj, batch.y, batch.data, mine / all_ranks)
+                yield SharedNodeBatch(batch.x, batch.adj, batch.y, batch.data, share=mine / all_ranks)
 
     def _counted(self, ids: torch.Tensor) -> int:
         """Returns how many numbers a loss of training nodes is a mean over."""
