@@ -43,8 +43,16 @@ def bad_value(name: str, problem: str) -> NoReturn:
 
 def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
     """Raises a TypeError about the argument `name`."""
-    kind = f"a tensor of dtype {got.dtype}" if isinstance(got, torch.Tensor) else type(got).__name__
-    raise TypeError(f"{name}: got {kind}; accepted: {accepted}")
+    raise TypeError(f"{name}: got {_kind_of(got)}; accepted: {accepted}")
+
+
+def _kind_of(got: Any) -> str:
+    if not isinstance(got, torch.Tensor):
+        return type(got).__name__
+    if got.is_nested:
+        return f"a nested tensor of dtype {got.dtype}"
+    layout = "" if got.layout == torch.strided else f" and layout {got.layout}"
+    return f"a tensor of dtype {got.dtype}{layout}"
 
 
 def shown(number: Any) -> str:
@@ -176,7 +184,8 @@ def check_tensor(
 
     `None` in `shape` accepts any size.
     """
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.dtype not in dtypes:
+    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
+    if not is_dense or value.dtype not in dtypes:
         names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
         bad_type(name, value, f"a dense tensor of dtype {names}")
     if shape is not None and (

@@ -28,22 +28,9 @@ from gnnsparse.graph import SparseGraph
 from gnnsparse.random_graphs import other_columns, random_columns, regular_graph
 
 __all__ = [
-    "PATTERNS",
-    "bigbird",
-    "block",
-    "causal",
-    "dilated",
-    "expander",
-    "from_dense",
-    "from_edges",
-    "full",
-    "global_tokens",
-    "intersection",
-    "random",
-    "union",
-    "vector_wise",
-    "window",
-]
+    "PATTERNS", "bigbird", "block", "causal", "dilated", "expander", "from_dense", "from_edges", "full",
+    "global_tokens", "intersection", "random", "union", "vector_wise", "window",
+]  # fmt: skip
 
 _MAX_LENGTH = 2**31 - 1
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)

@@ -57,8 +57,8 @@ def ranks_of(cfg: DictConfig, task: Task[Any, Any]) -> int:
     """Returns the number of ranks of a run: torchrun's, or the option `trainer.devices`.
 
     Raises:
-        ValueError: the option and torchrun say different numbers, torchrun started a sweep, or the task or
-            the sampler can't have several ranks.
+        ValueError: the option and torchrun say different numbers, torchrun started a sweep, or the task
+            can't have several ranks.
     """
     from launching.sweeps import Sweep
 
@@ -72,8 +72,6 @@ def ranks_of(cfg: DictConfig, task: Task[Any, Any]) -> int:
             raise ValueError("trainer.devices: torchrun starts one run; accepted with -m: trainer.devices=2")
     if ranks > 1 and not task.shared:
         raise ValueError(f"trainer.devices: got {ranks} for a data set of {task.name}s; accepted: 1")
-    if ranks > 1 and cfg.sampler.name != "none":
-        raise ValueError(f"sampler.name: got {cfg.sampler.name} on {ranks} devices; accepted: none")
     return ranks
 
 

@@ -32,6 +32,8 @@ from gnnsparse.errors import (
 )
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.graph import SparseGraph
+from gnnsparse.hashing import fingerprint
+from gnnsparse.plain import to_plain
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
@@ -101,8 +103,9 @@ def distribute(
         parts: how nodes are divided: "auto", "contiguous", "community" or "metis", see `partition_rows`. With
             way="features" ranges of equal size.
         width: features of a product, for the choice of the way.
-        chunks: in how many parts of the features those of other processes travel, each behind the product
-            of the one before; None: the model chooses. A part has at least 8 features.
+        chunks: in how many parts of the features those of other processes travel, each while the part before
+            it is multiplied; None: the model chooses. There are no more parts than a row of features has
+            slices of 128 bytes.
         split: whether own columns are multiplied while features travel, in a product of their own to which
             that of the other columns is added; False: all columns in one product; None: the model chooses.
         rates: rates of the machine; None: those that are stored for the backend.
@@ -113,8 +116,8 @@ def distribute(
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square, or the
-            processes gave other graphs.
+        ValueError: an argument is out of range, the precision stores 8 bits, the graph is not square, the
+            processes gave other graphs or options, or the cache has shards of several divisions.
         RuntimeError: torch.distributed has not been initialised.
         ImportError: parts is "metis", and pymetis is not installed.
     """
@@ -130,6 +133,8 @@ def distribute(
     check_choice("format", format, FORMAT_NAMES)
     check_precision(format, precision)
     check_integer("width", width)
+    if rates is not None and not isinstance(rates, Rates):
+        bad_type("rates", rates, "Rates, as known_rates and measure_rates return them, or None")
     if chunks is not None:
         check_integer("chunks", chunks)
     if split is not None:
@@ -143,13 +148,13 @@ def distribute(
     request = _Request(
         ShardRecipe(kind, weight, dist.get_world_size(group), parts),
         precision, format, _device(device, backend), width, chunks, split,
-        rates or known_rates("nccl" if backend == "nccl" else "gloo"), cache, group,
+        known_rates("nccl" if backend == "nccl" else "gloo") if rates is None else rates, cache, group,
     )  # fmt: skip
     with outside():
         made = read_source(graph, num_nodes, None, None if is_name else values).build()
         if made.num_rows != made.num_cols:
             bad_value("graph", f"is {made.num_rows} x {made.num_cols}; accepted: a square matrix")
-        content = request.check_equal(made)
+        content = request.check_equal(made, way)
         if way == "features":
             return request.by_features(made, None)
         return request.by_rows(made, way, content)
@@ -184,18 +189,31 @@ class _Request:
         """The rank of this process in the group."""
         return dist.get_rank(self.group)
 
-    def check_equal(self, graph: SparseGraph) -> str:
+    def check_equal(self, graph: SparseGraph, way: str) -> str:
         """Returns the hash of the graph and the recipe, which all processes have in common.
+
+        The options that decide what processes exchange have to be equal too: with other ones they would wait
+        for each other for ever.
+
+        Args:
+            graph: the graph.
+            way: the argument of `distribute`.
 
         Raises:
             ValueError: they differ; it is raised on every process.
         """
         content = content_of(graph, self.recipe)
-        numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
-        own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
-        if bool((gather_ranks(own, self.group) != own).any()):
+        rates = replace(self.rates, about="")  # which may name the device of a rank
+        options = (way, self.precision.value, self.width, self.chunks, self.split, rates)
+        if self._differs(fingerprint([], content, options)):
             bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
         return content
+
+    def _differs(self, content: str) -> bool:
+        """Returns whether the processes have different hashes, of 32 hexadecimal digits."""
+        numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
+        own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        return bool((gather_ranks(own, self.group) != own).any())
 
     def by_rows(self, graph: SparseGraph, way: str, content: str) -> DistributedOperand:
         """Makes the operand of this process's rows, or by features if the model says so.
@@ -207,6 +225,10 @@ class _Request:
         """
         cache = None if self.cache is False else GraphCache(None if self.cache is True else self.cache)
         shard, hit = load_shard(graph, self.recipe, self.rank, cache, content)
+        if self._differs(fingerprint([], to_plain(replace(shard.facts, rank=0)))):
+            # One shard was stored when parts="auto" chose another division than it chooses now, perhaps
+            # before pymetis was installed, and those of other ranks have been deleted since.
+            bad_value("cache", "has shards of several divisions; accepted: another folder, or an empty one")
         ways: Sequence[str] = WAYS if way == "auto" else (way,)
         size = self.precision.storage.itemsize
         choice = choose_way(shard.facts, self.width, size, rates=self.rates, ways=ways)

@@ -106,10 +106,10 @@ class Choice:
 
 
 def slices_of(width: int, itemsize: int, chunks: int) -> list[slice]:
-    """Returns the features of each chunk, at most `chunks` of them.
+    """Divides features into chunks of about equal width, at most `chunks` of them.
 
-    No chunk is cut in two that would have less than a slice of 128 bytes, below which a product takes nearly
-    as long.
+    There are no more chunks than a row has slices of 128 bytes: a product of narrower rows takes nearly as
+    long as one of 128 bytes. All widths but the last are multiples of 8.
 
     Args:
         width: number of features.

@@ -17,12 +17,17 @@ __all__ = ["SharedBatchNorm", "share_batch_norm"]
 class SharedBatchNorm(torch.nn.BatchNorm1d):
     """BatchNorm1d of nodes that are divided among ranks; it computes what one process with all nodes would.
 
-    Sums are float32 and are added in the order of ranks. The number of a rank's nodes must not change on
-    some ranks alone. Parameters, buffers and the state_dict are those of
+    Sums are float32 and are added in the order of ranks. Parameters, buffers and the state_dict are those of
     BatchNorm1d. `share_batch_norm` makes it.
+
+    Attributes:
+        group: the ranks.
+        nodes_vary: whether ranks have other numbers of nodes in each call, and count them anew. If not, the
+            number of a rank's nodes must not change on some ranks alone.
     """
 
     group: dist.ProcessGroup | None = None
+    nodes_vary: bool = False
     _counted: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,16 +49,24 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         with torch.autocast(x.device.type, enabled=False):
             return self._normalized(x.float()).to(x.dtype)
 
-    def _nodes(self, own: int, device: torch.device) -> int:
-        """Returns the number of nodes of all ranks, which is asked for once: a GPU would have to wait."""
+    def _nodes(self, x: torch.Tensor) -> int | torch.Tensor:
+        """Returns the number of nodes of all ranks.
+
+        A number that stays is asked for once, since the host would wait for a GPU. One that varies is a
+        tensor on the device of x, float32 [1].
+        """
+        own = x.shape[0]
+        if self.nodes_vary:
+            count = torch.full((1,), own, dtype=torch.int64, device=x.device)
+            return sum_over_ranks(count, self.group).to(x.dtype)
         if self._counted is None or self._counted[0] != own:
-            count = torch.tensor([own], dtype=torch.int64, device=device)
+            count = torch.tensor([own], dtype=torch.int64, device=x.device)
             self._counted = own, int(sum_over_ranks(count, self.group))
         return self._counted[1]
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        nodes = self._nodes(x.shape[0], x.device)
-        if self.training and nodes <= 1:
+        nodes = self._nodes(x)
+        if self.training and not self.nodes_vary and nodes <= 1:
             bad_value("x", "has one node on all ranks; accepted in training: at least two")
         mean = shared_sum(x.sum(0), self.group) / nodes
         centred = x - mean
@@ -72,7 +85,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
 
-def share_batch_norm(model: torch.nn.Module, group: Any = None) -> int:
+def share_batch_norm(model: torch.nn.Module, group: Any = None, *, nodes_vary: bool = False) -> int:
     """Makes every BatchNorm1d of a model take its statistics over the nodes of all ranks, in place.
 
     The class of the modules changes, and nothing else: parameters and the state_dict stay.
@@ -80,6 +93,8 @@ def share_batch_norm(model: torch.nn.Module, group: Any = None) -> int:
     Args:
         model: the model.
         group: the ranks.
+        nodes_vary: whether ranks have other numbers of nodes in each step, of which each rank has at least
+            one.
 
     Returns:
         The number of modules that were changed.
@@ -91,7 +106,8 @@ def share_batch_norm(model: torch.nn.Module, group: Any = None) -> int:
     for name, module in model.named_modules():
         if type(module) is torch.nn.BatchNorm1d:
             module.__class__ = SharedBatchNorm
-            module.group = group
+            shared: Any = module
+            shared.group, shared.nodes_vary = group, nodes_vary
             found += 1
         elif isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(
             module, SharedBatchNorm

@@ -162,7 +162,9 @@ def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | N
 
     None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
     """
-    if type(t) in _PLAIN and t.layout is torch.strided and not (t.is_neg() or t._is_zerotensor()):
+    if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
+        return None
+    if not (t.is_neg() or t._is_zerotensor()):
         return t.dtype, t.shape, t.device
     return None
 

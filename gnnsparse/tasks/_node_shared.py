@@ -122,7 +122,12 @@ class SharedNodeClassifier(NodeClassifier):
         peers: the ranks.
         seed: seed of dropout.
         shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
+
+    Attributes:
+        nodes_vary: whether the number of a rank's nodes differs from step to step.
     """
+
+    nodes_vary = False
 
     def __init__(
         self,
@@ -135,7 +140,7 @@ class SharedNodeClassifier(NodeClassifier):
         shards_optimizer: bool = False,
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
-        share_batch_norm(model, peers.group)
+        share_batch_norm(model, peers.group, nodes_vary=self.nodes_vary)
         self._peers, self._seed, self.shards_optimizer = peers, seed, shards_optimizer
 
     def make_optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -152,7 +157,7 @@ class SharedNodeClassifier(NodeClassifier):
 
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
-        assert isinstance(batch, GraphBatch)  # ranks that train together take no samples
+        assert isinstance(batch, GraphBatch)
         part, logits = batch.train, self._logits(batch, batch.train)
         assert isinstance(part, SharedPart)
         # A rank without training nodes takes part in the backward pass: others need its gradients.

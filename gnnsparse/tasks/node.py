@@ -250,6 +250,15 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     samples = True
     shared = True
 
+    def check(self, run: RunOptions) -> None:
+        """Raises ValueError if the way in which devices share products is chosen, but each has the graph."""
+        super().check(run)
+        for name in ("way", "parts"):
+            got = getattr(run.trainer, name)
+            if run.sampler.draws and got != "auto":
+                accepted = "auto, as each device has the whole graph with sampler=neighbor"
+                bad_value(f"trainer.{name}", f"got {got!r}; accepted: {accepted}")
+
     def known_steps(self, run: RunOptions) -> int | None:
         """Returns 1, the whole graph; None where steps take samples of it."""
         return None if run.sampler.draws else self.steps_per_epoch
@@ -268,6 +277,19 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
         """Makes the data module: the graph with the weights that the model needs, on the run's device."""
+        if run.peers is not None and run.sampler.draws:
+            from gnnsparse.tasks._node_samples import SampledNodeData
+
+            return SampledNodeData(
+                dataset,
+                peers=run.peers,
+                sampler=run.sampler,
+                values=run.values,
+                precision=run.precision,
+                device=run.device,
+                preprocess=run.preprocess,
+                seed=run.seed,
+            )
         if run.peers is not None:
             from gnnsparse.tasks._node_shared import SharedGraphData
 
@@ -335,14 +357,16 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         """Makes the Lightning module that trains the model; raises ValueError if a part has no nodes."""
         _check_parts(data.dataset)
         steps = run.trainer.max_epochs * data.steps_per_epoch
-        if run.peers is not None:
-            from gnnsparse.tasks._node_shared import SharedNodeClassifier
-
-            return SharedNodeClassifier(
-                model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer
-            )
         if run.sampler.draws:
             check_blocks(model, run.sampler)
+        if run.peers is not None:
+            from gnnsparse.tasks._node_samples import SampledNodeClassifier
+            from gnnsparse.tasks._node_shared import SharedNodeClassifier
+
+            kind = SampledNodeClassifier if run.sampler.draws else SharedNodeClassifier
+            return kind(
+                model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer
+            )
         return NodeClassifier(model, data.dataset, run.optimizer, steps)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
@@ -352,7 +376,8 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             shared = {"devices": facts.ranks, "way": adj.choice.way, "parts": facts.method}
             return {"nodes": facts.nodes, "nonzeros": sum(facts.nnz), **shared, "halo": list(facts.halo)}
         kept = {} if data.store is None else {"features": data.store.explain().replace("\n", "; ")}
-        return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **kept}
+        devices = {} if run.peers is None else {"devices": run.peers.ranks}
+        return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **devices, **kept}
 
 
 def _check_parts(dataset: NodeDataset) -> None:

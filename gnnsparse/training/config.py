@@ -153,10 +153,11 @@ class TrainerConfig:
         capture: whether steps are captured in a CUDA graph and replayed in blocks, which do not wait for the
             CPU: "auto": where it can be done; "on": it must be; "off".
         devices: number of GPUs, or of processes on a CPU, that train one graph together, each with a part of
-            its nodes.
+            its nodes, or of the nodes of each step where steps take samples.
         way: how they share products: "halo", "gather", "features", or "auto", see
-            gnnsparse.distributed.distribute.
-        parts: how nodes are divided among them: "contiguous", "community", "metis", or "auto".
+            gnnsparse.distributed.distribute; "auto" where steps take samples.
+        parts: how nodes are divided among them: "contiguous", "community", "metis", or "auto"; "auto" where
+            steps take samples.
         shard_optimizer: whether each of several devices has the optimiser's state of some parameters alone
             (ZeRO, Rajbhandari et al. 2020), which saves memory with many parameters. Steps are not captured.
 
@@ -235,7 +236,8 @@ class SamplerConfig:
         name: "none": all of them; "neighbor": those that gnnsparse.sampling.NeighborSampler draws for a batch
             of nodes or edges. The other options go with it.
         fanouts: neighbours that are drawn in each layer, from the model's last one to the first; -1: all.
-        batch_size: nodes, or edges, of a training step; the last step of an epoch may have fewer.
+        batch_size: nodes, or edges, of a training step, on all devices together; the last step of an epoch
+            may have fewer.
         method: how neighbours are drawn, an argument of NeighborSampler.
         replace: whether they are drawn with replacement.
         prefetch: batches that a thread makes ahead, on a GPU on a stream of its own; 0: steps make theirs.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -19,8 +21,10 @@ from gnnsparse.distributed import (
     sum_over_ranks,
 )
 from gnnsparse.distributed.functions import total_of
+from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.training import sum_gradients
 from gnnsparse.ops.common import exact_rounded
+from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.testing import assert_all_accurate, random_graph
 from models import MODELS
 
@@ -192,6 +196,9 @@ def refusals(group: dist.ProcessGroup) -> list[str]:
         lambda: distribute(random_graph(4, 5, 0.5), group),
         lambda: distribute(other, group, cache=False),
         lambda: distribute(graph, group, way="rows"),
+        lambda: distribute(graph, group, chunks=1 + dist.get_rank(group)),
+        lambda: distribute(graph, group, way=ROWS[dist.get_rank(group) % 2]),
+        lambda: distribute(graph, group, rates={}),
         lambda: distribute(graph, group, parts="random"),
         lambda: square @ torch.ones(rows + 1, 4),
         lambda: square.T,
@@ -237,6 +244,23 @@ def gathered_rows(group: dist.ProcessGroup) -> None:
 
 def cached(group: dist.ProcessGroup, folder: str) -> bool:
     return distribute(graph_of(40, 5), group, way="halo", cache=folder).cache_hit
+
+
+def other_division(group: dist.ProcessGroup, folder: str) -> str:
+    """Rank 1 does not find its shard, and divides the graph in another way than it was divided before."""
+    if dist.get_rank(group) != 1:
+        found: Any = nullcontext()
+    else:
+        found = ExitStack()
+        found.enter_context(mock.patch.object(GraphCache, "load", return_value=None))
+        even = lambda graph, parts, method: Partition.even(graph.num_rows, parts)  # noqa: E731
+        found.enter_context(mock.patch("gnnsparse.distributed.stored.partition_rows", even))
+    try:
+        with found:
+            cached(group, folder)
+    except ValueError as error:
+        return str(error)
+    return "accepted"
 
 
 def sums(group: dist.ProcessGroup, count: int) -> torch.Tensor:

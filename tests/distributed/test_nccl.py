@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.distributed import checks, trainings
+from tests.distributed import checks, samples, trainings
 from tests.distributed.ranks import Ranks
 from tests.distributed.test_products import MODELS
 
@@ -45,3 +45,11 @@ def test_two_steps_of_a_model(gpus: Ranks, case: tuple) -> None:
 def test_captured_as_launched_one_by_one(gpus: Ranks, way: str, precision: str) -> None:
     """With dropout, batch normalisation over both GPUs and a gradient scaler: the same bits."""
     gpus.run(2, trainings.captured, way, precision)
+
+
+def test_samples(gpus: Ranks) -> None:
+    """The steps of one GPU, on two; without NCCL's kernels in CUDA graphs."""
+    one = samples.train(None, device="cuda")
+    for found in gpus.run(2, samples.shared, {"device": "cuda"}):
+        torch.testing.assert_close(found["losses"], one["losses"], rtol=1e-4, atol=1e-5)
+    gpus.run(2, samples.shared, {"device": "cuda", "norm": "batch", "batch_size": 33})

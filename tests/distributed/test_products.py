@@ -63,6 +63,9 @@ def test_what_several_ranks_do_not_have_is_refused_on_each_of_them(ranks: Ranks)
         "graph: is 4 x 5; accepted: a square matrix",
         "graph: differs between the processes",
         "way: got 'rows'; accepted: auto, halo, gather, features",
+        "graph: differs between the processes, or their options do",
+        "graph: differs between the processes, or their options do",
+        "rates: got dict; accepted: Rates",
         "parts: got 'random'; accepted: auto, contiguous, community, metis",
         "x: has shape",
         "A.T: is not divided among the ranks",
@@ -98,6 +101,8 @@ def test_ranks_prepare_a_graph_once(ranks: Ranks, tmp_path: Path) -> None:
     assert sum(ranks.run(3, checks.cached, str(tmp_path))) >= 2  # the one that made the shards, or none
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
     assert ranks.run(3, checks.cached, str(tmp_path)) == [True] * 3
+    message = "cache: has shards of several divisions; accepted: another folder, or an empty one"
+    assert ranks.run(3, checks.other_division, str(tmp_path)) == [message] * 3
 
 
 @pytest.mark.parametrize("count", [0, 5, 5000])

@@ -63,6 +63,26 @@ def test_two_and_three_processes_train_as_one_and_go_on_from_each_others_checkpo
             assert abs(score - metrics[part][name]) < 0.01
 
 
+def test_two_processes_share_the_samples_of_one(train: Callable[..., Run], tmp_path: Path) -> None:
+    options = (
+        "dataset=digits", "model=graphsage", "device=cpu", "model.dropout=0", "model.hidden_channels=8",
+        "sampler=neighbor", "sampler.batch_size=150", "trainer.log_every=1", "trainer.plots=false", "seed=1",
+        "trainer.max_epochs=3",
+    )  # fmt: skip
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    assert train(*options, folder=one).status == 0
+    done = train(*options, "trainer.devices=2", folder=two)
+    assert done.errors == ""
+    assert done.result["devices"] == 2
+    assert losses(one).numel() > 6
+    torch.testing.assert_close(losses(two), losses(one), rtol=1e-4, atol=1e-5)
+    refused = train(*options, "trainer.devices=2", "trainer.way=halo", folder=tmp_path)
+    assert refused.status == 2
+    assert refused.errors.startswith("train.py: trainer.way: got 'halo'; accepted: auto, as each device has")
+
+
 def test_a_killed_process_ends_the_run_with_one_line(start: Callable[..., Started], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = (*OPTIONS, "trainer.devices=2", "trainer.max_epochs=100000", f"hydra.run.dir={folder}")

@@ -214,7 +214,7 @@ def spmm(
 
 def _matmul(A: SparseOperand, x: torch.Tensor | StoredFeatures) -> torch.Tensor:  # noqa: N803
     """Returns A X for X [..., k, n] or [k], with torch.matmul's meaning of the dimensions."""
-    if not isinstance(x, torch.Tensor) or x.dim() <= 2 or x.layout != torch.strided:
+    if not isinstance(x, torch.Tensor) or x.dim() <= 2 or x.layout != torch.strided or x.is_nested:
         return spmm(A, x)
     k = A.shape[1]
     if x.shape[-2] != k:
