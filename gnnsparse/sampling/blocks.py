@@ -18,7 +18,7 @@ from gnnsparse.sampling.layers import Layer
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import ROW_LIMIT, BlockPlans
 
-__all__ = ["Block", "BlockArrays", "arrange", "make_block", "make_operand", "plan_blocks"]
+__all__ = ["Block", "BlockArrays", "arrange", "make_block", "make_core", "plan_blocks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,10 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
     )
 
 
-def make_operand(
+def make_core(
     arrays: BlockArrays, normalization: str | None, precision: Precision, *, renewable: bool = False
-) -> SparseOperand:
-    """Makes the operand of a block.
+) -> OperandCore:
+    """Makes the state of a block's operand.
 
     Args:
         arrays: its arrays.
@@ -112,16 +112,14 @@ def make_operand(
         added_loops=1.0 if normalization == "gcn" else None,
     )
     # On a GPU it is used on the stream on which it is made, or on one that waits for it.
-    return SparseOperand(
-        OperandCore(
-            prepared, precision, auto_format=False, cache_hit=False, one_stream=True, renewable=renewable
-        )
+    return OperandCore(
+        prepared, precision, auto_format=False, cache_hit=False, one_stream=True, renewable=renewable
     )
 
 
 def make_block(arrays: BlockArrays, normalization: str | None, precision: Precision) -> Block:
-    """Makes a block of its arrays, see `make_operand`."""
-    adj = make_operand(arrays, normalization, precision)
+    """Makes a block of its arrays, see `make_core`."""
+    adj = SparseOperand(make_core(arrays, normalization, precision))
     return Block(adj, arrays.targets.long(), arrays.sources.long(), arrays.edge_ids)
 
 

@@ -8,7 +8,7 @@ stopping, or the end. Losses, scores and the best epoch stay on the device withi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,7 @@ class _Steps:
         self._next_row = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.tensor(module.trainer.global_step, dtype=torch.int64, device=device)
         self._programs: dict[Hashable, Program] = {}
-        self.validate = Program(self._validate, recorder)
+        self._validation = Program(self._validate, recorder)
 
     def begin_block(self) -> None:
         """Makes the next step's results those of the first row."""
@@ -120,6 +120,13 @@ class _Steps:
             call = functools.partial(self._train, given.placed)
             self._programs[given.place] = Program(call, self._recorder, self._renew_scaler)
         self._programs[given.place]()
+
+    def validate(self) -> None:
+        """Scores the model after the step that was made last."""
+        if self._feed.captures_validation:
+            self._validation()
+        else:
+            self._validate()
 
     def _train(self, make_batch: Callable[[], Any]) -> None:
         module, plugin = self._module, self._strategy.precision_plugin
@@ -170,8 +177,10 @@ class _Steps:
 
     def release(self) -> None:
         """Frees the graphs now, and not when Python collects garbage: NCCL can't end before them."""
-        for program in (*self._programs.values(), self.validate):
+        for program in (*self._programs.values(), self._validation):
             program.release()
+        if isinstance(self._feed.steps, Generator):
+            self._feed.steps.close()  # and with it a thread that makes batches
 
     def _validate(self) -> None:
         scores = validate(self._strategy.precision_plugin, self._module, self._feed.validation)
