@@ -15,6 +15,7 @@ import torch
 from gnnsparse.cuda_path import path
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value
+from gnnsparse.locks import cached_property
 from gnnsparse.operand import SparseOperand
 from gnnsparse.padding import Padding
 from gnnsparse.precision import PRECISIONS
@@ -184,6 +185,7 @@ class NodeBatches:
     ) -> None:
         self._data, self._sampler, self._config, self._seed = data, sampler, config, seed
         self._store, self._nodes, self._y = store, nodes, y
+        self._was_large = False
 
     @property
     def steps(self) -> int:
@@ -194,22 +196,22 @@ class NodeBatches:
         return self._ahead(self.batch(step, ids) for step, ids in self._order())
 
     def inputs(self) -> Iterator[StepInput]:
-        """Yields the batches as inputs of steps, those that are not smaller than others with a place.
-
-        The place is the same for all. Its sizes depend on the seed and the nodes alone, so that a resumed run
-        has those of one that was not interrupted.
-        """
-        size = min(self._config.batch_size, self._nodes.numel())
-        place, was_large = self.placed(), False
+        """Yields the batches as inputs of steps."""
         for drawn in self._ahead(self.draw(step, ids) for step, ids in self._order()):
-            single = partial(self.gather, drawn)
-            if drawn.ids.numel() == size and place.takes(drawn):
-                yield StepInput(single, place, partial(place.load, drawn), place.batch)
-                continue
-            if drawn.ids.numel() == size and not was_large:
-                _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")
-                was_large = True
-            yield StepInput(single)
+            yield self.input_of(drawn)
+
+    def input_of(self, drawn: DrawnBatch) -> StepInput:
+        """Returns what was drawn as the input of a step.
+
+        It has the place, unless it is larger than that or is the last batch of an epoch, with fewer nodes.
+        """
+        single = partial(self.gather, drawn)
+        if self.place.takes(drawn):
+            return StepInput(single, self.place, partial(self.place.load, drawn), self.place.batch)
+        if drawn.ids.numel() == self.place.count and not self._was_large:
+            _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")
+            self._was_large = True
+        return StepInput(single)
 
     def _ahead(self, batches: Iterator[_T]) -> Iterator[_T]:
         return prefetch(batches, self._config.prefetch, self._data.device)
@@ -243,8 +245,13 @@ class NodeBatches:
         """Returns the batch of a step, see `draw`."""
         return self.gather(self.draw(step, ids))
 
-    def placed(self) -> PlacedBatch:
-        """Returns arrays for batches of the full size, which keep their places."""
+    @cached_property
+    def place(self) -> PlacedBatch:
+        """Arrays for batches of the full size, which keep their places.
+
+        Their sizes depend on the seed and the nodes alone, so that a resumed run has those of one that was
+        not interrupted.
+        """
         order = torch.randperm(self._nodes.numel(), generator=split_generator(0, self._seed))
         batches = order.to(self._data.device).split(self._config.batch_size)
         full = [ids for ids in batches if ids.numel() == batches[0].numel()]
@@ -264,11 +271,15 @@ class PlacedBatch:
         store: the features of the graph's nodes.
         y: the targets of all nodes to train on.
         data: the data module.
+
+    Attributes:
+        count: the argument.
     """
 
     def __init__(
         self, blocks: PlacedBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData
     ) -> None:
+        self.count = count
         self._blocks, self._store, self._y, self._data = blocks, store, y, data
         self._ids = torch.zeros(count, dtype=torch.int64, device=data.device)
         self._x: torch.Tensor | None = None
@@ -278,7 +289,7 @@ class PlacedBatch:
 
     def takes(self, drawn: DrawnBatch) -> bool:
         """Returns whether there is room for what was drawn."""
-        return self._blocks.takes(drawn.blocks)
+        return drawn.ids.numel() == self.count and self._blocks.takes(drawn.blocks)
 
     def load(self, drawn: DrawnBatch) -> None:
         """Copies what was drawn, for which there is room, to its places on the current stream."""
