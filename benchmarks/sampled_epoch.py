@@ -270,9 +270,9 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
 
     Returns:
         For each stage the median milliseconds between CUDA events at its ends ("ms"; on a CPU by the clock)
-        and of the host's time in it ("host_ms"), and its share of the step; the share of drawing and
-        gathering ("sampling_share", at most .35 is wanted); the numbers of nodes and edges. A captured step
-        gathers features that are on the GPU by itself: its "compute" has what "gather" takes once more.
+        and of the host's time in it ("host_ms"), and its share of the step; the numbers of nodes and
+        edges. A captured step gathers features that are on the GPU by itself, which "gather" does once more
+        and is left out of the share of "compute".
     """
     on_gpu = trained.device.type == "cuda"
     marks: list[list[Any]] = []
@@ -311,8 +311,27 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
     if trained.capture and trained.store.placement == "device":
         shares["compute"] = max(0.0, shares["compute"] - shares["gather"])
     whole = sum(shares.values())
-    found |= {f"{name}_share": ms / whole for name, ms in shares.items()}
-    return found | {"sampling_share": found["sample_share"] + found["gather_share"]}
+    return found | {f"{name}_share": ms / whole for name, ms in shares.items()}
+
+
+def measure_alone(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
+    """Times steps on one batch that was drawn before them, over and over.
+
+    Returns:
+        The seconds that an epoch of such steps would take; nothing if the clock was over.
+    """
+    drawn = [trained.gather(ids, trained.sample(ids, step)) for step, ids in _steps_of(trained, 1, clock)]
+    for given in drawn:
+        for _ in range(3):
+            trained.step(given)
+        trained.wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            trained.step(given)
+        trained.wait()
+        seconds = (time.perf_counter() - start) / count
+        return {"epoch_of_steps_alone_seconds": seconds * trained.loader.steps}
+    return {}
 
 
 @contextlib.contextmanager
@@ -415,6 +434,10 @@ def measure_training(
         options: `epochs`, `batches` (steps of which stages are measured), `kernels` (whether the profiler is
             asked for kernels), `cache_share` and `capture` (whether steps are captured).
         clock: ends the measurement.
+
+    Returns:
+        What the functions above return; "sampling_share" is the share of an epoch's time that is more than
+        that of steps on a batch that was drawn before: what drawing takes where it is not hidden by steps.
     """
     precision, features = name.split()
     trained = Trained(
@@ -424,6 +447,9 @@ def measure_training(
     found = {"features": trained.store.explain().splitlines(), "device_bytes": trained.store.device_bytes}
     try:
         found |= {"captured": options.capture} | measure_epochs(trained, options.epochs, warmup, clock)
+        found |= measure_alone(trained, options.batches, clock)
+        alone, best = found.get("epoch_of_steps_alone_seconds"), found["best_epoch_seconds"]
+        found["sampling_share"] = None if alone is None or best is None else max(0.0, 1 - alone / best)
         found["stages"] = measure_stages(trained, options.batches, clock)
         if trained.device.type == "cuda":
             found["waits"] = count_waits(trained, 3, clock)

@@ -31,7 +31,9 @@ def test_epochs_and_stages_are_measured(place: str, capture: bool, device: str) 
     stages = found["stages"]
     assert stages["steps"] == 3
     assert sum(stages[f"{name}_share"] for name in STAGES) == pytest.approx(1)
-    assert stages["sampling_share"] == pytest.approx(1 - stages["compute_share"])
+    alone = found["epoch_of_steps_alone_seconds"]
+    assert alone > 0
+    assert found["sampling_share"] == pytest.approx(max(0, 1 - alone / found["best_epoch_seconds"]))
     assert found["features"][1].startswith(f"placement: {place.split()[1]}")
     assert ("waits" in found) == ("kernels" in found) == (device == "cuda")
     if device == "cuda":
@@ -56,3 +58,4 @@ def test_a_clock_that_is_over_leaves_no_times() -> None:
     graph = graph_like("products_like", scale=0.001)
     found = measure_training(graph, [5, 3], 64, "fp32 device", OPTIONS, Clock(0))
     assert (found["epoch_seconds"], found["best_epoch_seconds"], found["stages"]) == ([], None, {})
+    assert found["sampling_share"] is None
