@@ -23,7 +23,7 @@ class Padding:
     """Which rows of a batch are nodes: the first ones. The others are padding.
 
     Attributes:
-        count: int64 [], the number of nodes, 1 or more, on the device.
+        count: int32 or int64 [], the number of nodes, 1 or more, on the device.
         rows: number of rows, those of padding included.
     """
 
@@ -33,7 +33,7 @@ class Padding:
 
     @classmethod
     def of(cls, count: torch.Tensor, rows: int) -> Padding:
-        """Makes the padding of `rows` rows, of which `count` (int64 []) are nodes."""
+        """Makes the padding of `rows` rows, of which `count` (int32 or int64 []) are nodes."""
         return cls(count, rows)
 
     # Made when they are first asked for: a model without batch norm needs none.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -160,8 +159,10 @@ class PlacedBlocks:
         self._of_map, self._map_places = self._maps.numbers()
         # Behind a map comes a map of each place to itself, and behind the nodes node 0.
         self._behind = self._map_places.clone().masked_fill_(self._of_map == len(edges), 0)
-        # Of each array of offsets how many are its own, and the last; of each map how many are its own.
-        self._counts = torch.zeros(2 * len(sides) + len(edges) + 1, dtype=torch.int32, device=device)
+        # Of each array of offsets how many are its own, and the last; of each map how many are its own; and
+        # the numbers of nodes of `paddings`.
+        counts = 2 * len(sides) + 2 * (len(edges) + 1)
+        self._counts = torch.zeros(counts, dtype=torch.int32, device=device)
         self._loaded: deque[torch.cuda.Event] = deque()
         made = zip(bounds, sampler.most_edges, strict=True)
         self._cores = [self._core(at, sampler, *both) for at, both in enumerate(made)]
@@ -207,7 +208,8 @@ class PlacedBlocks:
             self._weights.copy([block.row_scale for block in blocks if block.row_scale is not None])
         own = [csr.rows + 1 for csr in structures]
         last = [csr.nnz for csr in structures]
-        counts = [*own, *last, *last[::2], blocks[0].csr.cols]
+        nodes = [blocks[0].csr.cols, *(block.csr.rows for block in blocks)]
+        counts = [*own, *last, *last[::2], nodes[0], *nodes]
         pin = path().takes(self._device) and self._device.type == "cuda"
         given = torch.tensor(counts, dtype=torch.int32, device="cpu", pin_memory=pin)
         self._counts.copy_(given, non_blocking=True)
@@ -224,15 +226,14 @@ class PlacedBlocks:
     def assemble(self) -> None:
         """Gives what is behind a sample's own offsets, maps and nodes its values, and renews the operands."""
         sides = 2 * len(self._bounds)
-        own, last, mapped = self._counts.split([sides, sides, len(self._bounds) + 1])
+        blocks = len(self._bounds)
+        own, last, mapped, nodes = self._counts.split([sides, sides, blocks + 1, blocks + 1])
         offsets, maps = self._offsets.flat, self._maps.flat
         is_own = self._offset_places < own.index_select(0, self._of_offset)
-        offsets.copy_(torch.where(is_own, offsets, last.index_select(0, self._of_offset)))
+        torch.where(is_own, offsets, last.index_select(0, self._of_offset), out=offsets)
         is_own = self._map_places < mapped.index_select(0, self._of_map)
-        maps.copy_(torch.where(is_own, maps, self._behind))
+        torch.where(is_own, maps, self._behind, out=maps)
         for core in self._cores:
             core.renew()
         rows = [self._bounds[0].cols, *(bound.rows for bound in self._bounds)]
-        # Offsets of the first block's transpose, and of each block: one more than nodes.
-        counts = (own[at] - 1 for at in itertools.chain([1], range(0, sides, 2)))
-        self.paddings = tuple(Padding.of(count, size) for count, size in zip(counts, rows, strict=True))
+        self.paddings = tuple(Padding.of(count, size) for count, size in zip(nodes, rows, strict=True))
