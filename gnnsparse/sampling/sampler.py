@@ -236,20 +236,26 @@ class NeighborSampler:
         """Draws what `sample` draws, as arrays of which no operands are made yet.
 
         Args:
-            seeds, step: see `sample`.
+            seeds: int32 or int64 [seeds], different nodes; there may be none.
+            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
 
         Returns:
             The arrays of a block for each layer, in the order in which layers run.
 
         Raises:
-            TypeError, ValueError: see `sample`.
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
         given, step = self._here("seeds", index_tensor("seeds", seeds)), self._step(step)
         return self._arrays(given, step, "seeds")
 
     @runs_outside
     def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:
-        """Makes the operands of blocks that `draw` returned, those of `sample`."""
+        """Makes the operands of blocks, those of `sample`.
+
+        Args:
+            arrays: what `draw` returned.
+        """
         return [block.adj for block in self._blocks(tuple(arrays))]
 
     @property
