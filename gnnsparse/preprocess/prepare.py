@@ -105,8 +105,11 @@ class Prepared:
 def inverse(permutation: torch.Tensor) -> torch.Tensor:
     """Returns the inverse of a permutation, of its dtype."""
     places = torch.arange(permutation.numel(), dtype=permutation.dtype, device=permutation.device)
-    # Not an assignment by index, which takes the host of a GPU several times as long.
-    return torch.empty_like(permutation).scatter_(0, permutation.long(), places)
+    undo = torch.empty_like(permutation)
+    if permutation.is_cuda:  # an assignment by index takes the host several times as long
+        return undo.scatter_(0, permutation.long(), places)
+    undo[permutation.long()] = places  # by all threads
+    return undo
 
 
 def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor | None]:
