@@ -1,8 +1,9 @@
 """Epochs of GraphSAGE on sampled neighbours, for benchmarks.sampling: what they take, and what steps spend.
 
 Steps take the way that they take in `train.py sampler=neighbor`: gnnsparse.training.sampled.NodeBatches draws
-neighbours and gathers features in a thread and, on a GPU, on a stream of its own, and a plain loop makes the
-steps, with autocast, a gradient scaler and Adam as training has them.
+neighbours in a thread and, on a GPU, on a stream of its own, and gnnsparse.training.blocks.Steps makes the
+steps, captured in a CUDA graph or launched one by one. Lightning, which takes its time once for a block of
+captured steps and once for each of those that are launched one by one, is left out.
 """
 
 from __future__ import annotations
@@ -12,27 +13,36 @@ import itertools
 import statistics
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.plugins.precision import Precision as PrecisionPlugin
 
 from gnnsparse import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler, Sample
-from gnnsparse.training.config import SamplerConfig
-from gnnsparse.training.device import numerics
-from gnnsparse.training.sampled import NodeBatch, NodeBatches
+from gnnsparse.tasks.node import NodeClassifier
+from gnnsparse.training.blocks import Blocks, Steps
+from gnnsparse.training.callbacks import BestEpoch, EpochTimer, History
+from gnnsparse.training.capture import Recorder
+from gnnsparse.training.config import OptimizerConfig, SamplerConfig
+from gnnsparse.training.device import matmul_precision
+from gnnsparse.training.feeds import Feed, StepInput
+from gnnsparse.training.sampled import DrawnBatch, NodeBatch, NodeBatches
 from models import GraphSAGE
 
 #: Of ogbn-products.
 SEEDS, NODES, FEATURES, CLASSES = 196_571, 2_449_029, 100, 47
 HIDDEN = 256
 STAGES = ("sample", "gather", "compute")
+#: Steps whose losses are kept at a time.
+_ROWS = 64
 #: What torch says of an operation that makes the host wait for a GPU.
 _WAITS = "called a synchronizing CUDA operation"
 _ROOT = Path(__file__).resolve().parents[1]
@@ -63,6 +73,7 @@ class Trained:
         precision: of products; features on a GPU are stored in its dtype.
         features: where they are kept, the placement of a FeatureStore.
         cache_share: of features in pinned memory, the share of rows of which the GPU keeps copies.
+        capture: whether steps are captured, on a GPU; on a CPU they take the same arrays, and are called.
     """
 
     def __init__(
@@ -73,19 +84,18 @@ class Trained:
         precision: Precision,
         features: str,
         cache_share: float,
+        capture: bool = False,
     ) -> None:
         device = torch.empty(0, device=graph.device).device
         self.device, self.precision, self.batch_size = device, precision, batch_size
+        self.capture = capture
         torch.manual_seed(0)
         order = torch.randperm(graph.num_rows, generator=torch.Generator().manual_seed(1))
         self.nodes = order[: max(1, round(SEEDS / NODES * graph.num_rows))].to(device)
         dtype = precision.storage if device.type == "cuda" else torch.float32
         x = torch.randn(graph.num_rows, FEATURES, device=device).to(dtype)
         self.y = torch.randint(CLASSES, (self.nodes.numel(),), device=device)
-        self.model = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=len(fanouts)).to(device)
-        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003, fused=True)
-        half = device.type == "cuda" and precision.rounded is Precision.FP16
-        self._scaler = torch.amp.GradScaler(device.type, enabled=half)
+        model = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=len(fanouts)).to(device)
         config = SamplerConfig("neighbor", fanouts=fanouts, batch_size=batch_size)
         self.sampler = NeighborSampler(graph, fanouts, values="mean", precision=precision)
         self._data = SimpleNamespace(device=device, trainer=None)
@@ -97,29 +107,107 @@ class Trained:
             cache_share=cache_share,
         )
         self.loader = NodeBatches(self._data, self.sampler, config, self.store, self.nodes, self.y, seed=0)  # type: ignore[arg-type]
+        targets: Any = SimpleNamespace(
+            num_classes=CLASSES, metric="accuracy", multi_label=False, regression=False
+        )
+        plain = OptimizerConfig(lr=0.003, weight_decay=0.0, decay="all")
+        self.module = NodeClassifier(model, targets, plain, max_steps=1)
+        self._given: deque[StepInput] = deque()
+        self._steps, self._made = self._make_steps(), 0
+
+    def _make_steps(self) -> Steps:
+        """Makes what trains in a run of `fit`, without Lightning's loop."""
+        strategy = SimpleNamespace(
+            lightning_module=self.module, root_device=self.device, lr_scheduler_configs=[],
+            optimizers=[self.module.configure_optimizers()], precision_plugin=self._plugin(),
+        )  # fmt: skip
+        recorder: Any = Recorder(self.device, required=True)
+        if self.device.type != "cuda" or not self.capture:
+            recorder = _Caller(None if self.capture else "off")
+        blocks = Blocks(
+            _ROWS, _ROWS, False, BestEpoch(self.module.score_name, None), History(_ROWS), EpochTimer()
+        )
+        return Steps(strategy, Feed(iter(self._given.popleft, None), None), recorder, blocks)
+
+    def _plugin(self) -> PrecisionPlugin:
+        """Makes Lightning's plugin of the precision, which has autocast and the gradient scaler."""
+        if self.device.type == "cpu" or self.precision.storage == torch.float32:
+            return PrecisionPlugin()
+        half = self.precision.storage == torch.float16
+        return MixedPrecision("16-mixed" if half else "bf16-mixed", self.device.type)
 
     def wait(self) -> None:
         """Waits for all work on the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def step(self, batch: NodeBatch) -> torch.Tensor:
-        """Makes a training step; returns its loss, which is still being computed."""
-        with numerics(self.precision, self.device):
-            loss = F.cross_entropy(self.model(batch.x, batch.adj).float(), batch.y)
-        self._optimizer.zero_grad()
-        self._scaler.scale(loss).backward()
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        return loss.detach()
+    def inputs(self) -> Iterator[StepInput]:
+        """Yields the inputs of steps, which a thread makes ahead."""
+        if self.capture:
+            return self.loader.inputs()
+        return (StepInput(partial(_same, batch)) for batch in self.loader)
 
-    def sample(self, ids: torch.Tensor, step: int) -> Sample:
-        """Draws the neighbours of nodes by their indices."""
+    def step(self, given: StepInput) -> torch.Tensor:
+        """Makes a training step; returns its loss, which is still being computed."""
+        row = self._made % _ROWS
+        if row == 0:
+            self._steps.begin_block()
+        self._given.append(given)
+        with matmul_precision(self.precision, self.device):
+            self._steps.train()
+        self._made += 1
+        return self._steps.losses[row]
+
+    def sample(self, ids: torch.Tensor, step: int) -> Sample | DrawnBatch:
+        """Draws the neighbours of nodes by their indices; steps that are captured need no operands."""
+        if self.capture:
+            return self.loader.draw(step, ids)
         return self.sampler.sample(self.nodes[ids], step)
 
-    def gather(self, ids: torch.Tensor, sample: Sample) -> NodeBatch:
-        """Gathers the features and labels of what was drawn."""
-        return NodeBatch(self.store.gather(sample.nodes), sample.adjs, self.y[ids], self._data)
+    def gather(self, ids: torch.Tensor, drawn: Sample | DrawnBatch) -> StepInput:
+        """Gathers the features of what was drawn. A captured step gathers those on the GPU once more."""
+        if isinstance(drawn, DrawnBatch):
+            if drawn.x is None:
+                self.store.gather(drawn.blocks[0].sources.long())
+            return self.loader.input_of(drawn)
+        batch = NodeBatch(self.store.gather(drawn.nodes), drawn.adjs, self.y[ids], self._data)
+        return StepInput(partial(_same, batch))
+
+    def release(self) -> None:
+        """Frees the graphs."""
+        self._steps.release()
+
+
+class _Caller:
+    """Stands in for a Recorder where nothing is captured.
+
+    Args:
+        problem: why steps take batches that do not keep their places; None: they take those that do.
+    """
+
+    is_recording = False
+
+    def __init__(self, problem: str | None) -> None:
+        self.problem = problem
+
+    def run_first(self, call: Callable[[], None]) -> None:
+        """Runs a call."""
+        call()
+
+    def record(self, call: Callable[[], None], undo: Callable[[], None]) -> Callable[[], None]:
+        """Returns the call."""
+        return call
+
+
+def _same(batch: NodeBatch) -> NodeBatch:
+    return batch
+
+
+def _sizes(drawn: Sample | DrawnBatch) -> tuple[int, int]:
+    """The numbers of nodes whose features are read, and of edges."""
+    if isinstance(drawn, DrawnBatch):
+        return drawn.blocks[0].sources.numel(), sum(block.csr.nnz for block in drawn.blocks)
+    return drawn.nodes.numel(), sum(block.adj.nnz for block in drawn.blocks)
 
 
 def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> dict[str, Any]:
@@ -135,9 +223,9 @@ def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> 
         The seconds of each epoch, the number of steps, the time that the loop waited for batches, the last
         loss of each epoch, and on a GPU the most memory that tensors took.
     """
-    batches, steps = iter(trained.loader), trained.loader.steps
-    for batch in itertools.islice(batches, warmup):
-        trained.step(batch)
+    batches, steps = trained.inputs(), trained.loader.steps
+    for given in itertools.islice(batches, warmup):
+        trained.step(given)
     trained.wait()
     if trained.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(trained.device)
@@ -147,9 +235,9 @@ def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> 
         start, waited, loss, done = time.perf_counter(), 0.0, None, 0
         while done < steps and not clock.is_over:
             asked = time.perf_counter()
-            batch = next(batches)
+            given = next(batches)
             waited += time.perf_counter() - asked
-            loss = trained.step(batch)
+            loss = trained.step(given)
             done += 1
         trained.wait()
         if done < steps or loss is None:
@@ -182,7 +270,9 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
 
     Returns:
         For each stage the median milliseconds between CUDA events at its ends ("ms"; on a CPU by the clock)
-        and of the host's time in it ("host_ms"), and its share of the step; the numbers of nodes and edges.
+        and of the host's time in it ("host_ms"), and its share of the step; the numbers of nodes and
+        edges. A captured step gathers features that are on the GPU by itself, which "gather" does once more
+        and is left out of the share of "compute".
     """
     on_gpu = trained.device.type == "cuda"
     marks: list[list[Any]] = []
@@ -198,18 +288,18 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
             times.append(time.perf_counter())
 
         mark()
-        sample = trained.sample(ids, step)
+        drawn = trained.sample(ids, step)
         mark()
-        batch = trained.gather(ids, sample)
+        given = trained.gather(ids, drawn)
         mark()
-        trained.step(batch)
+        trained.step(given)
         mark()
         trained.wait()
         if step >= 2:
             marks.append(events)
             hosts.append(times)
-            nodes += sample.nodes.numel()
-            edges += sum(block.adj.nnz for block in sample.blocks)
+            of_step = _sizes(drawn)
+            nodes, edges = nodes + of_step[0], edges + of_step[1]
     if not hosts:
         return {}
     found: dict[str, Any] = {"steps": len(hosts), "nodes": nodes / len(hosts), "edges": edges / len(hosts)}
@@ -217,8 +307,31 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
         host = [1e3 * (times[at + 1] - times[at]) for times in hosts]
         gpu = [events[at].elapsed_time(events[at + 1]) for events in marks] if on_gpu else host
         found[name] = {"ms": statistics.median(gpu), "host_ms": statistics.median(host)}
-    whole = sum(found[name]["ms"] for name in STAGES)
-    return found | {f"{name}_share": found[name]["ms"] / whole for name in STAGES}
+    shares = {name: found[name]["ms"] for name in STAGES}
+    if trained.capture and trained.store.placement == "device":
+        shares["compute"] = max(0.0, shares["compute"] - shares["gather"])
+    whole = sum(shares.values())
+    return found | {f"{name}_share": ms / whole for name, ms in shares.items()}
+
+
+def measure_alone(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
+    """Times steps on one batch that was drawn before them, over and over.
+
+    Returns:
+        The seconds that an epoch of such steps would take; nothing if the clock was over.
+    """
+    drawn = [trained.gather(ids, trained.sample(ids, step)) for step, ids in _steps_of(trained, 1, clock)]
+    for given in drawn:
+        for _ in range(3):
+            trained.step(given)
+        trained.wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            trained.step(given)
+        trained.wait()
+        seconds = (time.perf_counter() - start) / count
+        return {"epoch_of_steps_alone_seconds": seconds * trained.loader.steps}
+    return {}
 
 
 @contextlib.contextmanager
@@ -245,11 +358,11 @@ def count_waits(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
     done = 0
     for step, ids in _steps_of(trained, count, clock):
         with noting_waits(stages["sample"]):
-            sample = trained.sample(ids, step)
+            drawn = trained.sample(ids, step)
         with noting_waits(stages["gather"]):
-            batch = trained.gather(ids, sample)
+            given = trained.gather(ids, drawn)
         with noting_waits(stages["compute"]):
-            trained.step(batch)
+            trained.step(given)
         done += 1
     if not done:
         return {}
@@ -278,8 +391,8 @@ def profile_kernels(trained: Trained, count: int, clock: Clock) -> dict[str, Any
         ]
 
     def compute() -> None:
-        for batch in kept["batches"]:
-            trained.step(batch)
+        for given in kept["batches"]:
+            trained.step(given)
 
     found: dict[str, Any] = {}
     for name, call in zip(STAGES, (sample, gather, compute), strict=True):
@@ -319,17 +432,29 @@ def measure_training(
         batch_size: nodes of a step.
         name: the precision and the place, as in "fp16 pinned".
         options: `epochs`, `batches` (steps of which stages are measured), `kernels` (whether the profiler is
-            asked for kernels) and `cache_share`.
+            asked for kernels), `cache_share` and `capture` (whether steps are captured).
         clock: ends the measurement.
+
+    Returns:
+        What the functions above return; "sampling_share" is the share of an epoch's time that is more than
+        that of steps on a batch that was drawn before: what drawing takes where it is not hidden by steps.
     """
     precision, features = name.split()
-    trained = Trained(graph, fanouts, batch_size, Precision.parse(precision), features, options.cache_share)
+    trained = Trained(
+        graph, fanouts, batch_size, Precision.parse(precision), features, options.cache_share, options.capture
+    )
     warmup = min(20, trained.loader.steps)
     found = {"features": trained.store.explain().splitlines(), "device_bytes": trained.store.device_bytes}
-    found |= measure_epochs(trained, options.epochs, warmup, clock)
-    found["stages"] = measure_stages(trained, options.batches, clock)
-    if trained.device.type == "cuda":
-        found["waits"] = count_waits(trained, 3, clock)
-        if options.kernels:
-            found["kernels"] = profile_kernels(trained, 5, clock)
+    try:
+        found |= {"captured": options.capture} | measure_epochs(trained, options.epochs, warmup, clock)
+        found |= measure_alone(trained, options.batches, clock)
+        alone, best = found.get("epoch_of_steps_alone_seconds"), found["best_epoch_seconds"]
+        found["sampling_share"] = None if alone is None or best is None else max(0.0, 1 - alone / best)
+        found["stages"] = measure_stages(trained, options.batches, clock)
+        if trained.device.type == "cuda":
+            found["waits"] = count_waits(trained, 3, clock)
+            if options.kernels:
+                found["kernels"] = profile_kernels(trained, 5, clock)
+    finally:
+        trained.release()
     return found

@@ -12,7 +12,8 @@ trained on neighbours that we and DGL draw.
 
 On a GPU whole epochs are timed, by the way that `train.py sampler=neighbor` takes, then the stages of steps
 whose batches are not made ahead, and how often the host waits for the GPU in them (benchmarks/sampled_epoch).
-The graph is generated on the GPU. --epochs asks for epochs on a CPU, too. After --seconds nothing new begins.
+Steps are captured in CUDA graphs there, unless --no-capture says otherwise. The graph is generated on the
+GPU. --epochs asks for epochs on a CPU, too. After --seconds nothing new begins.
 """
 
 from __future__ import annotations
@@ -218,6 +219,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--cache-share", type=float, default=0.1, help="of pinned rows, those the GPU copies")
     parser.add_argument("--seconds", type=float, default=80, help="after which no other epoch or part begins")
     parser.add_argument("--kernels", action="store_true", help="profile the kernels of five steps on a GPU")
+    text = "whether the epochs' steps are captured in CUDA graphs; on a GPU they are"
+    parser.add_argument("--capture", action=argparse.BooleanOptionalAction, default=None, help=text)
     parser.add_argument("--accuracy", type=Path)
     parser.add_argument("--accuracy-epochs", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=8)
@@ -225,6 +228,8 @@ def read_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.features is None:
         options.features = ["device", "pinned"] if options.device == "cuda" else ["device"]
+    if options.capture is None:
+        options.capture = options.device == "cuda"
     if options.epochs is None:
         options.epochs = 3 if options.device == "cuda" else 0
     return options

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gnnsparse.locks import cached_property
+
 __all__ = ["Padding", "current_padding", "padded"]
 
 #: Rows that are summed one after another; the sums of so many rows are summed then.
@@ -21,29 +23,35 @@ class Padding:
     """Which rows of a batch are nodes: the first ones. The others are padding.
 
     Attributes:
-        count: int64 [], the number of nodes, 1 or more, on the device.
-        real: bool [rows, 1], whether a row is a node.
-        mask: float32 [rows, 1], 1 for nodes and 0 for padding.
-        share: float32 [rows, 1], 1 / count for nodes and 0 for padding.
+        count: int32 or int64 [], the number of nodes, 1 or more, on the device.
+        rows: number of rows, those of padding included.
     """
 
     count: torch.Tensor
-    real: torch.Tensor
-    mask: torch.Tensor
-    share: torch.Tensor
+    rows: int
     _segments: dict[int, tuple[torch.Tensor, _Segments]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, count: torch.Tensor, rows: int) -> Padding:
-        """Makes the padding of `rows` rows, of which `count` (int64 []) are nodes."""
-        real = torch.arange(rows, dtype=torch.int64, device=count.device) < count
-        mask = real[:, None].float()
-        return cls(count, real[:, None], mask, mask / count)
+        """Makes the padding of `rows` rows, of which `count` (int32 or int64 []) are nodes."""
+        return cls(count, rows)
 
-    @property
-    def rows(self) -> int:
-        """Number of rows, those of padding included."""
-        return self.real.shape[0]
+    # Made when they are first asked for: a model without batch norm needs none.
+
+    @cached_property
+    def real(self) -> torch.Tensor:
+        """Whether a row is a node, bool [rows, 1]."""
+        return (torch.arange(self.rows, dtype=torch.int64, device=self.count.device) < self.count)[:, None]
+
+    @cached_property
+    def mask(self) -> torch.Tensor:
+        """1 for nodes and 0 for padding, float32 [rows, 1]."""
+        return self.real.float()
+
+    @cached_property
+    def share(self) -> torch.Tensor:
+        """1 / count for nodes and 0 for padding, float32 [rows, 1]."""
+        return self.mask / self.count
 
     def sums(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
         """Sums consecutive rows, in an order that is the same in every run. Differentiable.
@@ -103,19 +111,18 @@ class _Sums(torch.autograd.Function):
         return torch.cat([grad, grad.new_zeros(1, grad.shape[1])]).index_select(0, ctx.of_row), None
 
 
-_current: ContextVar[Padding | None] = ContextVar("padding", default=None)
+_current: ContextVar[tuple[Padding, ...]] = ContextVar("padding", default=())
 
 
 def current_padding(rows: int) -> Padding | None:
     """Returns the padding of arrays of that many rows; None: each of their rows is a node."""
-    padding = _current.get()
-    return padding if padding is not None and padding.rows == rows else None
+    return next((padding for padding in _current.get() if padding.rows == rows), None)
 
 
 @contextmanager
-def padded(padding: Padding) -> Iterator[None]:
-    """Makes arrays with as many rows as `padding` have that padding inside a `with` block."""
-    token = _current.set(padding)
+def padded(*paddings: Padding) -> Iterator[None]:
+    """Makes arrays with as many rows as one of `paddings` have that padding inside a `with` block."""
+    token = _current.set(paddings)
     try:
         yield
     finally:

@@ -35,6 +35,9 @@ class AGNN(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
+    #: Nothing here looks at several rows but batch norm and products with the operand.
+    ignores_padding = True
+
     def __init__(
         self,
         in_channels: int,

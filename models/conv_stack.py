@@ -41,6 +41,9 @@ class ConvStack(torch.nn.Module):
     conv: ClassVar[type[torch.nn.Module]]
     takes_targets: ClassVar[bool] = True
 
+    #: Nothing here looks at several rows but batch norm and products with the operand.
+    ignores_padding = True
+
     def __init__(
         self,
         in_channels: int,

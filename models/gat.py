@@ -48,6 +48,9 @@ class GAT(torch.nn.Module):
 
     conv: type[GATConv | GATv2Conv] = GATConv
 
+    #: Nothing here looks at several rows but batch norm and products with the operand.
+    ignores_padding = True
+
     def __init__(
         self,
         in_channels: int,

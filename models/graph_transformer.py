@@ -39,6 +39,9 @@ class GraphTransformer(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
+    #: Nothing here looks at several rows but batch norm and products with the operand.
+    ignores_padding = True
+
     def __init__(
         self,
         in_channels: int,

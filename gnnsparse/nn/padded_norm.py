@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from gnnsparse.padding import Padding, padded
+from gnnsparse.padding import Padding, current_padding, padded
 
 __all__ = ["ignoring_padding"]
 
 
 @contextmanager
-def ignoring_padding(model: torch.nn.Module, padding: Padding | None) -> Iterator[None]:
+def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Iterator[None]:
     """Makes a model compute with padded arrays what it would compute without padding, in a `with` block.
 
     Each BatchNorm1d takes its statistics over the nodes, and `pool_graphs` leaves the padding out. Everything
@@ -24,18 +24,20 @@ def ignoring_padding(model: torch.nn.Module, padding: Padding | None) -> Iterato
 
     Args:
         model: the model.
-        padding: which rows are nodes; None: all are.
+        paddings: which rows are nodes, of arrays with each number of rows that has padding; none, or None:
+            all are.
     """
-    if padding is None:
+    known = [padding for padding in paddings if padding is not None]
+    if not known:
         yield
         return
     norms = [part for part in model.modules() if isinstance(part, torch.nn.BatchNorm1d)]
     own = [vars(norm).get("forward") for norm in norms]
-    kept = _Statistics(padding)
+    kept = _Statistics()
     try:
         for norm in norms:
             vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, kept)
-        with padded(padding):
+        with padded(*known):
             yield
         kept.keep()
     finally:
@@ -46,21 +48,18 @@ def ignoring_padding(model: torch.nn.Module, padding: Padding | None) -> Iterato
 
 
 class _Statistics:
-    """The statistics of a batch, by which all layers move their running ones at once.
+    """The statistics of a batch, by which all layers move their running ones at once."""
 
-    Args:
-        padding: which rows are nodes.
-    """
+    def __init__(self) -> None:
+        self._found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor, Padding]] = []
 
-    def __init__(self, padding: Padding) -> None:
-        self.padding = padding
-        self._found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor]] = []
-
-    def add(self, norm: torch.nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Notes the mean and the variance of the input of a layer."""
+    def add(
+        self, norm: torch.nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, padding: Padding
+    ) -> None:
+        """Notes the mean and the variance of the input of a layer over its nodes."""
         if any(norm is other for other, *_ in self._found):
             self.keep()  # a layer that is called once more moves them again
-        self._found.append((norm, mean, variance))
+        self._found.append((norm, mean, variance, padding))
 
     @torch.no_grad()
     def keep(self) -> None:
@@ -72,12 +71,11 @@ class _Statistics:
         counts = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
         if counts:
             torch._foreach_add_(counts, 1)
-        count = self.padding.count
-        unbiased = torch._foreach_mul([variance for *_, variance in found], count / (count - 1).clamp(min=1))
+        unbiased = _unbiased(found)
         for momentum in {norm.momentum for norm in norms}:
             pairs = [
                 pair
-                for norm, (_, mean, _), variance in zip(norms, found, unbiased, strict=True)
+                for norm, (_, mean, *_), variance in zip(norms, found, unbiased, strict=True)
                 for pair in ((norm.running_mean, mean), (norm.running_var, variance))
                 if norm.momentum == momentum
             ]
@@ -90,16 +88,31 @@ class _Statistics:
                 old.lerp_(now, shares[index // 2])
 
 
+def _unbiased(
+    found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor, Padding]],
+) -> list[torch.Tensor]:
+    """Returns the unbiased variances of what was noted."""
+    of_padding: dict[Padding, list[int]] = {}
+    for at, (*_, padding) in enumerate(found):
+        of_padding.setdefault(padding, []).append(at)
+    unbiased: dict[int, torch.Tensor] = {}
+    for padding, places in of_padding.items():
+        factor = padding.count / (padding.count - 1).clamp(min=1)
+        scaled = torch._foreach_mul([found[at][2] for at in places], factor)
+        unbiased |= dict(zip(places, scaled, strict=True))
+    return [unbiased[at] for at in range(len(found))]
+
+
 def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, kept: _Statistics, x: torch.Tensor) -> torch.Tensor:
     """Computes a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
-    padding = kept.padding
-    if (not norm.training and norm.running_mean is not None) or x.shape[0] != padding.rows:
+    padding = current_padding(x.shape[0])
+    if (not norm.training and norm.running_mean is not None) or padding is None:
         result: torch.Tensor = forward(x)
         return result
     y: torch.Tensor
     y, mean, variance = _BatchNorm.apply(x, norm.weight, norm.bias, padding, norm.eps)
     if norm.training and norm.running_mean is not None:
-        kept.add(norm, mean, variance)
+        kept.add(norm, mean, variance, padding)
     return y
 
 

@@ -14,11 +14,11 @@ from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.prepare import assemble, inverse
-from gnnsparse.sampling.draws import Drawn
+from gnnsparse.sampling.layers import Layer
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import ROW_LIMIT, BlockPlans
 
-__all__ = ["Block", "make_block", "plan_blocks"]
+__all__ = ["Block", "BlockArrays", "arrange", "make_block", "make_core", "plan_blocks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,47 +40,87 @@ class Block:
     edge_ids: torch.Tensor | None = None
 
 
-def make_block(
-    graph: Neighbourhood,
-    targets: torch.Tensor,
-    drawn: Drawn,
-    sources: torch.Tensor,
-    numbers: torch.Tensor,
-    precision: Precision,
-    *,
-    keep_edge_ids: bool,
-) -> Block:
-    """Makes the block of edges that were drawn.
+@dataclass(frozen=True, eq=False)
+class BlockArrays:
+    """The arrays of a block, of which an operand is made, or which are copied to where one has its own.
+
+    Attributes:
+        targets: int32 [targets], the node of each row.
+        sources: int32 [sources], the node of each column.
+        csr: the structure, [targets, sources].
+        transposed: the structure of the transpose.
+        index: for each nonzero of the transpose its index in `csr`, int32 or int64 [nnz].
+        values: float32 [nnz], the weights of the edges, or None.
+        row_scale: float32 [targets], factors of the rows, or None.
+        edge_ids: see Block.
+        longest: numbers of nonzeros that no row and no column exceeds; None: not known.
+    """
+
+    targets: torch.Tensor
+    sources: torch.Tensor
+    csr: Csr
+    transposed: Csr
+    index: torch.Tensor
+    values: torch.Tensor | None = None
+    row_scale: torch.Tensor | None = None
+    edge_ids: torch.Tensor | None = None
+    longest: tuple[int, int] | None = None
+
+
+def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> BlockArrays:
+    """Makes the arrays of a block of edges that were drawn.
 
     The edges of a row are in the order in which they were drawn. Transposing counts them by column; what is
     transposed twice has ascending columns in every row, without any comparison.
 
     Args:
         graph: what was drawn from.
-        targets: int32 [rows].
-        drawn: the edges.
-        sources, numbers: what `Numbering.number` returned for their nodes.
-        precision: precision of the operand.
+        layer: the edges, and the numbers of their nodes.
         keep_edge_ids: whether the block has `edge_ids`.
     """
-    weights = graph.weigh(targets, drawn)
-    transposed, first = Csr(drawn.indptr, numbers, sources.numel()).transpose()
+    drawn, sources = layer.drawn, layer.sources
+    weights = graph.weigh(layer.targets, drawn)
+    transposed, first = Csr(drawn.indptr, layer.numbers, sources.numel()).transpose()
     csr, second = transposed.transpose()
     values, edge_ids = weights.values, None
     if values is not None or keep_edge_ids:
         order = first.long()[second.long()]
         values = None if values is None else values[order]
         edge_ids = graph.edge_ids(drawn.edges[order]) if keep_edge_ids else None
+    index = inverse(second)
+    return BlockArrays(
+        layer.targets, sources, csr, transposed, index, values, weights.row_scale, edge_ids, layer.longest
+    )
+
+
+def make_core(
+    arrays: BlockArrays, normalization: str | None, precision: Precision, *, renewable: bool = False
+) -> OperandCore:
+    """Makes the state of a block's operand.
+
+    Args:
+        arrays: its arrays.
+        normalization: how its weights were made, "gcn", "mean" or None.
+        precision: precision of the operand.
+        renewable: whether the arrays will be overwritten, see OperandCore.
+    """
     prepared = assemble(
-        Oriented(csr, values=values, row_scale=weights.row_scale),
-        transposed,
-        inverse(second),
-        normalization=graph.normalization,
-        added_loops=1.0 if graph.normalization == "gcn" else None,
+        Oriented(arrays.csr, values=arrays.values, row_scale=arrays.row_scale),
+        arrays.transposed,
+        arrays.index,
+        normalization=normalization,
+        added_loops=1.0 if normalization == "gcn" else None,
     )
     # On a GPU it is used on the stream on which it is made, or on one that waits for it.
-    core = OperandCore(prepared, precision, auto_format=False, cache_hit=False, one_stream=True)
-    return Block(SparseOperand(core), targets.long(), sources.long(), edge_ids)
+    return OperandCore(
+        prepared, precision, auto_format=False, cache_hit=False, one_stream=True, renewable=renewable
+    )
+
+
+def make_block(arrays: BlockArrays, normalization: str | None, precision: Precision) -> Block:
+    """Makes a block of its arrays, see `make_core`."""
+    adj = SparseOperand(make_core(arrays, normalization, precision))
+    return Block(adj, arrays.targets.long(), arrays.sources.long(), arrays.edge_ids)
 
 
 def plan_blocks(

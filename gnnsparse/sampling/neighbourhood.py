@@ -119,7 +119,8 @@ class Neighbourhood:
             return Weights(values)
         counts = drawn.indptr.diff()
         if values is None:
-            return Weights(row_scale=torch.where(counts == 0, 0.0, 1.0 / counts).float())
+            # Whatever an empty row has is multiplied by a sum of nothing.
+            return Weights(row_scale=counts.clamp_(min=1).reciprocal().float())
         sums = _row_sums(values, counts)
         share = torch.where(sums == 0, 0.0, 1.0 / sums)
         return Weights((values.double() * _by_edge(share, counts, values)).float())

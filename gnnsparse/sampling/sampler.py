@@ -15,10 +15,11 @@ from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.kept import Streams
+from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
-from gnnsparse.sampling.blocks import Block, make_block, plan_blocks
+from gnnsparse.sampling.blocks import Block, BlockArrays, arrange, make_block, plan_blocks
 from gnnsparse.sampling.draws import Drawn, Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
@@ -228,7 +229,57 @@ class NeighborSampler:
             ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
         given, step = self._here("seeds", index_tensor("seeds", seeds)), self._step(step)
-        return Sample(self._blocks(given, step, "seeds"), given.long())
+        return Sample(self._blocks(self._arrays(given, step, "seeds")), given.long())
+
+    @runs_outside
+    def draw(self, seeds: Any, step: int = 0) -> tuple[BlockArrays, ...]:
+        """Draws what `sample` draws, as arrays of which no operands are made yet.
+
+        Args:
+            seeds: int32 or int64 [seeds], different nodes; there may be none.
+            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+
+        Returns:
+            The arrays of a block for each layer, in the order in which layers run.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument is out of range, on another device, or a seed is repeated.
+        """
+        given, step = self._here("seeds", index_tensor("seeds", seeds)), self._step(step)
+        return self._arrays(given, step, "seeds")
+
+    @runs_outside
+    def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:
+        """Makes the operands of blocks, those of `sample`.
+
+        Args:
+            arrays: what `draw` returned.
+        """
+        return [block.adj for block in self._blocks(tuple(arrays))]
+
+    @property
+    def precision(self) -> Precision:
+        """Precision of the operands."""
+        return self._precision
+
+    @property
+    def normalization(self) -> str | None:
+        """How the weights of blocks are made, the argument `values`."""
+        return self._graph.normalization
+
+    @property
+    def most_edges(self) -> list[tuple[int, int]]:
+        """For each block, in the order in which layers run: numbers of nonzeros that no row and no column
+        exceeds, whatever is drawn. On a GPU the host waits for them.
+        """
+        csr, loops = self._graph.csr, int(self._graph.normalization == "gcn")
+        row, column = (
+            int(counts.max()) + loops if counts.numel() else loops
+            for counts in (csr.degrees, torch.bincount(csr.indices, minlength=csr.cols))
+        )
+        rows = [draw.row_edges for draw in self._layer_draws(0)]
+        return [(row if most is None else min(row, most), column) for most in reversed(rows)]
 
     @runs_outside
     def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
@@ -300,7 +351,8 @@ class NeighborSampler:
         ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
         seeds, numbers = self._numbering.number(ends[:0], ends)
         both = numbers.long().reshape(-1, 2)
-        return LinkSample(self._blocks(seeds, step), seeds.long(), both[:count], both[count:])
+        blocks = self._blocks(self._arrays(seeds, step))
+        return LinkSample(blocks, seeds.long(), both[:count], both[count:])
 
     def _here(self, name: str, given: torch.Tensor) -> torch.Tensor:
         if given.device != self.device:
@@ -333,15 +385,11 @@ class NeighborSampler:
         draw = self._draw(self._rule(fanout), count, step, layer)
         return draw_edges(graph.csr, targets, draw, count, graph.weights, graph.running)
 
-    def _blocks(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[Block, ...]:
+    def _arrays(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[BlockArrays, ...]:
         """Draws the blocks of nodes, which are checked as the argument `name`, if it is given."""
-        graph, draws = self._graph, []
-        for number, fanout in enumerate(self.fanouts):
-            count = max(fanout, 0)
-            draw = self._draw(self._rule(fanout), count, step, number)
-            draws.append(LayerDraw(draw, count, int(graph.normalization == "gcn")))
-        layers = None
-        if on_gpu := path().takes(self.device):
+        draws = self._layer_draws(step)
+        graph, layers = self._graph, None
+        if path().takes(self.device):
             self._streams.current()
             layers = draw_at_once(graph, self._numbering, seeds, draws, square=self._square)
         if layers is None:
@@ -349,16 +397,22 @@ class NeighborSampler:
                 check_range(name, seeds, self.num_nodes, "the number of nodes")
             nodes = seeds.to(torch.int32)
             layers = draw_in_turn(graph, self._numbering, nodes, draws, square=self._square)
-        blocks = [
-            make_block(
-                graph, layer.targets, layer.drawn, layer.sources, layer.numbers, self._precision,
-                keep_edge_ids=self._keep_edge_ids,
-            )
-            for layer in layers
-        ]  # fmt: skip
-        if on_gpu:
-            plan_blocks(blocks, self._plans, [layer.longest for layer in layers])
-        return tuple(reversed(blocks))
+        return tuple(arrange(graph, layer, keep_edge_ids=self._keep_edge_ids) for layer in reversed(layers))
+
+    def _layer_draws(self, step: int) -> list[LayerDraw]:
+        """Returns what is drawn for each layer, from the seeds outwards."""
+        loops = int(self._graph.normalization == "gcn")
+        return [
+            LayerDraw(self._draw(self._rule(fanout), max(fanout, 0), step, number), max(fanout, 0), loops)
+            for number, fanout in enumerate(self.fanouts)
+        ]
+
+    def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:
+        """Makes operands of blocks that were drawn."""
+        blocks = tuple(make_block(one, self._graph.normalization, self._precision) for one in arrays)
+        if path().takes(self.device):
+            plan_blocks(blocks, self._plans, [one.longest for one in arrays])
+        return blocks
 
 
 def _given(value: Any) -> str:

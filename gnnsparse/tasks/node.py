@@ -17,12 +17,14 @@ from gnnsparse.distributed import DistributedOperand
 from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
+from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch
+from gnnsparse.training.feeds import Feed
 from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
 from gnnsparse.training.module import TaskModule
 from gnnsparse.training.plots import confusion_matrix
@@ -35,7 +37,7 @@ from gnnsparse.training.sampled import (
     sampler_identity,
 )
 from gnnsparse.training.task import RunOptions, Task
-from gnnsparse.training.trainers import counts_steps
+from gnnsparse.training.trainers import counts_steps, makes_blocks
 
 __all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]
 
@@ -149,8 +151,35 @@ class FullGraphData(PreparedData):
         """Number of optimiser steps of an epoch."""
         return 1 if self._samples is None else self._samples.steps
 
+    def feed_obstacle(self, module: TaskModule) -> str | None:
+        """Returns why steps of a module can't be captured; None: `feed` feeds them.
+
+        Samples that keep their places have rows that are padding. Only a model that says that it ignores them
+        gets them.
+        """
+        if self._samples is None:
+            return super().feed_obstacle(module)
+        model, kind = type(module.model).__name__, type(module)
+        if not getattr(module.model, "ignores_padding", False):
+            return f"{model} does not say that it ignores padding (ignores_padding)"
+        for name in ("training_step", "outputs"):
+            if getattr(kind, name) is not getattr(NodeClassifier, name):
+                return f"{kind.__name__}.{name} is not that of NodeClassifier, which knows padding"
+        if self.precision.quantizes:
+            return f"in {self.precision.value} features are scaled by all rows, those of padding included"
+        return None
+
+    def feed(self) -> Feed:
+        """Returns the feed of a run in blocks: the whole graph, or samples, which keep their places."""
+        if self._samples is None:
+            return super().feed()
+        # On the whole graph, once in an epoch. A graph would keep the memory of all its layers.
+        return Feed(self._samples.inputs(), _WholeGraph(self), captures_validation=False)
+
     def train_dataloader(self) -> Any:
         """Returns a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
+        if self._samples is not None and makes_blocks(self.trainer):
+            return RepeatedBatch(self, endless=True)  # the feed has the batches
         if self._samples is not None:
             return self._samples
         return RepeatedBatch(self.batch, endless=counts_steps(self.trainer))
@@ -165,13 +194,17 @@ class FullGraphData(PreparedData):
 
 
 class _WholeGraph:
-    """A loader of the whole graph, which is brought to the device when it is asked for."""
+    """A loader of the whole graph, which is brought to the device when it is asked for.
+
+    Attributes:
+        data: the data module that has it.
+    """
 
     def __init__(self, data: FullGraphData) -> None:
-        self._data = data
+        self.data = data
 
     def __iter__(self) -> Iterator[GraphBatch]:
-        yield self._data.batch
+        yield self.data.batch
 
 
 class NodeClassifier(TaskModule):
@@ -218,15 +251,21 @@ class NodeClassifier(TaskModule):
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
         if isinstance(batch, NodeBatch):
-            return self._loss(self.outputs(batch), batch.y)
+            with ignoring_padding(self.model, *batch.paddings):
+                outputs = self.outputs(batch)
+            # Behind the batch's nodes is padding, if there is any.
+            return self._loss(outputs[: len(batch.y)] if batch.paddings else outputs, batch.y)
         return self._loss(self._logits(batch, batch.train), batch.train.y)
 
-    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
+    def validation_step(self, batch: Any) -> dict[str, torch.Tensor]:
         """Returns "loss" and scores of the validation nodes, scalars on the device.
 
         They are computed on the whole graph, layer by layer, also where training takes samples.
+
+        Args:
+            batch: the GraphBatch, or a NodeBatch or another object whose attribute `data` has it.
         """
-        whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch) else batch
+        whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch | _WholeGraph) else batch
         logits, y = self._scored(self.outputs(whole), whole.val)
         scores = {name: score(logits, y) for name, score in self._scores.items()}
         return {"loss": self._loss(logits, y), **scores}

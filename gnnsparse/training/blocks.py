@@ -8,7 +8,7 @@ stopping, or the end. Losses, scores and the best epoch stay on the device withi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from gnnsparse.training.capture import Program, Recorder
 from gnnsparse.training.feeds import Feed, StepInput
 from gnnsparse.training.module import TaskModule
 
-__all__ = ["BlockStrategy", "Blocks"]
+__all__ = ["BlockStrategy", "Blocks", "Steps"]
 
 #: Most steps of a block, so that checkpoints and the progress bar are not late.
 _MOST = 64
@@ -64,10 +64,19 @@ class Blocks:
         return step % self.validate_every == 0 or step == end
 
 
-class _Steps:
-    """The training steps and the validation of a run as programs, and their results on the device."""
+class Steps:
+    """The training steps and the validation of a run as programs, and their results on the device.
 
-    def __init__(self, strategy: BlockStrategy, feed: Feed, recorder: Recorder, blocks: Blocks) -> None:
+    Args:
+        strategy: has the module, its optimiser and schedules, the device and Lightning's plugin of the
+            precision, as a BlockStrategy does.
+        feed: the batches.
+        recorder: captures the steps.
+        blocks: how many steps' results there is room for, and who keeps the best weights.
+        done: number of the steps before the first.
+    """
+
+    def __init__(self, strategy: Any, feed: Feed, recorder: Recorder, blocks: Blocks, done: int = 0) -> None:
         module: Any = strategy.lightning_module
         self._module: TaskModule = module
         self._strategy, self._feed, self._recorder, self._best = strategy, feed, recorder, blocks.best
@@ -84,9 +93,9 @@ class _Steps:
         self.scores = torch.zeros(blocks.longest, 0, dtype=torch.float32, device=device)
         self.names: tuple[str, ...] = ()
         self._next_row = torch.zeros(1, dtype=torch.int64, device=device)
-        self._step = torch.tensor(module.trainer.global_step, dtype=torch.int64, device=device)
+        self._step = torch.tensor(done, dtype=torch.int64, device=device)
         self._programs: dict[Hashable, Program] = {}
-        self.validate = Program(self._validate, recorder)
+        self._validation = Program(self._validate, recorder)
 
     def begin_block(self) -> None:
         """Makes the next step's results those of the first row."""
@@ -120,6 +129,13 @@ class _Steps:
             call = functools.partial(self._train, given.placed)
             self._programs[given.place] = Program(call, self._recorder, self._renew_scaler)
         self._programs[given.place]()
+
+    def validate(self) -> None:
+        """Scores the model after the step that was made last."""
+        if self._feed.captures_validation:
+            self._validation()
+        else:
+            self._validate()
 
     def _train(self, make_batch: Callable[[], Any]) -> None:
         module, plugin = self._module, self._strategy.precision_plugin
@@ -170,8 +186,10 @@ class _Steps:
 
     def release(self) -> None:
         """Frees the graphs now, and not when Python collects garbage: NCCL can't end before them."""
-        for program in (*self._programs.values(), self.validate):
+        for program in (*self._programs.values(), self._validation):
             program.release()
+        if isinstance(self._feed.steps, Generator):
+            self._feed.steps.close()  # and with it a thread that makes batches
 
     def _validate(self) -> None:
         scores = validate(self._strategy.precision_plugin, self._module, self._feed.validation)
@@ -201,14 +219,14 @@ class BlockStrategy(SingleDeviceStrategy):
     ) -> None:
         super().__init__(device)
         self._blocks, self._recorder, self._feed = blocks, recorder, feed
-        self._steps: _Steps | None = None
+        self._steps: Steps | None = None
         self._made = 0
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Makes the steps of a block on the batches of the feed, and returns the last loss."""
         blocks, trainer = self._blocks, self._trainer
         if self._steps is None:
-            self._steps = _Steps(self, self._feed(), self._recorder, blocks)
+            self._steps = Steps(self, self._feed(), self._recorder, blocks, trainer.global_step)
         steps, done, end = self._steps, trainer.global_step, trainer.max_steps
         count, validated = blocks.count(done, end), set()
         steps.begin_block()

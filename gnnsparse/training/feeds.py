@@ -33,10 +33,13 @@ class Feed:
     Attributes:
         steps: yields the input of each step without end, from the trainer's next one on.
         validation: the batch that `TaskModule.validation_step` takes.
+        captures_validation: whether the arrays of that batch keep their places, and a validation comes after
+            so few steps that capturing it is worth the memory that its graph keeps.
     """
 
     steps: Iterator[StepInput]
     validation: Any
+    captures_validation: bool = True
 
 
 def repeated(batch: Any) -> Feed:

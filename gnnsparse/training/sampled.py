@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from gnnsparse.cuda_path import path
+from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value
+from gnnsparse.locks import cached_property
 from gnnsparse.operand import SparseOperand
+from gnnsparse.padding import Padding
 from gnnsparse.precision import PRECISIONS
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
+from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.training.config import SamplerConfig
 from gnnsparse.training.data import shuffled_epochs
+from gnnsparse.training.feeds import StepInput
+from gnnsparse.training.placed import PlacedBlocks, bounds_of
 from gnnsparse.training.task import text_of
 
 if TYPE_CHECKING:
@@ -23,7 +32,16 @@ if TYPE_CHECKING:
     from gnnsparse.training.data import PreparedData
     from gnnsparse.training.task import RunOptions
 
-__all__ = ["NodeBatch", "NodeBatches", "check_blocks", "make_sampler", "make_store", "sampler_identity"]
+__all__ = [
+    "DrawnBatch", "NodeBatch", "NodeBatches", "PlacedBatch", "check_blocks", "make_sampler", "make_store",
+    "sampler_identity",
+]  # fmt: skip
+
+_log = logging.getLogger("gnnsparse.training")
+_T = TypeVar("_T")
+
+#: Samples that are drawn before the first step, by which arrays are sized.
+_LOOKED_AT = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +53,31 @@ class NodeBatch:
         adj: the operands of the layers' blocks, in their order; the targets of the last one are the nodes.
         y: the targets of the nodes, in their order, as in gnnsparse.tasks.node.Part.
         data: the data module of the batch, from which validation gets the whole graph.
+        paddings: which rows of arrays with some numbers of rows are nodes, where batches keep their places;
+            the model's results have more rows then than there are targets. Empty: all rows are nodes.
     """
 
     x: torch.Tensor
     adj: list[SparseOperand]
     y: torch.Tensor
     data: Any
+    paddings: tuple[Padding, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnBatch:
+    """What was drawn for a step, of which no operands are made yet.
+
+    Attributes:
+        ids: int64 [batch] on the device, indices of the batch's nodes among the nodes to train on.
+        blocks: the arrays of the layers' blocks, in their order.
+        x: [nodes, features], features of the sources of the first layer; None: they are gathered in the step,
+            from the device's memory.
+    """
+
+    ids: torch.Tensor
+    blocks: tuple[BlockArrays, ...]
+    x: torch.Tensor | None
 
 
 def make_sampler(
@@ -148,6 +185,7 @@ class NodeBatches:
     ) -> None:
         self._data, self._sampler, self._config, self._seed = data, sampler, config, seed
         self._store, self._nodes, self._y = store, nodes, y
+        self._was_large = False
 
     @property
     def steps(self) -> int:
@@ -155,23 +193,117 @@ class NodeBatches:
         return -(-self._nodes.numel() // self._config.batch_size)
 
     def __iter__(self) -> Iterator[NodeBatch]:
-        return prefetch(self._batches(), self._config.prefetch, self._data.device)
+        return self._ahead(self.batch(step, ids) for step, ids in self._order())
 
-    def _batches(self) -> Iterator[NodeBatch]:
+    def inputs(self) -> Iterator[StepInput]:
+        """Yields the batches as inputs of steps."""
+        for drawn in self._ahead(self.draw(step, ids) for step, ids in self._order()):
+            yield self.input_of(drawn)
+
+    def input_of(self, drawn: DrawnBatch) -> StepInput:
+        """Returns what was drawn as the input of a step.
+
+        It has the place, unless it is larger than that or is the last batch of an epoch, with fewer nodes.
+        """
+        single = partial(self.gather, drawn)
+        if self.place.takes(drawn):
+            return StepInput(single, self.place, partial(self.place.load, drawn), self.place.batch)
+        if drawn.ids.numel() == self.place.count and not self._was_large:
+            _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")
+            self._was_large = True
+        return StepInput(single)
+
+    def _ahead(self, batches: Iterator[_T]) -> Iterator[_T]:
+        return prefetch(batches, self._config.prefetch, self._data.device)
+
+    def _order(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yields the number of each step from the next one on, and indices of its nodes on the device."""
         count, size = self._nodes.numel(), self._config.batch_size
         for first, batches in shuffled_epochs(self._data, count, size, self._seed):
             sizes = [len(batch) for batch in batches]
             # All at once: for a copy of each batch's numbers the host would wait for a GPU.
             order = torch.cat(list(batches)).to(self._data.device)
-            for step, ids in enumerate(order.split(sizes), first):
-                yield self.batch(step, ids)
+            yield from enumerate(order.split(sizes), first)
 
-    def batch(self, step: int, ids: torch.Tensor) -> NodeBatch:
-        """Returns the batch of a step.
+    def draw(self, step: int, ids: torch.Tensor) -> DrawnBatch:
+        """Draws the neighbours for a step, and gathers features that are not in the device's memory.
 
         Args:
             step: number of the step.
             ids: int64 [batch] on the device, indices of its nodes in `nodes`.
         """
-        sample = self._sampler.sample(self._nodes[ids], step % 2**32)
-        return NodeBatch(self._store.gather(sample.nodes), sample.adjs, self._y[ids], self._data)
+        blocks = self._sampler.draw(self._nodes[ids], step % 2**32)
+        stays = self._store.placement == "device"
+        return DrawnBatch(ids, blocks, None if stays else self._store.gather(blocks[0].sources.long()))
+
+    def gather(self, drawn: DrawnBatch) -> NodeBatch:
+        """Returns the batch of what was drawn."""
+        x = self._store.gather(drawn.blocks[0].sources.long()) if drawn.x is None else drawn.x
+        return NodeBatch(x, self._sampler.operands(drawn.blocks), self._y[drawn.ids], self._data)
+
+    def batch(self, step: int, ids: torch.Tensor) -> NodeBatch:
+        """Returns the batch of a step, see `draw`."""
+        return self.gather(self.draw(step, ids))
+
+    @cached_property
+    def place(self) -> PlacedBatch:
+        """Arrays for batches of the full size, which keep their places.
+
+        Their sizes depend on the seed and the nodes alone, so that a resumed run has those of one that was
+        not interrupted.
+        """
+        order = torch.randperm(self._nodes.numel(), generator=split_generator(0, self._seed))
+        batches = order.to(self._data.device).split(self._config.batch_size)
+        full = [ids for ids in batches if ids.numel() == batches[0].numel()]
+        seeds = itertools.islice(itertools.cycle(full), _LOOKED_AT)
+        samples = [self._sampler.draw(self._nodes[ids], step) for step, ids in enumerate(seeds)]
+        bounds = bounds_of(samples, self._sampler.num_nodes, self._sampler.most_edges)
+        blocks = PlacedBlocks(self._sampler, bounds, samples[0][0])
+        return PlacedBatch(blocks, full[0].numel(), self._store, self._y, self._data)
+
+
+class PlacedBatch:
+    """A batch of a fixed number of nodes, whose arrays keep their places from step to step.
+
+    Args:
+        blocks: the operands.
+        count: the number of nodes to train on.
+        store: the features of the graph's nodes.
+        y: the targets of all nodes to train on.
+        data: the data module.
+
+    Attributes:
+        count: the argument.
+    """
+
+    def __init__(
+        self, blocks: PlacedBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData
+    ) -> None:
+        self.count = count
+        self._blocks, self._store, self._y, self._data = blocks, store, y, data
+        self._ids = torch.zeros(count, dtype=torch.int64, device=data.device)
+        self._x: torch.Tensor | None = None
+        if store.placement != "device":
+            size = blocks.nodes.numel(), store.shape[1]
+            self._x = torch.zeros(size, dtype=store.dtype, device=data.device)
+
+    def takes(self, drawn: DrawnBatch) -> bool:
+        """Returns whether there is room for what was drawn."""
+        return drawn.ids.numel() == self.count and self._blocks.takes(drawn.blocks)
+
+    def load(self, drawn: DrawnBatch) -> None:
+        """Copies what was drawn, for which there is room, to its places on the current stream."""
+        self._blocks.load(drawn.blocks)
+        self._ids.copy_(drawn.ids)
+        if self._x is not None and drawn.x is not None:
+            self._x[: drawn.x.shape[0]].copy_(drawn.x)
+
+    def batch(self) -> NodeBatch:
+        """Puts together the batch that was loaded, by operations that a CUDA graph can hold.
+
+        Features behind those of the sample are some node's: no edge leads from them.
+        """
+        self._blocks.assemble()
+        x = self._store.gather(self._blocks.nodes.long()) if self._x is None else self._x
+        y = self._y.index_select(0, self._ids)
+        return NodeBatch(x, self._blocks.adjs, y, self._data, self._blocks.paddings)
