@@ -406,7 +406,7 @@ def _profiled(call: Callable[[], None], steps: int, wait: Callable[[], None]) ->
     from torch.profiler import ProfilerActivity, profile
 
     wait()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         call()
         wait()
     events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]

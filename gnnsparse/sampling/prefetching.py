@@ -80,6 +80,8 @@ class _Worker(threading.Thread):
     ) -> None:
         super().__init__(name="gnnsparse-prefetch", daemon=True)
         self._batches, self._ready, self._stopped, self._device = batches, ready, stopped, device
+        # What batches are made of may still be on its way on the stream of the caller.
+        self._begin = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
     def run(self) -> None:
         """Puts (batch, event or None, None) for each batch, (None, None, error) for an error, and _END."""
@@ -96,11 +98,11 @@ class _Worker(threading.Thread):
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[Any]:
-        if self._device.type != "cuda":
+        if self._begin is None:
             yield None
             return
         stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.default_stream(self._device))  # what batches are made of
+        stream.wait_event(self._begin)
         with torch.cuda.stream(stream):
             yield stream
 
