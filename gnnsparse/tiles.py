@@ -5,8 +5,8 @@ from __future__ import annotations
 from gnnsparse import _native
 
 __all__ = [
-    "GATHER_FLOOR_WORDS", "PANEL_K_TILE", "SCORE_ROWS", "SECTOR_BYTES", "SLICE_BYTES", "TALL_ROWS",
-    "VECTOR_BYTES", "WINDOW_K_TILE", "partial_width",
+    "GATHER_FLOOR_WORDS", "HALF_VECTOR_BYTES", "PANEL_K_TILE", "SCORE_ROWS", "SECTOR_BYTES", "SLICE_BYTES",
+    "TALL_ROWS", "VECTOR_BYTES", "WINDOW_K_TILE", "partial_width",
 ]  # fmt: skip
 
 #: Column slots in a K tile of the panel kernels, and in one of the window kernels.
@@ -15,6 +15,8 @@ PANEL_K_TILE, WINDOW_K_TILE = _native.PANEL_K_TILE, _native.WINDOW_K_TILE
 SLICE_BYTES = _native.ROW_SLICE_BYTES
 #: Bytes that a lane loads with one instruction; rows of dense operands are padded to a multiple of it.
 VECTOR_BYTES = _native.VECTOR_BYTES
+#: Bytes of the half of that, by which panels copy rows of X that are no whole vectors.
+HALF_VECTOR_BYTES = VECTOR_BYTES // 2
 #: Bytes that a GPU's memory and caches read and write at a time.
 SECTOR_BYTES = 32
 #: Rows of the panels of SDDMM and attention, and of attention's tall panels, which four warps share.

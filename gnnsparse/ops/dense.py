@@ -10,7 +10,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.tiles import SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
+from gnnsparse.tiles import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
 
 __all__ = [
     "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",
@@ -49,11 +49,13 @@ class CudaLoader:
         rounds: whether the loader rounds to TF32; False: the kernels do.
         sectors: whether X is also copied if it has rows of several slices that are not whole sectors, which
             pays where every row is read often.
+        halves: whether the kernels also read rows that consist of half vectors and begin at multiples of
+            these, which pays where no row is read often.
     """
 
     def __init__(
         self, precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
-        sectors: bool = False,
+        sectors: bool = False, halves: bool = False,
     ) -> None:  # fmt: skip
         self.dtype = dtype = precision.storage
         self.scale, self.rounds = scale, rounds
@@ -62,6 +64,8 @@ class CudaLoader:
         self.padded = -(-width // per_vector) * per_vector
         self.packed = -(-width // per_sector) * per_sector if several else self.padded
         self.aligned = SECTOR_BYTES if several and sectors else VECTOR_BYTES
+        if halves and width * dtype.itemsize % HALF_VECTOR_BYTES == 0:
+            self.padded, self.aligned = width, HALF_VECTOR_BYTES
 
     def __call__(self, x: torch.Tensor) -> _native.Dense:
         """Returns the native handle of X, or of a copy."""

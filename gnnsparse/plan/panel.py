@@ -40,9 +40,6 @@ HEIGHTS = {
     64: Height(("attention",)),
 }
 
-#: How much longer products with X in int8 take in panels of more than 16 rows than those in float16, by which
-#: heights are compared: on the five large graphs 1.22 to 1.3 times on an H200 (docs/performance.md).
-_TALL_INT8 = 1.3
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
 
@@ -171,8 +168,7 @@ class PanelKernel(Kernel):
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)
-        time = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
-        return time * (_TALL_INT8 if problem.precision is Precision.INT8 and self.height > 16 else 1.0)
+        return float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
         """Returns the quantities that the model computes the time of a plan from."""

@@ -10,16 +10,16 @@ using Address = std::uintptr_t;
 
 inline cuda::Stream stream_of(Address stream) { return reinterpret_cast<cuda::Stream>(stream); }
 
-// A dense argument whose rows are read 16 bytes at a time.
+// A dense argument whose rows are read `bytes` at a time.
 inline DenseView vector_matrix(const Dense& dense, int64_t rows, int64_t width, Precision precision,
-                               const char* name) {
+                               const char* name, int bytes = 16) {
   const auto view = gpu_matrix<DenseView>(dense, rows, width, name);
   if (view.dtype != storage_of(precision)) {
     reject(name, "must be in the storage type of the precision");
   }
-  require_aligned(dense, 16, name);
-  if (rows > 1 && view.stride * size_of(view.dtype) % 16 != 0) {
-    reject(name, "rows must be 16-byte aligned");
+  require_aligned(dense, static_cast<uintptr_t>(bytes), name);
+  if (rows > 1 && view.stride * size_of(view.dtype) % bytes != 0) {
+    reject(name, "rows must be " + std::to_string(bytes) + "-byte aligned");
   }
   return view;
 }

@@ -77,7 +77,11 @@ void spmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const Work
                 const Dense& x, const Dense& y, int64_t n, int slices, const Memory& partial,
                 int precision_code, Address stream) {
   const Precision precision = precision_of(precision_code);
-  require_vectors(x, a.view.cols, n, precision, "x");
+  // Panels of bits copy halves of vectors, of rows that consist of them, where X is as it was
+  // given.
+  const bool halves = a.view.encoding == Encoding::kBitmap && !x.rounded &&
+                      n * size_of(storage_of(precision)) % 8 == 0;
+  vector_matrix(x, a.view.cols, n, precision, "x", halves ? 8 : 16);
   const PanelSpmm p = panel_spmm(a, rows, work, x, y, n, slices, partial, precision);
   cuda::spmm_panel(p, precision, stream_of(stream));
 }

@@ -1,7 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
-    [eight_bits] [sampling]
+    [starts] [eight_bits] [sampling]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -26,6 +26,7 @@ from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
+HEIGHTS = tuple(_native.SPMM_PANEL_BLOCKS)
 
 
 def products(a: gnnsparse.SparseOperand, width: int) -> None:
@@ -245,6 +246,18 @@ def all_eight_bits() -> None:
                 gnnsparse.spmm(a, x.detach().T.contiguous().T, seed=3)
 
 
+def all_starts() -> None:
+    """Panels whose rows of X and of results begin at bytes, words and halves of vectors, whole and cut."""
+    graph = random_graph(70, 61, 0.15, weighted=False, hubs=2, empty_rows=0.1).to("cuda")
+    square = random_graph(70, 70, 0.15, weighted=False, hubs=1).to("cuda")
+    for precision, values in product(PRECISIONS, (None, "gcn")):
+        a = gnnsparse.prepare(square if values else graph, values=values, precision=precision, cache=False)
+        for width, height, limit in product((7, 20, 22, 38, 100, 131), HEIGHTS, (1, 1000)):
+            for dtype in {a.precision.storage, torch.float32}:
+                x = torch.randn(a.shape[1], width, device="cuda").to(dtype)
+                gnnsparse.spmm(a, x, plan=Plan("panel", height=height, tile_limit=limit, slices=2))
+
+
 def all_sampling() -> None:
     """Draws of every kind, the numbering of nodes, and pairs without an edge."""
     graph = random_graph(300, 300, 0.05, weighted=False, hubs=2, empty_rows=0.1).to("cuda")
@@ -273,7 +286,9 @@ def all_sampling() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    parts = sys.argv[1:] or ["products", "attention", "graph_attention", "eight_bits", "sampling"]
+    parts = sys.argv[1:] or ["products", "starts", "attention", "graph_attention", "eight_bits", "sampling"]
+    if "starts" in parts:
+        all_starts()
     if "eight_bits" in parts:
         all_eight_bits()
     if "sampling" in parts:

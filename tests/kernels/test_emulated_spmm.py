@@ -18,6 +18,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.tiles import HALF_VECTOR_BYTES
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
@@ -224,6 +225,44 @@ def test_odd_widths_strides_and_offsets(
                 memory, y = kept.pop()
                 y.fill_(around)
                 assert bool((memory == around).all())
+
+
+def _between_vectors(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """A matrix whose rows begin at odd multiples of half a vector, with NaN beside them."""
+    half = HALF_VECTOR_BYTES // dtype.itemsize
+    stride = width + 2 * half
+    memory = torch.full((half + rows * stride,), torch.nan, dtype=dtype)
+    x = memory.as_strided((rows, width), (stride, 1), half)
+    return x.copy_(torch.randn(rows, width))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", [None, "gcn"])
+@pytest.mark.parametrize("height", HEIGHTS)
+def test_rows_of_half_vectors_are_read_as_they_are(
+    native: RunningPath, precision: str, weights: str | None, height: int
+) -> None:
+    """With the bits of an X whose rows begin at vectors, and without a copy of it."""
+    graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
+    a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
+    dtype, plan = a.precision.storage, Plan("panel", height=height, tile_limit=2, slices=2)
+    half = HALF_VECTOR_BYTES // dtype.itemsize
+    for width in (half, 7 * half, 37 * half):
+        x = _between_vectors(90, width, dtype)
+        native.called.clear()
+        y = gnnsparse.spmm(a, x, plan=plan)
+        assert "cuda_spmm_panel" in native.called
+        assert "cuda_pack" not in native.called
+        whole = torch.zeros(90, width + half, dtype=dtype)
+        whole[:, :width] = x
+        assert torch.equal(y, gnnsparse.spmm(a, whole[:, :width], plan=plan))
+
+
+def test_rows_of_half_vectors_that_are_read_often_are_copied(native: RunningPath) -> None:
+    a = make(random_graph(400, 60, 0.5, weighted=False), "cpu", precision="fp16", format="window")
+    gnnsparse.spmm(a, _between_vectors(60, 20, torch.float16), plan=Plan("panel", height=16))
+    assert {"cuda_pack", "cuda_spmm_panel"} <= native.called
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -18,6 +18,7 @@ from gnnsparse.data import NodeDataset
 from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.tasks.node import FullGraphData, NodeClassifier
 from gnnsparse.training import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.training.device import numerics
 from gnnsparse.training.feeds import StepInput
 from gnnsparse.training.placed import bounds_of
 from gnnsparse.training.sampled import NodeBatch
@@ -193,7 +194,8 @@ def same_steps(
         losses = []
         for module, batch in zip(modules, (step.single(), in_place(step)), strict=True):
             module.zero_grad()
-            losses.append(module.training_step(batch))
+            with numerics(data.precision, data.device):
+                losses.append(module.training_step(batch))
             losses[-1].backward()
         torch.testing.assert_close(losses[1], losses[0], rtol=rounding, atol=0.1 * rounding)
         pairs = list(zip(*(module.parameters() for module in modules), strict=True))
@@ -273,8 +275,20 @@ def run(
     return fit(module, data, config, folder=folder, resume=resume), module
 
 
+def learnt(module: NodeClassifier) -> dict[str, torch.Tensor]:
+    """The state without biases of keys, which add the same to all scores of a row and change no weight.
+
+    Their gradients are rounding errors alone, of which Adam makes steps as large as any.
+    """
+    state = dict(module.state_dict())
+    for name in [name for name in state if name.endswith("in_proj_bias")]:
+        queries, _, values = state.pop(name).chunk(3)
+        state |= {f"{name}, queries": queries, f"{name}, values": values}
+    return state
+
+
 def close(a: NodeClassifier, b: NodeClassifier, rtol: float = 1e-3, atol: float = 1e-4) -> None:
-    torch.testing.assert_close(a.state_dict(), b.state_dict(), rtol=rtol, atol=atol)
+    torch.testing.assert_close(learnt(a), learnt(b), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])

@@ -39,7 +39,9 @@ def test_epochs_and_stages_are_measured(place: str, capture: bool, device: str) 
     if device == "cuda":
         assert found["waits"]["compute"]["per_step"] == 0
         assert found["waits"]["sample"]["per_step"] <= 2
-        assert all(found["kernels"][name]["launches"] > 0 for name in STAGES)
+        # A captured step's features come with the sample, unless they are on the GPU.
+        empty = {"gather"} if capture and place == "fp32 host" else set()
+        assert {name for name in STAGES if not found["kernels"][name]["launches"]} <= empty
 
 
 def test_captured_steps_learn_what_others_do() -> None:

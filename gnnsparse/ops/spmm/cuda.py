@@ -31,6 +31,9 @@ __all__ = ["bind"]
 #: Panels copy X to rows of whole sectors if each row is read at least this often. Rows that are not read one
 #: sector in 16 more, which takes as long as the copy at 35 reads by the rates of an H200.
 _READS_OF_A_ROW = 70
+#: Panels of bits read rows of X that begin between two vectors as they are if each row is read less often: by
+#: twice the copies, of which each takes a shuffle more, they then take less time than a copy of X would.
+_READS_BY_HALVES = 16
 _SUMS = torch.float32
 
 
@@ -173,7 +176,10 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
     scale = kernels.col_scale if plan.prescale else None
     reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
-    load = CudaLoader(kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW)
+    load = CudaLoader(
+        kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW,
+        halves=values is None and reads < _READS_BY_HALVES,
+    )  # fmt: skip
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
         x_view = load(x)

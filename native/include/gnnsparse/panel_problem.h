@@ -11,7 +11,9 @@ struct PanelSpmm {
   BlockedView a;  // in lane order
   StoredRows stored;
   WorkList<PanelItem> work;
-  DenseView x;  // rows are 16-byte aligned, in whole multiples of 16 bytes
+  // Rows are 16-byte aligned, in whole multiples of 16 bytes; or 8 bytes, of panels of bits, where
+  // X was not rounded before.
+  DenseView x;
   MutableDenseView y;
   int64_t n = 0;
   int slices = 1;  // slices of 128 bytes of the rows of X, which a warp takes one after the other

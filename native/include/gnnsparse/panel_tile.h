@@ -39,6 +39,17 @@ GNNSPARSE_HD constexpr int copy_slot(int lane, int i) {
   return kLaneColumns * (lane / kRowChunks) + i;
 }
 
+// The same by halves of chunks, for rows of X that begin between two chunks: 16 lanes copy a row,
+// and the warp slots `i` of two neighbouring groups of eight at once.
+inline constexpr int kHalfChunkBytes = kChunkBytes / 2;
+GNNSPARSE_HD constexpr int copy_half(int lane) { return lane % (2 * kRowChunks); }
+GNNSPARSE_HD constexpr int half_copy_group(int lane, int pair) {
+  return 2 * pair + lane / (2 * kRowChunks);
+}
+GNNSPARSE_HD constexpr int half_copy_slot(int lane, int pair, int i) {
+  return kLaneColumns * half_copy_group(lane, pair) + i;
+}
+
 // 16-bit operands: 16 slots make an mma, q = 0, 1 of a K tile. ldmatrix.trans takes the address of
 // row `lane % 8` of matrix `lane / 8`: matrices 0, 1 are slots k < 8 and k >= 8 of features
 // 16 pair .. 16 pair + 7, matrices 2, 3 those of the 8 features behind.
@@ -201,6 +212,13 @@ GNNSPARSE_HD constexpr uint32_t copy_address(int lane) {
 GNNSPARSE_HD constexpr uint32_t copy_address(uint32_t first, int j) {
   return (first ^ 16u * (j & 1)) + 128 * j;
 }
+GNNSPARSE_HD constexpr uint32_t half_copy_address(int lane) {
+  const int chunk = k_tile_chunk(half_copy_slot(lane, 0, 0), copy_half(lane) / 2);
+  return 16 * chunk + kHalfChunkBytes * (lane & 1);
+}
+GNNSPARSE_HD constexpr uint32_t half_copy_address(uint32_t first, int pair, int i) {
+  return (first ^ (64u * pair | 16u * (i & 1))) + 2048 * pair + 128 * i;
+}
 GNNSPARSE_HD constexpr uint32_t query_address(int lane) {
   return 16 * query_chunk(query_row(lane), query_step_chunk(lane, 0));
 }
@@ -234,6 +252,11 @@ constexpr bool addresses_agree() {
       const int matrix = k_tile_chunk(matrix_slot(lane, i >> 2), matrix_chunk(lane, i & 3));
       const int word = k_tile_chunk(word_slot(lane, i >> 1, i & 1), word_chunk(lane));
       const int copy = k_tile_chunk(copy_slot(lane, i), copy_chunk(lane));
+      for (int pair = 0; pair < 2; ++pair) {
+        const int half = k_tile_chunk(half_copy_slot(lane, pair, i), copy_half(lane) / 2);
+        agree = agree && half_copy_address(half_copy_address(lane), pair, i) ==
+                             16u * half + kHalfChunkBytes * (lane & 1);
+      }
       agree = agree && key_address(key_address(lane), i >> 2, i & 3) == 16u * key &&
               matrix_address(matrix_address(lane), i >> 2, i & 3) == 16u * matrix &&
               word_address(word_address(lane), i >> 1, i & 1) == 16u * word &&

@@ -15,7 +15,9 @@ namespace gnnsparse::cuda {
 inline constexpr int kPipelineStages = 2;
 inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 
-template <Precision P, class Source>
+// kCopyBytes: what a lane copies of a row of X at once. Rows that begin at multiples of 8 bytes are
+// copied by halves of chunks, which takes twice as many copies, but no pass over X before.
+template <Precision P, class Source, int kCopyBytes = kChunkBytes>
 class PanelRing {
  public:
   using Tile = PanelTile<P>;
@@ -39,11 +41,13 @@ class PanelRing {
 
   // Has to be called before the first copy: copies begin with slice `slice` of X.
   __device__ void start_at(const PanelSpmm& p, int slice) {
-    const int at = slice * Tile::kFeatures + copy_chunk(lane_) * Tile::kPerChunk;
+    const int part = kHalves ? copy_half(lane_) : copy_chunk(lane_);
+    const int at =
+        slice * Tile::kFeatures + part * (kHalves ? Tile::kPerChunk / 2 : Tile::kPerChunk);
     left_ = static_cast<int>(p.n) - at;
     x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
-    copy_to_ = ring_ + copy_address(lane_);
+    copy_to_ = ring_ + (kHalves ? half_copy_address(lane_) : copy_address(lane_));
     if constexpr (kBitLanes > 0) find_metadata();
   }
 
@@ -71,11 +75,15 @@ class PanelRing {
   __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
     // One way for all K tiles, though the last alone has slots without a column: the condition is
     // part of the copy.
+    if constexpr (kHalves) {
+      copy_halves(ids, offset);
+    } else {
 #pragma unroll
-    for (int j = 0; j < kLaneColumns; ++j) {
-      const char* row = x_ + uint64_t{ids[j]} * stride_;
-      const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
-      copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
+      for (int j = 0; j < kLaneColumns; ++j) {
+        const char* row = x_ + uint64_t{ids[j]} * stride_;
+        const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
+        copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
+      }
     }
     const uint32_t k_tile = next_;
     if (++next_ == end_) next_ -= k_tiles_;
@@ -111,6 +119,23 @@ class PanelRing {
   }
 
  private:
+  static constexpr bool kHalves = kCopyBytes == kHalfChunkBytes;
+  static_assert(kHalves || kCopyBytes == kChunkBytes, "chunks of X, or halves of them");
+
+  __device__ void copy_halves(const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
+#pragma unroll
+    for (int i = 0; i < 2 * kLaneColumns; ++i) {
+      const int pair = i / kLaneColumns;
+      const int j = i % kLaneColumns;
+      // The eight lanes of a group have the columns of its slots.
+      const uint32_t id =
+          __shfl_sync(0xffffffffu, ids[j], kRowChunks * half_copy_group(lane_, pair));
+      const char* row = x_ + uint64_t{id} * stride_;
+      const bool real = left_ > 0 && static_cast<int32_t>(id) >= 0;
+      copy_number_async<kHalfChunkBytes>(half_copy_address(copy_to_ + offset, pair, j), row, real);
+    }
+  }
+
   __device__ void find_metadata() {
     if (lane_ < kColumnLanes) {
       from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane_;
@@ -141,8 +166,8 @@ class PanelRing {
   uint32_t next_;
   int lane_;
   uint32_t ring_;
-  int left_;             // features from the lane's chunk on, in the slice that is copied next
-  const char* x_;        // row 0 of X, from the lane's chunk on
+  int left_;             // features from the lane's part on, in the slice that is copied next
+  const char* x_;        // row 0 of X, from the lane's chunk, or half of one, on
   uint32_t stride_;      // bytes of a row of X
   uint32_t copy_to_;     // where the lane's first chunk goes in the stage at offset 0
   const char* from_;     // the lane's part of the metadata of K tile 0

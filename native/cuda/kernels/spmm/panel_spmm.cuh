@@ -30,10 +30,10 @@ constexpr int panel_blocks() {
   return resident_blocks(kHeight.spmm_blocks);
 }
 
-template <Precision P, class Source>
+template <Precision P, class Source, int kCopyBytes>
 class PanelWarp {
  public:
-  using Ring = PanelRing<P, Source>;
+  using Ring = PanelRing<P, Source, kCopyBytes>;
 
   __device__ PanelWarp(const SpmmLaunch& p, const PanelItem& item, int lane, int slice,
                        uint32_t shared)
@@ -96,7 +96,7 @@ class PanelWarp {
   PanelProduct<P, Source> product_;
 };
 
-template <Precision P, class Source>
+template <Precision P, class Source, int kCopyBytes>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
   using Tile = PanelTile<P>;
@@ -108,20 +108,29 @@ __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
   const int first = blockIdx.y * p.slices;
   const int slices =
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
-  PanelWarp<P, Source> warp(p, item, lane, first,
-                            static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
+  PanelWarp<P, Source, kCopyBytes> warp(p, item, lane, first,
+                                        static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
   warp.run(slices);
 }
 
-template <Precision P, class Source>
+template <Precision P, class Source, int kCopyBytes = kChunkBytes>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
   const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
   const dim3 grid =
       grid_of(p.work.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
-  prefer_shared_memory(panel_spmm_kernel<P, Source>, 0, prepared);
-  launch("spmm_panel", panel_spmm_kernel<P, Source>, grid, kWarp, stream,
+  prefer_shared_memory(panel_spmm_kernel<P, Source, kCopyBytes>, 0, prepared);
+  launch("spmm_panel", panel_spmm_kernel<P, Source, kCopyBytes>, grid, kWarp, stream,
          SpmmLaunch(p, PrecisionTraits<P>::kStorage, PanelTile<P>::kFeatures));
+}
+
+// Panels of bits, whose X is read as it is.
+template <Precision P, class Source>
+void launch_bit_panels(const PanelSpmm& p, Stream stream) {
+  const int64_t stride = p.x.stride * size_of(p.x.dtype);
+  const bool chunks = (reinterpret_cast<uintptr_t>(p.x.data) | stride) % kChunkBytes == 0;
+  if (chunks) return launch_panel_spmm<P, Source>(p, stream);
+  launch_panel_spmm<P, Source, kHalfChunkBytes>(p, stream);
 }
 
 template <Precision P, int kRows>
@@ -133,13 +142,13 @@ void run_panels_of(const PanelSpmm& p, Stream stream) {
                                                                                            stream);
     }
   } else if (p.a.slot_scale != nullptr) {
-    launch_panel_spmm<P, ScaledPanel<P, kRows>>(p, stream);
+    launch_bit_panels<P, ScaledPanel<P, kRows>>(p, stream);
   } else {
     // Only tf32 rounds X when it is multiplied, so only there it can have been rounded before.
     using Rounded = std::conditional_t<kArithmetic<P> == Arithmetic::kTf32, RoundedPanel<kRows>,
                                        UnitPanel<P, kRows>>;
     if (p.x.rounded) return launch_panel_spmm<P, Rounded>(p, stream);
-    launch_panel_spmm<P, UnitPanel<P, kRows>>(p, stream);
+    launch_bit_panels<P, UnitPanel<P, kRows>>(p, stream);
   }
 }
 
