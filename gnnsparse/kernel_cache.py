@@ -401,9 +401,11 @@ class KernelCache:
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
             near = self._near() if panels else 0
+            integers = op == "spmm" and self.quantization is Precision.INT8
             return Problem(
-                *common, product.edge_values, weighted, panels, near, slot_rows, groups, balance=self.balance
-            )
+                *common, product.edge_values, weighted, panels, near, slot_rows, groups, balance=self.balance,
+                integers=integers,
+            )  # fmt: skip
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(
             *common, False, weighted, panels, 0, slot_rows, groups, product.value_width, product.heads,

@@ -40,6 +40,9 @@ HEIGHTS = {
     64: Height(("attention",)),
 }
 
+#: How much longer an X of integers takes in panels of more than 16 rows, compared with one in float16: 1.16
+#: to 1.27 times on the five large graphs on an H200 (docs/performance.md).
+_TALL_INTEGERS = 1.25
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
 
@@ -168,7 +171,8 @@ class PanelKernel(Kernel):
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)
-        return float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
+        time = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
+        return time * (_TALL_INTEGERS if problem.integers and self.height > 16 else 1.0)
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
         """Returns the quantities that the model computes the time of a plan from."""

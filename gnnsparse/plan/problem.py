@@ -53,6 +53,7 @@ class Problem:
         slot_rows: rows that share the column slots of that format.
         groups: number of groups of rows that share column slots; 0: all rows, `slot_rows` at a time.
         balance: how windows are cut into parts that take about equally long, as `prepare` was asked for.
+        integers: whether X is stored in integers of 8 bits, which panels multiply as they are.
     """
 
     op: str
@@ -71,6 +72,7 @@ class Problem:
     slot_rows: int = 8
     groups: int = 0
     balance: str = field(default="auto", kw_only=True)
+    integers: bool = field(default=False, kw_only=True)
 
     @cached_property
     def record(self) -> GpuRecord:

@@ -7,12 +7,9 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, _native
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
 from gnnsparse.ops import quantization
 from gnnsparse.ops.quantization import quantize, store
-from gnnsparse.ops.spmm import quantized
-from gnnsparse.plan import PanelPlan, Plan
+from gnnsparse.plan import Plan
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import make, product_scale
@@ -170,15 +167,3 @@ def test_native_arguments_are_checked(native: RunningPath) -> None:
             native.native.cuda_quantize(**{**good, name: wrong}, number_type=0, seed=None, stream=0)
     with pytest.raises(ValueError, match="number_type"):
         native.native.cuda_quantize(**good, number_type=2, seed=None, stream=0)
-
-
-@pytest.mark.parametrize(("precision", "height"), [("int8", 16), ("fp8", 32)])
-def test_products_of_integers_take_short_panels(
-    native: RunningPath, monkeypatch: pytest.MonkeyPatch, precision: str, height: int
-) -> None:
-    """Where the plan of products in float16 has tall ones: bytes of integers are slower by them."""
-    a = make(random_graph(90, 70, 0.1, weighted=False), "cpu", precision=precision)
-    monkeypatch.setattr(KernelCache, "plan_of", lambda *_: PanelPlan(height=32))
-    plan = quantized._own_plan(a.kernels, Product("spmm", 64))
-    assert isinstance(plan, PanelPlan)
-    assert plan.height == height

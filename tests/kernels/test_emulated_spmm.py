@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseOperand, _native
 from gnnsparse.formats import BlockedMatrix, format_spec
-from gnnsparse.plan import Plan
+from gnnsparse.plan import Plan, Problem
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
@@ -241,9 +241,10 @@ def _between_vectors(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("weights", [None, "gcn"])
 @pytest.mark.parametrize("height", HEIGHTS)
 def test_rows_of_half_vectors_are_read_as_they_are(
-    native: RunningPath, precision: str, weights: str | None, height: int
+    native: RunningPath, monkeypatch: pytest.MonkeyPatch, precision: str, weights: str | None, height: int
 ) -> None:
-    """With the bits of an X whose rows begin at vectors, and without a copy of it."""
+    """With the bits of an X whose rows begin at vectors, and without a copy of it, where slices leave L2."""
+    monkeypatch.setattr(Problem, "slice_is_resident", False)
     graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
     dtype, plan = a.precision.storage, Plan("panel", height=height, tile_limit=2, slices=2)
@@ -259,10 +260,18 @@ def test_rows_of_half_vectors_are_read_as_they_are(
         assert torch.equal(y, gnnsparse.spmm(a, whole[:, :width], plan=plan))
 
 
-def test_rows_of_half_vectors_that_are_read_often_are_copied(native: RunningPath) -> None:
-    a = make(random_graph(400, 60, 0.5, weighted=False), "cpu", precision="fp16", format="window")
-    gnnsparse.spmm(a, _between_vectors(60, 20, torch.float16), plan=Plan("panel", height=16))
-    assert {"cuda_pack", "cuda_spmm_panel"} <= native.called
+@pytest.mark.parametrize(
+    ("rows", "width", "resident", "copied"),
+    [(40, 20, False, False), (400, 20, False, True), (40, 548, False, True), (40, 20, True, True)],
+)
+def test_which_rows_of_half_vectors_are_copied(
+    native: RunningPath, monkeypatch: pytest.MonkeyPatch, rows: int, width: int, resident: bool, copied: bool
+) -> None:
+    """Those that are read often, long ones, and those of slices that stay in L2."""
+    monkeypatch.setattr(Problem, "slice_is_resident", resident)
+    a = make(random_graph(rows, 60, 0.5, weighted=False), "cpu", precision="fp16", format="window")
+    gnnsparse.spmm(a, _between_vectors(60, width, torch.float16), plan=Plan("panel", height=16))
+    assert ("cuda_pack" in native.called) == copied
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -19,6 +19,7 @@ from gnnsparse.gpus import record_for
 from gnnsparse.gpus.model import PanelLoad, PanelWork, gather_us, panel_us
 from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
+from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance
@@ -179,3 +180,29 @@ def test_the_plan_and_the_kernels_know_the_same_heights() -> None:
     assert {height for height, row in HEIGHTS.items() if "spmm" in row.ops} == set(_native.SPMM_PANEL_BLOCKS)
     for height, row in HEIGHTS.items():
         assert not row.stored or _native.PANEL_BRICK_ROWS[height] == height
+
+
+def test_integers_prefer_short_panels() -> None:
+    """Products of bytes are slower with panels of 32 rows than products in float16 by their heights."""
+    of = problem(((30, 150_000),))
+    integers = replace(of, integers=True)
+    times = {height: PANELS[height].time_us(of, panel_plan(of, height)) for height in (16, 32)}
+    assert PANELS[16].time_us(integers, panel_plan(integers, 16)) == times[16]
+    assert PANELS[32].time_us(integers, panel_plan(integers, 32)) == pytest.approx(1.25 * times[32])
+    chosen = []
+    for tenths in range(4, 16):  # column slots of tall panels, by those of short ones
+        slots = of.panels[0].slots
+        mixed = replace(of, panels=panel_counts(slots, slots * tenths // 10))
+        plans = choose_plan(mixed), choose_plan(replace(mixed, integers=True))
+        chosen.append(tuple(plan.height for plan in plans if isinstance(plan, PanelPlan)))
+    assert set(chosen) == {(32, 32), (32, 16), (16, 16)}
+
+
+def test_the_csr_kernel_pays_for_results_that_begin_anywhere() -> None:
+    def time_us(width: int, precision: Precision = Precision.FP16) -> float:
+        of = replace(problem(((3, 20_000),)), width=width, precision=precision)
+        return float(CSR.time_us(of, CSR.default(of)))
+
+    assert time_us(602) > 1.2 * time_us(608)
+    assert time_us(602, Precision.FP32) > 1.05 * time_us(608, Precision.FP32)
+    assert time_us(600) < time_us(608)

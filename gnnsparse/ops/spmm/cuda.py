@@ -31,9 +31,10 @@ __all__ = ["bind"]
 #: Panels copy X to rows of whole sectors if each row is read at least this often. Rows that are not read one
 #: sector in 16 more, which takes as long as the copy at 35 reads by the rates of an H200.
 _READS_OF_A_ROW = 70
-#: Panels of bits read rows of X that begin between two vectors as they are if each row is read less often: by
-#: twice the copies, of which each takes a shuffle more, they then take less time than a copy of X would.
-_READS_BY_HALVES = 16
+#: Panels of bits read rows of X that begin between two vectors as they are, by twice the copies, where that
+#: takes less time than a copy of X: where its slices do not stay in L2, rows are read less often than this,
+#: and have at most so many slices (docs/performance.md).
+_READS_BY_HALVES, _SLICES_BY_HALVES = 16, 8
 _SUMS = torch.float32
 
 
@@ -178,7 +179,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
     load = CudaLoader(
         kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW,
-        halves=values is None and reads < _READS_BY_HALVES,
+        halves=values is None and _reads_halves(kernels, product, reads),
     )  # fmt: skip
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -192,6 +193,13 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
         return y
 
     return run, _Launch("panel", (view, stored, items, slices), load, _floats(work, height, width))
+
+
+def _reads_halves(kernels: KernelCache, product: Product, reads: float) -> bool:
+    """Returns whether panels read rows of half vectors as they are, each `reads` times."""
+    problem = kernels.problem(product)
+    few = reads < _READS_BY_HALVES and problem.slices <= _SLICES_BY_HALVES
+    return few and not problem.slice_is_resident
 
 
 def _bind_window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool) -> _Bound:

@@ -18,7 +18,7 @@ from gnnsparse.ops.dense import on_its_device, partial_sums
 from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.ops.spmm import cuda
-from gnnsparse.plan import PanelPlan, Plan, forced_plan
+from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.tiles import SCORE_ROWS
 
@@ -92,26 +92,12 @@ def bind_stored(
             return _on_cpu(kernels, product, dtype, mean)
         chosen, capability = plan, describe_device(kernels.csr.device).capability
         if chosen is None and kernels.csr.nnz and width:
-            chosen = _own_plan(kernels, product)
+            chosen = kernels.plan_of(product)
         bytewise = isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA
         return (_on_panels if bytewise else _converted)(kernels, product, dtype, chosen, mean)
 
     key = StoredCall(product, dtype, plan, mean, kernels.quantization)
     return kernels.kept.get(key, make)
-
-
-def _own_plan(kernels: KernelCache, product: Product) -> Plan:
-    """Returns the operand's plan, in int8 with panels of 16 rows.
-
-    The plan is that of products in float16, for which taller panels may be faster. Products of bytes take
-    longer with them: on an H200 9 to 37 % on the five large graphs (docs/performance.md).
-    """
-    chosen = kernels.plan_of(product)
-    if kernels.quantization is not Precision.INT8 or not isinstance(chosen, PanelPlan):
-        return chosen
-    if chosen.height <= SCORE_ROWS:
-        return chosen
-    return forced_plan(kernels.problem(product), f"panel{SCORE_ROWS}") or chosen
 
 
 def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bool) -> StoredSpmm:
