@@ -176,9 +176,12 @@ class FeatureStore:
         check_tensor("rows", rows, dtypes=(torch.int64,), shape=(None,))
         if rows.device != self.device:
             bad_value("rows", f"is on {rows.device}; accepted: {self.device}, where rows come out")
+        on_gpu = path().takes(self.device)
+        if not on_gpu and self.shape[0] == 0 and rows.numel() > 0:  # for which torch has no IndexError
+            raise IndexError("rows: got numbers of rows; accepted: none, as the store has no rows")
         if self._rows is None:
             return self._from_host(rows)
-        if not path().takes(self.device):
+        if not on_gpu:
             return self._format.decode(self._rows.index_select(0, rows))
         out = torch.empty(rows.numel(), self._format.row_bytes, dtype=torch.uint8, device=self.device)
         with path().current(self.device):

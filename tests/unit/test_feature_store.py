@@ -211,3 +211,9 @@ def test_wrong_rows_are_refused(placement: str) -> None:
         store.gather(torch.zeros(3, dtype=torch.int64, device="meta"))
     with pytest.raises(IndexError):
         store.gather(torch.tensor([ROWS]))
+    empty = FeatureStore(torch.zeros(0, 5), placement)
+    assert empty.gather(torch.zeros(0, dtype=torch.int64)).shape == (0, 5)
+    with pytest.raises(
+        IndexError, match="rows: got numbers of rows; accepted: none, as the store has no rows"
+    ):
+        empty.gather(torch.tensor([0]))
