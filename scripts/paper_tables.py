@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from markdown_tables import origin, origins, table
+from markdown_tables import origins, table
 
 __all__ = ["FIGURES", "FILES", "SWITCHES", "mechanisms", "numbers", "presets", "sparsities"]
 
@@ -29,13 +29,15 @@ FORMATS = {
 GRAPHS, DLMC, SPARSITY, POLICIES = (
     f"presets_{name}.json" for name in ("graphs", "dlmc", "sparsity", "policies")
 )
+#: All matrices of DLMC in fp16, with every format at N = 128, and beside cuSPARSE and cuBLAS at N = 512.
+DLMC_FP16, DLMC_WIDE = "presets_dlmc_fp16.json", "dlmc_n512.json"
 #: The figures that effects are taken from.
 FIGURES: dict[str, set[str]] = {paper: set() for paper in PAPERS}
 #: The rows of the file of policies that effects are taken from.
 SWITCHES: set[str] = set()
 #: Every file that the tables are made of.
 FILES = (
-    GRAPHS, DLMC, SPARSITY, POLICIES,
+    GRAPHS, DLMC, SPARSITY, POLICIES, DLMC_FP16, DLMC_WIDE,
     *(f"reproduce_{paper.replace('-', '_')}_{where}.json" for paper in PAPERS for where in ("cpu", "h200")),
 )  # fmt: skip
 
@@ -234,7 +236,7 @@ def _auto_beside(content: Content, where: str) -> str:
 
 def presets(load: Load) -> str:
     """Makes the table of the speeds of every format and of auto."""
-    files = {GRAPHS: "the five large graphs", DLMC: "DLMC"}
+    files = {GRAPHS: "the five large graphs", DLMC: "DLMC", DLMC_FP16: "DLMC, all files here"}
     found = {where: content for name, where in files.items() if (content := load(name)) is not None}
     if not found:
         return (
@@ -247,18 +249,26 @@ def presets(load: Load) -> str:
     return "\n\n".join([table(header, rows), *texts, origins(found.values())])
 
 
+def _times_by_kernel(content: Content) -> dict[tuple[str, str], float]:
+    """Returns the milliseconds of the right products in fp16, by matrix and kernel."""
+    return {
+        (row["graph"], row["kernel"]): row["ms"]
+        for row in content["rows"]
+        if row["ok"] and row["precision"] == "fp16"
+    }
+
+
 def sparsities(load: Load) -> str:
-    """Makes the table of DLMC by sparsity: auto and the fastest format beside cuSPARSE and cuBLAS."""
-    content = load(SPARSITY)
-    if content is None:
+    """Makes the table of DLMC by sparsity: auto beside cuSPARSE and cuBLAS, and beside the fastest format."""
+    contents = [content for name in (DLMC_WIDE, SPARSITY) if (content := load(name)) is not None]
+    if not contents:
         return (
             "Not measured yet: `python benchmarks/presets.py sparsity --data FOLDER --out "
             "benchmarks/results/presets_sparsity.json` on a GPU does it."
         )
-    half = [r for r in content["rows"] if r["ok"] and r["precision"] == "fp16"]
-    of = {(r["graph"], r["kernel"]): r["ms"] for r in half}
+    of, of_formats = _times_by_kernel(contents[0]), _times_by_kernel(contents[-1])
     groups: dict[float, list[str]] = {}
-    for graph in dict.fromkeys(r["graph"] for r in half):
+    for graph in dict.fromkeys(graph for graph, _ in of):
         groups.setdefault(float(graph.split("/")[-2]), []).append(graph)
     rows = []
     for sparsity, graphs in sorted(groups.items()):
@@ -267,8 +277,11 @@ def sparsities(load: Load) -> str:
             pairs = [(of[g, peer], of[g, "auto"]) for g in graphs if (g, peer) in of and (g, "auto") in of]
             speeds = [theirs / ours for theirs, ours in pairs]
             cells += [_times(_mean(speeds)), _times(min(speeds, default=None))]
-        best = [min(of[g, name] for name in FORMATS if (g, name) in of) / of[g, "auto"] for g in graphs
-                if (g, "auto") in of and any((g, name) in of for name in FORMATS)]  # fmt: skip
+        best = []
+        for graph in graphs:
+            formats = [of_formats[graph, name] for name in FORMATS if (graph, name) in of_formats]
+            if formats and (graph, "auto") in of_formats:
+                best.append(min(formats) / of_formats[graph, "auto"])
         rows.append([*cells, _times(_mean(best))])
     header = ["sparsity", "matrices", "`auto` over cuSPARSE", "least", "over cuBLAS, dense", "least",
               "over the fastest format"]  # fmt: skip
@@ -276,4 +289,4 @@ def sparsities(load: Load) -> str:
     text = (
         f"`auto` is faster than cuBLAS's dense product from a sparsity of {faster[0]} on." if faster else ""
     )
-    return "\n\n".join(filter(None, [table(header, rows), text, origin(content)]))
+    return "\n\n".join(filter(None, [table(header, rows), text, origins(contents)]))

@@ -31,7 +31,7 @@ def own_memory() -> object:
 @pytest.mark.parametrize("name", ["csr", "window"])
 def test_more_than_2_to_31_nonzeros(name: str) -> None:
     """A matrix of ones: every row of the product is the sum of the rows of x."""
-    needs(132)  # 104 GB, and what torch can not reuse of it
+    needs(142)  # 112 GB in arrays, and what torch keeps between them
     rows, cols = 70_000, 32_768
     indptr = torch.arange(0, rows + 1, device="cuda") * cols
     indices = torch.arange(cols, dtype=torch.int32, device="cuda").repeat(rows)
