@@ -24,7 +24,7 @@ _LIST = re.compile(r"=([^\[\]=,]*),.*")
 _MATRICES = (
     "graph.mtx",
     "DIR/a.mtx",
-    *(f"../shared/data/{name}/a.mtx" for name in ("graphs", "suitesparse", "tu")),
+    *(f"../shared/data/{name}/a.mtx" for name in ("dlmc", "graphs", "suitesparse", "tu")),
 )
 
 
