@@ -316,41 +316,19 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
         """Makes the data module: the graph with the weights that the model needs, on the run's device."""
-        if run.peers is not None and run.sampler.draws:
+        common: dict[str, Any] = {
+            name: getattr(run, name) for name in ("values", "precision", "device", "preprocess")
+        }
+        if run.peers is None:
+            return FullGraphData(dataset, sampler=run.sampler, seed=run.seed, **common)
+        if run.sampler.draws:
             from gnnsparse.tasks._node_samples import SampledNodeData
 
-            return SampledNodeData(
-                dataset,
-                peers=run.peers,
-                sampler=run.sampler,
-                values=run.values,
-                precision=run.precision,
-                device=run.device,
-                preprocess=run.preprocess,
-                seed=run.seed,
-            )
-        if run.peers is not None:
-            from gnnsparse.tasks._node_shared import SharedGraphData
+            return SampledNodeData(dataset, peers=run.peers, sampler=run.sampler, seed=run.seed, **common)
+        from gnnsparse.tasks._node_shared import SharedGraphData
 
-            return SharedGraphData(
-                dataset,
-                peers=run.peers,
-                way=run.trainer.way,
-                parts=run.trainer.parts,
-                values=run.values,
-                precision=run.precision,
-                device=run.device,
-                preprocess=run.preprocess,
-            )
-        return FullGraphData(
-            dataset,
-            values=run.values,
-            precision=run.precision,
-            device=run.device,
-            preprocess=run.preprocess,
-            sampler=run.sampler,
-            seed=run.seed,
-        )
+        way, parts = run.trainer.way, run.trainer.parts
+        return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **common)
 
     def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
         """Returns "ids", the names of the nodes, and "class_names", if the data set has such."""
