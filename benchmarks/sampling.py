@@ -181,16 +181,17 @@ def accuracy(folder: Path, seeds: int, epochs: int) -> dict[str, list[float]]:
     return {name: values for name, values in found.items() if values}
 
 
-def trained(graph: SparseGraph, options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
+def trained(graph: SparseGraph, options: argparse.Namespace, clock: Clock) -> list[dict[str, Any]]:
     """What epochs of training take, by precision and place of the features, while the clock leaves time."""
-    found = {}
+    rows = []
     for features, precision in itertools.product(options.features, options.precisions):
         name = f"{precision} {features}"
         if not clock.is_over:
-            found[name] = measure_training(graph, FANOUTS, BATCH, name, options, clock)
-            print(name, found[name], flush=True)
+            found = measure_training(graph, FANOUTS, BATCH, name, options, clock)
+            rows.append({"precision": precision, "placement": features, **found})
+            print(name, found, flush=True)
         gc.collect()
-    return found
+    return rows
 
 
 def on_cpu(graph: SparseGraph, options: argparse.Namespace) -> dict[str, Any]:
@@ -252,7 +253,7 @@ def main() -> None:
     if device.type == "cpu":
         content |= on_cpu(graph, options)
     if options.epochs:
-        content["epochs"] = trained(graph, options, clock)
+        content["rows"] = trained(graph, options, clock)
     content |= describe_environment(device)
     if options.out is not None:
         write_json(options.out, content)
