@@ -232,9 +232,8 @@ GNNSPARSE_HD constexpr uint32_t own_address(uint32_t first, int i) {
   return (first ^ 64u * (i & 1)) + 512 * i;
 }
 // Results in float32 of a slice of 16-bit operands: 16 rows x 16 chunks, in all the shared memory
-// of a K tile's slice. A lane takes one chunk of eight rows.
+// of a K tile's slice.
 inline constexpr int kFloatChunks = 2 * kRowChunks;
-GNNSPARSE_HD constexpr int float_row(int lane, int i) { return 2 * i + lane / kFloatChunks; }
 GNNSPARSE_HD constexpr uint32_t float_address(int row, int chunk) {
   return 16 * (kFloatChunks * row + (chunk ^ 2 * (row & 7)));
 }
