@@ -31,7 +31,7 @@ PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
 EIGHT_BIT_PADDING: int
-EIGHT_BIT_PANELS: dict[tuple[str, bool], set[int]]
+EIGHT_BIT_ROWS: int
 ENTRY_BYTES: int
 NO_ENTRY: int
 ATT_GROUP_ROWS: int
@@ -93,6 +93,7 @@ class WorkList:
         partials: int,
         row_offsets: _Array = None,
         prefetch_distance: int = 0,
+        chain: int = 1,
     ) -> None: ...
 
 class StoredRows:

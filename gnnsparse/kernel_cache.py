@@ -306,13 +306,15 @@ class KernelCache:
 
         return self.kept.get(CountsKey(height), count)
 
-    def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
+    def panel_work(
+        self, height: int, limit: int, longest_first: bool, concurrent_panels: int, chain: int = 1
+    ) -> WorkList:
         """Returns every panel, cut into parts of at most `limit` K tiles."""
         panel = self.panel(height)
-        key = PanelWorkKey(height, limit, longest_first, concurrent_panels)
+        key = PanelWorkKey(height, limit, longest_first, concurrent_panels, chain=chain)
         ahead = self._prefetch("panel")
         return self.kept.get(
-            key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead)
+            key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead, chain)
         )
 
     def panel_view(self, height: int, weighted: bool) -> Any:
@@ -401,10 +403,10 @@ class KernelCache:
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
             near = self._near() if panels else 0
-            integers = op == "spmm" and self.quantization is Precision.INT8
+            quantized = op == "spmm" and self.quantization is not None and not product.edge_values
             return Problem(
                 *common, product.edge_values, weighted, panels, near, slot_rows, groups, balance=self.balance,
-                integers=integers,
+                quantized=quantized,
             )  # fmt: skip
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(

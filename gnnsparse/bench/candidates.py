@@ -128,7 +128,9 @@ def our_kernel(
         columns = kernels.panel(plan.height).columns
         if plan.concurrent_panels:
             together = plan.concurrent_panels
-            listed = kernels.panel_work(plan.height, plan.tile_limit, plan.longest_first, together)
+            listed = kernels.panel_work(
+                plan.height, plan.tile_limit, plan.longest_first, together, plan.chain
+            )
             columns = swept(columns, listed.items, together)
     if work.op == "sddmm":
         return Candidate(name, True, call, columns.numel(), plan, a.to_coo_order, columns)

@@ -40,9 +40,6 @@ HEIGHTS = {
     64: Height(("attention",)),
 }
 
-#: How much longer an X of integers takes in panels of more than 16 rows, compared with one in float16: 1.16
-#: to 1.27 times on the five large graphs on an H200 (docs/performance.md).
-_TALL_INTEGERS = 1.25
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
 
@@ -62,6 +59,10 @@ class PanelPlan(Plan):
             started late; False: parts start in the order of the rows, whose neighbours share rows of X.
         concurrent_panels: number of panels that run at the same time and start at columns near each other,
             so that they read the rows of X together; 0: each panel starts with its first column.
+        chain: how many parts a warp computes one after the other, for one slice of X, so that the rows of X of
+            the next one are on their way before it is done with one. For parts in the order of the rows.
+            Panels of other heights than 16, stored values, 32-bit precisions, and rows of X that do not
+            begin at whole vectors ignore it.
     """
 
     kernel: ClassVar[str] = "panel"
@@ -71,6 +72,7 @@ class PanelPlan(Plan):
     prescale: bool = False
     longest_first: bool = False
     concurrent_panels: int = 0
+    chain: int = 1
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
@@ -117,6 +119,8 @@ class PanelKernel(Kernel):
         counts = problem.panel(self.height)
         if counts is None or not counts.slots:
             return CanRun(f"the operand has no panels of {self.height} rows")
+        if problem.quantized and self.height != _native.EIGHT_BIT_ROWS:
+            return CanRun(f"an X of 8 bits needs panels of {_native.EIGHT_BIT_ROWS} rows")
         bits = 8 * problem.precision.storage.itemsize
         if problem.stores_values and bits // 8 not in self._of.stored:
             return CanRun(f"panels of {self.height} rows store no values of {bits} bits")
@@ -171,8 +175,7 @@ class PanelKernel(Kernel):
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)
-        time = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
-        return time * (_TALL_INTEGERS if problem.integers and self.height > 16 else 1.0)
+        return float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
         """Returns the quantities that the model computes the time of a plan from."""

@@ -72,7 +72,7 @@ class Problem:
     slot_rows: int = 8
     groups: int = 0
     balance: str = field(default="auto", kw_only=True)
-    integers: bool = field(default=False, kw_only=True)
+    quantized: bool = field(default=False, kw_only=True)
 
     @cached_property
     def record(self) -> GpuRecord:

@@ -25,18 +25,7 @@ void bind_constants(py::module_& m) {
   // one that plays no part.
   m.attr("ENTRY_VECTOR") = kEntriesOfLane;
   m.attr("EIGHT_BIT_PADDING") = kEightBitPadding;
-  // For a precision of 8 bits, and whether values are stored: the rows of panels that its SpMM has.
-  py::dict eight_bit_panels;
-  for (const auto& [name, type] : {std::pair{"int8", EightBit::kInt8}, {"fp8", EightBit::kE4m3}}) {
-    for (const bool weighted : {false, true}) {
-      py::set heights;
-      for (const PanelHeight& height : kPanelHeights) {
-        if (quantized_takes_panels(type, weighted, height.rows)) heights.add(height.rows);
-      }
-      eight_bit_panels[py::make_tuple(name, weighted)] = heights;
-    }
-  }
-  m.attr("EIGHT_BIT_PANELS") = eight_bit_panels;
+  m.attr("EIGHT_BIT_ROWS") = kQuantizedRows;  // of the panels that SpMM takes
   m.attr("ENTRY_BYTES") = sizeof(uint32_t);
   m.attr("NO_ENTRY") = kNoEntry;
   // Rows of A of each sum that the CPU's graph attention makes for the gradient of `att`.

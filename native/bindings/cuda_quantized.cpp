@@ -39,9 +39,7 @@ void spmm_quantized(const BlockedHandle& a, const StoredRowsHandle& rows,
   p.a = gpu(a);
   require_spmm_panels(p.a, a.slots, Precision::kFp16);
   a.require_storage(Precision::kFp16);
-  const bool weighted = p.a.encoding != Encoding::kBitmap;
-  if (p.a.encoding == Encoding::kEntries ||
-      !quantized_takes_panels(p.type, weighted, p.a.shape.panel)) {
+  if (p.a.encoding == Encoding::kEntries || p.a.shape.panel != kQuantizedRows) {
     reject("format", "an X of 8 bits has no kernel for such panels");
   }
   if (p.a.slot_scale != nullptr) reject("a", "has column weights, which belong into X");

@@ -182,20 +182,19 @@ def test_the_plan_and_the_kernels_know_the_same_heights() -> None:
         assert not row.stored or _native.PANEL_BRICK_ROWS[height] == height
 
 
-def test_integers_prefer_short_panels() -> None:
-    """Products of bytes are slower with panels of 32 rows than products in float16 by their heights."""
+def test_an_x_of_8_bits_has_short_panels() -> None:
+    """The kernels of 8 bits take panels of 16 rows, so that the plan never counts with others."""
     of = problem(((30, 150_000),))
-    integers = replace(of, integers=True)
-    times = {height: PANELS[height].time_us(of, panel_plan(of, height)) for height in (16, 32)}
-    assert PANELS[16].time_us(integers, panel_plan(integers, 16)) == times[16]
-    assert PANELS[32].time_us(integers, panel_plan(integers, 32)) == pytest.approx(1.25 * times[32])
-    chosen = []
+    slots = of.panels[0].slots
+    chosen = set()
     for tenths in range(4, 16):  # column slots of tall panels, by those of short ones
-        slots = of.panels[0].slots
         mixed = replace(of, panels=panel_counts(slots, slots * tenths // 10))
-        plans = choose_plan(mixed), choose_plan(replace(mixed, integers=True))
-        chosen.append(tuple(plan.height for plan in plans if isinstance(plan, PanelPlan)))
-    assert set(chosen) == {(32, 32), (32, 16), (16, 16)}
+        quantized = replace(mixed, quantized=True)
+        assert PANELS[32].can_run(mixed)
+        assert "needs panels of 16 rows" in str(PANELS[32].can_run(quantized).problem)
+        plans = choose_plan(mixed), choose_plan(quantized)
+        chosen.add(tuple(plan.height for plan in plans if isinstance(plan, PanelPlan)))
+    assert chosen == {(32, 16), (16, 16)}
 
 
 def test_the_csr_kernel_pays_for_results_that_begin_anywhere() -> None:

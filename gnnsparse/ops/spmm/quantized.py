@@ -20,7 +20,6 @@ from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.tiles import SCORE_ROWS
 
 __all__ = ["bind", "bind_stored"]
 
@@ -129,11 +128,10 @@ def _on_panels(
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
     values, rows, streams, width = kernels.values, kernels.csr.rows, kernels.streams, product.width
-    has_height = plan.height in _native.EIGHT_BIT_PANELS[kernels.quantization.value, values is not None]
-    height = plan.height if has_height else SCORE_ROWS
+    height = _native.EIGHT_BIT_ROWS
     # A slice has the same bytes, and thus twice the features that the plan counts with.
     slices = -(-plan.slices // 2)
-    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
+    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels, plan.chain)
     view, items, partials = kernels.panel_view(height, False), work.view, work.partials
     stored_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
 

@@ -27,22 +27,37 @@ __device__ __forceinline__ uint32_t add_pairs(uint32_t x, uint32_t y) {
   return sum;
 }
 
-// Two e4m3 numbers in the low 16 bits of `bytes` as float16.
-__device__ __forceinline__ uint32_t e4m3_pair(uint32_t bytes) {
+// Four numbers as float16, with bytes 0 and 2 in `even` and bytes 1 and 3 in `odd`.
+__device__ __forceinline__ void e4m3_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
   if constexpr (kArchitecture.fp8_conversion) {
-    uint32_t pair;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(bytes)));
-    return pair;
+    asm("{.reg .b16 low, high;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(even), "=r"(odd)
+        : "r"(select_bytes<0x3120>(bytes, 0)));
+    return;
   }
   // Their exponents and mantissas in those of float16 are 2^-8 of the numbers.
-  const uint32_t spread = select_bytes<0x1404>(bytes, 0);
-  return multiply_pairs((spread & 0x80008000u) | (spread & 0x7f007f00u) >> 1, 0x5c005c00u);
+  const uint32_t low = bytes << 8;
+  even = multiply_pairs((low & 0x80008000u) | (low & 0x7f007f00u) >> 1, 0x5c005c00u);
+  odd = multiply_pairs((bytes & 0x80008000u) | (bytes & 0x7f007f00u) >> 1, 0x5c005c00u);
 }
 
-// Two signed bytes in the low 16 bits of `bytes` as float16.
-__device__ __forceinline__ uint32_t int8_pair(uint32_t bytes) {
+__device__ __forceinline__ void int8_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
   // With another sign bit they are the last bits of 1024 + 128 + number.
-  return add_pairs(select_bytes<0x4140>(bytes ^ 0x8080u, 0x64646464u), 0xe480e480u);
+  const uint32_t shifted = bytes ^ 0x80808080u;
+  even = add_pairs(select_bytes<0x4240>(shifted, 0x64646464u), 0xe480e480u);
+  odd = add_pairs(select_bytes<0x4341>(shifted, 0x64646464u), 0xe480e480u);
+}
+
+template <EightBit kType>
+__device__ __forceinline__ void byte_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
+  if constexpr (kType == EightBit::kInt8) {
+    int8_halves(bytes, even, odd);
+  } else {
+    e4m3_halves(bytes, even, odd);
+  }
 }
 
 // The bytes of four numbers, rounded to nearest as eight_bit_code does it, with fewer instructions.

@@ -20,11 +20,15 @@ uint32_t select_bytes(uint32_t low, uint32_t high) {
 inline uint32_t half_pair(float low, float high) {
   return float_to_half(low) | static_cast<uint32_t>(float_to_half(high)) << 16;
 }
-inline uint32_t e4m3_pair(uint32_t bytes) {
-  return half_pair(e4m3_to_float(bytes & 0xffu), e4m3_to_float(bytes >> 8 & 0xffu));
-}
-inline uint32_t int8_pair(uint32_t bytes) {
-  return half_pair(static_cast<int8_t>(bytes & 0xffu), static_cast<int8_t>(bytes >> 8 & 0xffu));
+template <EightBit kType>
+void byte_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
+  float v[4];
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t byte = bytes >> 8 * i & 0xffu;
+    v[i] = kType == EightBit::kInt8 ? static_cast<int8_t>(byte) : e4m3_to_float(byte);
+  }
+  even = half_pair(v[0], v[2]);
+  odd = half_pair(v[1], v[3]);
 }
 template <EightBit kType>
 uint32_t nearest_codes(const float (&v)[4]) {

@@ -13,6 +13,13 @@ namespace gnnsparse {
 inline constexpr int kByteFeatures = kRowSliceBytes;  // of a slice
 inline constexpr int kByteChunks = kRowChunks;        // of 16 features
 
+// X as the ring of the panel kernels copies it.
+struct ByteTile {
+  using Storage = uint8_t;
+  static constexpr int kPerChunk = kChunkBytes;
+  static constexpr int kFeatures = kByteFeatures;
+};
+
 // Row `lane % 8` of matrix `lane / 8`.
 GNNSPARSE_HD constexpr int byte_matrix_slot(int lane) {
   return kLaneColumns * ((lane % 8) >> 1) + 2 * (lane / 8) + (lane & 1);

@@ -32,9 +32,8 @@ struct QuantizedSpmm : PanelSpmm {
   const float* scale = nullptr;  // [n, padded to kEightBitPadding], 16-byte aligned
 };
 
-// Whether panels of so many rows have a kernel for a type, with stored values or without.
-constexpr bool quantized_takes_panels(EightBit type, bool weighted, int64_t rows) {
-  return rows == 16 || (rows == 32 && type == EightBit::kInt8 && !weighted);
-}
+// Panels whose kernels take an X of 8 bits, by their rows. A lane's sums of 32 rows leave room for
+// half as many blocks on a multiprocessor, which was slower (docs/performance.md).
+constexpr int64_t kQuantizedRows = 16;
 
 }  // namespace gnnsparse

@@ -45,6 +45,7 @@ class StagedOperand {
     Source::registers(here_, m, q, a);
   }
   __device__ float weigh(int slot, float x) const { return Source::weigh(here_, slot, x); }
+  __device__ uint32_t bits(int brick) const { return here_.bits[brick]; }
 
  private:
   int lane_;

@@ -1,7 +1,7 @@
 // The ring in shared memory that the rows of X pass through, one K tile a pipeline stage, and what
 // comes with a K tile's rows: its metadata, which are its bits and column weights and the columns
-// of the K tile after it. With the columns in shared memory no register has to hold them until the
-// next copy.
+// of the K tile that is copied when it is multiplied. With the columns in shared memory no register
+// has to hold them until then.
 #pragma once
 
 #include <type_traits>
@@ -12,15 +12,17 @@
 
 namespace gnnsparse::cuda {
 
-inline constexpr int kPipelineStages = 2;
 inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 
-// kCopyBytes: what a lane copies of a row of X at once. Rows that begin at multiples of 8 bytes are
-// copied by halves of chunks, which takes twice as many copies, but no pass over X before.
-template <Precision P, class Source, int kCopyBytes = kChunkBytes>
+// Tile: the elements of X, as PanelTile has them. kCopyBytes: what a lane copies of a row of X at
+// once. Rows that begin at multiples of 8 bytes are copied by halves of chunks, which takes twice
+// as many copies, but no pass over X before. kStages: of the pipeline; all but one are on their way
+// while that one is multiplied. kChain: the K tiles are those of several items that follow each
+// other, of one slice of X; otherwise of one item, once for each slice.
+template <class Tile, class Source, int kCopyBytes = kChunkBytes, int kStages = 2,
+          bool kChain = false>
 class PanelRing {
  public:
-  using Tile = PanelTile<P>;
   // A lane copies 16 bytes of the metadata: columns first, then bits, then column weights.
   static constexpr uint32_t kMetadataBytes = kColumnBytes + Source::kBitBytes + Source::kScaleBytes;
   static constexpr int kColumnLanes = kColumnBytes / kChunkBytes;
@@ -30,6 +32,18 @@ class PanelRing {
   // From one stage to the next. Addresses inside a stage are made by exclusive ors of their last
   // seven bits (panel_tile.h), so stages begin at multiples of 128.
   static constexpr uint32_t kPitch = (kTileSliceBytes + kMetadataBytes + 127) / 128 * 128;
+  static constexpr uint32_t kBytes = kStages * kPitch;
+  static constexpr int kAhead = kStages - 1;  // K tiles on their way
+
+  // The stages behind and before the one at `offset`.
+  static __device__ uint32_t behind(uint32_t offset) {
+    if constexpr (kStages == 2) return kPitch - offset;
+    return offset + kPitch < kBytes ? offset + kPitch : 0;
+  }
+  static __device__ uint32_t before(uint32_t offset) {
+    if constexpr (kStages == 2) return kPitch - offset;
+    return offset > 0 ? offset - kPitch : kBytes - kPitch;
+  }
 
   __device__ PanelRing(const PanelSpmm& p, const PanelItem& item, int lane, uint32_t ring)
       : a_(p.a),
@@ -37,7 +51,14 @@ class PanelRing {
         end_(item.first_k_tile + item.k_tiles),
         next_(item.first_k_tile + item.rotation()),
         lane_(lane),
-        ring_(ring) {}
+        ring_(ring) {
+    if constexpr (kChain) {
+      next_ = item.first_k_tile;
+    } else if constexpr (kAhead > 1) {
+      columns_next_ = next_;
+      for (int i = 0; i < kAhead; ++i) step(columns_next_);
+    }
+  }
 
   // Has to be called before the first copy: copies begin with slice `slice` of X.
   __device__ void start_at(const PanelSpmm& p, int slice) {
@@ -54,8 +75,8 @@ class PanelRing {
   // The K tile that is copied next.
   __device__ uint32_t next() const { return next_; }
 
-  // The columns of the first K tile come from global memory, those of the others with the K tile
-  // before, which is in the stage at `offset`.
+  // The columns of the first kAhead K tiles come from global memory, those of the others with the K
+  // tile that many before, which is in the stage at `offset`.
   __device__ void load_first_columns(uint32_t (&ids)[kLaneColumns]) const {
     load_words(a_.columns + uint64_t{next_} * kPanelKTile + copy_slot(lane_, 0), ids);
   }
@@ -86,23 +107,39 @@ class PanelRing {
       }
     }
     const uint32_t k_tile = next_;
-    if (++next_ == end_) next_ -= k_tiles_;
+    step(next_);
     --remaining;
     const bool columns = lane_ < kColumnLanes;
-    if (lane_ < kMetadataLanes && (!columns || remaining > 0)) {
+    if (lane_ < kMetadataLanes && (!columns || remaining >= kAhead)) {
+      const uint32_t later = kChain ? k_tile + kAhead : kAhead > 1 ? columns_next_ : next_;
       copy_async_or_zero(ring_ + offset + kTileSliceBytes + kChunkBytes * lane_,
-                         metadata_of(columns ? next_ : k_tile), true);
+                         metadata_of(columns ? later : k_tile), true);
     }
-    if (++copied_ == k_tiles_) {
+    if constexpr (!kChain && kAhead > 1) step(columns_next_);
+    if (!kChain && ++copied_ == k_tiles_) {
       copied_ = 0;
       x_ += kRowSliceBytes;
       left_ -= Tile::kFeatures;
     }
   }
 
-  // Asks L2 for what a later block reads first: its columns, and the metadata of its first K tile.
-  __device__ void prefetch_later(const WorkList<PanelItem>& work) const {
-    const uint32_t later = work.prefetched(blockIdx.x);
+  // Ends the copies of a K tile, also where there was none to copy, and waits for the K tile that
+  // is multiplied next.
+  __device__ void commit() const {
+    if constexpr (kAhead > 1) commit_copies();
+  }
+  __device__ void wait() const {
+    if constexpr (kAhead > 1) {
+      wait_copies_but<kAhead - 1>();
+    } else {
+      wait_copies();
+    }
+  }
+
+  // Asks L2 for what the block of a later item reads first: its columns, and the metadata of its
+  // first K tile. `item` is the block's own.
+  __device__ void prefetch_later(const WorkList<PanelItem>& work, uint32_t item_index) const {
+    const uint32_t later = work.prefetched(item_index);
     if (!work.has(later) || lane_ > 3) return;
     const PanelItem item = load_item(work.items + later);
     const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
@@ -136,6 +173,12 @@ class PanelRing {
     }
   }
 
+  // To the K tile after `k_tile` in the order in which they are taken.
+  __device__ void step(uint32_t& k_tile) const {
+    ++k_tile;
+    if (!kChain && k_tile == end_) k_tile -= k_tiles_;
+  }
+
   __device__ void find_metadata() {
     if (lane_ < kColumnLanes) {
       from_ = reinterpret_cast<const char*>(a_.columns) + kChunkBytes * lane_;
@@ -164,6 +207,7 @@ class PanelRing {
   int k_tiles_;
   uint32_t end_;  // the K tile behind the item's last
   uint32_t next_;
+  uint32_t columns_next_;  // whose columns are copied next, if they are not those of next_
   int lane_;
   uint32_t ring_;
   int left_;             // features from the lane's part on, in the slice that is copied next

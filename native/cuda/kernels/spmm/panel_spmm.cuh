@@ -15,6 +15,7 @@
 #include "kernels/spmm/panel_product.cuh"
 #include "kernels/spmm/panel_ring.cuh"
 #include "kernels/spmm/panel_store.cuh"
+#include "kernels/spmm/panel_warp.cuh"
 #include "kernels/units.cuh"
 
 namespace gnnsparse::cuda {
@@ -30,97 +31,37 @@ constexpr int panel_blocks() {
   return resident_blocks(kHeight.spmm_blocks);
 }
 
-template <Precision P, class Source, int kCopyBytes>
-class PanelWarp {
- public:
-  using Ring = PanelRing<P, Source, kCopyBytes>;
+template <Precision P, class Source, int kCopyBytes, bool kChain>
+struct PanelSpmmParts {
+  using Problem = SpmmLaunch;
+  using Ring = PanelRing<PanelTile<P>, Source, kCopyBytes, 2, kChain>;
+  using Operand = PanelOperand<Source>;
+  using Product = PanelProduct<P, Source>;
+  using Rows = PanelRows<Source>;
+  static constexpr int kFeatures = PanelTile<P>::kFeatures;
 
-  __device__ PanelWarp(const SpmmLaunch& p, const PanelItem& item, int lane, int slice,
-                       uint32_t shared)
-      : p_(p),
-        item_(item),
-        lane_(lane),
-        slice_(slice),
-        ring_(p, item, lane, shared),
-        shared_(shared),
-        rows_(p, item, lane),
-        product_(lane) {
-    ring_.start_at(p, slice);
+  static __device__ void store(const SpmmLaunch& p, const PanelItem& item, const Rows& rows,
+                               int lane, int slice, const Product& product, uint32_t own) {
+    store_slice<P>(p, item, rows, lane, slice, product.sums(), own);
   }
-
-  // All K tiles for each of `slices` slices of X. The ring runs on from one slice to the next.
-  __device__ void run(int slices) {
-    PanelOperand<Source> operand(p_.a, lane_, shared_ + kPipelineStages * Ring::kPitch);
-    uint32_t here = 0;                       // the stage that is multiplied
-    int remaining = item_.k_tiles * slices;  // K tiles to copy
-    if (remaining > 0) {
-      operand.look_up(ring_.next());
-      uint32_t ids[kLaneColumns];
-      ring_.load_first_columns(ids);
-      ring_.copy(remaining, ids, 0);
-      operand.take();
-    }
-    ring_.prefetch_later(p_.work);
-    for (int slice = 0; slice < slices; ++slice) {
-      for (int i = item_.k_tiles; i > 0; --i) {
-        operand.look_up(ring_.next());
-        operand.put();
-        wait_copies();
-        // Now the copies of all lanes to this stage are there, and all lanes have read the other.
-        __syncwarp();
-        if (remaining > 0) {
-          uint32_t ids[kLaneColumns];
-          ring_.load_columns(here, ids);
-          ring_.copy(remaining, ids, Ring::kPitch - here);
-        }
-        operand.open(ring_.metadata(here));
-        operand.take();
-        product_.add(ring_.rows(here), operand);
-        here = Ring::kPitch - here;
-      }
-      // The stage behind the last one that was multiplied is the one that is copied to.
-      store_slice<P>(p_, item_, rows_, lane_, slice_ + slice, product_.sums(),
-                     ring_.rows(Ring::kPitch - here));
-      product_.clear();
-    }
-  }
-
- private:
-  const SpmmLaunch& p_;
-  const PanelItem& item_;
-  int lane_;
-  int slice_;
-  Ring ring_;
-  uint32_t shared_;
-  PanelRows<Source> rows_;
-  PanelProduct<P, Source> product_;
 };
 
-template <Precision P, class Source, int kCopyBytes>
+template <Precision P, class Source, int kCopyBytes, bool kChain>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
-  using Tile = PanelTile<P>;
-  constexpr int kChunks = kPipelineStages * PanelRing<P, Source>::kPitch / sizeof(uint4) +
-                          PanelOperand<Source>::kSharedChunks;
-  __shared__ __align__(1024) uint4 ring[kChunks];
-  const int lane = threadIdx.x;
-  const PanelItem item = load_item(p.work.items + blockIdx.x);
-  const int first = blockIdx.y * p.slices;
-  const int slices =
-      min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Tile::kFeatures)) - first);
-  PanelWarp<P, Source, kCopyBytes> warp(p, item, lane, first,
-                                        static_cast<uint32_t>(__cvta_generic_to_shared(ring)));
-  warp.run(slices);
+  using Parts = PanelSpmmParts<P, Source, kCopyBytes, kChain>;
+  __shared__ __align__(1024) uint4 shared[PanelPipeline<Parts>::kSharedChunks];
+  run_panels<Parts, kChain>(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
 }
 
-template <Precision P, class Source, int kCopyBytes = kChunkBytes>
+template <Precision P, class Source, int kCopyBytes = kChunkBytes, bool kChain = false>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
-  const int64_t slices = ceil_div<int64_t>(p.n, PanelTile<P>::kFeatures);
-  const dim3 grid =
-      grid_of(p.work.item_count, 1, ceil_div<int64_t>(slices, p.slices), "spmm_panel");
+  using Parts = PanelSpmmParts<P, Source, kCopyBytes, kChain>;
+  const auto kernel = panel_spmm_kernel<P, Source, kCopyBytes, kChain>;
+  const dim3 grid = panel_grid<Parts, kChain>(p, "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
-  prefer_shared_memory(panel_spmm_kernel<P, Source, kCopyBytes>, 0, prepared);
-  launch("spmm_panel", panel_spmm_kernel<P, Source, kCopyBytes>, grid, kWarp, stream,
+  prefer_shared_memory(kernel, 0, prepared);
+  launch("spmm_panel", kernel, grid, kWarp, stream,
          SpmmLaunch(p, PrecisionTraits<P>::kStorage, PanelTile<P>::kFeatures));
 }
 
@@ -129,8 +70,11 @@ template <Precision P, class Source>
 void launch_bit_panels(const PanelSpmm& p, Stream stream) {
   const int64_t stride = p.x.stride * size_of(p.x.dtype);
   const bool chunks = (reinterpret_cast<uintptr_t>(p.x.data) | stride) % kChunkBytes == 0;
-  if (chunks) return launch_panel_spmm<P, Source>(p, stream);
-  launch_panel_spmm<P, Source, kHalfChunkBytes>(p, stream);
+  if (!chunks) return launch_panel_spmm<P, Source, kHalfChunkBytes>(p, stream);
+  if constexpr (Source::kRows == 16 && !kWords<P>) {
+    if (p.work.chain > 1) return launch_panel_spmm<P, Source, kChunkBytes, true>(p, stream);
+  }
+  launch_panel_spmm<P, Source>(p, stream);
 }
 
 template <Precision P, int kRows>

@@ -1,0 +1,150 @@
+// One warp's work on items of a panel kernel: K tiles come through the ring, are multiplied and,
+// slice by slice or item by item, stored.
+#pragma once
+
+#include "gnnsparse/panel_problem.h"
+#include "kernels/common/panel_item.cuh"
+
+namespace gnnsparse::cuda {
+
+// K tiles on their way through a warp. Parts are what a kernel is made of:
+//   Problem  its arguments, a PanelSpmm,
+//   Ring     of the rows of X (panel_ring.cuh),
+//   Operand  A (panel_operand.cuh),
+//   Product  the sums of a slice: add(rows, operand), clear(),
+//   Rows     where results go (panel_store.cuh),
+//   kFeatures of a slice,
+//   store(problem, item, rows, lane, slice, product, own): `own` is the shared memory of a stage
+//            that no copy is on its way to.
+template <class Parts>
+class PanelPipeline {
+ public:
+  using Problem = typename Parts::Problem;
+  using Ring = typename Parts::Ring;
+  static constexpr uint32_t kSharedChunks = Ring::kBytes / 16 + Parts::Operand::kSharedChunks;
+
+  __device__ PanelPipeline(const Problem& p, const PanelItem& item, int lane, int slice,
+                           uint32_t shared)
+      : p_(p),
+        lane_(lane),
+        slice_(slice),
+        ring_(p, item, lane, shared),
+        operand_(p.a, lane, shared + Ring::kBytes),
+        product_(lane) {
+    ring_.start_at(p, slice);
+  }
+
+  // Starts the copies of the first of `k_tiles` K tiles. `item` is the block's, of the work list.
+  __device__ void start(int k_tiles, uint32_t item) {
+    remaining_ = k_tiles;
+#pragma unroll
+    for (int i = 0; i < Ring::kAhead; ++i) {
+      if (remaining_ > 0) {
+        if (i == 0) operand_.look_up(ring_.next());
+        uint32_t ids[kLaneColumns];
+        ring_.load_first_columns(ids);
+        ring_.copy(remaining_, ids, i * Ring::kPitch);
+        if (i == 0) operand_.take();
+      }
+      ring_.commit();
+    }
+    ring_.prefetch_later(p_.work, item);
+  }
+
+  // Adds the next K tile to the sums.
+  __device__ void add() {
+    operand_.look_up(ring_.next());
+    operand_.put();
+    ring_.wait();
+    // Now the copies of all lanes to this stage are there, and all lanes have read the one that was
+    // multiplied before.
+    __syncwarp();
+    if (remaining_ > 0) {
+      uint32_t ids[kLaneColumns];
+      ring_.load_columns(here_, ids);
+      ring_.copy(remaining_, ids, Ring::before(here_));
+    }
+    ring_.commit();
+    operand_.open(ring_.metadata(here_));
+    operand_.take();
+    product_.add(ring_.rows(here_), operand_);
+    here_ = Ring::behind(here_);
+  }
+
+  // Writes the sums, of the slice that is `slice` slices behind the first one, and starts new ones.
+  __device__ void store(const PanelItem& item, const typename Parts::Rows& rows, int slice) {
+    // What was multiplied last is copied to next.
+    Parts::store(p_, item, rows, lane_, slice_ + slice, product_, ring_.rows(Ring::before(here_)));
+    product_.clear();
+  }
+
+ private:
+  const Problem& p_;
+  int lane_;
+  int slice_;
+  Ring ring_;
+  typename Parts::Operand operand_;
+  typename Parts::Product product_;
+  uint32_t here_ = 0;  // the stage that is multiplied
+  int remaining_ = 0;  // K tiles to copy
+};
+
+// The block's item: all its K tiles for each of `p.slices` slices of X. The ring runs on from one
+// slice to the next. `shared` has kSharedChunks chunks.
+template <class Parts>
+__device__ __forceinline__ void run_panel(const typename Parts::Problem& p, uint32_t shared) {
+  const int lane = threadIdx.x;
+  const PanelItem item = load_item(p.work.items + blockIdx.x);
+  const int first = blockIdx.y * p.slices;
+  const int slices =
+      min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Parts::kFeatures)) - first);
+  PanelPipeline<Parts> pipeline(p, item, lane, first, shared);
+  const typename Parts::Rows rows(p, item, lane);
+  pipeline.start(item.k_tiles * slices, blockIdx.x);
+  for (int slice = 0; slice < slices; ++slice) {
+    for (int i = item.k_tiles; i > 0; --i) pipeline.add();
+    pipeline.store(item, rows, slice);
+  }
+}
+
+// `p.work.chain` items, whose K tiles follow each other, for one slice of X. Where panels are short
+// the trips to memory with which a warp starts take longer than all the rest: here the next item's
+// rows are on their way before the item is done.
+template <class Parts>
+__device__ __forceinline__ void run_panel_chain(const typename Parts::Problem& p, uint32_t shared) {
+  const int lane = threadIdx.x;
+  const int64_t begin = int64_t{blockIdx.x} * p.work.chain;
+  const int count = static_cast<int>(min(int64_t{p.work.chain}, p.work.item_count - begin));
+  const PanelItem* const items = p.work.items + begin;
+  PanelItem item = load_item(items);
+  const PanelItem last = load_item(items + count - 1);
+  PanelPipeline<Parts> pipeline(p, item, lane, blockIdx.y, shared);
+  pipeline.start(last.first_k_tile + last.k_tiles - item.first_k_tile, begin);
+  for (int i = 1;; ++i) {
+    const typename Parts::Rows rows(p, item, lane);
+    const PanelItem next = load_item(items + min(i, count - 1));
+    for (int j = item.k_tiles; j > 0; --j) pipeline.add();
+    pipeline.store(item, rows, 0);
+    if (i == count) break;
+    item = next;
+  }
+}
+
+template <class Parts, bool kChain>
+__device__ __forceinline__ void run_panels(const typename Parts::Problem& p, uint32_t shared) {
+  if constexpr (kChain) {
+    run_panel_chain<Parts>(p, shared);
+  } else {
+    run_panel<Parts>(p, shared);
+  }
+}
+
+// The grid of a panel kernel.
+template <class Parts, bool kChain>
+dim3 panel_grid(const PanelSpmm& p, const char* kernel) {
+  const int64_t slices = ceil_div<int64_t>(p.n, Parts::kFeatures);
+  const int64_t warps = ceil_div<int64_t>(p.work.item_count, kChain ? p.work.chain : 1);
+  return grid_of(warps, 1, ceil_div<int64_t>(slices, kChain ? 1 : p.slices), kernel);
+}
+
+}  // namespace gnnsparse::cuda
