@@ -40,7 +40,7 @@ void spmm_quantized(const BlockedHandle& a, const StoredRowsHandle& rows,
   require_spmm_panels(p.a, a.slots, Precision::kFp16);
   a.require_storage(Precision::kFp16);
   const bool weighted = p.a.encoding != Encoding::kBitmap;
-  if (p.a.encoding == Encoding::kEntries ||
+  if (entry_value_bytes(p.a.encoding) > 0 ||
       !quantized_takes_panels(p.type, weighted, p.a.shape.panel)) {
     reject("format", "an X of 8 bits has no kernel for such panels");
   }
