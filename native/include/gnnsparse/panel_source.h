@@ -214,14 +214,16 @@ struct EntryVector<4> {
 
 // The nonzeros alone: the warp puts operand A together in shared memory. load() is one lane's part
 // of a group of entries; nothing but the entries is the same on the host.
-template <int kBytes>
+template <Precision P>
 struct PackedPanel {
-  static constexpr int kValueBytes = kBytes;
+  static constexpr int kValueBytes = sizeof(typename PanelTile<P>::Storage);
   static constexpr int kRows = kPackedRows;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = false;
   static constexpr int kBitBytes = 0;
   static constexpr int kScaleBytes = 0;
+  // Vectors of entries that a lane asks for a K tile ahead, as many as there are registers for.
+  static constexpr int kAhead = kSplit<P> ? 1 : 2;
   using LaneKTile = EntryVector<kValueBytes>;
 
   // A K tile's entries: the bytes before them, and how many vectors of kEntriesOfLane they are.
@@ -244,7 +246,7 @@ struct PackedPanel {
 };
 template <class Source>
 inline constexpr bool kPackedSource = false;
-template <int kBytes>
-inline constexpr bool kPackedSource<PackedPanel<kBytes>> = true;
+template <Precision P>
+inline constexpr bool kPackedSource<PackedPanel<P>> = true;
 
 }  // namespace gnnsparse

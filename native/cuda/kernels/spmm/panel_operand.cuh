@@ -5,6 +5,7 @@
 //   put       before the warp meets for the K tile's rows of X,
 //   open      after it: registers() gives operand A. With those rows came the K tile's bits and
 //             column weights, at `metadata` in shared memory.
+//   close     when the K tile is multiplied. What is next may have been taken before.
 #pragma once
 
 #include <type_traits>
@@ -40,6 +41,7 @@ class StagedOperand {
       load_shared_words(metadata + Source::kBitBytes + kOfLane * (lane_ & 3), here_.scale);
     }
   }
+  __device__ void close() {}
 
   __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
     Source::registers(here_, m, q, a);
@@ -63,6 +65,7 @@ class LoadedOperand {
   __device__ void take() { waiting_ = following_; }
   __device__ void put() {}
   __device__ void open(uint32_t) { here_ = waiting_; }
+  __device__ void close() {}
 
   __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
     Source::registers(here_, m, q, a);
@@ -106,41 +109,43 @@ class PackedOperand {
     for (int i = 0; i < kAhead; ++i) {
       if (vector(i) < range_.count) put(waiting_[i]);
     }
-    for (int i = kAhead; vector(i) < range_.count; ++i) {
+    for (int i = kAhead; vector(i) < range_.count; ++i) {  // longer lists wait for memory here
       put(Source::load(a_, range_, vector(i)));
     }
   }
 
   __device__ void open(uint32_t) {
+    if constexpr (kHeld) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) load_shared(chunk(i), operand_[i]);
-    if (range_.count > kClearedByEntry * kWarp) {
-      clear_chunks();
+      for (int i = 0; i < kChunks; ++i) load_shared(chunk(i), operand_[i]);
+      clear(range_.count, waiting_[0]);
     } else {
-      __syncwarp();  // all have read
-#pragma unroll
-      for (int i = 0; i < kClearedByEntry; ++i) {
-        if (vector(i) < range_.count) clear(waiting_[i]);
-      }
+      count_ = range_.count;
+      here_ = waiting_[0];
     }
+  }
+  __device__ void close() {
+    if constexpr (!kHeld) clear(count_, here_);
   }
 
   __device__ void registers(int m, int q, uint32_t (&a)[4]) const {
+    if constexpr (kHeld) {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) a[r] = operand_[kMmas * m + q][r];
+      for (int r = 0; r < 4; ++r) a[r] = operand_[kMmas * m + q][r];
+    } else {
+      load_shared(chunk(kMmas * m + q), a);
+    }
   }
   __device__ float weigh(int, float x) const { return x; }
 
  private:
-  // Vectors of entries that a lane asks for a K tile ahead, as many as there are registers for.
-  // Longer lists wait for memory in put().
-  static constexpr int kAhead = 2;
+  static constexpr int kAhead = Source::kAhead;
   static constexpr int kMmas = Source::kValueBytes;  // along the slots of a K tile
   static constexpr int kChunks = Source::kRows / 16 * kMmas;
-  // Of so many vectors a lane writes zeros where their values were, by 4 stores each; longer lists
-  // clear the whole tile, which is as much as 16 or 32 stores of a word by every lane.
-  static constexpr int kClearedByEntry = Source::kValueBytes / 2;
-  static_assert(kClearedByEntry <= kAhead, "the places of those that were loaded ahead are known");
+  // Operand A of words has 32 registers a lane: in fp32 they would leave room for 12 warps on a
+  // multiprocessor, not 16. So it is read when it is multiplied, and the tile is cleared after
+  // that.
+  static constexpr bool kHeld = Source::kValueBytes == 2;
   using Vector = typename Source::LaneKTile;
   using Value = std::conditional_t<Source::kValueBytes == 2, uint16_t, uint32_t>;
 
@@ -162,6 +167,17 @@ class PackedOperand {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) store_shared(chunk(i), uint4{});
   }
+  // After `count` vectors were put, of which `first` is this lane's first one. Where they were one
+  // vector a lane, zeros go where the values were, by 4 stores; the whole tile takes as long as 16
+  // or 32 of them.
+  __device__ void clear(int count, const Vector& first) const {
+    if (count > kWarp) {
+      clear_chunks();
+    } else {
+      __syncwarp();  // all have read
+      if (lane_ < count) clear(first);
+    }
+  }
 
   const BlockedView& a_;
   int lane_;
@@ -169,7 +185,9 @@ class PackedOperand {
   typename Source::Range range_ = {};
   typename Source::Range following_ = {};
   Vector waiting_[kAhead] = {};
-  uint32_t operand_[kChunks][4];
+  uint32_t operand_[kHeld ? kChunks : 1][4];
+  Vector here_ = {};  // whose places are needed once more
+  int count_ = 0;
 };
 
 template <class Source>

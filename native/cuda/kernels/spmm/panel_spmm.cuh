@@ -23,7 +23,9 @@ namespace gnnsparse::cuda {
 template <Precision P, class Source>
 constexpr int panel_blocks() {
   constexpr PanelHeight kHeight = panel_height(Source::kRows);
-  if (kSplit<P>) return kHeight.spmm_blocks_fp32;
+  // In fp32 the compiler may take more registers, and hardly does. Of packed values it would, for
+  // no fewer instructions.
+  if (kSplit<P> && !kPackedSource<Source>) return kHeight.spmm_blocks_fp32;
   return resident_blocks(kHeight.spmm_blocks);
 }
 
@@ -73,6 +75,7 @@ class PanelWarp {
         operand.open(ring_.metadata(here));
         operand.take();
         product_.add(ring_.rows(here), operand);
+        operand.close();
         here = Ring::kPitch - here;
       }
       // The stage behind the last one that was multiplied is the one that is copied to.
@@ -134,7 +137,7 @@ template <Precision P, int kRows>
 void run_panels_of(const PanelSpmm& p, Stream stream) {
   if (p.a.encoding != Encoding::kBitmap) {
     if constexpr (kRows == kPackedRows) {
-      launch_panel_spmm<P, PackedPanel<sizeof(typename PrecisionTraits<P>::Storage)>>(p, stream);
+      launch_panel_spmm<P, PackedPanel<P>>(p, stream);
     } else if constexpr (panel_height(kRows).brick_rows == kRows) {
       launch_panel_spmm<P, ValuePanel<P, kRows>>(p, stream);
     }
