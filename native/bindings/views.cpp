@@ -146,9 +146,9 @@ void attach_contents(BlockedHandle& a, const py::object& bitmap, const py::objec
     if (view.value_ptr != nullptr && first.on_host) {
       const int64_t packed = view.value_ptr[per_slots(shape.block)];
       const EntryLayout entries{entry_value_bytes(view.encoding)};
-      least = entries.value_bytes == 0
-                  ? packed
-                  : product("value_ptr", packed, entries.bytes()) / entries.value_bytes;
+      const bool has_entries = entries.value_bytes > 0;
+      least = product("value_ptr", packed, has_entries ? entries.bytes() : 1);
+      if (has_entries) least = ceil_div<int64_t>(least, entries.value_bytes);
     }
     view.values =
         stored_array(a.values, least, storage_dtype(a.values, "values"), place_of(first), "values");
