@@ -17,6 +17,12 @@ class _PrecisionTraits(TypedDict):
     storage: str
     operands_are_stored: bool
 
+class _EntryLayout(TypedDict):
+    value_bytes: int
+    bytes: int
+    group: int
+    no_place: int
+
 has_cuda: bool
 cuda_architectures: str
 
@@ -29,11 +35,9 @@ SCORE_PANEL_ROWS: int
 TALL_PANEL_ROWS: int
 PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
-ENTRY_VECTOR: int
+ENTRY_LAYOUTS: dict[str, _EntryLayout]
 EIGHT_BIT_PADDING: int
 EIGHT_BIT_ROWS: int
-ENTRY_BYTES: int
-NO_ENTRY: int
 ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
 GRAPH_ATTENTION_CHUNKS: int

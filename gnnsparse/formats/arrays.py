@@ -16,6 +16,7 @@ from gnnsparse import _native
 from gnnsparse.array_checks import check_ascending, check_host_array, check_indices, check_offsets
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value, naming
+from gnnsparse.formats.entries import entry_parts
 from gnnsparse.formats.spec import FormatSpec
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def _last(offsets: torch.Tensor | None) -> int:
 def _value_count(matrix: BlockedMatrix) -> int:
     if matrix.spec.encoding == "dense":
         return matrix.slots * matrix.spec.window
-    return _last(matrix.value_ptr) * (2 if matrix.spec.encoding == "entries" else 1)
+    count, layout = _last(matrix.value_ptr), matrix.spec.entry_layout
+    return count if layout is None else count * layout["bytes"] // layout["value_bytes"]
 
 
 def _check_panel_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -106,8 +108,9 @@ def _check_brick_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr
 
 def _check_value_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     check_offsets(name, array, _last(array))
-    if matrix.spec.encoding == "entries" and bool((array % _native.ENTRY_VECTOR).any()):
-        bad_value(name, f"has lists that are not padded to a multiple of {_native.ENTRY_VECTOR}")
+    layout = matrix.spec.entry_layout
+    if layout is not None and bool((array % layout["group"]).any()):
+        bad_value(name, f"has lists that are not padded to a multiple of {layout['group']}")
 
 
 def _check_bitmap(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -115,13 +118,15 @@ def _check_bitmap(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Cs
 
 
 def _check_values(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    if matrix.spec.encoding != "entries":
+    layout = matrix.spec.entry_layout
+    if layout is None:
         return
-    if array.dtype.itemsize != 2:
-        bad_value(name, f"are {array.dtype}; accepted in entries: values of 16 bits")
-    byte = array.view(torch.int32).long() >> 16 & 0xFFFF
-    real = byte != _native.NO_ENTRY >> 16
-    if int(real.sum()) != csr.nnz or bool((real & ((byte >= _native.NO_ENTRY >> 16) | (byte % 2 > 0))).any()):
+    size, end = layout["value_bytes"], layout["no_place"]
+    if array.dtype.itemsize != size:
+        bad_value(name, f"are {array.dtype}; accepted in entries: values of {8 * size} bits")
+    byte = entry_parts(array, size)[1]
+    real = byte != end
+    if int(real.sum()) != csr.nnz or bool((real & ((byte > end) | (byte % size > 0))).any()):
         bad_value(name, f"are not {csr.nnz} entries with a place in their block each")
 
 
@@ -183,7 +188,7 @@ ARRAYS: dict[str, ArrayRule] = {
     ),
     "value_ptr": ArrayRule(
         torch.int64,
-        lambda s: (s.packed and not s.records) or s.encoding == "entries",
+        lambda s: (s.packed and not s.records) or s.entry_layout is not None,
         lambda m: m.slots // m.spec.block + 1,
         _check_value_ptr,
     ),

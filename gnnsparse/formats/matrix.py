@@ -10,6 +10,7 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
 from gnnsparse.formats.arrays import ARRAYS
+from gnnsparse.formats.entries import entry_parts
 from gnnsparse.formats.records import paper_bytes, read_records
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.locks import cached_property
@@ -38,8 +39,8 @@ class BlockedMatrix:
         brick_rows: int32 [bricks], the window of its panel that a brick is in.
         value_ptr: int64 [slots / block + 1], first packed value, or first entry, of each block.
         values: dense, packed or entries, in the storage dtype of the precision. Zeros of the matrix are -0.0
-            in dense formats, whose other elements are +0.0. An entry is a 16-bit value
-            and the 16-bit byte offset of the value in its block's operand (native packed_entries.h).
+            in dense formats, whose other elements are +0.0. An entry is a value of 16 or 32 bits and the
+            16-bit byte offset of the value in its block's operand (native packed_entries.h).
         size_ptr: int64 [blocks + 1], the bytes in front of each block's record.
         packed_blocks: the records of all blocks, in the storage dtype; they take the place of bitmap,
             brick_ptr, brick_rows, value_ptr and values (native packed_record.h).
@@ -171,7 +172,7 @@ class BlockedMatrix:
             total += bricks * spec.window * spec.brick // 8
         if spec.packed:
             total += 8 * (slots // spec.block + 1) + value * (self.nnz - residual_nnz)
-        if spec.encoding == "entries" and self.values is not None:
+        if spec.entry_layout is not None and self.values is not None:
             total += 8 * (slots // spec.block + 1) + self.values.nbytes  # with the padding of each block
         if spec.zero_index:
             total += 8 * (self.rows + 1) + 4 * zeros
@@ -191,8 +192,8 @@ class BlockedMatrix:
             Rows and columns, int64, and values in the storage dtype, or None if the format stores none.
         """
         host = self.to(torch.device("cpu"))
-        kinds = {"dense": host._decode_dense, "bitmap": host._decode_bits, "entries": host._decode_entries}
-        row, col, values = kinds[self.spec.encoding]()
+        kinds = {"dense": host._decode_dense, "bitmap": host._decode_bits}
+        row, col, values = kinds.get(self.spec.encoding, host._decode_entries)()
         if host.residual is not None and host.residual_rows is not None:
             row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
             col = torch.cat([col, host.residual.indices.long()])
@@ -243,17 +244,25 @@ class BlockedMatrix:
         return row, self.columns.long()[slot], values[slot, r]
 
     def _decode_entries(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if self.values is None or self.value_ptr is None:
+        layout = self.spec.entry_layout
+        if self.values is None or self.value_ptr is None or layout is None:
             bad_type("values", None, "a format of entries with values")
-        place = self.values.view(torch.int32).long() >> 16
+        size = layout["value_bytes"]
+        values, byte = entry_parts(self.values, size)
         block = torch.repeat_interleave(self.value_ptr.diff())
-        real = place < _native.NO_ENTRY >> 16
-        values, place, block = self.values[::2][real], place[real] // 2, block[real]
-        # The bits of `place` from the top: tile of 16 rows, half of the lane's column slots, lane, register
-        # of the lane and half of the register.
-        tile, lane, inside = place // 256, place // 8 % 32, place % 8
-        r = 16 * (tile // 2) + 8 * (inside // 2 % 2) + lane // 4
-        slot = 32 * block + 8 * (lane % 4) + 4 * (tile % 2) + 2 * (inside // 4) + inside % 2
+        real = byte < layout["no_place"]
+        values, place, block = values[real], byte[real] // size, block[real]
+        # A chunk is what a lane reads for one mma of a tile of 16 rows; there are `size` mmas. Of its
+        # registers, those with odd numbers are of the lower eight rows.
+        chunk, inside = place // (16 // size), place % (16 // size)
+        mma, lane = chunk // 32, chunk % 32
+        if size == 2:  # a register has two neighbouring slots
+            register, odd = inside // 2, inside % 2
+            in_lane = 4 * (mma % 2) + 2 * (register // 2) + odd
+        else:
+            register, in_lane = inside, 2 * (mma % 4) + inside // 2
+        r = 16 * (mma // size) + 8 * (register % 2) + lane // 4
+        slot = 32 * block + 8 * (lane % 4) + in_lane
         panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
         return self._first_row(panel) + r, self.columns.long()[slot], values
 

@@ -132,10 +132,11 @@ register_preset(
 )
 
 
-def _entries_of_16_bits(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
-    """Panels of 32 rows store 16-bit values as entries: the nonzeros alone, each with its place."""
-    few = spec.panel == 32 and precision.storage.itemsize == 2
-    return replace(spec, encoding="entries") if few else spec
+def _tall_as_entries(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
+    """Panels of 32 rows store their values as entries: the nonzeros alone, each with its place."""
+    if spec.panel != 32:
+        return spec
+    return replace(spec, encoding="entries" if precision.storage.itemsize == 2 else "word_entries")
 
 
 # Panels that are one brick, of matrices that are not rank-1: values of every element, or entries.
@@ -145,7 +146,7 @@ register_preset(
     ),
     source="ours",
     panels={rows: brick for rows, brick in _native.PANEL_BRICK_ROWS.items() if rows == brick},
-    adapt=_entries_of_16_bits,
+    adapt=_tall_as_entries,
     precisions=ROUNDED_PRECISIONS,
     exclusive=False,
     public=False,

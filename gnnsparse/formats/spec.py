@@ -24,7 +24,8 @@ class FormatSpec:
         block: columns of a block.
         brick: columns of a brick, a divisor of `block`.
         encoding: "dense" (the values of all elements of a block), "bitmap" (one bit for each element) or
-            "entries" (values of the nonzeros alone, each with its place in its block).
+            "entries" and "word_entries" (values of the nonzeros alone, each with its place in its block; of
+            16 and of 32 bits).
         packed: bitmap only: whether the format stores the values of the nonzeros, in the order of the
             bricks. False: values, if any, stay in row order outside the format.
         pad: the number of column slots of a panel is rounded up to a multiple of this; 1: no padding.
@@ -67,7 +68,7 @@ class FormatSpec:
             bad_value("format", "bitmaps need panels padded to whole blocks")
         if self.encoding == "dense" and self.panel != self.window:
             bad_value("format", "dense values need panel = window")
-        if self.encoding == "entries" and not (self.lane_order and self.panel == self.window == 32):
+        if self.entry_layout and not (self.lane_order and self.panel == self.window == 32):
             bad_value("format", "entries need panels of 32 rows in lane order")
         if self.packed and self.window * self.brick != 64:
             bad_value("format", "packed values need bricks of 64 elements")
@@ -94,6 +95,11 @@ class FormatSpec:
     def item_rows(self) -> int:
         """Rows that one item of a work list takes: those of a window, or of a panel of packed blocks."""
         return self.panel if self.records else self.window
+
+    @property
+    def entry_layout(self) -> _native._EntryLayout | None:
+        """How the nonzeros are stored if they are entries (native packed_entries.h); None: they are not."""
+        return _native.ENTRY_LAYOUTS.get(self.encoding)
 
     @property
     def stores_values(self) -> bool:

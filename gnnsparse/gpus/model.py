@@ -104,9 +104,14 @@ def csr_us(
 
 
 def panel_variant(row: PanelRow, name: str) -> PanelVariant:
-    """Returns the costs of an arithmetic and storage, or of the nearest that the row has (see PanelRow)."""
+    """Returns the costs of an arithmetic and storage; where the row lacks them, as PanelRow says."""
     arithmetic = name.removesuffix("_stored")
-    return row.variants[next(n for n in (name, arithmetic, "half") if n in row.variants)]
+    found = row.variants[next(n for n in (name, arithmetic, "half") if n in row.variants)]
+    if name in row.variants or name == arithmetic or "half_stored" not in row.variants:
+        return found
+    # Bytes of values are part of the load. The rest of what storing them adds is taken from 16 bits.
+    ratio = row.variants["half_stored"].busy / row.variants["half"].busy
+    return PanelVariant(found.gather, found.busy * max(ratio, 1.0))
 
 
 @dataclass(frozen=True)

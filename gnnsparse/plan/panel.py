@@ -24,8 +24,9 @@ class Height:
 
     Attributes:
         ops: the operations that have a kernel for the height.
-        stored: how values are stored, by their size in bytes: "dense" (all elements of the panel) or
-            "entries" (the nonzeros alone, each with its place). Values of other sizes can't be stored.
+        stored: how values are stored, by their size in bytes: "dense" (all elements of the panel), or
+            "entries" or "word_entries" (the nonzeros alone, each with its place). Values of other sizes can't
+            be stored.
     """
 
     ops: tuple[str, ...]
@@ -36,7 +37,7 @@ class Height:
 #: native/include/gnnsparse/panel_heights.h.
 HEIGHTS = {
     16: Height(("spmm", "sddmm", "attention"), {2: "dense", 4: "dense"}),
-    32: Height(("spmm",), {2: "entries"}),
+    32: Height(("spmm",), {2: "entries", 4: "word_entries"}),
     64: Height(("attention",)),
 }
 
@@ -59,10 +60,10 @@ class PanelPlan(Plan):
             started late; False: parts start in the order of the rows, whose neighbours share rows of X.
         concurrent_panels: number of panels that run at the same time and start at columns near each other,
             so that they read the rows of X together; 0: each panel starts with its first column.
-        chain: how many parts a warp computes one after the other, for one slice of X, so that the rows of X of
-            the next one are on their way before it is done with one. For parts in the order of the rows.
-            Panels of other heights than 16, stored values, 32-bit precisions, and rows of X that do not
-            begin at whole vectors ignore it.
+        chain: how many parts, in the order of the rows, a warp computes one after the other for one slice of X,
+            so that the rows of X of the next one are on their way before it is done with one. Panels of other
+            heights than 16, stored values, 32-bit precisions, and rows of X that do not begin at whole
+            vectors ignore it.
     """
 
     kernel: ClassVar[str] = "panel"
@@ -207,9 +208,8 @@ class PanelKernel(Kernel):
         if not problem.stores_values:
             return 0
         size = problem.precision.storage.itemsize
-        if self._of.stored[size] == "entries":
-            return _native.ENTRY_BYTES * problem.nnz / slots
-        return size * self.height
+        layout = _native.ENTRY_LAYOUTS.get(self._of.stored[size])
+        return size * self.height if layout is None else layout["bytes"] * problem.nnz / slots
 
     def _costs(self, problem: Problem, plan: PanelPlan) -> tuple[PanelRow, PanelVariant]:
         """Returns the record's costs of the height, or of the nearest one that it has, and of the variant."""

@@ -9,6 +9,7 @@ from gnnsparse.csr import Csr, run_cuda
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
+from gnnsparse.formats.entries import empty_entries
 from gnnsparse.formats.records import pack_records
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
@@ -81,7 +82,7 @@ def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedM
         The blocked form, on the device of `csr`.
 
     Raises:
-        TypeError: the format stores entries, and `values` are not of 16 bits.
+        TypeError: the format stores entries, and `values` are not of the width of theirs.
         MemoryError: on the CPU, scratch memory does not fit.
     """
     if csr.device.type == "cuda" and not _host_only(spec):
@@ -116,7 +117,7 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
     columns = torch.empty(slots, dtype=torch.int32, device="cpu")
     target = BlockedMatrix(spec, csr.rows, csr.cols, csr.nnz, panel_ptr, columns, window_rows, **out)
     _native.fill_blocked(csr.view, target.view(), panel_bricks, panel_values, value_index, threads)
-    if spec.encoding == "entries":
+    if spec.entry_layout is not None:
         return _with_entries(target, csr, values, None)
     total = 0 if panel_values is None else int(panel_values[-1])
     return _with_values(target, csr, values, value_index, total, residual)
@@ -156,14 +157,14 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
     with torch.cuda.device(device):
         stream = path().stream(device)
         _native.cuda_fill_blocked(csr.view, target.view(), position, value_index, stream)
-    if spec.encoding == "entries":
+    if spec.entry_layout is not None:
         return _with_entries(target, csr, values, position)
     return _with_values(target, csr, values, value_index, csr.nnz, None)
 
 
 def _places_values(spec: FormatSpec) -> bool:
     """Returns whether native code computes the index of each value, by which torch then stores the values."""
-    return spec.stores_values and spec.encoding != "entries"
+    return spec.stores_values and spec.entry_layout is None
 
 
 def _allocate(
@@ -194,12 +195,14 @@ def _with_entries(
         bitmap_form: the structure; bits of a K tile are ordered by the banks of shared memory that their
             elements lie in (native packed_entries.h).
         csr: the matrix.
-        values: [nnz] in a 16-bit dtype.
+        values: [nnz] in a dtype of the width of the encoding.
         position: int32 [nnz], the place of each nonzero's column in its panel, on a GPU; None on the CPU.
     """
     spec, device = bitmap_form.spec, csr.device
-    if values is None or bitmap_form.bitmap is None or values.dtype.itemsize != 2:
-        bad_type("values", values, f"the values of the nonzeros in 16 bits, which {spec.name} stores")
+    layout = _native.ENTRY_LAYOUTS[spec.encoding]
+    size = layout["value_bytes"]
+    if values is None or bitmap_form.bitmap is None or values.dtype.itemsize != size:
+        bad_type("values", values, f"the values of the nonzeros in {8 * size} bits, which {spec.name} stores")
     values = values.contiguous()
     k_tiles = bitmap_form.slots // spec.block
     counts = torch.zeros(k_tiles, dtype=torch.int64, device=device)
@@ -209,8 +212,8 @@ def _with_entries(
     else:
         with torch.cuda.device(device):
             _native.cuda_count_entries(bits, counts, path().stream(device))
-    value_ptr = _running_sum(_padded(counts, _native.ENTRY_VECTOR))
-    entries = torch.full((int(value_ptr[-1]),), _native.NO_ENTRY, dtype=torch.int32, device=device)
+    value_ptr = _running_sum(_padded(counts, layout["group"]))
+    entries = empty_entries(spec.encoding, int(value_ptr[-1]), device)
     arrays = {**bitmap_form.arrays, "value_ptr": value_ptr, "values": entries.view(values.dtype)}
     del arrays["bitmap"]
     made = BlockedMatrix(spec, bitmap_form.rows, bitmap_form.cols, bitmap_form.nnz, **arrays)

@@ -2,6 +2,7 @@
 #include "checks.h"
 #include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/cuda_api.h"
+#include "gnnsparse/packed_entries.h"
 #include "gnnsparse/panel_heights.h"
 
 namespace gnnsparse::bindings {
@@ -21,13 +22,22 @@ void bind_constants(py::module_& m) {
   // Floats that attention keeps of a row: of one that was cut, and for the backward pass.
   m.attr("PARTIAL_ROW_STATS") = kPartialRowStats;
   m.attr("ROW_STATS_FLOATS") = kRowStatsFloats;
-  // Panels that store their nonzeros alone: entries of a K tile are padded to whole vectors, with
-  // one that plays no part.
-  m.attr("ENTRY_VECTOR") = kEntriesOfLane;
+  // Panels that store their nonzeros alone: bytes of a value and of an entry; how many a K tile's
+  // entries are a multiple of; and the place of those that fill up and play no part.
+  py::dict entry_layouts;
+  for (const auto& [name, encoding] :
+       {std::pair{"entries", Encoding::kEntries}, {"word_entries", Encoding::kWordEntries}}) {
+    const EntryLayout layout{entry_value_bytes(encoding)};
+    py::dict sizes;
+    sizes["value_bytes"] = layout.value_bytes;
+    sizes["bytes"] = layout.bytes();
+    sizes["group"] = layout.group();
+    sizes["no_place"] = layout.no_place();
+    entry_layouts[name] = sizes;
+  }
+  m.attr("ENTRY_LAYOUTS") = entry_layouts;
   m.attr("EIGHT_BIT_PADDING") = kEightBitPadding;
   m.attr("EIGHT_BIT_ROWS") = kQuantizedRows;  // of the panels that SpMM takes
-  m.attr("ENTRY_BYTES") = sizeof(uint32_t);
-  m.attr("NO_ENTRY") = kNoEntry;
   // Rows of A of each sum that the CPU's graph attention makes for the gradient of `att`.
   m.attr("ATT_GROUP_ROWS") = cpu::kAttGroupRows;
   // Words of a row of what cuda_gather_floor writes.
@@ -50,6 +60,7 @@ void bind_constants(py::module_& m) {
   encodings["dense"] = static_cast<int>(Encoding::kDense);
   encodings["bitmap"] = static_cast<int>(Encoding::kBitmap);
   encodings["entries"] = static_cast<int>(Encoding::kEntries);
+  encodings["word_entries"] = static_cast<int>(Encoding::kWordEntries);
   m.attr("ENCODING_CODES") = encodings;
 
   py::dict precisions;

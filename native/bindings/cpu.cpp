@@ -5,6 +5,7 @@
 #include "checks.h"
 #include "eight_bit_args.h"
 #include "gnnsparse/cpu_kernels.h"
+#include "gnnsparse/packed_entries.h"
 #include "handles.h"
 
 namespace gnnsparse::bindings {
@@ -92,10 +93,12 @@ cpu::BlockedArrays blocked_arrays(const BlockedHandle& a) {
   }
   if (a.slots > 0 && bits && arrays.view.bitmap == nullptr) reject("bitmap", "is None");
   if (a.slots > 0 && !bits && arrays.view.values == nullptr) reject("values", "is None");
-  const bool entries = arrays.view.encoding == Encoding::kEntries;
-  const bool packed = entries || (bits && a.values.given);
+  const int entry_bytes = entry_value_bytes(arrays.view.encoding);
+  const bool packed = entry_bytes > 0 || (bits && a.values.given);
   if (a.slots > 0 && packed && !a.value_ptr.given) reject("value_ptr", "is None");
-  if (entries && size_of(arrays.values_dtype) != 2) reject("values", "of entries have 16 bits");
+  if (entry_bytes > 0 && size_of(arrays.values_dtype) != entry_bytes) {
+    reject("values", "of entries have " + std::to_string(8 * entry_bytes) + " bits");
+  }
   return arrays;
 }
 

@@ -83,7 +83,7 @@ void fill_entries(const CsrHandle& matrix, const BlockedHandle& handle, const Me
   const int64_t words = product("banks", handle.slots / format.shape.block, kBanks);
   cuda::fill_entries(a, format, gpu_array<const int32_t>(position, a.nnz, "position"),
                      gpu_array<const uint32_t>(banks, words, "banks"),
-                     gpu_array<const uint16_t>(values, a.nnz, "values"),
+                     entry_values(format, values, a.nnz, Place::kGpu),
                      gpu_array<uint32_t>(entries, entries.count, "entries"), stream_of(stream));
 }
 

@@ -281,10 +281,12 @@ void fill_entries(const CsrHandle& matrix, const BlockedHandle& handle, const Me
   require_entries(handle);
   require_running_sum(format.panel_ptr, format.panels, handle.slots, "panel_ptr");
   const int64_t k_tiles = handle.slots / format.shape.block;
-  require_running_sum(format.value_ptr, k_tiles, entries.count, "value_ptr");
+  const EntryLayout layout{entry_value_bytes(format.encoding)};
+  const int64_t groups = 4 * entries.count / (layout.bytes() * layout.group());
+  require_running_sum(format.value_ptr, k_tiles, groups * layout.group(), "value_ptr");
   const int64_t words = product("banks", k_tiles, kBanks);
   cpu::fill_entries(a, format, host_array<const uint32_t>(banks, words, "banks"),
-                    host_array<const uint16_t>(values, a.nnz, "values"),
+                    entry_values(format, values, a.nnz, Place::kHost),
                     host_array<uint32_t>(entries, entries.count, "entries"),
                     require_threads(threads));
 }

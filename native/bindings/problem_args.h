@@ -4,6 +4,7 @@
 #include "attention_args.h"
 #include "checks.h"
 #include "gnnsparse/cuda_api.h"
+#include "gnnsparse/packed_entries.h"
 #include "gnnsparse/packed_problem.h"
 #include "gnnsparse/panel_attention.h"
 #include "gnnsparse/panel_heights.h"
@@ -174,8 +175,17 @@ inline PackedSpmm tile_spmm(const BlockedHandle& a, const StoredRowsHandle& rows
 }
 
 inline void require_entries(const BlockedHandle& a) {
-  if (a.view.encoding != Encoding::kEntries) reject("format", "stores no entries");
+  if (entry_value_bytes(a.view.encoding) == 0) reject("format", "stores no entries");
   if (a.view.panels > 0 && a.view.value_ptr == nullptr) reject("value_ptr", "is None");
+}
+
+// The values that entries are made of, in the width that their encoding has.
+inline const void* entry_values(const BlockedView& format, const Memory& values, int64_t nnz,
+                                Place place) {
+  if (format.encoding == Encoding::kWordEntries) {
+    return array<const float>(values, nnz, place, "values");
+  }
+  return array<const uint16_t>(values, nnz, place, "values");
 }
 
 // Panels in lane order that have the arrays of their encoding, in the width of the precision.
@@ -184,7 +194,9 @@ inline void require_spmm_panels(const BlockedView& a, int64_t slots, Precision p
   if (slots > 0) {
     if (a.encoding != Encoding::kBitmap && a.values == nullptr) reject("values", "is None");
     if (a.encoding == Encoding::kBitmap && a.bitmap == nullptr) reject("bitmap", "is None");
-    if (a.encoding == Encoding::kEntries && a.value_ptr == nullptr) reject("value_ptr", "is None");
+    if (entry_value_bytes(a.encoding) > 0 && a.value_ptr == nullptr) {
+      reject("value_ptr", "is None");
+    }
   }
   if (!spmm_takes_panels(static_cast<int>(a.shape.panel))) {
     reject("format", "SpMM has no panels of " + std::to_string(a.shape.panel) + " rows");
@@ -192,10 +204,12 @@ inline void require_spmm_panels(const BlockedView& a, int64_t slots, Precision p
   if (a.encoding != Encoding::kBitmap && a.shape.panel != a.shape.window) {
     reject("format", "values are stored of panels that are one brick");
   }
-  const bool half = size_of(storage_of(precision)) == 2;
-  if (a.encoding == Encoding::kEntries && !half) reject("format", "entries hold values of 16 bits");
-  if (a.encoding == Encoding::kDense && half && a.shape.window == kPackedRows) {
-    reject("format", "16-bit values of panels of 32 rows are entries");
+  const int bytes = entry_value_bytes(a.encoding);
+  if (bytes > 0 && bytes != size_of(storage_of(precision))) {
+    reject("format", "entries hold values of " + std::to_string(8 * bytes) + " bits");
+  }
+  if (a.encoding == Encoding::kDense && a.shape.window == kPackedRows) {
+    reject("format", "values of panels of 32 rows are entries");
   }
 }
 

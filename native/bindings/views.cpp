@@ -60,9 +60,9 @@ BlockedShape make_shape(int window, int panel, int block, int brick, bool lane_o
 
 Encoding make_encoding(int encoding, const BlockedShape& shape) {
   const auto result = static_cast<Encoding>(encoding);
-  const bool entries = result == Encoding::kEntries;
+  const bool entries = entry_value_bytes(result) > 0;
   if (!entries && result != Encoding::kDense && result != Encoding::kBitmap) {
-    reject("encoding", "must be 0 (dense), 1 (bitmap) or 2 (entries)");
+    reject("encoding", "must be 0 (dense), 1 (bitmap), 2 (entries) or 3 (word_entries)");
   }
   if (entries && !(shape.lane_order && shape.window == kPackedRows)) {
     reject("encoding", "entries go with panels of 32 rows in lane order");
@@ -145,7 +145,10 @@ void attach_contents(BlockedHandle& a, const py::object& bitmap, const py::objec
     int64_t least = dense;
     if (view.value_ptr != nullptr && first.on_host) {
       const int64_t packed = view.value_ptr[per_slots(shape.block)];
-      least = product("value_ptr", packed, view.encoding == Encoding::kEntries ? 2 : 1);
+      const EntryLayout entries{entry_value_bytes(view.encoding)};
+      const bool has_entries = entries.value_bytes > 0;
+      least = product("value_ptr", packed, has_entries ? entries.bytes() : 1);
+      if (has_entries) least = ceil_div<int64_t>(least, entries.value_bytes);
     }
     view.values =
         stored_array(a.values, least, storage_dtype(a.values, "values"), place_of(first), "values");

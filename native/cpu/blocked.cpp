@@ -134,10 +134,10 @@ void write_plain_bitmap(const CsrView& a, BlockedShape shape, const Panel& panel
   });
 }
 
-void write_bank_bits(const CsrView& a, const Panel& panel, const ColumnSet& set,
-                     const BlockedOutput& out) {
+void write_bank_bits(const CsrView& a, EntryLayout entries, const Panel& panel,
+                     const ColumnSet& set, const BlockedOutput& out) {
   for_each_nonzero(a, panel.rows, set, [&](int64_t row, int64_t position, int64_t) {
-    const int64_t bit = bank_bit(panel.first, row, position);
+    const int64_t bit = entries.bank_bit(panel.first, row, position);
     out.bitmap[bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
   });
 }
@@ -224,6 +224,7 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
                   const int32_t* panel_rows, int64_t panels, const int64_t* panel_ptr,
                   const int64_t* panel_bricks, const int64_t* panel_values,
                   const BlockedOutput& out, int threads) {
+  const EntryLayout entries{entry_value_bytes(encoding)};
   if (out.value_index != nullptr) std::fill(out.value_index, out.value_index + a.nnz, int64_t{-1});
   parallel_chunks(panels, scratch_chunk(panels, threads), threads, [&](int64_t begin, int64_t end) {
     ColumnSet set(a.cols);
@@ -237,8 +238,8 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
       write_columns(set.columns(), shape, panel.slots, out.columns + panel.first);
       if (encoding == Encoding::kDense) {
         write_dense(a, shape, panel, set, out);
-      } else if (encoding == Encoding::kEntries) {
-        write_bank_bits(a, panel, set, out);
+      } else if (entries.value_bytes > 0) {
+        write_bank_bits(a, entries, panel, set, out);
       } else if (out.value_ptr != nullptr) {
         write_packed_bitmap(a, shape, panel, set, out);
       } else {
@@ -259,8 +260,12 @@ void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts) {
   }
 }
 
-void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
-                  const uint16_t* values, uint32_t* entries, int threads) {
+namespace {
+
+template <class Value>
+void fill_entries_of(const CsrView& a, const BlockedView& format, const uint32_t* banks,
+                     const Value* values, void* entries, int threads) {
+  constexpr EntryLayout kLayout{sizeof(Value)};
   const int64_t chunk = scratch_chunk(format.panels, threads);
   parallel_chunks(format.panels, chunk, threads, [&](int64_t begin, int64_t end) {
     ColumnSet set(a.cols);
@@ -269,13 +274,21 @@ void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* b
       collect(a, rows, p, set);
       set.sort();
       for_each_nonzero(a, rows, set, [&](int64_t row, int64_t position, int64_t e) {
-        const int64_t k_tile = (format.panel_ptr[p] + position) / 32;
-        const int element = tile_element(static_cast<int>(row), static_cast<int>(position % 32));
-        const int rank = entry_rank(banks + k_tile * kBanks, element);
-        entries[format.value_ptr[k_tile] + rank] = entry_of(element, values[e]);
+        kLayout.write(format, banks, format.panel_ptr[p], row, position, values[e], entries);
       });
     }
   });
+}
+
+}  // namespace
+
+void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
+                  const void* values, void* entries, int threads) {
+  if (format.encoding == Encoding::kWordEntries) {
+    fill_entries_of(a, format, banks, static_cast<const uint32_t*>(values), entries, threads);
+  } else {
+    fill_entries_of(a, format, banks, static_cast<const uint16_t*>(values), entries, threads);
+  }
 }
 
 RowSplit split_short_rows(const CsrView& a, int64_t window, int64_t short_nnz,

@@ -161,24 +161,27 @@ void for_each_lane_bit(const BlockedArrays& a, int64_t p, int64_t rows, Body bod
   }
 }
 
-// Entries, in the order of rows and column slots. The index of an entry's value counts half words.
+// Entries, in the order of rows and column slots.
 template <class Body>
 void for_each_entry(const BlockedArrays& a, int64_t p, int64_t rows, Body body) {
-  const auto* entries = static_cast<const uint32_t*>(a.view.values);
+  const EntryLayout layout{entry_value_bytes(a.view.encoding)};
+  const auto* bytes = static_cast<const uint8_t*>(a.view.values);
   const SlotRange slots(a, p);
   std::vector<int64_t> at(kTileElements);
   for (int64_t first = slots.begin; first < slots.end; first += a.view.shape.block) {
     const int64_t block = first / a.view.shape.block;
     const int64_t begin = a.view.value_ptr[block], end = a.view.value_ptr[block + 1];
-    require_format(0 <= begin && begin <= end && 2 * end <= a.values, "value_ptr is out of range");
+    require_format(0 <= begin && begin <= end && end % layout.group() == 0 &&
+                       end <= a.values * layout.value_bytes / layout.bytes(),
+                   "value_ptr is out of range");
     std::fill(at.begin(), at.end(), int64_t{-1});
     for (int64_t e = begin; e < end; ++e) {
-      const uint32_t element = entry_byte(entries[e]) / 2;
-      if (element < static_cast<uint32_t>(kTileElements)) at[element] = 2 * e;
+      const auto place = load_part<uint16_t>(bytes + 2 * layout.place_at(e));
+      if (place < layout.no_place()) at[place / layout.value_bytes] = layout.value_at(e);
     }
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t position = 0; position < a.view.shape.block; ++position) {
-        const int64_t place = at[tile_element(static_cast<int>(row), static_cast<int>(position))];
+        const int64_t place = at[layout.element(static_cast<int>(row), static_cast<int>(position))];
         if (place >= 0) body(Element{row, first + position, place});
       }
     }
@@ -194,6 +197,7 @@ void for_each_element(const BlockedArrays& a, int64_t p, int64_t rows, Body body
     case Encoding::kDense:
       return for_each_dense(a, p, rows, body);
     case Encoding::kEntries:
+    case Encoding::kWordEntries:
       return for_each_entry(a, p, rows, body);
     case Encoding::kBitmap:
       return a.view.shape.lane_order ? for_each_lane_bit(a, p, rows, body)

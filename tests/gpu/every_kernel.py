@@ -125,8 +125,10 @@ def all_products() -> None:
         panels(a)
         panels(gnnsparse.prepare(square, precision=precision, cache=False))
         panels(gnnsparse.prepare(graph, precision=precision, cache=False))
-        # Of packed values: more than one vector a lane.
-        panels(gnnsparse.prepare(random_graph(70, 150, 0.9).to("cuda"), precision=precision, cache=False))
+        # Of packed values: K tiles of two vectors a lane, and of more than a lane loads ahead.
+        for density in (0.2, 0.9):
+            many = random_graph(70, 150, density).to("cuda")
+            panels(gnnsparse.prepare(many, precision=precision, cache=False))
     products(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 16)
     heads(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 3, 16)
     heads(gnnsparse.prepare(long_rows(), precision="fp32", cache=False).T, 3, 5)

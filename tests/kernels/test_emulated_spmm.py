@@ -107,8 +107,10 @@ def test_panels_of_narrow_and_odd_features(
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize(("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.02, 0), (0.02, 20)])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.15, 0), (0.02, 0), (0.02, 20)]
+)
 @pytest.mark.parametrize("limit", [1, 2, 1000])
 def test_entries(native: RunningPath, precision: str, density: float, hubs: int, limit: int) -> None:
     """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
@@ -116,7 +118,7 @@ def test_entries(native: RunningPath, precision: str, density: float, hubs: int,
     a = make(graph, "cpu", precision=precision, reorder="degree")
     plan = Plan("panel", height=32, tile_limit=limit)
     check(a, dense_matrix(graph, None), emulated.padded(torch.randn(200, 72), precision), plan=plan)
-    assert a.kernels.panel(32).spec.encoding == "entries"
+    assert a.kernels.panel(32).spec.entry_layout is not None
 
 
 @pytest.mark.parametrize(
@@ -197,8 +199,13 @@ def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> No
         spmm(converted("window", "fp16"), "fp16")
     with pytest.raises(ValueError, match="entries hold values of 16 bits"):
         spmm(converted("panel-values", "fp16", 32), "fp32")
-    with pytest.raises(ValueError, match="16-bit values of panels of 32 rows are entries"):
+    with pytest.raises(ValueError, match="entries hold values of 32 bits"):
         spmm(converted("panel-values", "fp32", 32), "fp16")
+    for precision in ("fp16", "fp32"):
+        dense = replace(format_spec("panel-values", precision, panel=32), encoding="dense")
+        values = round_operand(graph.values, Precision.parse(precision))
+        with pytest.raises(ValueError, match="values of panels of 32 rows are entries"):
+            spmm(convert(graph.csr, dense, values), precision)
     with pytest.raises(ValueError, match="slices: must be at least 1"):
         spmm(converted("panel", "fp16", 32), "fp16", slices=0)
 

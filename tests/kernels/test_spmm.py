@@ -14,6 +14,7 @@ import gnnsparse
 from gnnsparse.formats import format_spec
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.plan.window import BALANCES
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.testing import assert_accurate, random_graph
@@ -176,8 +177,10 @@ def test_every_panel(
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize(("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.02, 0), (0.02, 20)])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.15, 0), (0.02, 0), (0.02, 20)]
+)
 @pytest.mark.parametrize(("limit", "slices"), [(1, 1), (2, 3), (1000, 2)])
 def test_packed_values(precision: str, density: float, hubs: int, limit: int, slices: int) -> None:
     """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
@@ -187,16 +190,17 @@ def test_packed_values(precision: str, density: float, hubs: int, limit: int, sl
     for width in (1, 64, 200):
         check(a, dense_matrix(graph, None), torch.randn(300, width), plan=plan)
         check(a.T, dense_matrix(graph, None).T, torch.randn(90, width), plan=plan)
-    assert a.kernels.panel(32).spec.encoding == "entries"
+    assert a.kernels.panel(32).spec.entry_layout is not None
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
-def test_entries_are_those_of_the_cpu(dtype: torch.dtype, density: float) -> None:
+def test_entries_are_those_of_the_cpu(precision: str, density: float) -> None:
     graph = random_graph(150, 300, density, hubs=2 if density else 0, empty_rows=0.1)
     assert graph.values is not None
-    spec, values = format_spec("panel-values", "fp16", panel=32), graph.values.to(dtype)
+    spec = format_spec("panel-values", precision, panel=32)
+    values = round_operand(graph.values, Precision.parse(precision))
     here = convert(graph.csr, spec, values)
     there = convert(graph.csr.to(torch.device("cuda")), spec, values.cuda())
     assert here.arrays.keys() == there.arrays.keys()

@@ -88,20 +88,34 @@ def test_arrays_of_another_matrix_are_found(case: Any) -> None:
         check_blocked("x", replace(blocked, nnz=other.nnz), other.csr, torch.float16)
 
 
-def test_entries_have_their_places() -> None:
+@pytest.mark.parametrize(
+    ("precision", "other", "first"), [(Precision.FP16, torch.float32, 1), (Precision.FP32, torch.float16, 32)]
+)
+def test_entries_have_their_places(precision: Precision, other: torch.dtype, first: int) -> None:
+    """`first`: the half word that is the place of the first entry."""
     graph = short_rows()
-    blocked = made(graph, ("panel-values", 32), Precision.FP16)
-    assert blocked.spec.encoding == "entries"
+    blocked = made(graph, ("panel-values", 32), precision)
+    assert blocked.spec.encoding == ("entries" if precision is Precision.FP16 else "word_entries")
     assert blocked.values is not None
-    places = blocked.values.clone()
-    words = places.view(torch.int32)
-    real = ((words >> 16) < 2048).nonzero().flatten()
-    for word in (2047 << 16, 2049 << 16, -1, 2048 << 16):
-        words[real[0]] = word
+    size, values = precision.storage.itemsize, blocked.values.clone()
+    end = 1024 * size
+    places = values.view(torch.int16)
+    assert 0 <= int(places[first]) < end
+    check_blocked("x", replace(blocked, values=values), graph.csr, precision.storage)
+    for place in (end - 1, end + 1, end + size, -1, end):
+        places[first] = place
         with pytest.raises(ValueError, match=r"x\.values: are not \d+ entries"):
-            check_blocked("x", replace(blocked, values=places), graph.csr, torch.float16)
+            check_blocked("x", replace(blocked, values=values), graph.csr, precision.storage)
     with pytest.raises(ValueError, match=r"x\.values: got"):
-        check_blocked("x", blocked, graph.csr, torch.float32)
+        check_blocked("x", blocked, graph.csr, other)
+    converted = replace(blocked, values=blocked.values.to(other))
+    with pytest.raises(ValueError, match=r"x\.values: are torch\.\w+; accepted in entries"):
+        check_blocked("x", converted, graph.csr, other)
+    assert blocked.value_ptr is not None
+    moved = blocked.value_ptr.clone()
+    moved[1:] += 2
+    with pytest.raises(ValueError, match=r"x\.value_ptr: has lists that are not padded to a multiple of"):
+        check_blocked("x", replace(blocked, value_ptr=moved), graph.csr, precision.storage)
 
 
 def test_columns_that_fall_are_found() -> None:

@@ -161,20 +161,26 @@ def test_ours_store_bits_alone(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("precision", "panel"), [("fp16", 16), ("fp16", 32), ("bf16", 32), ("tf32", 16)])
+@pytest.mark.parametrize(
+    ("precision", "panel"),
+    [("fp16", 16), ("fp16", 32), ("bf16", 32), ("tf32", 16), ("tf32", 32), ("fp32", 32)],
+)
 def test_ours_with_values(shape: tuple[int, int, float], precision: str, panel: int) -> None:
-    """16 rows are dense; 32 rows of 16-bit values are 4 bytes a nonzero, padded to 4 in each stage."""
+    """16 rows are dense; 32 rows are 2 bytes and the value a nonzero, padded to 4 or 16 in each stage."""
     got, mask, nnz = build(shape, "panel-values", precision, panel)
     counts = [round_up(c, 32) for c in vectors(mask, panel)]
-    assert got.spec.encoding == ("entries" if panel == 32 else "dense")
+    half = precision in ("fp16", "bf16")
+    assert got.spec.encoding == ("dense" if panel == 16 else "entries" if half else "word_entries")
     frame = POINTER * (len(counts) + 1) + INDEX * sum(counts)
     assert got.footprint() == got.nbytes
     if panel == 16:
-        assert got.nbytes == frame + (4 if precision == "tf32" else 2) * 16 * sum(counts)
+        assert got.nbytes == frame + (2 if half else 4) * 16 * sum(counts)
     else:
         stages = sum(counts) // 32
         entries = got.nbytes - frame - POINTER * (stages + 1)
-        assert 4 * nnz <= entries <= 4 * nnz + 12 * stages
+        size, group = (4, 4) if half else (6, 16)
+        assert entries % (size * group) == 0
+        assert size * nnz <= entries <= size * (nnz + (group - 1) * stages)
 
 
 def test_padded_slots_repeat_a_column_and_hold_nothing() -> None:
@@ -195,6 +201,7 @@ def test_padded_slots_repeat_a_column_and_hold_nothing() -> None:
         {"encoding": "dense", "panel": 16},
         {"encoding": "entries"},
         {"encoding": "entries", "window": 16, "panel": 16, "block": 32, "brick": 32, "lane_order": True},
+        {"encoding": "word_entries"},
         {"encoding": "bitmap", "pad": 16, "packed": True},
     ],
 )

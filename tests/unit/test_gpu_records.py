@@ -20,6 +20,8 @@ from gnnsparse.bench.fit.memory import _resident_bytes
 from gnnsparse.bench.fit.solve import Table, fit_record, quality_of
 from gnnsparse.cli import main
 from gnnsparse.gpus import GpuRecord, RecordError, load_record, record_for, records, save_record, using
+from gnnsparse.gpus.model import panel_variant
+from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plain import to_plain
 from gnnsparse.plan import Device, Plan, choose_plan
 from gnnsparse.plan.choose import kernel_of
@@ -77,6 +79,24 @@ def test_resemblance_is_compute_capability_then_size(user_records: Path) -> None
     half = Device("cuda", (9, 0), 66, 48 * 2**30, "half of an H200", 30 * 2**20)
     assert record_for(half).name == "small"
     assert record_for(replace(H200, name="another name")).name == "NVIDIA H200"
+
+
+def test_what_a_record_does_not_have_costs_what_is_like_it() -> None:
+    """A stored value of each nonzero adds as much work in words as in 16 bits, where that is known."""
+    variants = {
+        "half": PanelVariant(1.0, 1.0), "fp32": PanelVariant(0.5, 1.5), "half_stored": PanelVariant(0.3, 1.2)
+    }  # fmt: skip
+    row = replace(record_for(H200).panel.heights[32], variants=variants)
+    assert panel_variant(row, "fp32") == PanelVariant(0.5, 1.5)
+    assert panel_variant(row, "fp32_stored") == PanelVariant(0.5, 1.5 * 1.2)
+    assert panel_variant(row, "tf32_stored") == PanelVariant(1.0, 1.2)
+    assert panel_variant(row, "tf32") == panel_variant(row, "tf32_rounded") == PanelVariant(1.0, 1.0)
+    less = replace(row, variants={**variants, "half_stored": PanelVariant(0.3, 0.8)})
+    assert panel_variant(less, "fp32_stored") == PanelVariant(0.5, 1.5)
+    without = replace(row, variants={"half": variants["half"], "fp32": variants["fp32"]})
+    assert panel_variant(without, "fp32_stored") == PanelVariant(0.5, 1.5)
+    given = PanelVariant(0.7, 3.0)
+    assert panel_variant(replace(row, variants={**variants, "fp32_stored": given}), "fp32_stored") == given
 
 
 def test_the_users_record_wins(user_records: Path) -> None:

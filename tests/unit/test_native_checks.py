@@ -189,7 +189,7 @@ WRONG: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("block: must be a positive multiple", blocked_handle, {"brick": 0}),
     ("block: must be a positive multiple", blocked_handle, {"brick": 5}),
     ("lane_order: goes with", blocked_handle, {"lane_order": True}),
-    ("encoding: must be 0", blocked_handle, {"encoding": 3}),
+    ("encoding: must be 0", blocked_handle, {"encoding": 4}),
     ("rows: must not be negative", blocked_handle, {"rows": -1}),
     ("cols: must not be negative", blocked_handle, {"cols": -1}),
     ("nnz: must not be negative", blocked_handle, {"nnz": -1}),

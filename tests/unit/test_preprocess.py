@@ -281,8 +281,10 @@ def test_no_rows_make_no_groups() -> None:
     [
         (Precision.FP16, 114_623_235, 32),  # 2.5 nonzeros of 4 bytes a slot against 16 of 2
         (Precision.BF16, 114_623_235, 32),
-        (Precision.TF32, 114_623_235, 16),  # stored dense, and 32 rows would be 128 bytes a slot
+        (Precision.TF32, 114_623_235, 32),  # 2.5 nonzeros of 6 bytes a slot against 16 of 4
+        (Precision.FP32, 114_623_235, 32),
         (Precision.FP16, 30 * 45_303_232, 16),  # nearly full: dense values are smaller than packed ones
+        (Precision.FP32, 30 * 45_303_232, 16),
     ],
 )
 def test_panels_of_weighted_matrices(precision: Precision, nnz: int, height: int) -> None:

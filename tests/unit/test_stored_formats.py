@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from gnnsparse import SparseGraph, _native
 from gnnsparse.data import load_matrix
 from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
+from gnnsparse.formats.entries import entry_parts
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.testing import random_graph
 from tests.data_folder import data_file, requires_data
 
 LOW = (Precision.FP16, Precision.BF16, Precision.TF32)
-HALF = (Precision.FP16, Precision.BF16)
 CASES = [
     ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("hrpb", 16), ("hrpb", 32),
     ("rs-tile", None), ("panel", 16), ("panel", 32),
@@ -77,7 +77,7 @@ def test_decode_reads_back_what_was_converted(height: int, values: bool) -> None
 
 @given(
     rows=st.integers(0, 70), cols=st.integers(1, 100), density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    hubs=st.integers(0, 3), precision=st.sampled_from(HALF), seed=st.integers(0, 2**20),
+    hubs=st.integers(0, 3), precision=st.sampled_from(ROUNDED_PRECISIONS), seed=st.integers(0, 2**20),
 )  # fmt: skip
 def test_entries_are_the_nonzeros(
     rows: int, cols: int, density: float, hubs: int, precision: Precision, seed: int
@@ -86,11 +86,15 @@ def test_entries_are_the_nonzeros(
     panel = panels(graph, precision, 32, True)
     assert panel.values is not None
     assert panel.value_ptr is not None
+    size = precision.storage.itemsize
     assert panel.value_ptr.numel() == panel.slots // 32 + 1
-    assert not (panel.value_ptr % 4).any()
-    real = (panel.values.view(torch.int32) >> 16) < 2048
+    assert not (panel.value_ptr % (4 if size == 2 else 16)).any()
+    assert panel.values.nbytes == (size + 2) * int(panel.value_ptr[-1])
+    values, places = entry_parts(panel.values, size)
+    real = places < 1024 * size
     assert int(real.sum()) == graph.nnz
-    assert not panel.values[::2][~real].any()
+    assert not values[~real].any()
+    assert set(places[~real].tolist()) <= {1024 * size}
     row, col, stored = panel.decode()
     order = torch.argsort(row * cols + col)
     assert torch.equal(row[order], graph.csr.row_index())
@@ -109,12 +113,13 @@ def accesses(words: torch.Tensor) -> int:
     return found
 
 
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP32])
 @pytest.mark.parametrize(("density", "share"), [(0.08, 0.75), (0.3, 0.6), (1.0, 0.4)])
-def test_stores_of_entries_hardly_meet_in_a_bank(density: float, share: float) -> None:
-    panel = panels(random_graph(64, 640, density), Precision.FP16, 32, True)
+def test_stores_of_entries_hardly_meet_in_a_bank(density: float, share: float, precision: Precision) -> None:
+    panel = panels(random_graph(64, 640, density), precision, 32, True)
     assert panel.values is not None
     assert panel.value_ptr is not None
-    words = (panel.values.view(torch.int32) >> 16) // 4
+    words = entry_parts(panel.values, precision.storage.itemsize)[1] // 4
     stages = words.split(panel.value_ptr.diff().tolist())
     stored = sum(accesses(stage) for stage in stages)
     assert stored < share * sum(accesses(stage[torch.randperm(stage.numel())]) for stage in stages)
@@ -126,11 +131,17 @@ def test_formats_that_do_not_exist_are_refused() -> None:
         _native.Blocked(8, 8, 16, 16, True, 1, 20, 20, 3)
     with pytest.raises(ValueError, match="encoding: entries go with panels of 32 rows"):
         _native.Blocked(16, 16, 32, 32, True, 2, 20, 20, 3)
+    with pytest.raises(ValueError, match="encoding: entries go with panels of 32 rows"):
+        _native.Blocked(16, 16, 32, 32, True, 3, 20, 20, 3)
     with pytest.raises(ValueError, match="encoding: must be 0"):
-        _native.Blocked(8, 8, 16, 16, False, 3, 20, 20, 3)
+        _native.Blocked(8, 8, 16, 16, False, 4, 20, 20, 3)
     with pytest.raises(TypeError, match="values"):
         convert(graph.csr, format_spec("panel-values", "fp16", panel=32), None)
-    dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=32), torch.ones(graph.nnz))
+    for precision, dtype in (("fp16", torch.float32), ("fp32", torch.float16)):
+        wrong = torch.ones(graph.nnz).to(dtype)
+        with pytest.raises(TypeError, match=r"values of the nonzeros in (16|32) bits"):
+            convert(graph.csr, format_spec("panel-values", precision, panel=32), wrong)
+    dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=16), torch.ones(graph.nnz))
     with pytest.raises(ValueError, match="stores no entries"):
         _native.fill_entries(graph.csr.view, dense.view(), None, None, None, 1)
 
@@ -161,7 +172,7 @@ def test_zeros_of_the_matrix_come_back(case: tuple[str, int | None], precision: 
 
 
 @pytest.mark.parametrize("height", [16, 32])
-@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("precision", list(ROUNDED_PRECISIONS))
 def test_zeros_come_back_from_panels_with_values(height: int, precision: Precision) -> None:
     graph = with_zeros(random_graph(50, 60, 0.2, seed=1))
     check_all_come_back(graph, format_spec("panel-values", precision, panel=height), precision)

@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(kSortThreads)
     columns[first + at] = a.indices[e];
     if (value_index != nullptr) value_index[e] = dense_offset(shape, first, slots, in_panel, at);
     if (bitmap != nullptr) {
-      const int64_t bit = format.encoding == Encoding::kEntries
-                              ? bank_bit(first, in_panel, at)
-                              : bit_offset(shape, first, in_panel, at);
+      const EntryLayout entries{entry_value_bytes(format.encoding)};
+      const int64_t bit = entries.value_bytes > 0 ? entries.bank_bit(first, in_panel, at)
+                                                  : bit_offset(shape, first, in_panel, at);
       atomicOr(bitmap + bit / 32, 1u << (bit % 32));
     }
   }
@@ -95,18 +95,17 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 // A warp a row.
+template <class Value>
 __global__ void __launch_bounds__(kSortThreads)
     fill_entries_kernel(const CsrView a, const BlockedView format, const int32_t* position,
-                        const uint32_t* banks, const uint16_t* values, uint32_t* entries) {
+                        const uint32_t* banks, const Value* values, void* entries) {
+  constexpr EntryLayout kLayout{sizeof(Value)};
   const int64_t row = int64_t{blockIdx.x} * (kSortThreads / kRowLanes) + threadIdx.x / kRowLanes;
   if (row >= a.rows) return;
   const int64_t first = format.panel_ptr[row / format.shape.panel];
-  const auto in_panel = static_cast<int>(row % format.shape.panel);
+  const int64_t in_panel = row % format.shape.panel;
   for (int64_t e = a.indptr[row] + threadIdx.x % kRowLanes; e < a.indptr[row + 1]; e += kRowLanes) {
-    const int64_t k_tile = (first + position[e]) / 32;
-    const int element = tile_element(in_panel, position[e] % 32);
-    const int rank = entry_rank(banks + k_tile * kBanks, element);
-    entries[format.value_ptr[k_tile] + rank] = entry_of(element, values[e]);
+    kLayout.write(format, banks, first, in_panel, position[e], values[e], entries);
   }
 }
 
@@ -156,10 +155,15 @@ void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts, Stre
 }
 
 void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,
-                  const uint32_t* banks, const uint16_t* values, uint32_t* entries, Stream stream) {
-  launch("fill_entries", fill_entries_kernel,
-         grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_entries"), kSortThreads, stream, a,
-         format, position, banks, values, entries);
+                  const uint32_t* banks, const void* values, void* entries, Stream stream) {
+  const dim3 grid = grid_of(a.rows, kSortThreads / kRowLanes, 1, "fill_entries");
+  if (format.encoding == Encoding::kWordEntries) {
+    launch("fill_entries", fill_entries_kernel<uint32_t>, grid, kSortThreads, stream, a, format,
+           position, banks, static_cast<const uint32_t*>(values), entries);
+  } else {
+    launch("fill_entries", fill_entries_kernel<uint16_t>, grid, kSortThreads, stream, a, format,
+           position, banks, static_cast<const uint16_t*>(values), entries);
+  }
 }
 
 }  // namespace gnnsparse::cuda

@@ -12,9 +12,12 @@ namespace gnnsparse {
 
 // What a block stores for its nonzeros.
 enum class Encoding : int {
-  kDense = 0,    // every value of every slot, zeros included
-  kBitmap = 1,   // one bit an element; values, if any, packed elsewhere
-  kEntries = 2,  // nonzeros alone, each with its place in its block (packed_entries.h)
+  kDense = 0,   // every value of every slot, zeros included
+  kBitmap = 1,  // one bit an element; values, if any, packed elsewhere
+  // Nonzeros alone, each with its place in its block (packed_entries.h), of values of 16 bits and
+  // of words.
+  kEntries = 2,
+  kWordEntries = 3,
 };
 
 struct BlockedShape {
@@ -121,10 +124,11 @@ void fill_blocked(const CsrView& a, BlockedShape shape, Encoding encoding,
                   const BlockedOutput& out, int threads);
 
 // Entries (packed_entries.h), from the bits by banks that fill_blocked wrote: how many each of
-// `K tiles` blocks has, and the entries themselves at `format.value_ptr`, with `values` [nnz].
+// `K tiles` blocks has, and the entries themselves at `format.value_ptr`, with `values` [nnz] in
+// the width of the encoding. Entries of the padding are there already.
 void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts);
 void fill_entries(const CsrView& a, const BlockedView& format, const uint32_t* banks,
-                  const uint16_t* values, uint32_t* entries, int threads);
+                  const void* values, void* entries, int threads);
 
 // The first panel whose columns or bits are not those of its rows of `a`, or -1; with packed values
 // also one where value_ptr does not count them. Offsets and brick rows are in range, and panels are

@@ -132,6 +132,6 @@ void fill_blocked(const CsrView& a, const BlockedView& format, const int32_t* po
 // As the functions of the same names in gnnsparse/blocked.h.
 void count_entries(const uint32_t* banks, int64_t k_tiles, int64_t* counts, Stream stream);
 void fill_entries(const CsrView& a, const BlockedView& format, const int32_t* position,
-                  const uint32_t* banks, const uint16_t* values, uint32_t* entries, Stream stream);
+                  const uint32_t* banks, const void* values, void* entries, Stream stream);
 
 }  // namespace gnnsparse::cuda

@@ -29,14 +29,21 @@ struct PanelItem {
 
 template <int kWords>
 GNNSPARSE_HD inline void load_words(const void* from, uint32_t (&to)[kWords]) {
+  static_assert(kWords == 2 || kWords % 4 == 0, "loads of 8 or 16 bytes");
 #if defined(__CUDA_ARCH__)
+  if constexpr (kWords == 2) {
+    const uint2 two = __ldg(static_cast<const uint2*>(from));
+    to[0] = two.x;
+    to[1] = two.y;
+  } else {
 #pragma unroll
-  for (int i = 0; i < kWords / 4; ++i) {
-    const uint4 four = __ldg(static_cast<const uint4*>(from) + i);
-    to[4 * i] = four.x;
-    to[4 * i + 1] = four.y;
-    to[4 * i + 2] = four.z;
-    to[4 * i + 3] = four.w;
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 four = __ldg(static_cast<const uint4*>(from) + i);
+      to[4 * i] = four.x;
+      to[4 * i + 1] = four.y;
+      to[4 * i + 2] = four.z;
+      to[4 * i + 3] = four.w;
+    }
   }
 #else
   memcpy(to, from, sizeof to);
@@ -147,10 +154,11 @@ struct ScaledPanel : PanelBits<kHeight> {
   }
 };
 
-// A value for each element, zeros included. In 16 bits panels of 32 rows are packed instead.
+// A value for each element, zeros included. Panels of 32 rows are packed instead.
 template <Precision P, int kHeight>
 struct ValuePanel {
   static_assert(panel_height(kHeight).brick_rows == kHeight, "a panel with values is one brick");
+  static_assert(kHeight != kPackedRows, "their values are entries");
   using Tile = PanelTile<P>;
   static constexpr int kRows = kHeight;
   static constexpr float kScale = 1.0f;
@@ -176,35 +184,69 @@ struct ValuePanel {
   GNNSPARSE_HD static float weigh(const LaneKTile&, int, float x) { return x; }
 };
 
-// The nonzeros alone, in 16 bits: the warp puts operand A together in shared memory. load() is one
-// lane's part of a group of entries; nothing but the entries is the same on the host.
+// Four neighbouring entries of a K tile, as a lane loads them.
+template <int kValueBytes>
+struct EntryVector;
+template <>
+struct EntryVector<2> {
+  uint32_t entry[kEntriesOfLane];
+
+  GNNSPARSE_HD void load(const char* k_tile, uint32_t vector) {
+    load_words(k_tile + EntryLayout{2}.vector_values(vector), entry);
+  }
+  GNNSPARSE_HD uint32_t place(int i) const { return entry[i] >> 16; }
+  GNNSPARSE_HD uint16_t value(int i) const { return static_cast<uint16_t>(entry[i]); }
+};
+template <>
+struct EntryVector<4> {
+  uint32_t values[kEntriesOfLane];
+  uint32_t places[kEntriesOfLane / 2];
+
+  GNNSPARSE_HD void load(const char* k_tile, uint32_t vector) {
+    load_words(k_tile + EntryLayout{4}.vector_values(vector), values);
+    load_words(k_tile + EntryLayout{4}.vector_places(vector), places);
+  }
+  GNNSPARSE_HD uint32_t place(int i) const {
+    return i % 2 == 0 ? places[i / 2] & 0xffffu : places[i / 2] >> 16;
+  }
+  GNNSPARSE_HD uint32_t value(int i) const { return values[i]; }
+};
+
+// The nonzeros alone: the warp puts operand A together in shared memory. load() is one lane's part
+// of a group of entries; nothing but the entries is the same on the host.
+template <Precision P>
 struct PackedPanel {
+  static constexpr int kValueBytes = sizeof(typename PanelTile<P>::Storage);
   static constexpr int kRows = kPackedRows;
   static constexpr float kScale = 1.0f;
   static constexpr bool kExact = false;
   static constexpr int kBitBytes = 0;
   static constexpr int kScaleBytes = 0;
+  // Vectors of entries that a lane asks for a K tile ahead, as many as there are registers for.
+  static constexpr int kAhead = kSplit<P> ? 1 : 2;
+  using LaneKTile = EntryVector<kValueBytes>;
 
-  // A K tile's entries, in vectors of kEntriesOfLane.
+  // A K tile's entries: the bytes before them, and how many vectors of kEntriesOfLane they are.
   struct Range {
-    int64_t first;
+    int64_t before;
     int count;
-  };
-  struct LaneKTile {
-    uint32_t entry[kEntriesOfLane];
   };
 
   GNNSPARSE_HD static Range range(const BlockedView& a, int64_t k_tile) {
     const int64_t begin = load_const(a.value_ptr + k_tile);
     const int64_t end = load_const(a.value_ptr + k_tile + 1);
-    return {begin / kEntriesOfLane, static_cast<int>(end - begin) / kEntriesOfLane};
+    const auto count = static_cast<uint32_t>(end - begin) / kEntriesOfLane;
+    return {begin * EntryLayout{kValueBytes}.bytes(), static_cast<int>(count)};
   }
   GNNSPARSE_HD static LaneKTile load(const BlockedView& a, const Range& range, int vector) {
     LaneKTile loaded;
-    const auto* entries = static_cast<const uint32_t*>(a.values);
-    load_words(entries + (range.first + vector) * kEntriesOfLane, loaded.entry);
+    loaded.load(static_cast<const char*>(a.values) + range.before, static_cast<uint32_t>(vector));
     return loaded;
   }
 };
+template <class Source>
+inline constexpr bool kPackedSource = false;
+template <Precision P>
+inline constexpr bool kPackedSource<PackedPanel<P>> = true;
 
 }  // namespace gnnsparse

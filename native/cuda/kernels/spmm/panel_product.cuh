@@ -91,11 +91,21 @@ class PanelProduct {
 
   // An mma takes two words that were read by two loads of four, and the two have to lie in
   // neighbouring registers. Left alone the compiler rounds the words where they were read and moves
-  // them for each row tile. Where X is rounded already, adding -0 writes a word to its place once,
-  // for all row tiles.
+  // them for each row tile and each product. Adding -0, which changes no number, writes a word to
+  // its place once for all of them.
+  __device__ float placed(float x) const { return x + minus_zero_; }
+
   __device__ uint32_t tf32_operand(uint32_t bits) const {
-    if constexpr (kRoundedX<Source>) return float_bits(bits_float(bits) + minus_zero_);
+    if constexpr (kRoundedX<Source>) return float_bits(placed(bits_float(bits)));
+    if constexpr (kPackedSource<Source>) return float_bits(placed(bits_float(to_tf32(bits))));
     return to_tf32(bits);
+  }
+  // A column's weight writes to its place as well. One row tile of ones has one product of a word.
+  __device__ float fp32_operand(const PanelOperand<Source>& operand, int slot,
+                                uint32_t bits) const {
+    constexpr bool kOnce = Source::kScaleBytes > 0 || (Source::kExact && kRowTiles == 1);
+    const float x = operand.weigh(slot, bits_float(bits));
+    return kOnce ? x : placed(x);
   }
 
   // fp32 as two tf32 parts. The products with small parts come first, so that they are not lost in
@@ -109,7 +119,7 @@ class PanelProduct {
       load_shared(word_address(rows + word_address(lane_), q, upper), words);
 #pragma unroll
       for (int tile = 0; tile < Tile::kTiles; ++tile) {
-        x[tile][upper] = split(operand.weigh(2 * q + upper, bits_float(words[tile])));
+        x[tile][upper] = split(fp32_operand(operand, 2 * q + upper, words[tile]));
       }
     }
 #pragma unroll

@@ -149,7 +149,7 @@ class PanelRing {
     } else if (lane_ == 3 && a_.slot_scale != nullptr) {
       at = static_cast<const char*>(a_.slot_scale) + slot * sizeof(typename Tile::Storage);
     }
-    if constexpr (std::is_same_v<Source, PackedPanel>) {
+    if constexpr (kPackedSource<Source>) {
       if (lane_ == 2) at = reinterpret_cast<const char*>(a_.value_ptr + slot / kPanelKTile);
     }
     prefetch(at);

@@ -24,10 +24,9 @@ namespace gnnsparse::cuda {
 template <Precision P, class Source>
 constexpr int panel_blocks() {
   constexpr PanelHeight kHeight = panel_height(Source::kRows);
-  if (kSplit<P>) return kHeight.spmm_blocks_fp32;
-  constexpr bool kLoaded = !Source::kExact && !std::is_same_v<Source, PackedPanel>;
-  // Registers also hold a lane's stored values; those of 16 rows find room.
-  if (kLoaded && Source::kRows > 16) return kHeight.spmm_blocks * 3 / 4;
+  // In fp32 the compiler may take more registers, and hardly does. Of packed values it would, for
+  // no fewer instructions.
+  if (kSplit<P> && !kPackedSource<Source>) return kHeight.spmm_blocks_fp32;
   return resident_blocks(kHeight.spmm_blocks);
 }
 
@@ -80,10 +79,10 @@ void launch_bit_panels(const PanelSpmm& p, Stream stream) {
 template <Precision P, int kRows>
 void run_panels_of(const PanelSpmm& p, Stream stream) {
   if (p.a.encoding != Encoding::kBitmap) {
-    if constexpr (panel_height(kRows).brick_rows == kRows) {
-      constexpr bool kPacked = kRows == kPackedRows && !kWords<P>;
-      launch_panel_spmm<P, std::conditional_t<kPacked, PackedPanel, ValuePanel<P, kRows>>>(p,
-                                                                                           stream);
+    if constexpr (kRows == kPackedRows) {
+      launch_panel_spmm<P, PackedPanel<P>>(p, stream);
+    } else if constexpr (panel_height(kRows).brick_rows == kRows) {
+      launch_panel_spmm<P, ValuePanel<P, kRows>>(p, stream);
     }
   } else if (p.a.slot_scale != nullptr) {
     launch_bit_panels<P, ScaledPanel<P, kRows>>(p, stream);

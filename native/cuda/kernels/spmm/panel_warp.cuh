@@ -68,6 +68,7 @@ class PanelPipeline {
     operand_.open(ring_.metadata(here_));
     operand_.take();
     product_.add(ring_.rows(here_), operand_);
+    operand_.close();
     here_ = Ring::behind(here_);
   }
 
