@@ -51,7 +51,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [*PRECISIONS, "int8"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("x_needs_grad", [True, False])
 def test_bits(precision: str, bias: bool, x_needs_grad: bool, device: str, taken: list[int]) -> None:
