@@ -10,6 +10,8 @@ of the groups, and "fastest" the fastest group: on a machine that other work sha
 With --replay there is no GPU: operands on the CPU take the GPU's path up to native functions that check their
 arguments and queue nothing (native/emulator/idle.cpp). torch's own operations compute on the CPU then. The
 graph of a training step has 128 nodes there, so that this takes little of the time.
+
+The plain step has the layers of the GCN's without its products: its time is torch's own.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from gnnsparse import cuda_path
 from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.nn import dropout
 from models import GCN
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
@@ -175,22 +178,44 @@ def make_step(nodes: int, precision: str, device: str) -> Callable[[], object]:
     return step
 
 
+def make_plain_step(nodes: int, device: str) -> Callable[[], object]:
+    """A step of the same layers in torch alone, without products and modules: what no GCN can go below."""
+    torch.manual_seed(0)
+    widths = ((16, FEATURES), (CLASSES, 16))
+    weights = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in widths]
+    biases = [torch.nn.Parameter(torch.zeros(shape[0], device=device)) for shape in widths]
+    optimizer = torch.optim.Adam([*weights, *biases], lr=1e-2, fused=True)
+    x, y = torch.rand(nodes, FEATURES, device=device), torch.randint(CLASSES, (nodes,), device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        hidden = F.relu(F.linear(dropout(x, 0.5, True), weights[0]) + biases[0])
+        out = F.linear(dropout(hidden, 0.5, True), weights[1]) + biases[1]
+        F.cross_entropy(out, y).backward()
+        optimizer.step()
+
+    return step
+
+
 def measure(replay: bool, device: str) -> list[dict[str, Any]]:
     def wait() -> None:
         if not replay:
             torch.cuda.synchronize()
 
-    rows = []
+    rows: list[dict[str, Any]] = []
+    nodes = 128 if replay else NODES
+
+    def add(name: str, precision: str, width: int, call: Callable[[], object], group: int) -> None:
+        times = host_times(call, wait, group)
+        rows.append({"call": name, "precision": precision, "width": width, "microseconds": times})
+        print(f"{name:26} {precision} {width:3}  {times['median']:8.2f} {times['fastest']:8.2f} us")
+
     for precision in ("fp16", "fp32"):
         for width in (7, 16, 64):
             for name, call in product_calls(precision, width, device).items():
-                times = host_times(call, wait, GROUP)
-                rows.append({"call": name, "precision": precision, "width": width, "microseconds": times})
-                print(f"{name:26} {precision} {width:3}  {times['median']:8.2f} {times['fastest']:8.2f} us")
-        step = make_step(128 if replay else NODES, precision, device)
-        times = host_times(step, wait, STEP_GROUP)
-        rows.append({"call": "GCN step", "precision": precision, "width": 16, "microseconds": times})
-        print(f"{'GCN step':26} {precision}  16  {times['median']:8.2f} {times['fastest']:8.2f} us")
+                add(name, precision, width, call, GROUP)
+        add("GCN step", precision, 16, make_step(nodes, precision, device), STEP_GROUP)
+    add("plain torch step", "fp32", 16, make_plain_step(nodes, device), STEP_GROUP)
     return rows
 
 

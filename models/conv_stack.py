@@ -85,15 +85,15 @@ class ConvStack(torch.nn.Module):
         Returns:
             [nodes, out_channels], of the targets of the last block.
         """
-        last = len(self.convs) - 1
-        for index, conv in enumerate(self.convs):
+        norms = [*self.norms, None]  # a ModuleList takes longer to find one by its number
+        for index, (conv, norm) in enumerate(zip(self.convs, norms, strict=True)):
             own = of_layer(adj, index)
-            inputs = of_targets(x, own)
+            inputs = of_targets(x, own) if self.residual else None
             if index > 0 or self.input_dropout:
                 x = dropout(x, self.dropout, self.training)
             x = conv(nodes_of(x, own) if self.takes_targets else x, own)
-            if index < last:
-                x = F.relu(self.norms[index](x))
-                if self.residual and x.shape == inputs.shape:
+            if norm is not None:
+                x = F.relu(norm(x))
+                if inputs is not None and x.shape == inputs.shape:
                     x = x + inputs
         return x

@@ -243,7 +243,8 @@ def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | 
     """
     if not torch.is_grad_enabled():
         return weight.shape[1] <= weight.shape[0]
-    of_x, of_w, of_values = (t is not None and t.requires_grad for t in (x, weight, values))
+    of_x, of_w = x.requires_grad, weight.requires_grad
+    of_values = values is not None and values.requires_grad
     first = weight.shape[1] * (1 + of_x + of_values)
     last = weight.shape[0] * (1 + (of_x or of_w) + of_values)
     return first < last

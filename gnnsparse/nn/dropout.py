@@ -33,7 +33,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
         bad_value("p", f"got {p}; accepted: a number in [0, 1)")
     if not training or p == 0:
         return x
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         return F.dropout(x, p)
     factor = torch.rand(x.shape, dtype=torch.float32, device=x.device).ge_(p).mul_(1 / (1 - p)).to(x.dtype)
     if (torch.is_grad_enabled() and x.requires_grad) or not is_direct():

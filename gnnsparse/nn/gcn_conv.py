@@ -9,6 +9,7 @@ from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision
 from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
+from gnnsparse.nn.propagated import can_propagate, propagated_linear
 from gnnsparse.nn.quick import linear_in_vectors
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
@@ -114,8 +115,19 @@ class GCNConv(torch.nn.Module):
             ValueError: an argument has another shape or device, does not go with another one, or is an
                 operand to which an option of the layer could not be applied.
         """
-        lin, bias = self.lin, self.bias  # looked up once: a module's attributes take most of a microsecond
+        # Looked up once, and this way, because an attribute of a module takes most of a microsecond.
+        lin: torch.nn.Linear = self._modules["lin"]  # type: ignore[assignment]
+        bias = self.bias
         weight = lin.weight
+        if (
+            edge_weight is None
+            and type(adj) is SparseOperand
+            and can_propagate(x, weight, bias)
+            and is_plain_linear(lin)
+            and not self._product_first(x, weight, None)
+        ):
+            self._check_operand(adj)
+            return propagated_linear(x, weight, bias, adj)
         check_features("x", x, self.in_channels, weight)
         operand, values = self._resolve(x.shape[0], adj, edge_weight)
         if self._product_first(x, weight, values):

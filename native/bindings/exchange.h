@@ -36,8 +36,9 @@ struct ExchangeTable {
   int (*show)(void* object, ExchangedTensor* out);  // borrows; -1 with a Python error if it can't
 };
 
-// The interface's numbers of the host's memory, ordinary and pinned.
+// The interface's numbers of the host's memory, ordinary and pinned, and of a GPU's.
 inline constexpr int kCpuDevice = 1;
+inline constexpr int kCudaDevice = 2;
 inline constexpr int kPinnedDevice = 3;
 
 // torch's table, or null.

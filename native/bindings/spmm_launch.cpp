@@ -5,12 +5,19 @@
 namespace gnnsparse::bindings {
 namespace {
 
+// Bytes at whose multiples parts of one allocation begin.
+constexpr int64_t kScratchAlignment = 256;
+
 // What of torch a call asks besides its tensor. The objects live as long as the process.
 struct State {
   PyObject* in_transform;  // of torch.func
   PyObject* forward_ad;    // the dictionary of the module
   PyObject* modes;         // how many dispatch modes are active
   PyObject* grad_enabled;
+  // Whether algorithms are deterministic: new memory is filled then, where the dispatcher makes it.
+  PyObject* deterministic;
+  PyObject* quick_cpu = nullptr;
+  PyObject* quick_cuda = nullptr;
   PyObject* level = PyUnicode_InternFromString("_current_level");
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   PyObject* is_neg = PyUnicode_InternFromString("is_neg");
@@ -21,9 +28,23 @@ struct State {
     in_transform = py::object(core.attr("_are_functorch_transforms_active")).release().ptr();
     modes = py::object(core.attr("_len_torch_dispatch_stack")).release().ptr();
     grad_enabled = py::object(core.attr("is_grad_enabled")).release().ptr();
+    deterministic = py::object(core.attr("_get_deterministic_algorithms")).release().ptr();
+    find_quick();
     const py::module_ ad = py::module_::import("torch.autograd.forward_ad");
     forward_ad = PyModule_GetDict(ad.ptr());
     Py_INCREF(forward_ad);
+  }
+
+ private:
+  void find_quick() {
+    py::object guards;
+    try {
+      guards = py::module_::import("torch._C._dynamo.guards");
+    } catch (const py::error_already_set&) {
+      return;  // a torch without them
+    }
+    quick_cpu = py::getattr(guards, "_empty_strided_cpu", py::none()).release().ptr();
+    quick_cuda = py::getattr(guards, "_empty_strided_cuda", py::none()).release().ptr();
   }
 };
 
@@ -74,13 +95,8 @@ Dense dense_of(const Strided<2>& tensor, bool rounded, const char* name) {
   return dense;
 }
 
-Dense new_dense(const py::object& tensor, bool rounded, const char* name) {
-  return dense_of(strided_of<2>(tensor, name), rounded, name);
-}
-
-py::object new_matrix(const py::object& function, const py::object (&sizes)[2]) {
-  PyObject* arguments[] = {sizes[0].ptr(), sizes[1].ptr()};
-  return owned(PyObject_Vectorcall(function.ptr(), arguments, 2, nullptr));
+Dense new_dense(const py::object& tensor, const char* name) {
+  return dense_of(strided_of<2>(tensor, name), false, name);
 }
 
 ExchangedTensor shown(const py::object& tensor, const char* name) {
@@ -91,6 +107,38 @@ ExchangedTensor shown(const py::object& tensor, const char* name) {
 
 }  // namespace
 
+NewTensor::NewTensor(const py::object& like, const std::vector<int64_t>& sizes)
+    : usual_(owned(PyObject_GetAttr(like.ptr(), state().empty))), sizes_(py::tuple(sizes.size())) {
+  py::tuple strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    PyTuple_SET_ITEM(sizes_.ptr(), i, py::int_(sizes[i]).release().ptr());
+    PyTuple_SET_ITEM(strides.ptr(), i, py::int_(stride).release().ptr());
+    if (i > 0) stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  const int32_t device = shown(like, "like").device_type;
+  PyObject* quick = device == kCpuDevice    ? state().quick_cpu
+                    : device == kCudaDevice ? state().quick_cuda
+                                            : nullptr;
+  if (quick == nullptr || quick == Py_None) return;
+  const auto function = py::reinterpret_borrow<py::object>(quick);
+  const py::object dtype = like.attr("dtype");
+  try {
+    function(py::make_tuple(0), py::make_tuple(1), dtype);
+  } catch (const py::error_already_set&) {
+    return;  // a torch whose function takes something else
+  }
+  quick_ = function;
+  arguments_ = py::make_tuple(sizes_, strides, dtype);
+}
+
+py::object NewTensor::operator()() const {
+  if (quick_ && !is_true(state().deterministic)) {
+    return owned(PyObject_Call(quick_.ptr(), arguments_.ptr(), nullptr));
+  }
+  return owned(PyObject_CallOneArg(usual_.ptr(), sizes_.ptr()));
+}
+
 SpmmLaunch::SpmmLaunch(SpmmKernels kernels, const SpmmResult& result, const XLayout& layout,
                        LaunchQueue queue)
     : kernels_(std::move(kernels)),
@@ -100,7 +148,8 @@ SpmmLaunch::SpmmLaunch(SpmmKernels kernels, const SpmmResult& result, const XLay
       partial_count_(result.partial_count),
       layout_(layout),
       queue_(std::move(queue)),
-      like_(shown(result.like, "like")) {
+      like_(shown(result.like, "like")),
+      make_result_(result.like, {rows_, width_}) {
   require_size(rows_, "rows");
   require_size(cols_, "cols");
   require_size(partial_count_, "partial_count");
@@ -110,14 +159,14 @@ SpmmLaunch::SpmmLaunch(SpmmKernels kernels, const SpmmResult& result, const XLay
   Memory storage;
   set_memory(shown(result.packed, "packed"), &storage);
   storage_ = storage_dtype(storage, "packed");
-  make_result_ = owned(PyObject_GetAttr(result.like.ptr(), state().empty));
-  make_packed_ = owned(PyObject_GetAttr(result.packed.ptr(), state().empty));
-  make_partials_ = owned(PyObject_GetAttr(result.partials.ptr(), state().empty));
-  result_sizes_[0] = py::int_(rows_);
-  result_sizes_[1] = py::int_(width_);
-  packed_sizes_[0] = py::int_(cols_);
-  packed_sizes_[1] = py::int_(layout_.packed);
-  partial_size_ = py::int_(partial_count_);
+  storage_element_ = storage.element;
+  // Twice the size fits 64 bits, so that the sums below do.
+  const int64_t bytes = product("packed", cols_, layout_.packed, bytes_of(storage.element), 2) / 2;
+  packed_bytes_ = (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+  constexpr int64_t kFloat = sizeof(float);
+  product("partial_count", partial_count_, kFloat);
+  make_scratch_[0] = NewTensor(result.partials, {packed_bytes_ / kFloat + partial_count_});
+  make_scratch_[1] = NewTensor(result.partials, {partial_count_});
 }
 
 bool SpmmLaunch::takes(const ExchangedTensor& x) const {
@@ -147,11 +196,21 @@ Address SpmmLaunch::current_stream() const {
   return address;
 }
 
-py::object SpmmLaunch::packed(const Strided<2>& x, Address stream) const {
-  py::object made = new_matrix(make_packed_, packed_sizes_);
-  const Dense out = new_dense(made, layout_.rounds, "packed");
-  const py::gil_scoped_release nogil;
-  pack(x, layout_.scale, out, stream);
+Dense SpmmLaunch::packed_view(const Memory& scratch) const {
+  Strided<2> made;
+  static_cast<Memory&>(made) = scratch;
+  made.element = storage_element_;
+  made.count = cols_ * layout_.packed;
+  made.size[0] = cols_;
+  made.size[1] = made.stride[0] = layout_.packed;
+  made.stride[1] = 1;
+  return dense_of(made, layout_.rounds, "packed");
+}
+
+Memory SpmmLaunch::partials_view(const Memory& scratch, bool ready) const {
+  Memory made = scratch;
+  if (!ready) made.data += packed_bytes_;
+  made.count = partial_count_;
   return made;
 }
 
@@ -163,19 +222,19 @@ py::object SpmmLaunch::operator()(const ExchangedTensor& shown) const {
   Strided<2> x;
   if (!set_strided(shown, &x)) return py::none();
   const bool ready = is_ready(x);
-  py::object converted;
-  if (!ready) converted = packed(x, stream);
-  const Dense x_view = ready ? dense_of(x, false, "x") : new_dense(converted, layout_.rounds, "x");
-  py::object y = new_matrix(make_result_, result_sizes_);
-  const Dense y_view = new_dense(y, false, "y");
-  py::object partials;
-  Memory sums;
-  if (partial_count_ > 0) {
-    partials = owned(PyObject_CallOneArg(make_partials_.ptr(), partial_size_.ptr()));
-    if (!read_memory(partials, &sums)) reject("partials", "have no memory");
+  py::object y = make_result_();
+  const Dense y_view = new_dense(y, "y");
+  py::object scratch;
+  Memory memory, sums;
+  if (!ready || partial_count_ > 0) {
+    scratch = make_scratch_[ready]();
+    if (!read_memory(scratch, &memory)) reject("scratch", "has no memory");
+    if (partial_count_ > 0) sums = partials_view(memory, ready);
   }
+  const Dense x_view = ready ? dense_of(x, false, "x") : packed_view(memory);
   {
     const py::gil_scoped_release nogil;
+    if (!ready) pack(x, layout_.scale, x_view, stream);
     kernels_(x_view, y_view, sums, stream);
   }
   return y;

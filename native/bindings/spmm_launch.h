@@ -47,6 +47,21 @@ struct SpmmResult {
   int64_t partial_count;
 };
 
+// Allocates tensors of one shape and dtype on the current device, by torch's function of two sizes
+// that goes past the dispatcher, in a third of the time, where torch has one for the device. It is
+// the one that torch's own compiler calls.
+class NewTensor {
+ public:
+  NewTensor() = default;
+  // `like` has the dtype and the device.
+  NewTensor(const py::object& like, const std::vector<int64_t>& sizes);
+  py::object operator()() const;
+
+ private:
+  py::object usual_, sizes_;      // a function, and its argument
+  py::object quick_, arguments_;  // null where there is none
+};
+
 class SpmmLaunch {
  public:
   SpmmLaunch(SpmmKernels kernels, const SpmmResult& result, const XLayout& layout,
@@ -59,7 +74,8 @@ class SpmmLaunch {
 
  private:
   bool is_ready(const Strided<2>& x) const;
-  py::object packed(const Strided<2>& x, Address stream) const;
+  Dense packed_view(const Memory& scratch) const;
+  Memory partials_view(const Memory& scratch, bool ready) const;
   Address current_stream() const;
 
   SpmmKernels kernels_;
@@ -68,8 +84,10 @@ class SpmmLaunch {
   LaunchQueue queue_;
   ExchangedTensor like_;
   DType storage_;
-  py::object make_result_, make_packed_, make_partials_;
-  py::object result_sizes_[2], packed_sizes_[2], partial_size_;
+  Element storage_element_;
+  int64_t packed_bytes_;  // of a converted X, up to where partial sums may begin
+  // The memory of a converted X and of partial sums is one allocation; [1]: where X is ready.
+  NewTensor make_result_, make_scratch_[2];
   mutable std::atomic<Address> noted_{0};
   mutable std::atomic<bool> has_noted_{false};
 };

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,8 +20,10 @@ from benchmarks import host_path
 from gnnsparse import SparseOperand
 from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.kernel_keys import Product
+from gnnsparse.nn import GCNConv
 from gnnsparse.ops.spmm import schema
 from gnnsparse.plan import Plan
+from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
@@ -103,6 +106,29 @@ def test_any_strides(path: RunningPath, form: str, precision: str) -> None:
             y = launch_of(a)(x)
             assert torch.equal(y, gnnsparse.spmm(a, x.detach().clone(), plan=a.plan(width)))
             assert torch.equal(a @ x, y)
+
+
+@pytest.mark.parametrize("width", [7, 61])
+@pytest.mark.parametrize("plan", ["csr, cut rows", "panel, cut, prescaled"])
+def test_a_converted_x_and_partial_sums_share_memory(path: RunningPath, plan: str, width: int) -> None:
+    """Torch's quick function allocates here, and where tests fill memory with NaN its usual one."""
+    a = operand("fp16", "random" if plan.startswith("csr") else "gcn")
+    a.kernels.use_plan(Product("spmm", width), PLANS[plan]())
+    x = torch.randn(60, width)
+    want = gnnsparse.spmm(a, x)
+    assert any(work.partials > 0 for work in a.kernels.kept.values_of(WorkList))
+    for _ in range(3):  # memory of a call before is handed out again
+        assert torch.equal(launch_of(a)(x * 2), want * 2)
+        assert torch.equal(launch_of(a)(x), want)
+
+
+def test_results_of_inference_are_inference_tensors(path: RunningPath) -> None:
+    a = operand()
+    x = ready(a, 7)
+    with torch.inference_mode():
+        y = launch_of(a)(x)
+    assert y.is_inference()
+    assert not launch_of(a)(x).is_inference()
 
 
 def test_a_policy_is_launched_too(path: RunningPath) -> None:
@@ -260,9 +286,13 @@ def calls_of(function: Callable[[], object]) -> int:
 
 
 def allocations_of(function: Callable[[], object]) -> int:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        function()
-    return sum(event.name == "aten::empty" for event in profile.events() or ())
+    """Counts the tensors whose memory a function allocates, those included that no operation makes."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        kept = function()
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    del kept
+    return sum(event.name() == "[memory]" and event.nbytes() > 0 for event in events)
 
 
 def test_steps_of_a_call_are_few(path: RunningPath) -> None:
@@ -287,7 +317,29 @@ def test_steps_of_a_call_are_few(path: RunningPath) -> None:
     assert calls_of(lambda: backward(context, seed)) <= 16
     assert allocations_of(lambda: a @ x) == 1
     assert allocations_of(lambda: a @ wide) == 2
+    a.kernels.use_plan(Product("spmm", 16), PLANS["panel, cut, prescaled"]())
+    _ = a @ wide
+    assert allocations_of(lambda: a @ wide) == 2  # partial sums are in the memory of the converted X
     assert calls_of(lambda: gnnsparse.spmm(a, x, plan=a.plan(16))) > 20
+
+
+@pytest.mark.parametrize("width", [7, 16])
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_a_layer_in_training_is_one_launch_each_way(path: RunningPath, precision: str, width: int) -> None:
+    a, layer = operand(precision), GCNConv(24, width)
+    x, seed = torch.randn(60, 24, requires_grad=True), torch.randn(60, width)
+    wanted = (x, *layer.parameters())
+    product = F.linear(x, layer.lin.weight)
+    want = gnnsparse.spmm(a, product, plan=a.plan(width)) + layer.bias
+    want_grads = torch.autograd.grad(want, wanted, seed)
+    _ = a @ product.detach(), a.T @ seed
+    for _ in range(2):
+        out = layer(x, a)
+        assert torch.equal(out, want)
+        grads = torch.autograd.grad(out, wanted, seed, retain_graph=True)
+        assert all(torch.equal(got, right) for got, right in zip(grads, want_grads, strict=True))
+    # Checks, launch and steps of autograd; 38 where the operations are called one by one.
+    assert calls_of(lambda: layer.forward(x, a)) <= 35
 
 
 @pytest.mark.slow
@@ -297,6 +349,7 @@ def test_the_benchmark_runs_without_a_gpu() -> None:
             times = host_path.host_times(call, lambda: None, 2)
             assert 0 < times["fastest"] <= times["median"]
         host_path.make_step(64, "fp32", "cpu")()
+        host_path.make_plain_step(64, "cpu")()
 
 
 def test_threads(path: RunningPath) -> None:

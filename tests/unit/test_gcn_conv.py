@@ -61,7 +61,8 @@ def product_width(layer: GCNConv, x: torch.Tensor, adj: Any, monkeypatch: pytest
         widths.append(dense.shape[1])
         return gnnsparse.spmm(a, dense, *values)
 
-    monkeypatch.setattr("gnnsparse.nn.gcn_conv.spmm", watched)
+    for module in ("gcn_conv", "propagated"):
+        monkeypatch.setattr(f"gnnsparse.nn.{module}.spmm", watched)
     layer(x, adj)
     return widths[0]
 

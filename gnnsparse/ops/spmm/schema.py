@@ -18,7 +18,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.ranges import ranged
 from gnnsparse.transforms import alive, enclosed, settled
 
-__all__ = ["bind", "recorded", "transformed", "with_grad"]
+__all__ = ["bind", "grad_of_sum", "recorded", "transformed", "with_grad"]
 
 
 def bind(
@@ -127,6 +127,18 @@ class _Spmm(torch.autograd.Function):
 with_grad = direct(_Spmm)
 
 
+@ranged("spmm_backward")
+def grad_of_sum(operand: SparseOperand, grad: torch.Tensor) -> torch.Tensor:
+    """Returns A^T dY, the gradient of X in A X with A's own weights, by a launch if there is one."""
+    use = eager(grad)
+    if use is not REGISTERED and not torch.compiler.is_compiling():
+        # A gradient with strides of 0, as that of a sum, is copied to rows by the launch.
+        y: torch.Tensor | None = operand.T.kernels.accepted.multiply[0](grad)
+        if y is not None and y is not NotImplemented:
+            return y
+    return use.spmm(operand.unquantized.T, grad.contiguous())
+
+
 class _Product(torch.autograd.Function):
     """A product without edge values whose forward and backward pass are native launches.
 
@@ -144,15 +156,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         operand: SparseOperand = ctx.operand
-        use = eager(grad)
         if ctx.mean:
+            use = eager(grad)
             grad = use.divide_by_counts(operand, grad)
-        elif use is not REGISTERED and not torch.compiler.is_compiling():
-            # A gradient with strides of 0, as that of a sum, is copied to rows by the launch.
-            y = operand.T.kernels.accepted.multiply[0](grad)
-            if y is not None and y is not NotImplemented:
-                return y, None, None
-        return use.spmm(operand.T, grad.contiguous()), None, None
+            return use.spmm(operand.T, grad.contiguous()), None, None
+        return grad_of_sum(operand, grad), None, None
 
 
 #: (x, operand, whether it is a mean) -> y, recorded by autograd, where `Accepted.multiply` takes x.

@@ -1,0 +1,272 @@
+"""A GCN layer in one step of autograd: the bits of its operations one by one, and nothing hidden by it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.autograd import forward_ad
+
+import gnnsparse
+from gnnsparse.nn import GCNConv, propagated
+from tests.helpers import PRECISIONS
+
+NODES, FEATURES, CLASSES = 40, 24, 7
+LAYER = "gnnsparse.nn.gcn_conv"
+
+
+def operand(precision: str = "fp32", device: str = "cpu") -> gnnsparse.SparseOperand:
+    index = torch.randint(0, NODES, (2, 150), generator=torch.Generator().manual_seed(0))
+    return gnnsparse.prepare(
+        index, num_nodes=NODES, values="gcn", precision=precision, cache=False
+    ).to(device)  # fmt: skip
+
+
+def layer_and_x(device: str = "cpu", bias: bool = True) -> tuple[GCNConv, torch.Tensor]:
+    layer = GCNConv(FEATURES, CLASSES, bias=bias).to(device)
+    if layer.bias is not None:
+        torch.nn.init.normal_(layer.bias)
+    return layer, torch.randn(NODES, FEATURES, device=device)
+
+
+def one_by_one(layer: GCNConv, x: torch.Tensor, a: gnnsparse.SparseOperand) -> torch.Tensor:
+    out = a @ F.linear(x, layer.lin.weight)
+    return out if layer.bias is None else out + layer.bias
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one for each call of a layer in one step."""
+    calls: list[int] = []
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        calls.append(1)
+        return propagated.propagated_linear(*arguments)
+
+    monkeypatch.setattr(f"{LAYER}.propagated_linear", counted)
+    return calls
+
+
+@pytest.mark.parametrize("precision", [*PRECISIONS, "int8"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("x_needs_grad", [True, False])
+def test_bits(precision: str, bias: bool, x_needs_grad: bool, device: str, taken: list[int]) -> None:
+    a, (layer, x) = operand(precision, device), layer_and_x(device, bias)
+    x.requires_grad_(x_needs_grad)
+    wanted = [t for t in (x, *layer.parameters()) if t.requires_grad]
+    results = []
+    for run in (layer, functools.partial(one_by_one, layer)):
+        for _ in range(2):  # the second call is bound on a GPU
+            out = run(x, a) if run is layer else run(x, a=a)
+            seed = torch.cos(torch.arange(out.numel(), device=device)).view(out.shape)
+            grads = torch.autograd.grad(out, wanted, seed)
+        results.append((out, *grads))
+    assert len(taken) == 2
+    for got, want in zip(*results, strict=True):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize("frozen", ["lin.weight", "bias", "x"])
+def test_gradients_that_nobody_wants(frozen: str, taken: list[int]) -> None:
+    layer, x = layer_and_x()
+    x.requires_grad_()
+    tensors = {"x": x, **dict(layer.named_parameters())}
+    tensors[frozen].requires_grad_(False)
+    layer(x, operand()).sum().backward()
+    assert len(taken) == 1
+    assert [name for name, t in tensors.items() if t.grad is None] == [frozen]
+
+
+def test_one_step_of_autograd() -> None:
+    layer, x = layer_and_x()
+    out = layer(x, operand())
+    assert out.grad_fn is not None
+    steps = [step for step, _ in out.grad_fn.next_functions if step is not None]
+    assert sorted(type(step).__name__ for step in steps) == ["AccumulateGrad", "AccumulateGrad"]
+
+
+def test_second_derivatives(taken: list[int]) -> None:
+    a, (layer, x) = operand(), layer_and_x()
+    x.requires_grad_()
+    results = []
+    for run in (layer, functools.partial(one_by_one, layer)):
+        out = run(x, a) if run is layer else run(x, a=a)
+        wanted = (x, layer.lin.weight)
+        first = torch.autograd.grad(out.pow(2).sum(), wanted, create_graph=True)
+        results.append(torch.autograd.grad(sum(g.sin().sum() for g in first), (*wanted, layer.bias)))
+    assert len(taken) == 1
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_batches_of_gradients(taken: list[int]) -> None:
+    layer, x = layer_and_x()
+    out = layer(x.requires_grad_(), operand())
+    wanted, seeds = (x, *layer.parameters()), torch.randn(3, *out.shape)
+    got = torch.autograd.grad(out, wanted, seeds, is_grads_batched=True, retain_graph=True)
+    one = [torch.autograd.grad(out, wanted, seed, retain_graph=True) for seed in seeds]
+    assert len(taken) == 1
+    for batch, rows in zip(got, zip(*one, strict=True), strict=True):
+        torch.testing.assert_close(batch, torch.stack(rows))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_tangents_of_gradients(taken: list[int]) -> None:
+    """Forward-mode AD of a backward pass: gradients are linear in that of the result."""
+    layer, x = layer_and_x()
+    out = layer(x.requires_grad_(), operand())
+    wanted, seed = (x, *layer.parameters()), torch.randn(NODES, CLASSES)
+    plain = torch.autograd.grad(out, wanted, seed.cos(), retain_graph=True)
+    with forward_ad.dual_level():
+        grads = torch.autograd.grad(out, wanted, forward_ad.make_dual(seed, seed.cos()))
+        tangents = [forward_ad.unpack_dual(grad).tangent for grad in grads]
+    assert len(taken) == 1
+    for got, want in zip(tangents, plain, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_an_expanded_gradient() -> None:
+    a, (layer, x) = operand(), layer_and_x()
+    layer(x, a).sum().backward()
+    got = [p.grad for p in layer.parameters()]
+    want = torch.autograd.grad(one_by_one(layer, x, a).sum(), list(layer.parameters()))
+    assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True) if g is not None)
+
+
+class TestChangesBeforeTheBackwardPass:
+    """What no gradient needs may be changed in place, and what one needs may not."""
+
+    def test_the_weight(self) -> None:
+        layer, x = layer_and_x()
+        out = layer(x, operand())
+        with torch.no_grad():
+            layer.lin.weight.zero_()
+        out.sum().backward()
+        out = layer(x.requires_grad_(), operand())
+        with torch.no_grad():
+            layer.lin.weight.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+    def test_x(self) -> None:
+        layer, x = layer_and_x()
+        out = layer(x, operand())
+        x.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+    def test_the_result(self) -> None:
+        layer, x = layer_and_x()
+        layer(x, operand()).mul_(2).sum().backward()
+        a, twice = operand(), layer.lin.weight.grad
+        assert twice is not None
+        (want,) = torch.autograd.grad((one_by_one(layer, x, a) * 2).sum(), [layer.lin.weight])
+        assert torch.equal(twice, want)
+
+
+def _hook(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    seen: list[Any] = []
+    layer.lin.register_forward_hook(lambda module, inputs, out: seen.append(out))
+    out: torch.Tensor = layer(x, a)
+    assert len(seen) == 1
+    return out
+
+
+def _autocast(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out: torch.Tensor = layer(x, a)
+    assert out.dtype == torch.bfloat16
+    return out.float()
+
+
+def _func(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    own = dict(layer.named_parameters())
+    torch.func.grad(lambda p: torch.func.functional_call(layer, p, (x, a)).sum())(own)
+    return layer.requires_grad_(False)(x.requires_grad_(False), a)
+
+
+def _forward_ad(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    with forward_ad.dual_level():
+        out = layer(forward_ad.make_dual(x, x * 2), a)
+        value, tangent = forward_ad.unpack_dual(out)
+        torch.testing.assert_close(tangent, 2 * (a @ F.linear(x, layer.lin.weight)))
+        return value.clone()
+
+
+def _subclass(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    out: torch.Tensor = layer(x.as_subclass(type("Own", (torch.Tensor,), {})), a)
+    return out.as_subclass(torch.Tensor)
+
+
+def _no_grad(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    with torch.no_grad():
+        out: torch.Tensor = layer(x, a)
+    assert out.grad_fn is None
+    return out
+
+
+def _transposed(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    out: torch.Tensor = layer(x.T.contiguous().T, a)
+    return out
+
+
+def _edge_weight(layer: GCNConv, x: torch.Tensor, a: Any) -> torch.Tensor:
+    index = a.indices().flip(0)
+    bare = GCNConv(FEATURES, CLASSES, normalize=False)
+    bare.load_state_dict(layer.state_dict())
+    ones = torch.ones(index.shape[1], requires_grad=True)
+    bare(x, index, ones).sum().backward()
+    assert ones.grad is not None
+    return one_by_one(layer, x, a)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    "how", [_hook, _autocast, _func, _forward_ad, _subclass, _no_grad, _transposed, _edge_weight]
+)
+def test_what_has_to_be_seen_goes_step_by_step(
+    how: Callable[[GCNConv, torch.Tensor, Any], torch.Tensor], taken: list[int]
+) -> None:
+    a, (layer, x) = operand(), layer_and_x()
+    x.requires_grad_()
+    want = one_by_one(layer, x, a).detach()
+    out = how(layer, x, a).detach()
+    assert not taken
+    tolerance = {"rtol": 0.05, "atol": 0.1} if how is _autocast else {}
+    torch.testing.assert_close(out, want, **tolerance)
+
+
+def test_a_compiled_layer(taken: list[int]) -> None:
+    a, (layer, x) = operand(), layer_and_x()
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(run(x, a), one_by_one(layer, x, a))
+    assert not taken
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (torch.randn(NODES, FEATURES + 1), ValueError, "x: has shape"),
+        (torch.randn(NODES, 1, FEATURES), ValueError, "x: has shape"),
+        (torch.randn(NODES + 1, FEATURES), ValueError, "x: has shape"),
+        (torch.randn(NODES, FEATURES).half(), TypeError, "x: got"),
+        (torch.randn(NODES, FEATURES).long(), TypeError, "x: got"),
+        (torch.randn(NODES, FEATURES).to_sparse(), TypeError, "x: got"),
+        (torch.randn(NODES, FEATURES, device="meta"), ValueError, "x: is on meta"),
+        ([1.0], TypeError, "x: got"),
+    ],
+)
+def test_errors(x: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        layer_and_x()[0](x, operand())
+
+
+def test_an_operand_without_gcn_weights_is_refused() -> None:
+    layer, x = layer_and_x()
+    mean = gnnsparse.prepare(operand().indices(), num_nodes=NODES, values="mean", cache=False)
+    with pytest.raises(ValueError, match="adj: an operand prepared with values='mean'"):
+        layer(x, mean)
