@@ -60,8 +60,8 @@ class PanelPlan(Plan):
             started late; False: parts start in the order of the rows, whose neighbours share rows of X.
         concurrent_panels: number of panels that run at the same time and start at columns near each other,
             so that they read the rows of X together; 0: each panel starts with its first column.
-        chain: how many parts, in the order of the rows, a warp computes one after the other for one slice of X,
-            so that the rows of X of the next one are on their way before it is done with one. Panels of other
+        chain: how many parts, in the order of the rows, a warp computes one after the other for one slice of
+            X: the rows of X of the next part are on their way before it is done with one. Panels of other
             heights than 16, stored values, 32-bit precisions, and rows of X that do not begin at whole
             vectors ignore it.
     """
