@@ -97,7 +97,6 @@ class WorkList:
         partials: int,
         row_offsets: _Array = None,
         prefetch_distance: int = 0,
-        chain: int = 1,
     ) -> None: ...
 
 class StoredRows:

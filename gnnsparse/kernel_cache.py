@@ -306,15 +306,13 @@ class KernelCache:
 
         return self.kept.get(CountsKey(height), count)
 
-    def panel_work(
-        self, height: int, limit: int, longest_first: bool, concurrent_panels: int, chain: int = 1
-    ) -> WorkList:
+    def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
         """Returns every panel, cut into parts of at most `limit` K tiles."""
         panel = self.panel(height)
-        key = PanelWorkKey(height, limit, longest_first, concurrent_panels, chain=chain)
+        key = PanelWorkKey(height, limit, longest_first, concurrent_panels)
         ahead = self._prefetch("panel")
         return self.kept.get(
-            key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead, chain)
+            key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead)
         )
 
     def panel_view(self, height: int, weighted: bool) -> Any:

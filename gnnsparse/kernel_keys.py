@@ -111,7 +111,6 @@ class PanelWorkKey(Key[WorkList]):
     longest_first: bool
     concurrent_panels: int = 0
     for_scores: bool = False
-    chain: int = 1
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,7 @@ def our_kernel(
         columns = kernels.panel(plan.height).columns
         if plan.concurrent_panels:
             together = plan.concurrent_panels
-            listed = kernels.panel_work(
-                plan.height, plan.tile_limit, plan.longest_first, together, plan.chain
-            )
+            listed = kernels.panel_work(plan.height, plan.tile_limit, plan.longest_first, together)
             columns = swept(columns, listed.items, together)
     if work.op == "sddmm":
         return Candidate(name, True, call, columns.numel(), plan, a.to_coo_order, columns)

@@ -60,10 +60,6 @@ class PanelPlan(Plan):
             started late; False: parts start in the order of the rows, whose neighbours share rows of X.
         concurrent_panels: number of panels that run at the same time and start at columns near each other,
             so that they read the rows of X together; 0: each panel starts with its first column.
-        chain: how many parts, in the order of the rows, a warp computes one after the other for one slice of
-            X: the rows of X of the next part are on their way before it is done with one. Panels of other
-            heights than 16, stored values, 32-bit precisions, and rows of X that do not begin at whole
-            vectors ignore it.
     """
 
     kernel: ClassVar[str] = "panel"
@@ -73,7 +69,6 @@ class PanelPlan(Plan):
     prescale: bool = False
     longest_first: bool = False
     concurrent_panels: int = 0
-    chain: int = 1
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
@@ -130,6 +125,10 @@ class PanelKernel(Kernel):
         if problem.op == "sddmm" and problem.slices > _SDDMM_SLICES:
             return CanRun(f"rows are wider than {_SDDMM_SLICES} slices of {SLICE_BYTES} bytes")
         return CanRun()
+
+    def is_asked_for(self, problem: Problem) -> str:
+        """Returns a reason where X has 8 bits, which the other kernels convert to float16 first."""
+        return "X has 8 bits" if problem.quantized and problem.device.capability >= (8, 0) else ""
 
     def default(self, problem: Problem) -> PanelPlan:
         """Returns the plan with the least modelled time among `options`."""

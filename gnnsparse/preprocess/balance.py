@@ -39,7 +39,6 @@ class WorkList:
             part. Only for windows in plain bitmaps, and for panels in SDDMM and attention; else None.
         prefetch_distance: a warp prefetches to L2 what the item that lies this many items further on reads
             first; 0: no prefetch.
-        chain: how many items, which follow each other, a warp of the panel kernels takes one after the other.
     """
 
     items: torch.Tensor
@@ -47,7 +46,6 @@ class WorkList:
     partials: int
     row_offsets: torch.Tensor | None = None
     prefetch_distance: int = 0
-    chain: int = 1
 
     @property
     def count(self) -> int:
@@ -63,7 +61,7 @@ class WorkList:
     def view(self) -> _native.WorkList:
         """The handle of the list for native functions."""
         return _native.WorkList(
-            self.items, self.cuts, self.partials, self.row_offsets, self.prefetch_distance, self.chain
+            self.items, self.cuts, self.partials, self.row_offsets, self.prefetch_distance
         )
 
 
@@ -187,7 +185,7 @@ def cut_windows(
 
 def cut_panels(
     blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False,
-    concurrent_panels: int = 0, prefetch_distance: int = 0, chain: int = 1,
+    concurrent_panels: int = 0, prefetch_distance: int = 0,
 ) -> WorkList:  # fmt: skip
     """Makes the work list of all panels of a format in lane order.
 
@@ -202,15 +200,11 @@ def cut_panels(
         longest_first: whether items are sorted by length, so that no long part starts last.
         concurrent_panels: number of panels that run at a time, which then read neighbouring rows of X at the
             same time; 0: every part starts with its first K tile.
-        prefetch_distance, chain: the attributes of the work list. Items of a chain are in the order of the
-            rows, and each starts with its first K tile.
+        prefetch_distance: the attribute of the work list.
 
     Raises:
-        ValueError: the matrix has too many K tiles for 32 bits, or a chain of items in another order is asked
-            for.
+        ValueError: the matrix has too many K tiles for 32 bits.
     """
-    if chain > 1 and (longest_first or concurrent_panels):
-        bad_value("chain", f"got {chain} with longest_first or concurrent_panels; accepted: 1")
     if blocked.slots >= PANEL_K_TILE * _MOST_TILES:
         most = PANEL_K_TILE * _MOST_TILES
         bad_value("graph", f"has {blocked.slots} column slots in panels; accepted: below {most}")
@@ -229,7 +223,7 @@ def cut_panels(
     if longest_first:
         order = items[:, 2].argsort(descending=True, stable=True)
         items, offsets = items[order], None if offsets is None else offsets[order]
-    return WorkList(items, cuts, partials, offsets, prefetch_distance, chain)
+    return WorkList(items, cuts, partials, offsets, prefetch_distance)
 
 
 def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> torch.Tensor:

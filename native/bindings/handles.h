@@ -67,7 +67,6 @@ struct WorkListHandle {
   Held row_offsets;
   int64_t partials;
   int64_t prefetch_distance;
-  int64_t chain;
 };
 
 inline CutList cut_list(const WorkListHandle& handle) {
@@ -98,10 +97,6 @@ WorkList<Item> work_list(const WorkListHandle& handle, int64_t item_rows) {
         handle.row_offsets, product("row_offsets", list.item_count, item_rows), "row_offsets");
   }
   list.prefetch_distance = static_cast<uint32_t>(handle.prefetch_distance);
-  if (handle.chain < 1 || handle.chain > kMostChained) {
-    reject("chain", "must be 1 to " + std::to_string(kMostChained));
-  }
-  list.chain = static_cast<int>(handle.chain);
   return list;
 }
 

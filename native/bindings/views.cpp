@@ -218,16 +218,12 @@ void bind_handles(py::module_& m) {
   const py::object none = py::none();
   py::class_<WorkListHandle>(m, "WorkList")
       .def(py::init([](const py::object& items, const py::object& cuts, int64_t partials,
-                       const py::object& row_offsets, int64_t prefetch_distance, int64_t chain) {
-             return WorkListHandle{hold(items, "items"),
-                                   hold(cuts, "cuts"),
-                                   hold(row_offsets, "row_offsets"),
-                                   partials,
-                                   prefetch_distance,
-                                   chain};
+                       const py::object& row_offsets, int64_t prefetch_distance) {
+             return WorkListHandle{hold(items, "items"), hold(cuts, "cuts"),
+                                   hold(row_offsets, "row_offsets"), partials, prefetch_distance};
            }),
            py::arg("items"), py::arg("cuts"), py::arg("partials"), py::arg("row_offsets") = none,
-           py::arg("prefetch_distance") = 0, py::arg("chain") = 1);
+           py::arg("prefetch_distance") = 0);
   py::class_<StoredRowsHandle>(m, "StoredRows")
       .def(py::init([](const py::object& indptr, const py::object& row_ids,
                        const py::object& row_scale, const py::object& values,

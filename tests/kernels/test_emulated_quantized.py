@@ -49,27 +49,6 @@ def test_integers_add_up_exactly(
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("weights", ["stored", None, "gcn"])
-@pytest.mark.parametrize(("chain", "limit"), [(2, 1000), (3, 1), (5, 2), (1000, 1000)])
-def test_chains(native: RunningPath, precision: str, weights: str | None, chain: int, limit: int) -> None:
-    """Several panels by a warp, whole and cut, some of them empty, have the bits of one panel by each."""
-    graph = random_graph(130, 90, 0.1, weighted=weights == "stored", hubs=2, empty_rows=0.5)
-    values = None if weights == "stored" else "mean" if weights == "gcn" else weights
-    a = make(graph, "cpu", precision=precision, values=values)
-    for width, dtype in (
-        (1, torch.float32),
-        (72, torch.float16),
-        (131, torch.float16),
-        (136, torch.bfloat16),
-    ):
-        x = torch.randn(90, width).to(dtype)
-        wanted = gnnsparse.spmm(a, x, plan=Plan("panel", height=16, tile_limit=limit))
-        chained = gnnsparse.spmm(a, x, plan=Plan("panel", height=16, tile_limit=limit, chain=chain, slices=2))
-        assert torch.equal(chained, wanted)
-
-
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("precision", "height"), HEIGHTS)
 @pytest.mark.parametrize("weights", ["stored", None, "gcn"])
 @pytest.mark.parametrize("limit", [1, 2, 1000])

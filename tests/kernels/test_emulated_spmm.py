@@ -64,34 +64,6 @@ def test_panels(
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("weights", [None, "gcn", "random"])
-@pytest.mark.parametrize(("chain", "limit"), [(2, 1000), (3, 1), (5, 2), (1000, 1000)])
-def test_chains(native: RunningPath, precision: str, weights: str | None, chain: int, limit: int) -> None:
-    """Several panels by a warp, whole and cut, some of them empty, have the bits of one panel by each."""
-    random = weights == "random"
-    graph = random_graph(130, 130, 0.06, weighted=random, hubs=2, empty_rows=0.5)
-    a = make(graph, "cpu", precision=precision, values=None if random else weights)
-    for height in (16, 32):
-        if random and (height not in VALUE_HEIGHTS or precision in ("fp32", "tf32")):
-            continue
-        plan = Plan("panel", height=height, tile_limit=limit)
-        for width in (1, 64, 70, 136):
-            x = emulated.padded(torch.randn(130, width), precision)
-            wanted = gnnsparse.spmm(a, x, plan=plan)
-            assert torch.equal(gnnsparse.spmm(a, x, plan=replace(plan, chain=chain, slices=2)), wanted)
-
-
-def test_a_chain_is_in_the_order_of_the_rows() -> None:
-    a = make(random_graph(40, 40, 0.2, weighted=False), "cpu", precision="fp16")
-    for order in ({"longest_first": True}, {"concurrent_panels": 3}):
-        with pytest.raises(ValueError, match="chain: got 2 with longest_first"):
-            a.kernels.panel_work(
-                16, 1000, **{"longest_first": False, "concurrent_panels": 0, **order}, chain=2
-            )
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("height", "weighted"),
     [*((height, False) for height in HEIGHTS), *((height, True) for height in VALUE_HEIGHTS)],

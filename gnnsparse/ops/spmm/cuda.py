@@ -167,7 +167,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
     height, slices, width = plan.height, plan.slices, product.width
-    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels, plan.chain)
+    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, not plan.prescale), work.view, work.partials
     values = kernels.values
     row_scale = kernels.row_factors(values is None, mean)

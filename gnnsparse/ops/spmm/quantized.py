@@ -131,7 +131,7 @@ def _on_panels(
     height = _native.EIGHT_BIT_ROWS
     # A slice has the same bytes, and thus twice the features that the plan counts with.
     slices = -(-plan.slices // 2)
-    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels, plan.chain)
+    work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, False), work.view, work.partials
     stored_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
 

@@ -25,8 +25,6 @@ struct CutList {
   int64_t partials = 0;  // partial sums of all cuts together
 };
 
-inline constexpr int kMostChained = 1024;
-
 template <class Item>
 struct WorkList : CutList {
   const Item* items = nullptr;
@@ -37,13 +35,10 @@ struct WorkList : CutList {
   // A block asks L2 for what the block this many places after it reads first. About half of the
   // blocks that run at a time is a good distance; kernels that ask for nothing ignore it.
   uint32_t prefetch_distance = 0;
-  // So many items, which are parts of A that follow each other, a warp may take one after the
-  // other. Kernels that always take one ignore it.
-  int chain = 1;
 
-  // The item whose first reads the block of item `item` asks for; item_count or more where there is
-  // none. In 32 bits, which hold it (bindings/handles.h): 64 cost the attention kernels registers.
-  GNNSPARSE_HD uint32_t prefetched(uint32_t item) const { return item + prefetch_distance; }
+  // The item whose first reads block `block` asks for; item_count or more where there is none. In
+  // 32 bits, which hold it (bindings/handles.h): 64 cost the attention kernels registers.
+  GNNSPARSE_HD uint32_t prefetched(uint32_t block) const { return block + prefetch_distance; }
   GNNSPARSE_HD bool has(uint32_t item) const { return item < static_cast<uint32_t>(item_count); }
 };
 

@@ -17,10 +17,8 @@ inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 // Tile: the elements of X, as PanelTile has them. kCopyBytes: what a lane copies of a row of X at
 // once. Rows that begin at multiples of 8 bytes are copied by halves of chunks, which takes twice
 // as many copies, but no pass over X before. kStages: of the pipeline; all but one are on their way
-// while that one is multiplied. kChain: the K tiles are those of several items that follow each
-// other, of one slice of X; otherwise of one item, once for each slice.
-template <class Tile, class Source, int kCopyBytes = kChunkBytes, int kStages = 2,
-          bool kChain = false>
+// while that one is multiplied.
+template <class Tile, class Source, int kCopyBytes = kChunkBytes, int kStages = 2>
 class PanelRing {
  public:
   // A lane copies 16 bytes of the metadata: columns first, then bits, then column weights.
@@ -52,9 +50,7 @@ class PanelRing {
         next_(item.first_k_tile + item.rotation()),
         lane_(lane),
         ring_(ring) {
-    if constexpr (kChain) {
-      next_ = item.first_k_tile;
-    } else if constexpr (kAhead > 1) {
+    if constexpr (kAhead > 1) {
       columns_next_ = next_;
       for (int i = 0; i < kAhead; ++i) step(columns_next_);
     }
@@ -111,12 +107,12 @@ class PanelRing {
     --remaining;
     const bool columns = lane_ < kColumnLanes;
     if (lane_ < kMetadataLanes && (!columns || remaining >= kAhead)) {
-      const uint32_t later = kChain ? k_tile + kAhead : kAhead > 1 ? columns_next_ : next_;
+      const uint32_t later = kAhead > 1 ? columns_next_ : next_;
       copy_async_or_zero(ring_ + offset + kTileSliceBytes + kChunkBytes * lane_,
                          metadata_of(columns ? later : k_tile), true);
     }
-    if constexpr (!kChain && kAhead > 1) step(columns_next_);
-    if (!kChain && ++copied_ == k_tiles_) {
+    if constexpr (kAhead > 1) step(columns_next_);
+    if (++copied_ == k_tiles_) {
       copied_ = 0;
       x_ += kRowSliceBytes;
       left_ -= Tile::kFeatures;
@@ -136,10 +132,9 @@ class PanelRing {
     }
   }
 
-  // Asks L2 for what the block of a later item reads first: its columns, and the metadata of its
-  // first K tile. `item` is the block's own.
-  __device__ void prefetch_later(const WorkList<PanelItem>& work, uint32_t item_index) const {
-    const uint32_t later = work.prefetched(item_index);
+  // Asks L2 for what a later block reads first: its columns, and the metadata of its first K tile.
+  __device__ void prefetch_later(const WorkList<PanelItem>& work) const {
+    const uint32_t later = work.prefetched(blockIdx.x);
     if (!work.has(later) || lane_ > 3) return;
     const PanelItem item = load_item(work.items + later);
     const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
@@ -175,8 +170,7 @@ class PanelRing {
 
   // To the K tile after `k_tile` in the order in which they are taken.
   __device__ void step(uint32_t& k_tile) const {
-    ++k_tile;
-    if (!kChain && k_tile == end_) k_tile -= k_tiles_;
+    if (++k_tile == end_) k_tile -= k_tiles_;
   }
 
   __device__ void find_metadata() {

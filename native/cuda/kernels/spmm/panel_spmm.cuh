@@ -30,10 +30,10 @@ constexpr int panel_blocks() {
   return resident_blocks(kHeight.spmm_blocks);
 }
 
-template <Precision P, class Source, int kCopyBytes, bool kChain>
+template <Precision P, class Source, int kCopyBytes>
 struct PanelSpmmParts {
   using Problem = SpmmLaunch;
-  using Ring = PanelRing<PanelTile<P>, Source, kCopyBytes, 2, kChain>;
+  using Ring = PanelRing<PanelTile<P>, Source, kCopyBytes>;
   using Operand = PanelOperand<Source>;
   using Product = PanelProduct<P, Source>;
   using Rows = PanelRows<Source>;
@@ -45,19 +45,19 @@ struct PanelSpmmParts {
   }
 };
 
-template <Precision P, class Source, int kCopyBytes, bool kChain>
+template <Precision P, class Source, int kCopyBytes>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
-  using Parts = PanelSpmmParts<P, Source, kCopyBytes, kChain>;
+  using Parts = PanelSpmmParts<P, Source, kCopyBytes>;
   __shared__ __align__(1024) uint4 shared[PanelPipeline<Parts>::kSharedChunks];
-  run_panels<Parts, kChain>(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+  run_panel<Parts>(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
 }
 
-template <Precision P, class Source, int kCopyBytes = kChunkBytes, bool kChain = false>
+template <Precision P, class Source, int kCopyBytes = kChunkBytes>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
-  using Parts = PanelSpmmParts<P, Source, kCopyBytes, kChain>;
-  const auto kernel = panel_spmm_kernel<P, Source, kCopyBytes, kChain>;
-  const dim3 grid = panel_grid<Parts, kChain>(p, "spmm_panel");
+  using Parts = PanelSpmmParts<P, Source, kCopyBytes>;
+  const auto kernel = panel_spmm_kernel<P, Source, kCopyBytes>;
+  const dim3 grid = panel_grid<Parts>(p, "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);
   launch("spmm_panel", kernel, grid, kWarp, stream,
@@ -69,11 +69,8 @@ template <Precision P, class Source>
 void launch_bit_panels(const PanelSpmm& p, Stream stream) {
   const int64_t stride = p.x.stride * size_of(p.x.dtype);
   const bool chunks = (reinterpret_cast<uintptr_t>(p.x.data) | stride) % kChunkBytes == 0;
-  if (!chunks) return launch_panel_spmm<P, Source, kHalfChunkBytes>(p, stream);
-  if constexpr (Source::kRows == 16 && !kWords<P>) {
-    if (p.work.chain > 1) return launch_panel_spmm<P, Source, kChunkBytes, true>(p, stream);
-  }
-  launch_panel_spmm<P, Source>(p, stream);
+  if (chunks) return launch_panel_spmm<P, Source>(p, stream);
+  launch_panel_spmm<P, Source, kHalfChunkBytes>(p, stream);
 }
 
 template <Precision P, int kRows>

@@ -1,5 +1,5 @@
-// One warp's work on items of a panel kernel: K tiles come through the ring, are multiplied and,
-// slice by slice or item by item, stored.
+// One warp's work on an item of a panel kernel: K tiles come through the ring, are multiplied and,
+// slice by slice, stored.
 #pragma once
 
 #include "gnnsparse/panel_problem.h"
@@ -34,8 +34,8 @@ class PanelPipeline {
     ring_.start_at(p, slice);
   }
 
-  // Starts the copies of the first of `k_tiles` K tiles. `item` is the block's, of the work list.
-  __device__ void start(int k_tiles, uint32_t item) {
+  // Starts the copies of the first of `k_tiles` K tiles.
+  __device__ void start(int k_tiles) {
     remaining_ = k_tiles;
 #pragma unroll
     for (int i = 0; i < Ring::kAhead; ++i) {
@@ -48,7 +48,7 @@ class PanelPipeline {
       }
       ring_.commit();
     }
-    ring_.prefetch_later(p_.work, item);
+    ring_.prefetch_later(p_.work);
   }
 
   // Adds the next K tile to the sums.
@@ -101,51 +101,18 @@ __device__ __forceinline__ void run_panel(const typename Parts::Problem& p, uint
       min(p.slices, static_cast<int>(ceil_div<int64_t>(p.n, Parts::kFeatures)) - first);
   PanelPipeline<Parts> pipeline(p, item, lane, first, shared);
   const typename Parts::Rows rows(p, item, lane);
-  pipeline.start(item.k_tiles * slices, blockIdx.x);
+  pipeline.start(item.k_tiles * slices);
   for (int slice = 0; slice < slices; ++slice) {
     for (int i = item.k_tiles; i > 0; --i) pipeline.add();
     pipeline.store(item, rows, slice);
   }
 }
 
-// `p.work.chain` items, whose K tiles follow each other, for one slice of X. Where panels are short
-// the trips to memory with which a warp starts take longer than all the rest: here the next item's
-// rows are on their way before the item is done.
-template <class Parts>
-__device__ __forceinline__ void run_panel_chain(const typename Parts::Problem& p, uint32_t shared) {
-  const int lane = threadIdx.x;
-  const int64_t begin = int64_t{blockIdx.x} * p.work.chain;
-  const int count = static_cast<int>(min(int64_t{p.work.chain}, p.work.item_count - begin));
-  const PanelItem* const items = p.work.items + begin;
-  PanelItem item = load_item(items);
-  const PanelItem last = load_item(items + count - 1);
-  PanelPipeline<Parts> pipeline(p, item, lane, blockIdx.y, shared);
-  pipeline.start(last.first_k_tile + last.k_tiles - item.first_k_tile, begin);
-  for (int i = 1;; ++i) {
-    const typename Parts::Rows rows(p, item, lane);
-    const PanelItem next = load_item(items + min(i, count - 1));
-    for (int j = item.k_tiles; j > 0; --j) pipeline.add();
-    pipeline.store(item, rows, 0);
-    if (i == count) break;
-    item = next;
-  }
-}
-
-template <class Parts, bool kChain>
-__device__ __forceinline__ void run_panels(const typename Parts::Problem& p, uint32_t shared) {
-  if constexpr (kChain) {
-    run_panel_chain<Parts>(p, shared);
-  } else {
-    run_panel<Parts>(p, shared);
-  }
-}
-
 // The grid of a panel kernel.
-template <class Parts, bool kChain>
+template <class Parts>
 dim3 panel_grid(const PanelSpmm& p, const char* kernel) {
   const int64_t slices = ceil_div<int64_t>(p.n, Parts::kFeatures);
-  const int64_t warps = ceil_div<int64_t>(p.work.item_count, kChain ? p.work.chain : 1);
-  return grid_of(warps, 1, ceil_div<int64_t>(slices, kChain ? 1 : p.slices), kernel);
+  return grid_of(p.work.item_count, 1, ceil_div<int64_t>(slices, p.slices), kernel);
 }
 
 }  // namespace gnnsparse::cuda

@@ -58,9 +58,6 @@ void spmm_quantized(const QuantizedSpmm& p, Stream stream) {
   if (p.a.encoding != Encoding::kBitmap) {
     (integers ? launch_quantized_spmm<EightBit::kInt8, ValuePanel<kHalf, 16>>
               : launch_quantized_spmm<EightBit::kE4m3, ValuePanel<kHalf, 16>>)(p, stream);
-  } else if (p.work.chain > 1) {
-    (integers ? launch_quantized_spmm<EightBit::kInt8, UnitBytes, true>
-              : launch_quantized_spmm<EightBit::kE4m3, UnitPanel<kHalf, 16>, true>)(p, stream);
   } else {
     (integers ? launch_quantized_spmm<EightBit::kInt8, UnitBytes>
               : launch_quantized_spmm<EightBit::kE4m3, UnitPanel<kHalf, 16>>)(p, stream);

@@ -123,10 +123,10 @@ class ByteProduct {
   Sum sums_[kRowTiles][kByteChunks][2][4] = {};
 };
 
-template <EightBit kType, class Source, bool kChain>
+template <EightBit kType, class Source>
 struct QuantizedParts {
   using Problem = QuantizedLaunch;
-  using Ring = PanelRing<ByteTile, Source, kChunkBytes, kQuantizedStages<Source>, kChain>;
+  using Ring = PanelRing<ByteTile, Source, kChunkBytes, kQuantizedStages<Source>>;
   using Operand = PanelOperand<Source>;
   using Product = ByteProduct<kType, Source>;
   using Rows = PanelRows<Source>;
@@ -138,19 +138,19 @@ struct QuantizedParts {
   }
 };
 
-template <EightBit kType, class Source, bool kChain>
+template <EightBit kType, class Source>
 __global__ void __launch_bounds__(kWarp, quantized_blocks<Source>())
     quantized_spmm_kernel(const __grid_constant__ QuantizedLaunch p) {
-  using Parts = QuantizedParts<kType, Source, kChain>;
+  using Parts = QuantizedParts<kType, Source>;
   __shared__ __align__(1024) uint4 shared[PanelPipeline<Parts>::kSharedChunks];
-  run_panels<Parts, kChain>(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
+  run_panel<Parts>(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
 }
 
-template <EightBit kType, class Source, bool kChain = false>
+template <EightBit kType, class Source>
 void launch_quantized_spmm(const QuantizedSpmm& p, Stream stream) {
-  using Parts = QuantizedParts<kType, Source, kChain>;
-  const auto kernel = quantized_spmm_kernel<kType, Source, kChain>;
-  const dim3 grid = panel_grid<Parts, kChain>(p, "spmm_quantized");
+  using Parts = QuantizedParts<kType, Source>;
+  const auto kernel = quantized_spmm_kernel<kType, Source>;
+  const dim3 grid = panel_grid<Parts>(p, "spmm_quantized");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);
   launch("spmm_quantized", kernel, grid, kWarp, stream, QuantizedLaunch(p));
