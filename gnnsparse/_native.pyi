@@ -31,6 +31,7 @@ PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 ENTRY_VECTOR: int
 EIGHT_BIT_PADDING: int
+EIGHT_BIT_HEAD_FEATURES: int
 EIGHT_BIT_PANELS: dict[tuple[str, bool], set[int]]
 ENTRY_BYTES: int
 NO_ENTRY: int
@@ -146,6 +147,21 @@ class Attention:
         dropout_p: float,
         seed: _Array,
         precision: int,
+    ) -> None: ...
+
+class QuantizedAttention:
+    def __init__(
+        self,
+        q: Heads,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        value_scale: torch.Tensor,
+        number_type: int,
+        bias: EdgeValues,
+        scale: float,
+        is_causal: bool,
+        dropout_p: float,
+        seed: _Array,
     ) -> None: ...
 
 class AttentionRows:
@@ -518,6 +534,15 @@ def cuda_quantize(
     seed: int | None,
     stream: int,
 ) -> None: ...
+def cuda_quantize_heads(
+    x: torch.Tensor,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    peaks: torch.Tensor,
+    parts: int,
+    number_type: int,
+    stream: int,
+) -> None: ...
 def cuda_spmm_quantized(
     a: Blocked,
     rows: StoredRows,
@@ -636,6 +661,15 @@ def cuda_sddmm_blocks(
 def cuda_gather_floor(columns: torch.Tensor, x: Dense, n: int, out: torch.Tensor, stream: int) -> None: ...
 def cuda_attention_panel(
     problem: Attention,
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    partial: _Array,
+    given: AttentionRows,
+    stream: int,
+) -> None: ...
+def cuda_attention_quantized(
+    problem: QuantizedAttention,
     a: Blocked,
     rows: StoredRows,
     work: WorkList,

@@ -1,5 +1,6 @@
 // Numbers that Python plans and allocates by. The native code owns them.
 #include "checks.h"
+#include "gnnsparse/byte_tile.h"
 #include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/cuda_api.h"
 #include "gnnsparse/panel_heights.h"
@@ -25,6 +26,8 @@ void bind_constants(py::module_& m) {
   // one that plays no part.
   m.attr("ENTRY_VECTOR") = kEntriesOfLane;
   m.attr("EIGHT_BIT_PADDING") = kEightBitPadding;
+  // The most features of a head that attention gathers in 8 bits.
+  m.attr("EIGHT_BIT_HEAD_FEATURES") = kByteHeadFeatures;
   // For a precision of 8 bits, and whether values are stored: the rows of panels that its SpMM has.
   py::dict eight_bit_panels;
   for (const auto& [name, type] : {std::pair{"int8", EightBit::kInt8}, {"fp8", EightBit::kE4m3}}) {

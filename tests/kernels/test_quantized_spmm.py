@@ -312,11 +312,12 @@ def test_further_operations_have_operands_of_sixteen_bits(device: str, precision
     probe = torch.randn(a.nnz, device=device)
     grads = [torch.autograd.grad((gnnsparse.sddmm(o, *inputs) * probe).sum(), inputs) for o in (a, half)]
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
-    for plan in (None, ChainPlan()):
-        outs = [
-            gnnsparse.attention(o, q[None, None], k[None, None], q[None, None], plan=plan) for o in (a, half)
-        ]
-        assert torch.equal(*outs)
+    # But for K and V of attention.
+    k, v = (numbers * scale for numbers, scale in (stored(x.cpu(), precision) for x in (k, q)))
+    k, v = k.to(device), v.to(device)
+    outs = [gnnsparse.attention(o, q, k, v, plan=ChainPlan()) for o in (a, half, a.unquantized)]
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
     assert torch.equal(gnnsparse.spmm(a, q, reduce="max"), gnnsparse.spmm(half, q, reduce="max"))
     assert torch.equal(a.unquantized @ q, half @ q)
     assert a.unquantized.T.precision is Precision.FP16

@@ -39,11 +39,16 @@ __device__ __forceinline__ uint32_t e4m3_pair(uint32_t bytes) {
   return multiply_pairs((spread & 0x80008000u) | (spread & 0x7f007f00u) >> 1, 0x5c005c00u);
 }
 
-// Two signed bytes in the low 16 bits of `bytes` as float16.
-__device__ __forceinline__ uint32_t int8_pair(uint32_t bytes) {
+// Two of four signed bytes as float16. Nibbles 0 and 2 of kSelect say which; the others are 4.
+template <uint32_t kSelect>
+__device__ __forceinline__ uint32_t int8_halves(uint32_t bytes) {
+  static_assert((kSelect & 0xf0f0u) == 0x4040u, "upper bytes of float16");
   // With another sign bit they are the last bits of 1024 + 128 + number.
-  return add_pairs(select_bytes<0x4140>(bytes ^ 0x8080u, 0x64646464u), 0xe480e480u);
+  return add_pairs(select_bytes<kSelect>(bytes ^ 0x80808080u, 0x64646464u), 0xe480e480u);
 }
+
+// Two signed bytes in the low 16 bits of `bytes`.
+__device__ __forceinline__ uint32_t int8_pair(uint32_t bytes) { return int8_halves<0x4140>(bytes); }
 
 // The bytes of four numbers, rounded to nearest as eight_bit_code does it, with fewer instructions.
 template <EightBit kType>
