@@ -7,8 +7,8 @@ Times are medians in milliseconds, forward and forward with backward, with rando
 features a head, in CUDA graphs if a call can be captured. On each pattern the output of the first head is
 compared with the unfused chain's. FlexAttention is compiled and gets the pattern as a block mask. On graphs
 there are two chains: this package's three operations, and cuSPARSE's SDDMM and SpMM (torch's sampled_addmm
-and sparse matrix product, which exist in fp32 only) around this package's softmax. `--precision int8 fp8` adds
-rows of graphs in which K and V have 8 bits; `change` is how far their output is from that in fp16.
+and sparse matrix product, which exist in fp32 only) around this package's softmax. `--precision int8 fp8` has
+graphs with K and V in 8 bits, too; `change` is how far their output is from that in fp16.
 """
 
 from __future__ import annotations
