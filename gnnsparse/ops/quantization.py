@@ -90,13 +90,13 @@ def store(
 
 
 def store_heads(x: torch.Tensor, precision: Precision, numbers: torch.Tensor) -> torch.Tensor:
-    """Rounds heads to 8 bits on a GPU, each by itself, to nearest.
+    """Rounds heads to 8 bits on a GPU, each by itself, to nearest, as its attention reads them.
 
     Args:
         x: [batches, heads, n, d], float32, float16 or bfloat16, on the current GPU, any strides.
         precision: int8 or fp8.
         numbers: where they go: uint8 [batches, heads, n, d padded to 16], each row contiguous and aligned to
-            16 bytes; zeros behind d.
+            16 bytes; zeros behind d. Of int8 each byte is the integer plus 128.
 
     Returns:
         float32 [batches, heads, d padded]: what the numbers of a feature of a head are multiplied by.

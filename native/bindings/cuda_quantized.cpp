@@ -46,8 +46,9 @@ void quantize(const Strided<2>& x, const Memory& weights, const Strided<2>& out,
   cuda::quantize(p, stream_of(stream));
 }
 
-// Heads [batches, heads, rows, n] with a scale for each feature of each head. Those of one batch
-// are the groups of a launch, or all of them where batch and head are one stride.
+// Heads [batches, heads, rows, n] with a scale for each feature of each head, as attention reads
+// them: 128 is added to integers. Those of one batch are the groups of a launch, or all of them
+// where batch and head are one stride.
 void quantize_heads(const Strided<4>& x, const Strided<4>& out, const Memory& scale,
                     const Memory& peaks, int64_t parts, int number_type, Address stream) {
   Quantize p;
@@ -55,6 +56,7 @@ void quantize_heads(const Strided<4>& x, const Strided<4>& out, const Memory& sc
   p.x_dtype = storage_dtype(x, "x");
   require_place(x, Place::kGpu, "x");
   p.type = eight_bit_of(number_type);
+  p.change = p.type == EightBit::kInt8 ? kShiftedInt8 : 0;
   p.rows = x.size[2];
   p.n = x.size[3];
   p.row_stride = x.stride[2];

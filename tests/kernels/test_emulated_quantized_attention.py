@@ -125,11 +125,14 @@ def test_numbers_of_heads(native: RunningPath, precision: str, dtype: torch.dtyp
         room = torch.full((*shape[:3], padded + 32), 99, dtype=torch.uint8)
         numbers = room[..., 16:-16]
         scale = store_heads(x, Precision(precision), numbers)
-        kind = torch.int8 if precision == "int8" else torch.float8_e4m3fn
         for b in range(shape[0]):
             for h in range(shape[1]):
                 wanted, by = quantize(x[b, h], Precision(precision))
-                found = numbers[b, h].contiguous().view(kind).float()
+                found = numbers[b, h].contiguous()
+                # 128 is added to integers.
+                found = (
+                    found.float() - 128 if precision == "int8" else found.view(torch.float8_e4m3fn).float()
+                )
                 assert torch.equal(found[:, : shape[3]], wanted)
                 assert (found[:, shape[3] :] == 0).all()
                 assert torch.equal(scale[b, h, : shape[3]], by)

@@ -39,16 +39,34 @@ __device__ __forceinline__ uint32_t e4m3_pair(uint32_t bytes) {
   return multiply_pairs((spread & 0x80008000u) | (spread & 0x7f007f00u) >> 1, 0x5c005c00u);
 }
 
-// Two of four signed bytes as float16. Nibbles 0 and 2 of kSelect say which; the others are 4.
+// The numbers in the low 16 bits of `bytes`, and those in its high 16 bits.
+__device__ __forceinline__ void e4m3_pairs(uint32_t bytes, uint32_t* low, uint32_t* high) {
+  if constexpr (kArchitecture.fp8_conversion) {
+    asm("{.reg .b16 first, second;\n"
+        "mov.b32 {first, second}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, first;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, second;}"
+        : "=r"(*low), "=r"(*high)
+        : "r"(bytes));
+  } else {
+    *low = e4m3_pair(bytes);
+    *high = e4m3_pair(bytes >> 16);
+  }
+}
+
+// Two of four integers, of which the bytes are 128 more, as float16. Nibbles 0 and 2 of kSelect say
+// which; the others are 4.
 template <uint32_t kSelect>
-__device__ __forceinline__ uint32_t int8_halves(uint32_t bytes) {
+__device__ __forceinline__ uint32_t shifted_halves(uint32_t bytes) {
   static_assert((kSelect & 0xf0f0u) == 0x4040u, "upper bytes of float16");
-  // With another sign bit they are the last bits of 1024 + 128 + number.
-  return add_pairs(select_bytes<kSelect>(bytes ^ 0x80808080u, 0x64646464u), 0xe480e480u);
+  // They are the last bits of 1024 + 128 + number.
+  return add_pairs(select_bytes<kSelect>(bytes, 0x64646464u), 0xe480e480u);
 }
 
 // Two signed bytes in the low 16 bits of `bytes`.
-__device__ __forceinline__ uint32_t int8_pair(uint32_t bytes) { return int8_halves<0x4140>(bytes); }
+__device__ __forceinline__ uint32_t int8_pair(uint32_t bytes) {
+  return shifted_halves<0x4140>(bytes ^ kShiftedInt8);
+}
 
 // The bytes of four numbers, rounded to nearest as eight_bit_code does it, with fewer instructions.
 template <EightBit kType>

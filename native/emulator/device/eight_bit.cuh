@@ -23,13 +23,19 @@ inline uint32_t half_pair(float low, float high) {
 inline uint32_t e4m3_pair(uint32_t bytes) {
   return half_pair(e4m3_to_float(bytes & 0xffu), e4m3_to_float(bytes >> 8 & 0xffu));
 }
-template <uint32_t kSelect>
-uint32_t int8_halves(uint32_t bytes) {
-  static_assert((kSelect & 0xf0f0u) == 0x4040u, "upper bytes of float16");
-  return half_pair(static_cast<int8_t>(bytes >> 8 * (kSelect & 3u) & 0xffu),
-                   static_cast<int8_t>(bytes >> 8 * (kSelect >> 8 & 3u) & 0xffu));
+inline void e4m3_pairs(uint32_t bytes, uint32_t* low, uint32_t* high) {
+  *low = e4m3_pair(bytes & 0xffffu);
+  *high = e4m3_pair(bytes >> 16);
 }
-inline uint32_t int8_pair(uint32_t bytes) { return int8_halves<0x4140>(bytes); }
+template <uint32_t kSelect>
+uint32_t shifted_halves(uint32_t bytes) {
+  static_assert((kSelect & 0xf0f0u) == 0x4040u, "upper bytes of float16");
+  const auto number = [&](uint32_t which) {
+    return static_cast<float>(bytes >> 8 * which & 0xffu) - 128.0f;
+  };
+  return half_pair(number(kSelect & 3u), number(kSelect >> 8 & 3u));
+}
+inline uint32_t int8_pair(uint32_t bytes) { return shifted_halves<0x4140>(bytes ^ kShiftedInt8); }
 template <EightBit kType>
 uint32_t nearest_codes(const float (&v)[4]) {
   uint32_t codes = 0;

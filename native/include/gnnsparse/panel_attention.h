@@ -68,7 +68,8 @@ struct PanelAttention {
   DkvPartials dkv_partials;  // both passes in one
 };
 
-// 8-bit numbers [batches, heads, rows, width] whose rows are contiguous; strides in bytes.
+// 8-bit numbers [batches, heads, rows, width] whose rows are contiguous; strides in bytes. Integers
+// have 128 added to them.
 struct ByteHeads {
   const void* data = nullptr;
   int64_t batch = 0;

@@ -19,6 +19,7 @@ struct Quantize {
   int64_t group_stride = 0;
   const float* weights = nullptr;  // [rows], null: 1
   EightBit type = EightBit::kInt8;
+  uint32_t change = 0;  // of every four bytes: kShiftedInt8, or none
   bool stochastic = false;
   PhiloxKey key;           // of stochastic rounding
   uint8_t* out = nullptr;  // 16-byte aligned rows of `stride`; zeros behind n

@@ -28,25 +28,24 @@ struct ByteAttentionTile {
   static __device__ __forceinline__ void sync() { __syncwarp(); }
 };
 
-// Halves `which` of four bytes as float16: bytes 0 and 1, or 2 and 3.
+// Four bytes as float16: bytes 0 and 1, and bytes 2 and 3.
 template <EightBit kType>
-__device__ __forceinline__ uint32_t neighbours(uint32_t bytes, int which) {
+__device__ __forceinline__ void neighbours(uint32_t bytes, uint32_t (&b)[2]) {
   if constexpr (kType == EightBit::kInt8) {
-    return which == 0 ? int8_halves<0x4140>(bytes) : int8_halves<0x4342>(bytes);
+    b[0] = shifted_halves<0x4140>(bytes);
+    b[1] = shifted_halves<0x4342>(bytes);
   } else {
-    return e4m3_pair(which == 0 ? bytes : bytes >> 16);
+    e4m3_pairs(bytes, &b[0], &b[1]);
   }
 }
-// Bytes 0 and 2, the even features of two slots, or 1 and 3, the odd ones.
+// Bytes 0 and 2, the even features of two slots, and bytes 1 and 3, the odd ones.
 template <EightBit kType>
 __device__ __forceinline__ void by_parity(uint32_t bytes, uint32_t* even, uint32_t* odd) {
   if constexpr (kType == EightBit::kInt8) {
-    *even = int8_halves<0x4240>(bytes);
-    *odd = int8_halves<0x4341>(bytes);
+    *even = shifted_halves<0x4240>(bytes);
+    *odd = shifted_halves<0x4341>(bytes);
   } else {
-    const uint32_t turned = select_bytes<0x3120>(bytes, 0);
-    *even = e4m3_pair(turned);
-    *odd = e4m3_pair(turned >> 16);
+    e4m3_pairs(select_bytes<0x3120>(bytes, 0), even, odd);
   }
 }
 
@@ -77,7 +76,8 @@ __device__ __forceinline__ void multiply_key_bytes(uint32_t slice, int lane,
     load_matrices_plain(key_address(first, 0, j), k);
 #pragma unroll
     for (int step = 0; step < kByteHeadChunks; ++step) {
-      const uint32_t b[2] = {neighbours<kType>(k[step], 0), neighbours<kType>(k[step], 1)};
+      uint32_t b[2];
+      neighbours<kType>(k[step], b);
       mma<Arithmetic::kFp16>(scores[j], queries.reg[step], b);
     }
   }

@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) numbers_kernel(const Quanti
           // Not one operation with what rounding adds: the CPU rounds twice, too.
           four[i] = __fmul_rn(v[4 * half + i], inverse[4 * half + i]);
         }
-        codes[half] = four_codes<kType, kStochastic>(p, row, column + 4 * half, four);
+        codes[half] = four_codes<kType, kStochastic>(p, row, column + 4 * half, four) ^ p.change;
       }
       *reinterpret_cast<uint2*>(out + row * p.out_row) = make_uint2(codes[0], codes[1]);
     }
