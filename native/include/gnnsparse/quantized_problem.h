@@ -39,6 +39,13 @@ struct QuantizedSpmm : PanelSpmm {
   const float* scale = nullptr;  // [n, padded to kEightBitPadding], 16-byte aligned
 };
 
+// out[e] = scale * dot(q[row_ids[i]], k[j]), where q is float16 and k has bytes as attention's
+// (panel_attention.h); its stride counts them.
+struct QuantizedSddmm : PanelSddmm {
+  EightBit type = EightBit::kInt8;
+  const float* scale = nullptr;  // one
+};
+
 // Whether panels of so many rows have a kernel for a type, with stored values or without.
 constexpr bool quantized_takes_panels(EightBit type, bool weighted, int64_t rows) {
   return rows == 16 || (rows == 32 && type == EightBit::kInt8 && !weighted);

@@ -3,10 +3,8 @@
 // already; those of V multiply the sums at the end.
 #pragma once
 
-#include "device/eight_bit.cuh"
-#include "device/mma.cuh"
-#include "gnnsparse/byte_tile.h"
 #include "kernels/attention/attention_stream.cuh"
+#include "kernels/common/byte_scores.cuh"
 
 namespace gnnsparse::cuda {
 
@@ -28,16 +26,6 @@ struct ByteAttentionTile {
   static __device__ __forceinline__ void sync() { __syncwarp(); }
 };
 
-// Four bytes as float16: bytes 0 and 1, and bytes 2 and 3.
-template <EightBit kType>
-__device__ __forceinline__ void neighbours(uint32_t bytes, uint32_t (&b)[2]) {
-  if constexpr (kType == EightBit::kInt8) {
-    b[0] = shifted_halves<0x4140>(bytes);
-    b[1] = shifted_halves<0x4342>(bytes);
-  } else {
-    e4m3_pairs(bytes, &b[0], &b[1]);
-  }
-}
 // Bytes 0 and 2, the even features of two slots, and bytes 1 and 3, the odd ones.
 template <EightBit kType>
 __device__ __forceinline__ void by_parity(uint32_t bytes, uint32_t* even, uint32_t* odd) {
@@ -46,40 +34,6 @@ __device__ __forceinline__ void by_parity(uint32_t bytes, uint32_t* even, uint32
     *odd = shifted_halves<0x4341>(bytes);
   } else {
     e4m3_pairs(select_bytes<0x3120>(bytes, 0), even, odd);
-  }
-}
-
-// Operand A of the four k-steps of the scores, in the order of features that the bytes of K have.
-__device__ __forceinline__ QuerySlice load_query_for_bytes(uint32_t queries, int lane) {
-  QuerySlice loaded;
-#pragma unroll
-  for (int step = 0; step < kByteHeadChunks; ++step) {
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
-      const uint32_t at = byte_query_address(queries + byte_query_address(lane), step, upper);
-      loaded.reg[step][upper] = load_shared_word(at);
-      loaded.reg[step][2 + upper] = load_shared_word(at + 4);
-    }
-  }
-  return loaded;
-}
-
-// scores += queries keys^T.
-template <EightBit kType>
-__device__ __forceinline__ void multiply_key_bytes(uint32_t slice, int lane,
-                                                   const QuerySlice& queries,
-                                                   float (&scores)[4][4]) {
-  const uint32_t first = slice + key_address(lane);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    uint32_t k[4];
-    load_matrices_plain(key_address(first, 0, j), k);
-#pragma unroll
-    for (int step = 0; step < kByteHeadChunks; ++step) {
-      uint32_t b[2];
-      neighbours<kType>(k[step], b);
-      mma<Arithmetic::kFp16>(scores[j], queries.reg[step], b);
-    }
   }
 }
 
