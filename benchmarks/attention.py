@@ -149,8 +149,7 @@ def on_graph(name: str, precisions: list[str], repeats: int) -> Iterator[dict[st
     row = {"pattern": name, "nnz": a.nnz, "batch": 1, "heads": 1, "length": a.shape[0]}
     for precision in precisions:
         if precision != "fp16":
-            kernel = {"kernel": "gnnsparse", "precision": precision}
-            yield {**row, **kernel, **in_eight_bits(graph, a, precision, repeats)}
+            yield {**row, "kernel": f"gnnsparse {precision}", **in_eight_bits(graph, a, precision, repeats)}
     for fused in (None, False):
         call = lambda q, k, v, fused=fused: gnnsparse.attention(a, q, k, v, fused=fused)  # noqa: E731
         call(*qkv).sum().backward()  # makes the formats before memory is measured

@@ -62,7 +62,7 @@ def test_dtypes_and_layouts(device: str, precision: str, dtype: torch.dtype, nod
     floor = max(FLOOR, 2 * torch.finfo(dtype).eps)
     check(a, case, in_bytes=device == "cuda", floor=floor, **_how(device))
     leaves = [x.to(a.device).requires_grad_() for x in (case.q, case.k, case.v)]
-    out = gnnsparse.attention(a, *leaves)
+    out = gnnsparse.attention(a, *leaves, **_how(device))
     grads = torch.autograd.grad(out.sum(), leaves)
     assert [g.stride() for g in grads] == [x.stride() for x in leaves]
 
