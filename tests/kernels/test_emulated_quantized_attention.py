@@ -46,10 +46,11 @@ def test_head_dimensions(native: RunningPath, precision: str, d: int, dv: int, l
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_options(native: RunningPath, precision: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("limit", [2, 1000])
+def test_options(native: RunningPath, precision: str, options: dict[str, Any], limit: int) -> None:
     """Biases, masks, dropout, and scales of either sign, for 2 batches of 3 heads."""
     a = make(_graph(), "cpu", precision=precision)
-    check(a, make_case(a, 16, 24, **options), in_bytes=True, plan=emulated.attention_plan(False, 1000))
+    check(a, make_case(a, 16, 24, **options), in_bytes=True, plan=emulated.attention_plan(False, limit))
     assert KERNEL in native.called
 
 
