@@ -1,12 +1,14 @@
 """Times attention on a GPU: on patterns with dense attention and FlexAttention, on graphs with chains.
 
     python -m benchmarks.attention --out benchmarks/results/attention.json
+    python -m benchmarks.attention --graphs reddit_like --only-graphs --precision fp16 int8 fp8
 
 Times are medians in milliseconds, forward and forward with backward, with random operands in fp16 and 64
 features a head, in CUDA graphs if a call can be captured. On each pattern the output of the first head is
 compared with the unfused chain's. FlexAttention is compiled and gets the pattern as a block mask. On graphs
 there are two chains: this package's three operations, and cuSPARSE's SDDMM and SpMM (torch's sampled_addmm
-and sparse matrix product, which exist in fp32 only) around this package's softmax.
+and sparse matrix product, which exist in fp32 only) around this package's softmax. `--precision int8 fp8` has
+graphs with K and V in 8 bits, too; `change` is how far their output is from that in fp16.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from gnnsparse.timing import measure
 
 FEATURES = 64
 GRAPHS = ("arxiv_like", "amazon_like", "reddit_like")
+PRECISIONS = ("fp16", "int8", "fp8")
 #: Rows and columns of a block of the block mask, and the share of blocks that are kept.
 BLOCK, KEPT = 128, 0.094
 _Call = Callable[..., torch.Tensor]
@@ -127,11 +130,26 @@ def on_patterns(batch: int, heads: int, length: int, repeats: int) -> Iterator[d
             yield {"pattern": name, "kernel": "flex_attention", "nnz": a.nnz, **size, **other, **speed}
 
 
-def on_graph(name: str, repeats: int) -> Iterator[dict[str, Any]]:
+def in_eight_bits(
+    graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand, precision: str, repeats: int
+) -> dict[str, Any]:
+    """Returns times and errors of attention whose K and V have 8 bits, beside the operand `a` in fp16."""
+    other, qkv = gnnsparse.prepare(graph, precision=precision, cache=False), operands(1, 1, a.shape[0])
+    found = times(lambda q, k, v: gnnsparse.attention(other, q, k, v), qkv, repeats)
+    with torch.no_grad():
+        rounded, fine = (gnnsparse.attention(x, *qkv).float() for x in (other, a))
+        change = float((rounded - fine).norm() / fine.norm())
+    return {**found, "error": relative_error(other, qkv), "change": change}
+
+
+def on_graph(name: str, precisions: list[str], repeats: int) -> Iterator[dict[str, Any]]:
     graph = graph_like(name, device="cuda")
     a = gnnsparse.prepare(graph, precision="fp16", cache=False)
     qkv = operands(1, 1, a.shape[0])
     row = {"pattern": name, "nnz": a.nnz, "batch": 1, "heads": 1, "length": a.shape[0]}
+    for precision in precisions:
+        if precision != "fp16":
+            yield {**row, "kernel": f"gnnsparse {precision}", **in_eight_bits(graph, a, precision, repeats)}
     for fused in (None, False):
         call = lambda q, k, v, fused=fused: gnnsparse.attention(a, q, k, v, fused=fused)  # noqa: E731
         call(*qkv).sum().backward()  # makes the formats before memory is measured
@@ -152,16 +170,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--length", type=int, default=8192)
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--only-graphs", action="store_true", help="no patterns")
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp16"], help="of graphs")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs an NVIDIA GPU")
     rows: list[dict[str, Any]] = []
-    for batch, heads in ((8, 8), (2, 4)):
+    for batch, heads in () if args.only_graphs else ((8, 8), (2, 4)):
         rows += on_patterns(batch, heads, args.length, args.repeats)
     for name in args.graphs:
-        rows += on_graph(name, args.repeats)
+        rows += on_graph(name, args.precision, args.repeats)
     for row in rows:
         print(
             ", ".join(

@@ -37,6 +37,7 @@ PARTIAL_ROW_STATS: int
 ROW_STATS_FLOATS: int
 ENTRY_LAYOUTS: dict[str, _EntryLayout]
 EIGHT_BIT_PADDING: int
+EIGHT_BIT_HEAD_FEATURES: int
 EIGHT_BIT_ROWS: int
 ATT_GROUP_ROWS: int
 GATHER_FLOOR_WORDS: int
@@ -150,6 +151,21 @@ class Attention:
         dropout_p: float,
         seed: _Array,
         precision: int,
+    ) -> None: ...
+
+class QuantizedAttention:
+    def __init__(
+        self,
+        q: Heads,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        value_scale: torch.Tensor,
+        number_type: int,
+        bias: EdgeValues,
+        scale: float,
+        is_causal: bool,
+        dropout_p: float,
+        seed: _Array,
     ) -> None: ...
 
 class AttentionRows:
@@ -522,6 +538,15 @@ def cuda_quantize(
     seed: int | None,
     stream: int,
 ) -> None: ...
+def cuda_quantize_heads(
+    x: torch.Tensor,
+    out: torch.Tensor,
+    scale: torch.Tensor,
+    peaks: torch.Tensor,
+    parts: int,
+    number_type: int,
+    stream: int,
+) -> None: ...
 def cuda_spmm_quantized(
     a: Blocked,
     rows: StoredRows,
@@ -614,6 +639,18 @@ def cuda_sddmm_panel(
     precision: int,
     stream: int,
 ) -> None: ...
+def cuda_sddmm_quantized(
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    q: Dense,
+    k: torch.Tensor,
+    scale: torch.Tensor,
+    number_type: int,
+    out: EdgeValues,
+    d: int,
+    stream: int,
+) -> None: ...
 def cuda_sddmm_window(
     a: Blocked,
     rows: StoredRows,
@@ -640,6 +677,15 @@ def cuda_sddmm_blocks(
 def cuda_gather_floor(columns: torch.Tensor, x: Dense, n: int, out: torch.Tensor, stream: int) -> None: ...
 def cuda_attention_panel(
     problem: Attention,
+    a: Blocked,
+    rows: StoredRows,
+    work: WorkList,
+    partial: _Array,
+    given: AttentionRows,
+    stream: int,
+) -> None: ...
+def cuda_attention_quantized(
+    problem: QuantizedAttention,
     a: Blocked,
     rows: StoredRows,
     work: WorkList,

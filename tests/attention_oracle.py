@@ -129,11 +129,12 @@ def exact_scores(a: SparseOperand, case: Case) -> torch.Tensor:
     return _masked(a, case, scores)
 
 
-def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
+def plain(a: SparseOperand, case: Case, products: torch.Tensor | None = None) -> list[torch.Tensor]:
     """What `run` gives, in float32 with the operands of every product rounded to A's precision.
 
     As in FlashAttention the backward pass has of the forward pass the output, in its own dtype, and the
-    logarithm of each row's sum, in float32.
+    logarithm of each row's sum, in float32. `products` are what the forward pass has in place of its own
+    scaled products of q and k, [B, H, L, S], if it rounds others than the backward pass.
     """
 
     def r(x: torch.Tensor) -> torch.Tensor:
@@ -141,11 +142,13 @@ def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
 
     q, k, v, grad = (r(x) for x in (case.q, case.k, case.v, case.grad))
     scores = q @ k.mT * case.factor
+    first = scores if products is None else products
     if case.bias is not None:
-        scores = scores + _dense(a, case.bias.float())
-    p, kept = _softmax(a, case, scores), _dense(a, kept_factors(a, case).float())
+        bias = _dense(a, case.bias.float())
+        scores, first = scores + bias, first + bias
+    p, kept = _softmax(a, case, first), _dense(a, kept_factors(a, case).float())
     out = (r(p * kept) @ v).to(case.q.dtype)
-    lse = scores.masked_fill(p == 0, float("-inf")).logsumexp(-1, keepdim=True)
+    lse = first.masked_fill(p == 0, float("-inf")).logsumexp(-1, keepdim=True)
     p = torch.where(p == 0, 0.0, (scores - lse).exp())
     dp = grad @ v.mT * kept
     ds = p * (dp - (grad * out).sum(-1, keepdim=True))

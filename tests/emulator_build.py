@@ -56,8 +56,10 @@ UNITS: list[tuple[str, ...]] = [
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
         "spmm/csr_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm", "sddmm/window_sddmm",
-        "sddmm/csr_sddmm", "attention/panel_attention", "graph_attention/graph_attention",
-        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
+        "sddmm/csr_sddmm", "attention/panel_attention", "attention/quantized_attention",
+        "graph_attention/graph_attention",
+        "spmm/panel_spmm", "sddmm/panel_sddmm", "sddmm/quantized_sddmm",
+        "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
         "spmm/quantized_spmm", "common/quantize", "sampling/gather_rows",
         "sddmm/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),

@@ -17,17 +17,20 @@ from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.ops.attention.philox import philox4x32
 from gnnsparse.ops.vmap import loop
 from gnnsparse.precision import Precision
+from gnnsparse.tiles import VECTOR_BYTES
 from gnnsparse.transforms import settled
 
 __all__ = [
-    "LEAST_PEAK", "StoredX", "as_numbers", "fake_quantized", "largest_number", "quantize", "store",
+    "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "dequantized", "fake_quantized", "largest_number",
+    "quantize", "scaled_queries", "store", "store_heads",
 ]  # fmt: skip
 
 #: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
 #: scale nor its inverse leaves the range of float32.
 LEAST_PEAK = 2.0**-100
 _LARGEST = {Precision.INT8: 127.0, Precision.FP8: 448.0}
-_NUMBER_TYPES = {Precision.INT8: 0, Precision.FP8: 1}
+#: Their numbers in the native module.
+NUMBER_TYPES = {Precision.INT8: 0, Precision.FP8: 1}
 _NUMBER_DTYPES = (torch.int8, torch.float8_e4m3fn)  # by number type
 #: Exponent of the least number of e4m3 with all bits; below it steps are equal.
 _LEAST_EXPONENT = -6
@@ -73,7 +76,7 @@ def store(
     padded = -(-columns // _native.EIGHT_BIT_PADDING) * _native.EIGHT_BIT_PADDING
     numbers = torch.empty(rows, padded, dtype=torch.uint8, device=x.device)
     scale = torch.empty(padded, dtype=torch.float32, device=x.device)
-    number_type = _NUMBER_TYPES[precision]
+    number_type = NUMBER_TYPES[precision]
     if path().takes(x.device):
         peaks = torch.zeros(padded, dtype=torch.int32, device=x.device)
         gpu, parts = path(), _parts(rows, padded, x.device)
@@ -85,6 +88,55 @@ def store(
         x = x if column_stride == 1 and row_stride >= columns else x.contiguous()
         _native.cpu_quantize(x, weights, numbers, scale, number_type, seed, torch.get_num_threads())
     return StoredX(numbers, scale, number_type)
+
+
+def store_heads(x: torch.Tensor, precision: Precision, numbers: torch.Tensor) -> torch.Tensor:
+    """Rounds heads to 8 bits on a GPU, each by itself, to nearest, as its attention reads them.
+
+    Args:
+        x: [batches, heads, n, d], float32, float16 or bfloat16, on the current GPU, any strides.
+        precision: int8 or fp8.
+        numbers: where they go: uint8 [batches, heads, n, d padded to 16], each row contiguous and aligned to
+            16 bytes; zeros behind d. Of int8 each byte is the integer plus 128.
+
+    Returns:
+        float32 [batches, heads, d padded]: what the numbers of a feature of a head are multiplied by.
+    """
+    gpu, device = path(), x.device
+    shape = *x.shape[:2], numbers.shape[3]
+    scale = torch.empty(shape, dtype=torch.float32, device=device)
+    peaks = torch.zeros(shape, dtype=torch.int32, device=device)
+    parts = _parts(x.shape[2], scale.numel(), device)
+    gpu.native.cuda_quantize_heads(
+        x, numbers, scale, peaks, parts, NUMBER_TYPES[precision], gpu.stream(device)
+    )
+    return scale
+
+
+def scaled_queries(q: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Returns float16 [..., n, d], q times the factors [..., 1, d] of features, as kernels for bytes read it.
+
+    The product is float32 and rounded once. Rows are padded with zeros to whole vectors.
+    """
+    width, per_vector = q.shape[-1], VECTOR_BYTES // 2
+    packed = q.new_empty(*q.shape[:-1], -(-width // per_vector) * per_vector, dtype=torch.float16)
+    if width < packed.shape[-1]:
+        packed[..., width:] = 0
+    with torch.no_grad():
+        return torch.mul(q, factors, out=packed[..., :width])
+
+
+def dequantized(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Returns x [k, n] rounded to 8 bits and back: float16 if x is float16, and otherwise float32.
+
+    On a GPU, x is on the current one. It has no gradient.
+    """
+    if not x.numel():
+        return x
+    with torch.no_grad():
+        stored, columns = store(x, precision), x.shape[1]
+        wide = as_numbers(stored, columns).mul_(stored.scale[:columns])
+        return wide.half() if x.dtype == torch.float16 else wide
 
 
 def as_numbers(stored: StoredX, columns: int) -> torch.Tensor:

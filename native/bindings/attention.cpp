@@ -5,6 +5,7 @@
 
 #include "attention_args.h"
 #include "checks.h"
+#include "eight_bit_args.h"
 #include "gnnsparse/attention_problem.h"
 #include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/precision.h"
@@ -93,27 +94,23 @@ EdgeValuesHandle make_edge_values(const py::object& tensor) {
   return edges;
 }
 
-AttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v,
-                             const EdgeValuesHandle& bias, double scale, bool is_causal,
-                             double dropout_p, const py::object& seed, int precision) {
+// Without k and v.
+AttentionHandle make_call(const HeadsHandle& q, int64_t keys, int64_t value_width,
+                          const EdgeValuesHandle& bias, double scale, bool is_causal,
+                          double dropout_p, const py::object& seed, Precision precision) {
   if (!(dropout_p >= 0 && dropout_p < 1)) reject("dropout_p", "must be in [0, 1)");
-  AttentionHandle call{AttentionProblem(), q.size[2], k.size[2], q, k, v, bias, hold(seed, "seed")};
+  AttentionHandle call{AttentionProblem(), q.size[2], keys, q, {}, {}, bias, hold(seed, "seed")};
   AttentionProblem& problem = call.problem;
-  problem.precision = precision_of(precision);
-  for (const HeadsHandle* heads : {&q, &k, &v}) {
-    if (!heads->given) reject("q, k and v", "must be given");
-    if (heads->view.dtype != storage_of(problem.precision)) {
-      reject("q, k and v", "must have the storage dtype of the precision");
-    }
+  problem.precision = precision;
+  if (!q.given || q.view.dtype != storage_of(precision)) {
+    reject("q", "must be given, in the storage dtype of the precision");
   }
   problem.q = q.view;
-  problem.k = k.view;
-  problem.v = v.view;
   problem.bias = bias.view;
   problem.batches = q.size[0];
   problem.heads = q.size[1];
   problem.d = q.size[3];
-  problem.dv = v.size[3];
+  problem.dv = value_width;
   product("q", problem.batches, problem.heads, call.queries, problem.d);
   problem.scale = static_cast<float>(scale);
   problem.is_causal = is_causal;
@@ -124,6 +121,48 @@ AttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const H
     problem.kept_scale = static_cast<float>(1 / (1 - dropout_p));
   }
   return call;
+}
+
+AttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v,
+                             const EdgeValuesHandle& bias, double scale, bool is_causal,
+                             double dropout_p, const py::object& seed, int precision) {
+  const Precision rounded = precision_of(precision);
+  for (const HeadsHandle* heads : {&q, &k, &v}) {
+    if (!heads->given) reject("q, k and v", "must be given");
+    if (heads->view.dtype != storage_of(rounded)) {
+      reject("q, k and v", "must have the storage dtype of the precision");
+    }
+  }
+  AttentionHandle call =
+      make_call(q, k.size[2], v.size[3], bias, scale, is_causal, dropout_p, seed, rounded);
+  call.k = k;
+  call.v = v;
+  call.problem.k = k.view;
+  call.problem.v = v.view;
+  return call;
+}
+
+Strided<4> numbers_of(const py::object& tensor, const char* name) {
+  Strided<4> numbers = strided_of<4>(tensor, name);
+  if (!numbers.given || numbers.element != Element::kUint8) reject(name, "accepted: uint8");
+  if (numbers.size[3] > 1 && numbers.stride[3] != 1)
+    reject(name, "has rows that are not contiguous");
+  return numbers;
+}
+
+QuantizedAttentionHandle make_quantized(const HeadsHandle& q, const py::object& k,
+                                        const py::object& v, const py::object& value_scale,
+                                        int number_type, const EdgeValuesHandle& bias, double scale,
+                                        bool is_causal, double dropout_p, const py::object& seed) {
+  QuantizedAttentionHandle made;
+  made.k = numbers_of(k, "k");
+  made.v = numbers_of(v, "v");
+  made.value_scale = strided_of<3>(value_scale, "value_scale");
+  made.type = eight_bit_of(number_type);
+  made.owners = py::make_tuple(k, v, value_scale);
+  made.call = make_call(q, made.k.size[2], made.v.size[3], bias, scale, is_causal, dropout_p, seed,
+                        Precision::kFp16);
+  return made;
 }
 
 // What the passes over `a` share, which is the pattern or its transpose. `one_batch`, `one_head`:
@@ -198,6 +237,10 @@ void bind_handles(py::module_& m) {
       .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("bias"),
            py::arg("scale"), py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"),
            py::arg("precision"));
+  py::class_<QuantizedAttentionHandle>(m, "QuantizedAttention")
+      .def(py::init(&make_quantized), py::arg("q"), py::arg("k"), py::arg("v"),
+           py::arg("value_scale"), py::arg("number_type"), py::arg("bias"), py::arg("scale"),
+           py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"));
   py::class_<AttentionRowsHandle>(m, "AttentionRows")
       .def(py::init([](const HeadsHandle& out, const py::object& lse, const py::object& row_stats) {
              return AttentionRowsHandle{out, hold(lse, "lse"), hold(row_stats, "row_stats")};

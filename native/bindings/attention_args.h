@@ -3,6 +3,7 @@
 
 #include "checks.h"
 #include "gnnsparse/attention_problem.h"
+#include "gnnsparse/quantize.h"
 #include "handles.h"
 
 namespace gnnsparse::bindings {
@@ -51,6 +52,15 @@ struct AttentionHandle {
   HeadsView of_keys(const HeadsHandle& x, int64_t width, Place place, const char* name) const {
     return x.checked_if_given(problem.batches, problem.heads, keys, width, place, name);
   }
+};
+
+// Attention whose K and V have 8 bits. `call` has neither of them.
+struct QuantizedAttentionHandle {
+  AttentionHandle call;
+  Strided<4> k, v;  // uint8 [batches, heads, S, d] and [batches, heads, S, dv], rows contiguous
+  Strided<3> value_scale;  // float32 [batches, heads, dv padded], contiguous along the features
+  EightBit type = EightBit::kInt8;
+  py::object owners;
 };
 
 // What a pass knows of the query rows beside q.

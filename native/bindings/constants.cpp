@@ -1,5 +1,6 @@
 // Numbers that Python plans and allocates by. The native code owns them.
 #include "checks.h"
+#include "gnnsparse/byte_tile.h"
 #include "gnnsparse/cpu_kernels.h"
 #include "gnnsparse/cuda_api.h"
 #include "gnnsparse/packed_entries.h"
@@ -37,6 +38,8 @@ void bind_constants(py::module_& m) {
   }
   m.attr("ENTRY_LAYOUTS") = entry_layouts;
   m.attr("EIGHT_BIT_PADDING") = kEightBitPadding;
+  // The most features of a head that attention gathers in 8 bits.
+  m.attr("EIGHT_BIT_HEAD_FEATURES") = kByteHeadFeatures;
   m.attr("EIGHT_BIT_ROWS") = kQuantizedRows;  // of the panels that SpMM takes
   // Rows of A of each sum that the CPU's graph attention makes for the gradient of `att`.
   m.attr("ATT_GROUP_ROWS") = cpu::kAttGroupRows;

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <initializer_list>
 
 #include "attention_args.h"
 #include "cuda_args.h"
+#include "gnnsparse/byte_tile.h"
 #include "problem_args.h"
 
 namespace gnnsparse::bindings {
@@ -28,6 +30,48 @@ void require_head_vectors(const HeadsHandle& heads, Precision precision, const c
   }
 }
 
+// Numbers of 8 bits, of which kernels read whole vectors.
+ByteHeads byte_heads(const Strided<4>& numbers, const AttentionHandle& call, int64_t width,
+                     const char* name) {
+  const int64_t wanted[] = {call.problem.batches, call.problem.heads, call.keys, width};
+  if (!std::equal(wanted, wanted + 4, numbers.size))
+    reject(name, "has another shape than q asks for");
+  require_place(numbers, Place::kGpu, name);
+  require_aligned(numbers, 16, name);
+  ByteHeads heads;
+  heads.data = numbers.data;
+  int64_t* const strides[] = {&heads.batch, &heads.head, &heads.row};
+  for (int i = 0; i < 3; ++i) {
+    // torch gives a dimension of one element any stride, which is not used.
+    *strides[i] = numbers.size[i] > 1 ? numbers.stride[i] : 0;
+    if (*strides[i] % kChunkBytes != 0) reject(name, "rows must be 16-byte aligned");
+  }
+  if (heads.row > UINT32_MAX) reject(name, "rows are 4 GiB long or longer");
+  if (std::max(heads.batch, heads.head) / kChunkBytes > UINT32_MAX) {
+    reject(name, "heads are 64 GiB or more apart");
+  }
+  return heads;
+}
+
+FeatureFactors feature_factors(const Strided<3>& factors, const AttentionHandle& call,
+                               int64_t width, const char* name) {
+  const AttentionProblem& problem = call.problem;
+  if (!factors.given || factors.element != Element::kFloat32) reject(name, "accepted: float32");
+  if (factors.size[0] != problem.batches || factors.size[1] != problem.heads ||
+      factors.size[2] < width || factors.size[2] % kEightBitPadding != 0) {
+    reject(name, "accepted: a factor for each feature of a head, padded to 16");
+  }
+  require_place(factors, Place::kGpu, name);
+  require_aligned(factors, 16, name);
+  FeatureFactors found;
+  found.data = reinterpret_cast<const float*>(factors.data);
+  found.batch = factors.size[0] > 1 ? factors.stride[0] : 0;
+  found.head = factors.size[1] > 1 ? factors.stride[1] : 0;
+  const bool dense = factors.size[2] <= 1 || factors.stride[2] == 1;
+  if (!dense || (found.batch | found.head) % 4 != 0) reject(name, "must have contiguous features");
+  return found;
+}
+
 // What every pass is given. `transposed`: `a` is the pattern's transpose, whose rows are keys.
 // `widths`: those of its partial sums.
 PanelAttention panel_attention(const AttentionHandle& call, const BlockedHandle& a,
@@ -35,8 +79,8 @@ PanelAttention panel_attention(const AttentionHandle& call, const BlockedHandle&
                                const Memory& partial, bool transposed,
                                std::initializer_list<int64_t> widths) {
   require_head_vectors(call.q, call.problem.precision, "q");
-  require_head_vectors(call.k, call.problem.precision, "k");
-  require_head_vectors(call.v, call.problem.precision, "v");
+  if (call.k.given) require_head_vectors(call.k, call.problem.precision, "k");
+  if (call.v.given) require_head_vectors(call.v, call.problem.precision, "v");
   PanelAttention p = attention_over(call, a, rows, work, transposed);
   int64_t floats = kPartialRowStats;
   for (const int64_t width : widths) floats += cuda::partial_stride(width);
@@ -57,6 +101,25 @@ void attention_panel(const AttentionHandle& call, const BlockedHandle& a,
   PanelAttention p = panel_attention(call, a, rows, work, partial, false, {call.problem.dv});
   set_output(p, call, given);
   cuda::attention_panel(p, cuda::AttentionPass::kForward, stream_of(stream));
+}
+
+void attention_quantized(const QuantizedAttentionHandle& quantized, const BlockedHandle& a,
+                         const StoredRowsHandle& rows, const WorkListHandle& work,
+                         const Memory& partial, const AttentionRowsHandle& given, Address stream) {
+  const AttentionHandle& call = quantized.call;
+  QuantizedAttention p;
+  static_cast<PanelAttention&>(p) =
+      panel_attention(call, a, rows, work, partial, false, {call.problem.dv});
+  set_output(p, call, given);
+  if (p.a.shape.panel != kQueryRows) reject("format", "panels have 16 rows for numbers of 8 bits");
+  if (std::max(p.problem.d, p.problem.dv) > kByteHeadFeatures) {
+    reject("k", "heads of 8-bit numbers have at most 64 features");
+  }
+  p.type = quantized.type;
+  p.keys = byte_heads(quantized.k, call, p.problem.d, "k");
+  p.values = byte_heads(quantized.v, call, p.problem.dv, "v");
+  p.value_scale = feature_factors(quantized.value_scale, call, p.problem.dv, "value_scale");
+  cuda::attention_quantized(p, stream_of(stream));
 }
 
 void set_grad(PanelAttention& p, const AttentionHandle& call, const AttentionRowsHandle& given,
@@ -143,6 +206,8 @@ void attention_panel_fused_backward(const AttentionHandle& call, const BlockedHa
 void bind_cuda_attention(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("cuda_attention_panel", &attention_panel, nogil, py::arg("problem"), py::arg("a"),
+        py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("stream"));
+  m.def("cuda_attention_quantized", &attention_quantized, nogil, py::arg("problem"), py::arg("a"),
         py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("stream"));
   m.def("cuda_attention_panel_rows", &attention_panel_rows, nogil, py::arg("problem"), py::arg("a"),
         py::arg("rows"), py::arg("work"), py::arg("partial"), py::arg("given"), py::arg("grads"),

@@ -18,7 +18,7 @@ import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.cuda_path import path
 from gnnsparse.formats.packed import packed_changes, packed_kernel
-from gnnsparse.plan import CsrAttentionPlan, Plan
+from gnnsparse.plan import AttentionPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
 from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
@@ -246,6 +246,21 @@ def all_eight_bits() -> None:
                     plan = cut_at(a.plan(width), limit, 8 * limit)
                     gnnsparse.spmm(a, x, plan=plan).square().sum().backward()
                 gnnsparse.spmm(a, x.detach().T.contiguous().T, seed=3)
+            for width, limit in product((1, 40, 72, 136, 200), (2, 1000)):
+                q, k = (torch.randn(n, width, device="cuda", requires_grad=True) for n in a.shape)
+                plan = Plan("panel", height=16, tile_limit=limit)
+                gnnsparse.sddmm(a, q, k, plan=plan).square().sum().backward()
+    # Attention, whose K and V have 8 bits; a row of the second operand is cut.
+    for precision in ("int8", "fp8"):
+        for given in (graph, long_rows()):
+            a = gnnsparse.prepare(given, precision=precision, reorder="degree", cache=False)
+            for d, limit in product((5, 16, 40, 64), (2, 1000)):
+                plan = AttentionPlan(tile_limit=limit)
+                attention(a, d, plan=plan)
+                bias = torch.randn(2, a.nnz, device="cuda", requires_grad=True)
+                attention(a, d, bias=bias, dropout_p=0.2, is_causal=True, plan=plan)
+                q, k, v = (torch.randn(2, n, 3, d, device="cuda") for n in (*a.shape, a.shape[1]))
+                gnnsparse.attention(a, *(x.transpose(1, 2).half() for x in (q, k, v)), plan=plan)
 
 
 def all_starts() -> None:

@@ -121,7 +121,9 @@ def attention(
 
     The fused kernels make one pass over the edges and store no weight for any of them. The backward pass
     computes the weights again from each row's log-sum-exp (Dao et al., "FlashAttention", NeurIPS 2022,
-    section 3.1). Operands of both products are rounded to A's precision; sums and the softmax are float32.
+    section 3.1). Operands of both products are rounded to A's precision; sums and the softmax are float32. In
+    int8 and fp8 k and v are rounded to 8 bits with a scale for each feature of each head and batch entry;
+    gradients pass this rounding unchanged.
     A's own weights are ignored. A row without edges, or with masked edges only, gives zeros. It has
     forward-mode derivatives too, and composes with torch.func; torch.vmap makes the batch larger, or with
     dropout calls the kernel for each entry. Gradients inside torch.func, tangents and second derivatives

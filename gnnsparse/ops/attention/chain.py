@@ -15,6 +15,7 @@ from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
 from gnnsparse.ops.attention.philox import keeps
+from gnnsparse.ops.attention.quantized import differentiable
 from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.softmax.schema import backend as softmax_backend
@@ -91,7 +92,7 @@ class _Chain:
 
     def scores(self, head: _Head) -> torch.Tensor:
         """Computes the scores of a head, scaled, biased and masked: float32 [nnz], float64 for float64 q."""
-        a, q, k = self.call.operand, _exact(head.q), _exact(head.k)
+        a, q, k = self.call.operand.unquantized, _exact(head.q), _exact(head.k)
         scores = sddmm(a, q, k, impl=self.impl) * self.call.scale
         if head.bias is not None:
             scores = scores + head.bias.to(scores.dtype)
@@ -115,6 +116,7 @@ def chain(call: AttentionCall, impl: str) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         The output [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
     """
+    call = differentiable(call)
     a, q, steps = call.operand.unquantized, call.q, _Chain.of(call, impl)
     batches, heads = q.shape[:2]
     outs, weights = [], []
@@ -147,6 +149,7 @@ def tangent(
     Returns:
         [B, H, L, Dv] in the dtype of q.
     """
+    call = differentiable(call)
     a, q, steps = call.operand.unquantized, call.q, _Chain.of(call)
     # Scores are bilinear in q and k, so that their change is a sum of scores. What is masked has weight 0.
     plain = replace(call, bias=None, is_causal=False)

@@ -8,7 +8,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
-from gnnsparse.ops.attention import chain, rows
+from gnnsparse.ops.attention import chain, quantized, rows
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
 from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_view, problem_of
@@ -62,6 +62,9 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
     """
     kernels = call.operand.kernels
     plan = plan or kernels.plan_of(call.product("attention"))
+    in_bytes = quantized.takes_bytes(call, plan)
+    if not in_bytes:
+        call = quantized.dequantized(call)
     if isinstance(plan, CsrAttentionPlan):
         return rows.forward(call)
     if not isinstance(plan, AttentionPlan):
@@ -71,13 +74,17 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
     lse = torch.empty(call.q.shape[:3], dtype=torch.float32, device=device)
     gpu = path()
     with gpu.current(device):
-        call = _readable(call)
         of = panel_pass(kernels, plan)
         partial = workspace(of, heads, (width,), device)
         result = _native.AttentionRows(heads_view(out), lse)
-        gpu.native.cuda_attention_panel(
-            problem_of(call), *of.head, partial, result, kernels.streams.current()
-        )
+        if in_bytes:
+            call = replace(call, bias=contiguous_edges(call.bias))
+            problem = quantized.problem_of(call)
+            gpu.native.cuda_attention_quantized(problem, *of.head, partial, result, kernels.streams.current())
+        else:
+            gpu.native.cuda_attention_panel(
+                problem_of(_readable(call)), *of.head, partial, result, kernels.streams.current()
+            )
     return out, lse
 
 

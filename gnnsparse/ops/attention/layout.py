@@ -45,12 +45,12 @@ def as_given(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x if dim == 4 else x[(0,) * (4 - dim)]
 
 
-def empty_heads(like: torch.Tensor, width: int) -> torch.Tensor:
-    """Allocates [B, H, n, width] in the dtype and the memory order of `like` [B, H, n, any]."""
+def empty_heads(like: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Allocates [B, H, n, width] in the memory order of `like` [B, H, n, any], and in its dtype if None."""
     batches, heads, rows = like.shape[:3]
     if like.stride(1) < like.stride(2):
-        return like.new_empty(batches, rows, heads, width).transpose(1, 2)
-    return like.new_empty(batches, heads, rows, width)
+        return like.new_empty(batches, rows, heads, width, dtype=dtype).transpose(1, 2)
+    return like.new_empty(batches, heads, rows, width, dtype=dtype)
 
 
 def empty_grads(

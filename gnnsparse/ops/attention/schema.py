@@ -14,6 +14,7 @@ from gnnsparse.ops import operators
 from gnnsparse.ops.attention import chain, cpu, cuda
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import as_given, empty_heads, four_dimensions
+from gnnsparse.ops.attention.quantized import dequantized
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.vmap import loop
@@ -34,6 +35,7 @@ def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Te
     """
     if path().takes(call.operand.device):
         return cuda.forward(call, plan)
+    call = dequantized(call)
     return chain.forward(call) if _as_chain(call, plan) else cpu.forward(call)
 
 
@@ -47,11 +49,22 @@ def run_backward(
     call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
-    """Computes the gradients of q, k, v and bias on the operand's device; those not needed are None."""
+    """Computes the gradients of q, k, v and bias on the operand's device; those not needed are None.
+
+    Where k and v are rounded to 8 bits, gradients pass the rounding unchanged.
+    """
+    given, call = call, dequantized(call)
     if path().takes(call.operand.device):
-        return cuda.backward(call, out, lse, grad, needs, plan)
-    run = chain.backward if _as_chain(call, plan) else cpu.backward
-    return run(call, out, lse, grad, needs)
+        dq, dk, dv, dbias = cuda.backward(call, out, lse, grad, needs, plan)
+    else:
+        run = chain.backward if _as_chain(call, plan) else cpu.backward
+        dq, dk, dv, dbias = run(call, out, lse, grad, needs)
+    return (
+        dq,
+        None if dk is None else dk.to(given.k.dtype),
+        None if dv is None else dv.to(given.v.dtype),
+        dbias,
+    )
 
 
 def _call(

@@ -56,6 +56,8 @@ def _suits_attention(call: GraphCall) -> bool:
     has_terms = any(x is not None for x in (a.features, a.gate, a.mapped))
     if call.score != "dot" or has_terms or not call.normalize or call.clamp != 0.0:
         return False
+    if torch.compiler.is_compiling() and call.operand.kernels.quantization is not None:
+        return False  # what `_as_attention` takes of the operand can't be traced
     if not is_plain(*a) or not is_direct() or not path().takes(call.operand.device):
         return True
     assert a.q is not None
@@ -69,13 +71,16 @@ def _suits_attention(call: GraphCall) -> bool:
 
 
 def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
-    """Computes a call by `attention`, whose plan has the choice of more kernels."""
+    """Computes a call by `attention`, whose plan has the choice of more kernels.
+
+    Nothing is rounded to 8 bits, as in the kernels of this operation.
+    """
     a = call.arrays
     assert a.q is not None
     assert a.k is not None
     assert a.v is not None
     out: torch.Tensor = attention(
-        call.operand, *(x.transpose(0, 1) for x in (a.q, a.k, a.v)), scale=call.scale,
+        call.operand.unquantized, *(x.transpose(0, 1) for x in (a.q, a.k, a.v)), scale=call.scale,
         bias=None if a.bias is None else a.bias.T, dropout_p=call.dropout_p, is_causal=call.is_causal,
         impl=impl,
     )  # fmt: skip

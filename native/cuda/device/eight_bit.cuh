@@ -27,37 +27,30 @@ __device__ __forceinline__ uint32_t add_pairs(uint32_t x, uint32_t y) {
   return sum;
 }
 
-// Four numbers as float16, with bytes 0 and 2 in `even` and bytes 1 and 3 in `odd`.
-__device__ __forceinline__ void e4m3_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
+// Four e4m3 numbers as float16: those in the low 16 bits of `bytes`, and those in its high 16 bits.
+__device__ __forceinline__ void e4m3_pairs(uint32_t bytes, uint32_t* low, uint32_t* high) {
   if constexpr (kArchitecture.fp8_conversion) {
-    asm("{.reg .b16 low, high;\n"
-        "mov.b32 {low, high}, %2;\n"
-        "cvt.rn.f16x2.e4m3x2 %0, low;\n"
-        "cvt.rn.f16x2.e4m3x2 %1, high;}"
-        : "=r"(even), "=r"(odd)
-        : "r"(select_bytes<0x3120>(bytes, 0)));
-    return;
-  }
-  // Their exponents and mantissas in those of float16 are 2^-8 of the numbers.
-  const uint32_t low = bytes << 8;
-  even = multiply_pairs((low & 0x80008000u) | (low & 0x7f007f00u) >> 1, 0x5c005c00u);
-  odd = multiply_pairs((bytes & 0x80008000u) | (bytes & 0x7f007f00u) >> 1, 0x5c005c00u);
-}
-
-__device__ __forceinline__ void int8_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
-  // With another sign bit they are the last bits of 1024 + 128 + number.
-  const uint32_t shifted = bytes ^ 0x80808080u;
-  even = add_pairs(select_bytes<0x4240>(shifted, 0x64646464u), 0xe480e480u);
-  odd = add_pairs(select_bytes<0x4341>(shifted, 0x64646464u), 0xe480e480u);
-}
-
-template <EightBit kType>
-__device__ __forceinline__ void byte_halves(uint32_t bytes, uint32_t& even, uint32_t& odd) {
-  if constexpr (kType == EightBit::kInt8) {
-    int8_halves(bytes, even, odd);
+    asm("{.reg .b16 first, second;\n"
+        "mov.b32 {first, second}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, first;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, second;}"
+        : "=r"(*low), "=r"(*high)
+        : "r"(bytes));
   } else {
-    e4m3_halves(bytes, even, odd);
+    // Their exponents and mantissas in those of float16 are 2^-8 of the numbers.
+    const uint32_t spread[2] = {select_bytes<0x1404>(bytes, 0), select_bytes<0x3424>(bytes, 0)};
+    *low = multiply_pairs((spread[0] & 0x80008000u) | (spread[0] & 0x7f007f00u) >> 1, 0x5c005c00u);
+    *high = multiply_pairs((spread[1] & 0x80008000u) | (spread[1] & 0x7f007f00u) >> 1, 0x5c005c00u);
   }
+}
+
+// Two of four integers, of which the bytes are 128 more, as float16. Nibbles 0 and 2 of kSelect say
+// which; the others are 4.
+template <uint32_t kSelect>
+__device__ __forceinline__ uint32_t shifted_halves(uint32_t bytes) {
+  static_assert((kSelect & 0xf0f0u) == 0x4040u, "upper bytes of float16");
+  // They are the last bits of 1024 + 128 + number.
+  return add_pairs(select_bytes<kSelect>(bytes, 0x64646464u), 0xe480e480u);
 }
 
 // The bytes of four numbers, rounded to nearest as eight_bit_code does it, with fewer instructions.

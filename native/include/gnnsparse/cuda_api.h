@@ -66,12 +66,14 @@ void spmm_tiles(const PackedSpmm& problem, Precision precision, Stream stream);
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream);
 void sddmm_heads(const HeadsSddmm& problem, Precision precision, Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
+void sddmm_quantized(const QuantizedSddmm& problem, Stream stream);
 void sddmm_blocks(const BlockSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 // The backward pass is kRows, which gives dQ and the row statistics, and then kColumns, which reads
 // the row statistics and gives dK and dV; or kFused, which does the work of both.
 enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
+void attention_quantized(const QuantizedAttention& problem, Stream stream);
 // kRows reads result.lse and writes grads.edges, which kColumns reads; there is no kFused.
 void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
 // Writes grads.of_mapped, after kRows.

@@ -3,6 +3,7 @@
 
 #include "gnnsparse/attention_problem.h"
 #include "gnnsparse/panel_problem.h"
+#include "gnnsparse/quantize.h"
 
 namespace gnnsparse {
 
@@ -65,6 +66,32 @@ struct PanelAttention {
   HeadsView dv;
   IndexView nnz_index_map;   // pass over columns with a bias: index in A of each nonzero of A^T
   DkvPartials dkv_partials;  // both passes in one
+};
+
+// 8-bit numbers [batches, heads, rows, width] whose rows are contiguous; strides in bytes. Integers
+// have 128 added to them.
+struct ByteHeads {
+  const void* data = nullptr;
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+// Factors of the features [batches, heads, width], 16-byte aligned; strides in floats.
+struct FeatureFactors {
+  const float* data = nullptr;
+  int64_t batch = 0;
+  int64_t head = 0;
+};
+
+// The forward pass over panels of 16 rows, of a K and a V of 8 bits and up to 64 features. Q and
+// problem.scale have the scales of K in them. problem.k and problem.v are not read. Rows of numbers
+// are 16-byte aligned, and padded to whole 16 bytes.
+struct QuantizedAttention : PanelAttention {
+  EightBit type = EightBit::kInt8;
+  ByteHeads keys;
+  ByteHeads values;
+  FeatureFactors value_scale;  // [dv, padded to kEightBitPadding]
 };
 
 }  // namespace gnnsparse

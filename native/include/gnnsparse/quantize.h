@@ -19,6 +19,10 @@ namespace gnnsparse {
 // mantissa bits, without infinities, up to 448.
 enum class EightBit : int { kInt8 = 0, kE4m3 = 1 };
 
+// What four bytes of int8 are changed by where 128 is added to each: float16 is made of such ones
+// with an operation less.
+constexpr uint32_t kShiftedInt8 = 0x80808080u;
+
 // Rows of 8-bit numbers are padded with zeros to whole vectors.
 constexpr int kEightBitPadding = 16;
 

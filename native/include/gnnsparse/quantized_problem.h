@@ -6,7 +6,8 @@
 
 namespace gnnsparse {
 
-// X to 8 bits: weights[j] * x[j, f] = scale[f] * number.
+// X to 8 bits: weights[j] * x[j, f] = scale[f] * number. Or several X that have as many rows, the
+// groups, such as the heads of attention.
 struct Quantize {
   const void* x = nullptr;
   DType x_dtype = DType::kFloat32;
@@ -14,15 +15,21 @@ struct Quantize {
   int64_t n = 0;
   int64_t row_stride = 0;  // in elements
   int64_t column_stride = 0;
+  int64_t groups = 1;
+  int64_t group_stride = 0;
   const float* weights = nullptr;  // [rows], null: 1
   EightBit type = EightBit::kInt8;
+  uint32_t change = 0;  // of every four bytes: kShiftedInt8, or none
   bool stochastic = false;
-  PhiloxKey key;             // of stochastic rounding
-  uint8_t* out = nullptr;    // [rows, stride], 16-byte aligned; zeros behind n
-  int64_t stride = 0;        // n, padded to kEightBitPadding
-  float* scale = nullptr;    // [stride]
-  int32_t* peaks = nullptr;  // [stride], zeros: workspace, for the bits of the largest magnitudes
-  int64_t parts = 0;         // so many rows are read at a time
+  PhiloxKey key;           // of stochastic rounding
+  uint8_t* out = nullptr;  // 16-byte aligned rows of `stride`; zeros behind n
+  int64_t out_row = 0;     // in bytes, as is the distance of groups
+  int64_t out_group = 0;
+  int64_t stride = 0;      // n, padded to kEightBitPadding
+  float* scale = nullptr;  // [groups, stride]
+  int32_t* peaks =
+      nullptr;        // [groups, stride], zeros: workspace, for the bits of the largest magnitudes
+  int64_t parts = 0;  // so many rows are read at a time
 };
 
 // y[row_ids[i], f] = scale[f] * row_scale[i] * (A x)[i, f]. x has bytes, and its stride counts
@@ -30,6 +37,13 @@ struct Quantize {
 struct QuantizedSpmm : PanelSpmm {
   EightBit type = EightBit::kInt8;
   const float* scale = nullptr;  // [n, padded to kEightBitPadding], 16-byte aligned
+};
+
+// out[e] = scale * dot(q[row_ids[i]], k[j]), where q is float16 and k has bytes as attention's
+// (panel_attention.h); its stride counts them.
+struct QuantizedSddmm : PanelSddmm {
+  EightBit type = EightBit::kInt8;
+  const float* scale = nullptr;  // one
 };
 
 // Panels whose kernels take an X of 8 bits, by their rows. A lane's sums of 32 rows leave room for

@@ -16,6 +16,8 @@ namespace gnnsparse::cuda {
 template <Precision kPrecision, int kWarpCount, int kWidth>
 struct AttentionTile {
   static constexpr Precision P = kPrecision;
+  static constexpr bool kBytes = false;  // 8-bit numbers: attention_bytes.cuh
+  using Own = AttentionTile;
   static constexpr int kSliceFeatures = PanelTile<P>::kFeatures;
   static constexpr int kWarps = kWarpCount;
   static constexpr int kRows = kQueryRows * kWarps;
@@ -54,6 +56,12 @@ struct ChunkedHeads {
         head(static_cast<uint32_t>(view.head * size_of(view.dtype) / kChunkBytes)),
         row(static_cast<uint32_t>(view.row * size_of(view.dtype))),
         bytes(static_cast<int>(width * size_of(view.dtype))) {}
+  ChunkedHeads(const ByteHeads& view, int64_t width)
+      : data(static_cast<char*>(const_cast<void*>(view.data))),
+        batch(static_cast<uint32_t>(view.batch / kChunkBytes)),
+        head(static_cast<uint32_t>(view.head / kChunkBytes)),
+        row(static_cast<uint32_t>(view.row)),
+        bytes(static_cast<int>(width)) {}
 
   __device__ ChunkRows of(uint32_t b, uint32_t h) const {
     return {data + kChunkBytes * (uint64_t{b} * batch + uint64_t{h} * head), row, bytes};

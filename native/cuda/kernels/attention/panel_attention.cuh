@@ -20,7 +20,8 @@ struct AttentionLaunch : PanelAttention {
   ChunkedHeads own[2];       // arrays of which a panel has its own rows
   ChunkedHeads gathered[2];  // those that its columns name
   ResultHeads results[2];
-  ChunkedHeads out_chunks;  // backward: the output, where its rows are whole chunks
+  ChunkedHeads out_chunks;     // backward: the output, where its rows are whole chunks
+  FeatureFactors value_scale;  // of values of 8 bits
 
   explicit AttentionLaunch(const PanelAttention& p)
       : PanelAttention(p), heads_reciprocal(1.0f / static_cast<float>(p.problem.heads)) {}
@@ -94,7 +95,8 @@ class LaterPanel {
 // The first kSlices slices of the warp's own rows of a head, brought to `to` in shared memory.
 template <class Tile, int kSlices>
 __device__ void copy_own_rows(const AttentionLaunch& p, const AttentionWork& work, uint32_t to) {
-  const LaneChunk<Tile> chunk(p.own[0].of(work.b, work.h), p.own[1].of(work.b, work.h), work.lane);
+  const LaneChunk<typename Tile::Own> chunk(p.own[0].of(work.b, work.h),
+                                            p.own[1].of(work.b, work.h), work.lane);
   const uint32_t first = to + own_address(work.lane);
 #pragma unroll
   for (int i = 0; i < kQueryRows / 4; ++i) {

@@ -3,6 +3,7 @@
 // kept.
 #pragma once
 
+#include "kernels/attention/attention_bytes.cuh"
 #include "kernels/attention/panel_attention.cuh"
 #include "kernels/units.cuh"
 
@@ -15,6 +16,7 @@ class AttentionWarp {
   using Tile = RowTile;
   static constexpr Precision P = Tile::P;
   static constexpr int kSlices = Tile::kSlices;
+  static constexpr bool kNarrow = Tile::kPaired && !Tile::kBytes;
   // More warps at a time are worth more than another slice; four that share rows take whole K
   // tiles.
   static constexpr int kTileBatch = Tile::kWarps > 1 ? 2 : 1;  // taken at a time
@@ -30,7 +32,7 @@ class AttentionWarp {
   // That must fit on a multiprocessor: registers are the limit.
   static constexpr int kBlocks = kSlices == 2 ? 8
                                               : resident_blocks((kExtras || kSplit<P> ? 12
-                                                                 : Tile::kPaired      ? 18
+                                                                 : kNarrow            ? 18
                                                                                       : 16) /
                                                                 Tile::kWarps);
 
@@ -57,7 +59,11 @@ class AttentionWarp {
     QuerySlice queries[kSlices];
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
-      queries[s] = load_query_slice<P>(own_ + s * kQueryBytes, work_.lane);
+      if constexpr (Tile::kBytes) {
+        queries[s] = load_query_for_bytes(own_, work_.lane);
+      } else {
+        queries[s] = load_query_slice<P>(own_ + s * kQueryBytes, work_.lane);
+      }
     }
     for (int i = 0; i < work_.item.k_tiles; i += kTileBatch) {
       uint32_t bits[kTileBatch];
@@ -108,14 +114,20 @@ class AttentionWarp {
     float all[1][4][4] = {};
     auto& scores = all[0];
     const uint32_t first = stream_.template next<0>(i);
-    multiply_keys<P, 0, Tile::kFirstKeysEnd>(first, work_.lane, queries[0], scores);
+    if constexpr (Tile::kBytes) {
+      multiply_key_bytes<Tile::kType>(first, work_.lane, queries[0], scores);
+    } else {
+      multiply_keys<P, 0, Tile::kFirstKeysEnd>(first, work_.lane, queries[0], scores);
+    }
     if constexpr (kSlices == 2) {
       multiply_keys<P>(stream_.template next<1>(i), work_.lane, queries[1], scores);
     }
     kExtras ? weigh_extras(bits[0], scores) : weigh(bits, all);
     const WeightOperand<P> a(scores);
     add_up(a);
-    if constexpr (Tile::kPaired) {
+    if constexpr (Tile::kBytes) {
+      multiply_value_bytes<Tile::kType>(first, work_.lane, a.reg, sums_[0]);
+    } else if constexpr (Tile::kPaired) {
       add_values<P, Tile::kSecondValues>(first, work_.lane, a, sums_[0]);
     } else {
       add_values<P>(stream_.template next<kSlices>(i), work_.lane, a, sums_[0]);
@@ -253,10 +265,37 @@ class AttentionWarp {
       scale[upper] = sum[upper] > 0.0f ? reciprocal_fast(sum[upper]) : 0.0f;
     }
     write_row_stats(sum);
+    if constexpr (Tile::kBytes) {
+      store_byte_results(scale);
+    } else {
 #pragma unroll
-    for (int s = 0; s < kSlices; ++s) {
-      store_results<P>(p_, work_, p_.results[0], Tile::kSliceFeatures * s, p_.partial, scale,
-                       sums_[s], own_);
+      for (int s = 0; s < kSlices; ++s) {
+        store_results<P>(p_, work_, p_.results[0], Tile::kSliceFeatures * s, p_.partial, scale,
+                         sums_[s], own_);
+      }
+    }
+  }
+
+  // The sums times the scales of V, partial ones too. Rows without edges stay zeros where a scale
+  // is NaN.
+  __device__ void store_byte_results(const float (&scale)[2]) const {
+    const AttentionOutput out(p_, work_, p_.results[0], p_.partial, scale);
+    const FeatureFactors& factors = p_.value_scale;
+    const float* from = factors.data + work_.b * factors.batch + work_.h * factors.head;
+#pragma unroll
+    for (int chunk = 0; chunk < kByteHeadChunks; ++chunk) {
+      const int feature = byte_feature(work_.lane, chunk);
+      if (feature >= p_.results[0].width) continue;
+      const float4 found = __ldg(reinterpret_cast<const float4*>(from + feature));
+      const float of_feature[4] = {found.x, found.y, found.z, found.w};
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        float v[4];
+        byte_sums(sums_[0], chunk, upper, v);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = scale[upper] > 0.0f ? v[i] * of_feature[i] : 0.0f;
+        out.store(upper, feature, v);
+      }
     }
   }
 

@@ -66,14 +66,18 @@ __device__ __forceinline__ void widen(const uint32_t (&words)[kStoredWords<kStor
 // Where a thread starts. There are fewer than 2^31 threads.
 struct Place {
   uint32_t row;
-  uint32_t eight;  // of the features
+  uint32_t eight;  // of the features of all groups
+  uint32_t group;
+  uint32_t column;  // in the group
 };
 __device__ __forceinline__ uint32_t eights_of(const Quantize& p) {
-  return static_cast<uint32_t>(p.stride / kFeatures);
+  return static_cast<uint32_t>(p.groups * p.stride / kFeatures);
 }
 __device__ __forceinline__ Place place_of(const Quantize& p) {
   const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
-  return {item / eights_of(p), item % eights_of(p)};
+  const uint32_t eight = item % eights_of(p);
+  const auto of_group = static_cast<uint32_t>(p.stride / kFeatures);
+  return {item / eights_of(p), eight, eight / of_group, eight % of_group * kFeatures};
 }
 
 // The rows of a thread: every p.parts-th one from its place on, from the last row on where kLast.
@@ -85,11 +89,11 @@ class Rows {
       : p_(p),
         next_(kLast ? p.rows - 1 - place.row : place.row),
         step_(kLast ? -p.parts : p.parts) {
-    const int64_t column = int64_t{place.eight} * kFeatures;
-    const int64_t behind = p.n - column;
+    const int64_t behind = p.n - place.column;
     features_ = static_cast<int>(behind < kFeatures ? behind : kFeatures);
     const int64_t stride = kBytes > size_of(kStorage) ? 1 : p.column_stride;
-    x_ = static_cast<const char*>(p.x) + column * stride * size_of(kStorage);
+    x_ = static_cast<const char*>(p.x) +
+         (place.group * p.group_stride + place.column * stride) * size_of(kStorage);
     const bool none = place.row >= p.parts || place.row >= p.rows;
     left_ = none ? 0 : static_cast<int>((p.rows - 1 - place.row) / p.parts) + 1;
   }
@@ -199,18 +203,19 @@ template <DType kStorage, int kBytes, EightBit kType, bool kStochastic>
 __global__ void __launch_bounds__(kThreads, kBlocks) numbers_kernel(const Quantize p) {
   const Place place = place_of(p);
   if (place.row >= p.parts) return;
-  const int64_t column = int64_t{place.eight} * kFeatures;
+  const int64_t column = place.column;
   constexpr int kRows = kRowsAtOnce<kStochastic>;
   Rows<kStorage, kBytes, true, kRows> rows(p, place);
   wait_for_previous();
   float inverse[kFeatures];
 #pragma unroll
   for (int i = 0; i < kFeatures; ++i) {
-    const int64_t feature = column + i;
-    const FeatureScale found = feature_scale(static_cast<uint32_t>(p.peaks[feature]), kType);
-    inverse[i] = feature < p.n ? found.inverse : 0.0f;
-    if (place.row == 0) p.scale[feature] = feature < p.n ? found.scale : 0.0f;
+    const int64_t at = int64_t{place.eight} * kFeatures + i;
+    const FeatureScale found = feature_scale(static_cast<uint32_t>(p.peaks[at]), kType);
+    inverse[i] = column + i < p.n ? found.inverse : 0.0f;
+    if (place.row == 0) p.scale[at] = column + i < p.n ? found.scale : 0.0f;
   }
+  uint8_t* const out = p.out + place.group * p.out_group + column;
   while (rows.load()) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -227,16 +232,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks) numbers_kernel(const Quanti
           // Not one operation with what rounding adds: the CPU rounds twice, too.
           four[i] = __fmul_rn(v[4 * half + i], inverse[4 * half + i]);
         }
-        codes[half] = four_codes<kType, kStochastic>(p, row, column + 4 * half, four);
+        codes[half] = four_codes<kType, kStochastic>(p, row, column + 4 * half, four) ^ p.change;
       }
-      *reinterpret_cast<uint2*>(p.out + row * p.stride + column) = make_uint2(codes[0], codes[1]);
+      *reinterpret_cast<uint2*>(out + row * p.out_row) = make_uint2(codes[0], codes[1]);
     }
   }
 }
 
 template <DType kStorage, int kBytes>
 void run(const Quantize& p, Stream stream) {
-  const int64_t items = p.parts * (p.stride / kFeatures);
+  const int64_t items = p.parts * (p.groups * p.stride / kFeatures);
   const dim3 grid = grid_of(items, kThreads, 1, "quantize");
   launch("quantize_peaks", peaks_kernel<kStorage, kBytes>, grid, kThreads, stream, p);
   const auto numbers = [&](auto kernel) {
@@ -259,7 +264,8 @@ bool whole_vectors(const Quantize& p, int bytes) {
   const int64_t size = size_of(p.x_dtype);
   const auto start = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.x) % bytes);
   const bool rows = p.row_stride * size % bytes == 0 || p.rows <= 1;
-  return p.column_stride == 1 && start == 0 && rows && p.n * size % bytes == 0;
+  const bool groups = p.group_stride * size % bytes == 0 || p.groups <= 1;
+  return p.column_stride == 1 && start == 0 && rows && groups && p.n * size % bytes == 0;
 }
 
 template <DType kStorage>
@@ -273,8 +279,8 @@ void run_dtype(const Quantize& p, Stream stream) {
 
 void quantize(const Quantize& problem, Stream stream) {
   Quantize p = problem;
-  if (p.stride == 0) return;
-  const int64_t most = INT32_MAX / (p.stride / kFeatures);
+  if (p.stride == 0 || p.groups == 0) return;
+  const int64_t most = INT32_MAX / (p.groups * p.stride / kFeatures);
   if (p.parts > most) p.parts = most > 0 ? most : 1;
   if (p.x_dtype == DType::kFloat16) return run_dtype<DType::kFloat16>(p, stream);
   if (p.x_dtype == DType::kBFloat16) return run_dtype<DType::kBFloat16>(p, stream);

@@ -15,6 +15,7 @@
 #include "device/mma.cuh"
 #include "gnnsparse/byte_tile.h"
 #include "gnnsparse/quantized_problem.h"
+#include "kernels/common/byte_pairs.cuh"
 #include "kernels/spmm/panel_operand.cuh"
 #include "kernels/spmm/panel_ring.cuh"
 #include "kernels/spmm/panel_store.cuh"
@@ -108,7 +109,8 @@ class ByteProduct {
         uint32_t b[2][2];  // even features, odd ones
 #pragma unroll
         for (int upper = 0; upper < 2; ++upper) {
-          byte_halves<kType>(x[2 * q + upper], b[0][upper], b[1][upper]);
+          const uint32_t bytes = x[2 * q + upper] ^ (kType == EightBit::kInt8 ? kShiftedInt8 : 0);
+          by_parity<kType>(bytes, &b[0][upper], &b[1][upper]);
         }
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {

@@ -1,0 +1,128 @@
+"""Attention in the precisions of 8 bits: K and V are rounded to them with a scale for each feature of a head.
+
+A GPU's kernel over panels of 16 rows gathers their bytes. Everything else computes with the numbers times
+their scales, in float16: another form of the same function.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.cuda_path import path
+from gnnsparse.ops import quantization
+from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.ops.attention.layout import empty_heads
+from gnnsparse.ops.attention.views import edge_view, heads_view
+from gnnsparse.ops.quantization import NUMBER_TYPES, fake_quantized, scaled_queries, store_heads
+from gnnsparse.plan import AttentionPlan, Plan
+from gnnsparse.precision import Precision
+from gnnsparse.tiles import SCORE_ROWS
+
+__all__ = ["dequantized", "differentiable", "problem_of", "takes_bytes"]
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    """Returns `x` [B, H, n, d] without the copies of a batch or head that was expanded."""
+    batch, head = (slice(0, 1) if x.stride(i) == 0 else slice(None) for i in (0, 1))
+    return x[batch, head]
+
+
+def _by_row(x: torch.Tensor) -> torch.Tensor:
+    """Returns [B, H, n, d] as [n, B * H * d], whose columns are the features of every head."""
+    return x.movedim(2, 0).flatten(1)
+
+
+def _from_rows(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Undoes `_by_row` for a tensor of the shape of `like`."""
+    return rows.reshape(like.shape[2], like.shape[0], like.shape[1], like.shape[3]).movedim(0, 2)
+
+
+def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Returns `x` rounded to 8 bits and back, float16 if it is float16 and otherwise float32.
+
+    It has the memory order of `x`, so that a gradient which is made like it has it too.
+    """
+    own = _own(x)
+    dtype = torch.float16 if x.dtype == torch.float16 else torch.float32
+    back = empty_heads(own, x.shape[3], dtype)
+    if own.numel():
+        back.copy_(_from_rows(quantization.dequantized(_by_row(own), precision), own))
+    return back.expand(x.shape)
+
+
+def dequantized(call: AttentionCall) -> AttentionCall:
+    """Returns a call whose k and v are what the operand's precision stores of them; others as they are."""
+    precision = call.operand.kernels.quantization
+    if precision is None:
+        return call
+    gpu, device = path(), call.operand.device
+    with torch.no_grad(), gpu.current(device) if gpu.takes(device) else nullcontext():
+        k = _rounded(call.k, precision)
+        v = k if call.v is call.k else _rounded(call.v, precision)
+    return replace(call, k=k, v=v)
+
+
+def differentiable(call: AttentionCall) -> AttentionCall:
+    """Returns `dequantized(call)` for autograd and transforms: gradients pass the rounding unchanged.
+
+    Numbers of float64 are not rounded.
+    """
+    precision = call.operand.kernels.quantization
+    if precision is None:
+        return call
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64 or not x.numel():
+            return x
+        return _from_rows(fake_quantized(_by_row(x).float(), precision), x)
+
+    return replace(call, k=rounded(call.k), v=rounded(call.v))
+
+
+def takes_bytes(call: AttentionCall, plan: Plan) -> bool:
+    """Returns whether a GPU's kernel for bytes computes a call by a plan."""
+    widths = call.q.shape[3], call.v.shape[3]
+    return (
+        call.operand.kernels.quantization is not None
+        and isinstance(plan, AttentionPlan)
+        and plan.height == SCORE_ROWS
+        and max(widths) <= _native.EIGHT_BIT_HEAD_FEATURES
+    )
+
+
+def _padded(width: int, to: int) -> int:
+    return -(-width // to) * to
+
+
+@torch.no_grad()
+def problem_of(call: AttentionCall) -> _native.QuantizedAttention:
+    """Returns the native handle of a call on a GPU, whose K and V are stored in 8 bits for it.
+
+    A row of K and the row of V lie side by side, in one line of memory if they have 64 features. The scales
+    of K, and that of the scores, are multiplied into Q: its products with numbers then have the size of
+    scores, whatever the scales are.
+    """
+    precision = call.operand.kernels.quantization
+    assert precision is not None
+    k, v, width, value_width = _own(call.k), _own(call.v), call.q.shape[3], call.v.shape[3]
+    widths = [_padded(x.shape[3], _native.EIGHT_BIT_PADDING) for x in (k, v)]
+    if k.shape[:2] == v.shape[:2]:
+        both = torch.empty(*k.shape[:3], sum(widths), dtype=torch.uint8, device=k.device)
+        keys, values = both.split(widths, dim=3)
+    else:
+        keys, values = (
+            torch.empty(*x.shape[:3], w, dtype=torch.uint8, device=x.device)
+            for x, w in zip((k, v), widths, strict=True)
+        )
+    key_scale, value_scale = store_heads(k, precision, keys), store_heads(v, precision, values)
+    heads = call.q.shape[:2]
+    queries = scaled_queries(call.q, key_scale[..., None, :width] * call.scale)
+    return _native.QuantizedAttention(
+        heads_view(queries), keys[..., :width].expand(*heads, -1, -1),
+        values[..., :value_width].expand(*heads, -1, -1), value_scale.expand(*heads, -1),
+        NUMBER_TYPES[precision], edge_view(call.bias), 1.0, call.is_causal, call.dropout_p, call.seed,
+    )  # fmt: skip
