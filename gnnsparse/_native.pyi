@@ -639,18 +639,6 @@ def cuda_sddmm_panel(
     precision: int,
     stream: int,
 ) -> None: ...
-def cuda_sddmm_quantized(
-    a: Blocked,
-    rows: StoredRows,
-    work: WorkList,
-    q: Dense,
-    k: torch.Tensor,
-    scale: torch.Tensor,
-    number_type: int,
-    out: EdgeValues,
-    d: int,
-    stream: int,
-) -> None: ...
 def cuda_sddmm_window(
     a: Blocked,
     rows: StoredRows,

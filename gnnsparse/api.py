@@ -60,8 +60,8 @@ def prepare(
         edge_weight: with values="gcn" or "mean": weights [edges] to normalise; None: 1 each.
         self_loop_weight: with values="gcn": weight of the self-loops that are added.
         precision: "fp32", "tf32", "fp16" or "bf16": what operands are rounded to. Sums are float32. "int8"
-            or "fp8": as fp16, but SpMM stores X, SDDMM K, and attention K and V, in 8 bits with a scale for
-            each feature (gnnsparse.Precision).
+            or "fp8": as fp16, but SpMM stores X, and attention K and V, in 8 bits with a scale for each
+            feature (gnnsparse.Precision).
         reorder: row order: "none", "degree", "rcm", "metis", "community", "row-shuffle", "jaccard", "tca",
             "auto" (the best of several by counts, or none), or another registered reordering
             (gnnsparse.preprocess.reorder.REORDERINGS). Results stay in the caller's order.

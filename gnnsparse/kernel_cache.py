@@ -63,8 +63,8 @@ class KernelCache:
         longest_row: number of nonzeros that no row exceeds; None: unknown.
         keeps_rows_whole: whether rows are never cut, however long, since where to cut would depend on arrays
             that are overwritten; `longest_row` is known then.
-        quantization: the precision of 8 bits in which SpMM stores X, SDDMM K, and attention K and V; None:
-            they are rounded to `precision`.
+        quantization: the precision of 8 bits in which SpMM stores X, and attention K and V; None: they are
+            rounded to `precision`.
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 

@@ -139,7 +139,7 @@ class BoundCall(Key[Any]):
         dtype: dtype of the dense operands.
         plan: the plan given by the caller, or None.
         mean: whether SpMM divides a row's sum by its number of nonzeros.
-        quantization: the precision of 8 bits in which X, or K of SDDMM, is stored, or None.
+        quantization: the precision of 8 bits in which X is stored, or None.
     """
 
     product: Product

@@ -192,7 +192,7 @@ class SparseOperand(EdgeOrders, Exported):
 
     @property
     def unquantized(self) -> SparseOperand:
-        """This matrix, with products and attention that round to 16 bits where those of this one store 8.
+        """This matrix, with an SpMM and attention that round to 16 bits where those of this one store 8.
 
         It shares all arrays with this operand. Gradients of products are computed with it. In a precision
         that does not quantise it is this operand.

@@ -20,9 +20,9 @@ class Precision(str, enum.Enum):
     `tf32`: float32 operands rounded to 10 mantissa bits, ties to even as by `cvt.rn.tf32.f32` (ties away
     from zero on GPUs before compute capability 9.0, which lack that instruction).
     `fp16`, `bf16`: operands rounded to nearest, ties to even.
-    `int8`, `fp8`: SpMM stores X, SDDMM K, and `attention` K and V, in 8 bits with a float32 scale for each
-    feature (gnnsparse.ops.quantization): integers of -127 to 127, or e4m3. Weights that are given or learned,
-    Q, gradients and all other operations have float16 operands.
+    `int8`, `fp8`: SpMM stores X, and `attention` K and V, in 8 bits with a float32 scale for each feature
+    (gnnsparse.ops.quantization): integers of -127 to 127, or e4m3. Weights that are given or learned, Q,
+    gradients and all other operations have float16 operands.
     """
 
     FP32 = "fp32"
@@ -54,7 +54,7 @@ class Precision(str, enum.Enum):
 
     @property
     def quantizes(self) -> bool:
-        """Whether X of SpMM, K of SDDMM, and K and V of attention have 8 bits."""
+        """Whether SpMM stores X in 8 bits, and attention K and V."""
         return self in (Precision.INT8, Precision.FP8)
 
     @property

@@ -170,13 +170,12 @@ def _quantized(work: Workload, x: torch.Tensor) -> torch.Tensor:
 
 def _sddmm_nonzeros(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
     q, k = work.dense
-    quantized = fake_quantized(k.float(), work.precision) if work.precision.quantizes else None
     exact, plain = [q.new_empty(0, dtype=torch.float64)], [q.new_empty(0)]
     for _, _, rows, columns in sample.parts(2 * work.width):
         left, right = q[rows], k[columns]
         exact.append((left.double() * right.double()).sum(1))
-        keys = round_operand(right, work.precision).float() if quantized is None else quantized[columns]
-        plain.append((round_operand(left, work.precision).float() * keys).sum(1).to(q.dtype))
+        rounded = [round_operand(t, work.precision).float() for t in (left, right)]
+        plain.append((rounded[0] * rounded[1]).sum(1).to(q.dtype))
     return torch.cat(exact), torch.cat(plain)
 
 

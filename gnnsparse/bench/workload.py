@@ -120,8 +120,9 @@ class Workload:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row of the dense operand that is gathered: X of spmm, K of sddmm."""
-        return self.width * (1 if self.precision.quantizes else self.precision.storage.itemsize)
+        """Bytes of a row of a dense operand."""
+        in_bytes = self.op == "spmm" and self.precision.quantizes
+        return self.width * (1 if in_bytes else self.precision.storage.itemsize)
 
     @cached_property
     def dense(self) -> tuple[torch.Tensor, ...]:

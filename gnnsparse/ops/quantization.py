@@ -17,12 +17,11 @@ from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.ops.attention.philox import philox4x32
 from gnnsparse.ops.vmap import loop
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import VECTOR_BYTES
 from gnnsparse.transforms import settled
 
 __all__ = [
-    "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "dequantized", "fake_quantized", "largest_number",
-    "quantize", "scaled_queries", "store", "store_heads",
+    "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "fake_quantized", "largest_number", "quantize",
+    "store", "store_heads",
 ]  # fmt: skip
 
 #: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
@@ -111,32 +110,6 @@ def store_heads(x: torch.Tensor, precision: Precision, numbers: torch.Tensor) ->
         x, numbers, scale, peaks, parts, NUMBER_TYPES[precision], gpu.stream(device)
     )
     return scale
-
-
-def scaled_queries(q: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Returns float16 [..., n, d], q times the factors [..., 1, d] of features, as kernels for bytes read it.
-
-    The product is float32 and rounded once. Rows are padded with zeros to whole vectors.
-    """
-    width, per_vector = q.shape[-1], VECTOR_BYTES // 2
-    packed = q.new_empty(*q.shape[:-1], -(-width // per_vector) * per_vector, dtype=torch.float16)
-    if width < packed.shape[-1]:
-        packed[..., width:] = 0
-    with torch.no_grad():
-        return torch.mul(q, factors, out=packed[..., :width])
-
-
-def dequantized(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Returns x [k, n] rounded to 8 bits and back: float16 if x is float16, and otherwise float32.
-
-    On a GPU, x is on the current one. It has no gradient.
-    """
-    if not x.numel():
-        return x
-    with torch.no_grad():
-        stored, columns = store(x, precision), x.shape[1]
-        wide = as_numbers(stored, columns).mul_(stored.scale[:columns])
-        return wide.half() if x.dtype == torch.float16 else wide
 
 
 def as_numbers(stored: StoredX, columns: int) -> torch.Tensor:

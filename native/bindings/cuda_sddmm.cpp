@@ -1,5 +1,4 @@
 #include "cuda_args.h"
-#include "eight_bit_args.h"
 #include "problem_args.h"
 
 namespace gnnsparse::bindings {
@@ -29,23 +28,6 @@ void sddmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const Wor
   require_vectors(k, a.view.cols, d, precision, "k");
   cuda::sddmm_panel(panel_sddmm(a, rows, work, q, k, out, d, precision), precision,
                     stream_of(stream));
-}
-
-void sddmm_quantized(const BlockedHandle& a, const StoredRowsHandle& rows,
-                     const WorkListHandle& work, const Dense& q, const Strided<2>& k,
-                     const Memory& scale, int number_type, const EdgeValuesHandle& out, int64_t d,
-                     Address stream) {
-  constexpr Precision kHalf = Precision::kFp16;
-  require_vectors(q, a.view.rows, d, kHalf, "q");
-  require_sddmm_panels(a);
-  QuantizedSddmm p = sddmm_of_queries<QuantizedSddmm>(a, rows, q, out, d, kHalf);
-  p.work = work_list<PanelItem>(work, kQueryRows);
-  p.type = eight_bit_of(number_type);
-  p.k.stride = eight_bit_stride(k, p.a.cols, d, Place::kGpu, "k");
-  if (p.k.stride > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");
-  p.k.data = k.data;
-  p.scale = gpu_array<const float>(scale, 1, "scale");
-  cuda::sddmm_quantized(p, stream_of(stream));
 }
 
 void sddmm_window(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
@@ -78,9 +60,6 @@ void bind_cuda_sddmm(py::module_& m) {
   m.def("cuda_sddmm_panel", &sddmm_panel, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("q"), py::arg("k"), py::arg("out"), py::arg("d"), py::arg("precision"),
         py::arg("stream"));
-  m.def("cuda_sddmm_quantized", &sddmm_quantized, nogil, py::arg("a"), py::arg("rows"),
-        py::arg("work"), py::arg("q"), py::arg("k"), py::arg("scale"), py::arg("number_type"),
-        py::arg("out"), py::arg("d"), py::arg("stream"));
   m.def("cuda_sddmm_window", &sddmm_window, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("q"), py::arg("k"), py::arg("out"), py::arg("d"), py::arg("precision"),
         py::arg("stream"));

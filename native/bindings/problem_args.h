@@ -246,40 +246,28 @@ void set_scores(Problem& p, const EdgeValuesHandle& out, int64_t nnz) {
   p.out_dtype = view.dtype;
 }
 
-// Q, the result and the rows of an SDDMM over panels or windows.
+// Q, K, the result and the rows of an SDDMM over panels or windows.
 template <class Problem>
-Problem sddmm_of_queries(const BlockedHandle& a, const StoredRowsHandle& rows, const Dense& q,
-                         const EdgeValuesHandle& out, int64_t d, Precision precision) {
+Problem sddmm_problem(const BlockedHandle& a, const StoredRowsHandle& rows, const Dense& q,
+                      const Dense& k, const EdgeValuesHandle& out, int64_t d, Precision precision) {
   Problem p;
   p.a = gpu(a);
   p.stored = indexed_rows(rows, p.a.rows, a.nnz, precision);
   p.q = gpu_matrix<DenseView>(q, p.a.rows, d, "q");
+  p.k = gpu_matrix<DenseView>(k, p.a.cols, d, "k");
   if (p.q.dtype != storage_of(precision)) reject("q", "must be in the storage type of precision");
+  if (p.k.dtype != p.q.dtype) reject("k", "must have the dtype of q");
   set_scores(p, out, a.nnz);
   p.d = d;
   return p;
 }
 
-// The same with K.
-template <class Problem>
-Problem sddmm_problem(const BlockedHandle& a, const StoredRowsHandle& rows, const Dense& q,
-                      const Dense& k, const EdgeValuesHandle& out, int64_t d, Precision precision) {
-  auto p = sddmm_of_queries<Problem>(a, rows, q, out, d, precision);
-  p.k = gpu_matrix<DenseView>(k, p.a.cols, d, "k");
-  if (p.k.dtype != p.q.dtype) reject("k", "must have the dtype of q");
-  return p;
-}
-
-inline void require_sddmm_panels(const BlockedHandle& a) {
-  const BlockedView& view = gpu(a);
-  require_score_panels(view, a.slots);
-  if (view.shape.panel != kQueryRows) reject("format", "SDDMM takes panels of 16 rows");
-}
-
 inline PanelSddmm panel_sddmm(const BlockedHandle& a, const StoredRowsHandle& rows,
                               const WorkListHandle& work, const Dense& q, const Dense& k,
                               const EdgeValuesHandle& out, int64_t d, Precision precision) {
-  require_sddmm_panels(a);
+  const BlockedView& view = gpu(a);
+  require_score_panels(view, a.slots);
+  if (view.shape.panel != kQueryRows) reject("format", "SDDMM takes panels of 16 rows");
   auto p = sddmm_problem<PanelSddmm>(a, rows, q, k, out, d, precision);
   p.work = work_list<PanelItem>(work, kQueryRows);
   if (p.k.stride * size_of(p.k.dtype) > UINT32_MAX) reject("k", "rows are 4 GiB long or longer");

@@ -307,11 +307,12 @@ def test_further_operations_have_operands_of_sixteen_bits(device: str, precision
     graph = random_graph(40, 40, 0.1)
     a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
     q, k = torch.randn(2, 40, 16, device=device)
+    assert torch.equal(gnnsparse.sddmm(a, q, k), gnnsparse.sddmm(half, q, k))
     inputs = [t.clone().requires_grad_() for t in (q, k)]
     probe = torch.randn(a.nnz, device=device)
     grads = [torch.autograd.grad((gnnsparse.sddmm(o, *inputs) * probe).sum(), inputs) for o in (a, half)]
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
-    # But for K and V of attention, and K of sddmm.
+    # But for K and V of attention.
     k, v = (numbers * scale for numbers, scale in (stored(x.cpu(), precision) for x in (k, q)))
     k, v = k.to(device), v.to(device)
     outs = [gnnsparse.attention(o, q, k, v, plan=ChainPlan()) for o in (a, half, a.unquantized)]

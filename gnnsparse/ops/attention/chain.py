@@ -92,7 +92,7 @@ class _Chain:
 
     def scores(self, head: _Head) -> torch.Tensor:
         """Computes the scores of a head, scaled, biased and masked: float32 [nnz], float64 for float64 q."""
-        a, q, k = self.call.operand.unquantized, _exact(head.q), _exact(head.k)
+        a, q, k = self.call.operand, _exact(head.q), _exact(head.k)
         scores = sddmm(a, q, k, impl=self.impl) * self.call.scale
         if head.bias is not None:
             scores = scores + head.bias.to(scores.dtype)

@@ -13,14 +13,13 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
-from gnnsparse.ops import quantization
 from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.layout import empty_heads
 from gnnsparse.ops.attention.views import edge_view, heads_view
-from gnnsparse.ops.quantization import NUMBER_TYPES, fake_quantized, scaled_queries, store_heads
+from gnnsparse.ops.quantization import NUMBER_TYPES, as_numbers, fake_quantized, store, store_heads
 from gnnsparse.plan import AttentionPlan, Plan
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import SCORE_ROWS
+from gnnsparse.tiles import SCORE_ROWS, VECTOR_BYTES
 
 __all__ = ["dequantized", "differentiable", "problem_of", "takes_bytes"]
 
@@ -50,7 +49,11 @@ def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
     dtype = torch.float16 if x.dtype == torch.float16 else torch.float32
     back = empty_heads(own, x.shape[3], dtype)
     if own.numel():
-        back.copy_(_from_rows(quantization.dequantized(_by_row(own), precision), own))
+        rows = _by_row(own)
+        stored = store(rows, precision)
+        columns = rows.shape[1]
+        wide = as_numbers(stored, columns).mul_(stored.scale[:columns])
+        back.copy_(_from_rows(wide, own))
     return back.expand(x.shape)
 
 
@@ -98,6 +101,17 @@ def _padded(width: int, to: int) -> int:
     return -(-width // to) * to
 
 
+def _scaled_queries(q: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Returns float16 [B, H, L, D], q times factors [B, H, D], with rows padded to whole vectors."""
+    width, dtype = q.shape[3], torch.float16
+    packed = q.new_empty(*q.shape[:3], _padded(width, VECTOR_BYTES // dtype.itemsize), dtype=dtype)
+    if width < packed.shape[3]:
+        packed[..., width:] = 0
+    scaled = packed[..., :width]
+    # In float32, and rounded once.
+    return torch.mul(q, factors[:, :, None], out=scaled)
+
+
 @torch.no_grad()
 def problem_of(call: AttentionCall) -> _native.QuantizedAttention:
     """Returns the native handle of a call on a GPU, whose K and V are stored in 8 bits for it.
@@ -120,7 +134,7 @@ def problem_of(call: AttentionCall) -> _native.QuantizedAttention:
         )
     key_scale, value_scale = store_heads(k, precision, keys), store_heads(v, precision, values)
     heads = call.q.shape[:2]
-    queries = scaled_queries(call.q, key_scale[..., None, :width] * call.scale)
+    queries = _scaled_queries(call.q, key_scale[..., :width] * call.scale)
     return _native.QuantizedAttention(
         heads_view(queries), keys[..., :width].expand(*heads, -1, -1),
         values[..., :value_width].expand(*heads, -1, -1), value_scale.expand(*heads, -1),

@@ -15,7 +15,6 @@ from gnnsparse.ops.common import (
     needs_grad,
     resolve_impl,
 )
-from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.ops.sddmm import reference
 from gnnsparse.ops.sddmm.schema import bind, transformed, with_grad
 from gnnsparse.plan import Plan
@@ -37,10 +36,8 @@ def sddmm(
 ) -> torch.Tensor:
     """Sampled dense-dense product: dot(q[i], k[j]) at every nonzero (i, j) of A. Differentiable.
 
-    A's weights are ignored. Operands are rounded to A's precision, sums are float32. In int8 and fp8 k is
-    rounded to 8 bits with a scale for each feature of each head, and gradients are those of fp16. It has
-    forward-mode derivatives too, and composes with torch.func; torch.vmap computes a product for each entry
-    of the batch.
+    A's weights are ignored. Operands are rounded to A's precision, sums are float32. It has forward-mode
+    derivatives too, and composes with torch.func; torch.vmap computes a product for each entry of the batch.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [m, n].
@@ -80,12 +77,8 @@ def sddmm(
     if q.shape[1:] != k.shape[1:]:
         bad_value("k", f"has shape {tuple(k.shape)}; accepted: {(A.shape[1], *q.shape[1:])}, as q")
     if kind == "reference":
-        eight_bit, left = A.kernels.quantization, exact_rounded(q, A.precision)
-        if eight_bit is None or k.dtype == torch.float64:
-            right = exact_rounded(k, A.precision)
-        else:
-            right = fake_quantized(k.float().flatten(1), eight_bit).view(k.shape)
-        return reference.sddmm(A.indices(), left, right).to(q.dtype)
+        rounded = exact_rounded(q, A.precision), exact_rounded(k, A.precision)
+        return reference.sddmm(A.indices(), *rounded).to(q.dtype)
     A.kernels.require("A", "sddmm", "sddmm")
     if q.dim() == 3 and q.shape[1] == 1:
         return sddmm(A, q[:, 0], k[:, 0], impl=impl, plan=plan)[:, None]

@@ -8,7 +8,6 @@ from gnnsparse import _native
 from gnnsparse.kernel_cache import KernelCache, SddmmCall
 from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import cpu_loader
-from gnnsparse.ops.quantization import dequantized
 from gnnsparse.plan import Plan
 
 __all__ = ["bind"]
@@ -27,20 +26,17 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
     def make() -> SddmmCall:
         if kernels.runs_format_alone:
             return _blocked(kernels)
-        eight_bit = kernels.quantization
         nnz, view, row_ids = kernels.csr.nnz, kernels.csr.view, kernels.row_ids
         load = cpu_loader(kernels.precision)
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)
-            k = k if eight_bit is None else dequantized(k, eight_bit)
             _native.cpu_sddmm(view, row_ids, load(q), load(k), out, torch.get_num_threads())
             return out
 
         return run
 
-    key = BoundCall(Product("sddmm", width), dtype, None, quantization=kernels.quantization)
-    return kernels.kept.get(key, make)
+    return kernels.kept.get(BoundCall(Product("sddmm", width), dtype, None), make)
 
 
 def _blocked(kernels: KernelCache) -> SddmmCall:

@@ -9,14 +9,11 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import path
-from gnnsparse.kept import Streams
 from gnnsparse.kernel_cache import KernelCache, SddmmCall
 from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import CudaLoader, on_its_device
-from gnnsparse.ops.quantization import NUMBER_TYPES, dequantized, scaled_queries, store_heads
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
-from gnnsparse.precision import Precision
 
 __all__ = ["bind"]
 
@@ -57,14 +54,10 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
         chosen = plan or kernels.plan_of(product)
         name, head = _LAUNCHES[type(chosen)](kernels, chosen)
         code, load, streams = kernels.precision.code, CudaLoader(kernels.precision, width), kernels.streams
-        eight_bit = kernels.quantization
-        if eight_bit is not None and isinstance(chosen, PanelPlan):
-            return on_its_device(kernels.csr.device, _in_bytes(head, nnz, eight_bit, streams))
 
         def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             out = q.new_empty(nnz)
             gpu = path()
-            k = k if eight_bit is None else dequantized(k, eight_bit)
             launch, result = getattr(gpu.native, name), gpu.native.EdgeValues(out)
             # Scores in the blocks of a dense format are for who multiplies by them next; None: not asked for.
             blocks = (None,) if name == "cuda_sddmm_blocks" else ()
@@ -73,31 +66,7 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
 
         return on_its_device(kernels.csr.device, run)
 
-    key = BoundCall(product, dtype, plan, quantization=kernels.quantization)
-    return kernels.kept.get(key, make)
-
-
-def _in_bytes(head: tuple[Any, ...], nnz: int, precision: Precision, streams: Streams) -> SddmmCall:
-    """Returns the product over panels whose K has 8 bits.
-
-    Scales of K are multiplied into Q relative to the largest one, which multiplies the scores: so no number
-    leaves the range of float16 that Q itself does not leave.
-    """
-
-    def run(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        out, (rows, width), gpu = q.new_empty(nnz), k.shape, path()
-        padded = -(-width // _native.EIGHT_BIT_PADDING) * _native.EIGHT_BIT_PADDING
-        numbers = torch.empty(1, 1, rows, padded, dtype=torch.uint8, device=k.device)
-        scale = store_heads(k[None, None], precision, numbers)[0, :, :width]
-        largest = scale.amax()
-        queries = scaled_queries(q, scale / largest)
-        gpu.native.cuda_sddmm_quantized(
-            *head, gpu.native.Dense(queries), numbers[0, 0], largest, NUMBER_TYPES[precision],
-            gpu.native.EdgeValues(out), width, streams.current(),
-        )  # fmt: skip
-        return out
-
-    return run
+    return kernels.kept.get(BoundCall(product, dtype, plan), make)
 
 
 def _rows(kernels: KernelCache) -> _native.StoredRows:

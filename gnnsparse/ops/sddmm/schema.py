@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import heads_cpu, heads_cuda, operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
-from gnnsparse.ops.quantization import dequantized
 from gnnsparse.ops.sddmm import cpu, cuda
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
@@ -37,18 +35,9 @@ def bind(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> Sdd
         return lambda q, k: _by_head(kernels, q, k, plan)
     if q.dim() == 3:
         by_head = (heads_cuda if on_gpu else heads_cpu).sddmm
-        return lambda q, k: by_head(kernels, q, _stored(kernels, k), None, plan)
+        return lambda q, k: by_head(kernels, q, k, None, plan)
     make = cuda.bind if on_gpu else cpu.bind
     return make(kernels, q.shape[1], q.dtype, plan)
-
-
-def _stored(kernels: KernelCache, k: torch.Tensor) -> torch.Tensor:
-    """Returns k [n, heads, d], rounded to 8 bits and back where the precision has them."""
-    if kernels.quantization is None:
-        return k
-    gpu = path()
-    with gpu.current(k.device) if gpu.takes(k.device) else nullcontext():
-        return dequantized(k.flatten(1), kernels.quantization).view(k.shape)
 
 
 def _by_head(kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
@@ -75,10 +64,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 @ranged("sddmm_backward")
 def _grad(ctx: Any, grad: torch.Tensor, use: Products) -> tuple[Any, ...]:
-    """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores.
-
-    A K of 8 bits gets the gradient of one that was rounded to 16, and so does Q.
-    """
+    """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
     q, k = alive(ctx.saved_tensors)
     operand: SparseOperand = ctx.operand.unquantized
     grad = grad.contiguous()
@@ -136,13 +122,13 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     @enclosed
     def jvp(ctx: Any, saved: Any, dq: torch.Tensor | None, dk: torch.Tensor | None, *_: Any) -> Any:
-        """Computes dQ K^T + Q dK^T at the nonzeros, with nothing in 8 bits, as the gradient."""
-        (q, k), operand = saved, ctx.operand.unquantized
+        """Computes dQ K^T + Q dK^T at the nonzeros."""
+        q, k = saved
         terms = []
         if dq is not None:
-            terms.append(eager().sddmm(operand, dq, k, plan=ctx.plan))
+            terms.append(eager().sddmm(ctx.operand, dq, k, plan=ctx.plan))
         if dk is not None:
-            terms.append(eager().sddmm(operand, q, dk, plan=ctx.plan))
+            terms.append(eager().sddmm(ctx.operand, q, dk, plan=ctx.plan))
         return sum(terms[1:], terms[0])
 
     @staticmethod

@@ -66,7 +66,6 @@ void spmm_tiles(const PackedSpmm& problem, Precision precision, Stream stream);
 void spmm_panel(const PanelSpmm& problem, Precision precision, Stream stream);
 void sddmm_heads(const HeadsSddmm& problem, Precision precision, Stream stream);
 void sddmm_panel(const PanelSddmm& problem, Precision precision, Stream stream);
-void sddmm_quantized(const QuantizedSddmm& problem, Stream stream);
 void sddmm_blocks(const BlockSddmm& problem, Precision precision, Stream stream);
 void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream);
 // The backward pass is kRows, which gives dQ and the row statistics, and then kColumns, which reads

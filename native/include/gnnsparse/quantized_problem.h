@@ -39,13 +39,6 @@ struct QuantizedSpmm : PanelSpmm {
   const float* scale = nullptr;  // [n, padded to kEightBitPadding], 16-byte aligned
 };
 
-// out[e] = scale * dot(q[row_ids[i]], k[j]), where q is float16 and k has bytes as attention's
-// (panel_attention.h); its stride counts them.
-struct QuantizedSddmm : PanelSddmm {
-  EightBit type = EightBit::kInt8;
-  const float* scale = nullptr;  // one
-};
-
 // Panels whose kernels take an X of 8 bits, by their rows. A lane's sums of 32 rows leave room for
 // half as many blocks on a multiprocessor, which was slower (docs/performance.md).
 constexpr int64_t kQuantizedRows = 16;

@@ -6,8 +6,6 @@
 #include "device/launch.cuh"
 #include "device/vector.cuh"
 #include "gnnsparse/panel_problem.h"
-#include "gnnsparse/quantized_problem.h"
-#include "kernels/common/byte_scores.cuh"
 #include "kernels/common/panel_multiply.cuh"
 #include "kernels/units.cuh"
 
@@ -125,50 +123,12 @@ class ScoreOutput {
   int64_t next_[2];
 };
 
-// Keys in the storage type of the precision, and what a slice of them is multiplied by.
-template <Precision kPrecision>
-struct StoredKeys {
-  using Problem = PanelSddmm;
-  static constexpr Precision P = kPrecision;
-  static constexpr int kBytes = sizeof(StorageOf<P>);  // of an element
-  static constexpr int kQuerySlices = 1;               // of Q, for a slice of keys
-
-  static __device__ __forceinline__ QuerySlice load_queries(uint32_t slice, int lane) {
-    return load_query_slice<P>(slice, lane);
-  }
-  static __device__ __forceinline__ void multiply(uint32_t keys, int lane, int,
-                                                  const QuerySlice& queries,
-                                                  float (&scores)[4][4]) {
-    multiply_keys<P>(keys, lane, queries, scores);
-  }
-};
-
-// Keys of 8 bits, of which a slice has twice the features.
-template <EightBit kType>
-struct ByteKeys {
-  using Problem = QuantizedSddmm;
-  static constexpr Precision P = Precision::kFp16;
-  static constexpr int kBytes = 1;
-  static constexpr int kQuerySlices = 2;
-
-  static __device__ __forceinline__ QuerySlice load_queries(uint32_t slice, int lane) {
-    return load_query_for_bytes(slice, lane);
-  }
-  static __device__ __forceinline__ void multiply(uint32_t keys, int lane, int part,
-                                                  const QuerySlice& queries,
-                                                  float (&scores)[4][4]) {
-    multiply_key_bytes<kType>(keys, lane, queries, scores, part);
-  }
-};
-
 // kHeld: slices of Q in registers, all there are; 0: they stay in shared memory, any number.
-template <class Keys, int kHeld>
+template <Precision P, int kHeld>
 class ScoreWarp {
  public:
-  using Problem = typename Keys::Problem;
-  using Tile = PanelTile<Keys::P>;
+  using Tile = PanelTile<P>;
   static constexpr int kSize = sizeof(typename Tile::Storage);
-  static constexpr int kParts = Keys::kQuerySlices;
 
   // Q on its way to registers shares the ring's last slice, which is copied to after that.
   __host__ __device__ static constexpr uint32_t shared_bytes(int slices) {
@@ -178,15 +138,14 @@ class ScoreWarp {
            (queries > kTileSliceBytes ? queries : kTileSliceBytes);
   }
 
-  __device__ ScoreWarp(const Problem& p, const PanelItem& item, int lane, char* shared)
+  __device__ ScoreWarp(const PanelSddmm& p, const PanelItem& item, int lane, char* shared)
       : p_(p), item_(item), lane_(lane), shared_(shared) {
     ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
     queries_ =
         ring_ + (kHeld == 0 ? kScorePipelineStages : kScorePipelineStages - 1) * kTileSliceBytes;
-    query_slices_ = kHeld > 0 ? kHeld : static_cast<int>(ceil_div<int64_t>(p.d, Tile::kFeatures));
-    slices_ = ceil_div(query_slices_, kParts);
+    slices_ = kHeld > 0 ? kHeld : static_cast<int>(ceil_div<int64_t>(p.d, Tile::kFeatures));
     k_ = static_cast<const char*>(p.k.data) + 16 * copy_chunk(lane);
-    stride_ = static_cast<uint32_t>(p.k.stride * Keys::kBytes);
+    stride_ = static_cast<uint32_t>(p.k.stride * kSize);
   }
 
   __device__ void run(int64_t index) {
@@ -213,41 +172,26 @@ class ScoreWarp {
       float scores[4][4] = {};
       if constexpr (kHeld > 0) {
 #pragma unroll
-        for (int slice = 0; slice < kHeld; slice += kParts) {
+        for (int slice = 0; slice < kHeld; ++slice) {
           const uint32_t keys = next_slice();
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            if (slice + part >= kHeld) break;
-            Keys::multiply(keys, lane_, part, held[slice + part], scores);
-          }
+          multiply_keys<P>(keys, lane_, held[slice], scores);
         }
       } else {
-        for (int slice = 0; slice < query_slices_; slice += kParts) {
+        for (int slice = 0; slice < slices_; ++slice) {
           const uint32_t keys = next_slice();
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            if (slice + part >= query_slices_) break;
-            Keys::multiply(keys, lane_, part, load_queries(slice + part), scores);
-          }
+          multiply_keys<P>(keys, lane_, load_queries(slice), scores);
         }
       }
-      if constexpr (Keys::kBytes == 1) scale(scores);
       __syncwarp();  // all have read the slice that holds the list now
       out.store(places, scores, reinterpret_cast<Score*>(shared_ + (keys_ - ring_)));
     }
   }
 
  private:
-  // Bytes of a row in chunk `chunk` of slice `slice`, of elements of `size` bytes.
-  __device__ int chunk_bytes(int slice, int chunk, int size) const {
-    const int left = static_cast<int>(p_.d) * size - slice * kRowSliceBytes - 16 * chunk;
+  // Bytes of a row in chunk `chunk` of slice `slice`.
+  __device__ int chunk_bytes(int slice, int chunk) const {
+    const int left = (static_cast<int>(p_.d) - slice * Tile::kFeatures) * kSize - 16 * chunk;
     return max(0, min(16, left));
-  }
-
-  __device__ void scale(float (&scores)[4][4]) const {
-    const float factor = __ldg(p_.scale);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) scores[i / 4][i % 4] *= factor;
   }
 
   __device__ void copy_queries() const {
@@ -259,8 +203,8 @@ class ScoreWarp {
       const int64_t id = !inside ? 0 : p_.stored.row_ids != nullptr ? p_.stored.row_ids[row] : row;
       const char* from =
           static_cast<const char*>(p_.q.data) + id * p_.q.stride * kSize + 16 * chunk;
-      for (int slice = 0; slice < query_slices_; ++slice) {
-        const int bytes = inside ? chunk_bytes(slice, chunk, kSize) : 0;
+      for (int slice = 0; slice < slices_; ++slice) {
+        const int bytes = inside ? chunk_bytes(slice, chunk) : 0;
         const uint32_t to = queries_ + slice * kQueryBytes + 16 * query_chunk(in_panel, chunk);
         copy_async(to, bytes > 0 ? from + 128 * slice : p_.q.data, bytes);
       }
@@ -268,7 +212,7 @@ class ScoreWarp {
   }
 
   __device__ QuerySlice load_queries(int slice) const {
-    return Keys::load_queries(queries_ + slice * kQueryBytes, lane_);
+    return load_query_slice<P>(queries_ + slice * kQueryBytes, lane_);
   }
 
   __device__ void load_ids(int i, int (&ids)[kLaneColumns]) const {
@@ -307,7 +251,7 @@ class ScoreWarp {
   }
 
   __device__ void copy_slice() {
-    const int bytes = chunk_bytes(copied_slice_, copy_chunk(lane_), Keys::kBytes);
+    const int bytes = chunk_bytes(copied_slice_, copy_chunk(lane_));
 #pragma unroll
     for (int j = 0; j < kLaneColumns; ++j) {
       const bool real = bytes > 0 && ids_[j] >= 0;
@@ -319,7 +263,7 @@ class ScoreWarp {
         to_ + kTileSliceBytes < kScorePipelineStages * kTileSliceBytes ? to_ + kTileSliceBytes : 0;
   }
 
-  const Problem& p_;
+  const PanelSddmm& p_;
   const PanelItem& item_;
   int lane_;
   char* shared_;
@@ -328,7 +272,6 @@ class ScoreWarp {
   uint32_t keys_ = 0;  // the slice in hand
   uint32_t here_ = 0;  // offset of the next one
   uint32_t to_ = 0;    // offset of the next copy
-  int query_slices_;
   int slices_;
   const char* k_;
   uint32_t stride_;
@@ -342,21 +285,21 @@ class ScoreWarp {
 template <Precision P>
 inline constexpr int kScoreBlocks = kWords<P> ? 12 : 16;
 
-template <class Keys, int kHeld>
-__global__ void __launch_bounds__(kWarp, kScoreBlocks<Keys::P>)
-    panel_sddmm_kernel(const __grid_constant__ typename Keys::Problem p) {
+template <Precision P, int kHeld>
+__global__ void __launch_bounds__(kWarp, kScoreBlocks<P>)
+    panel_sddmm_kernel(const __grid_constant__ PanelSddmm p) {
   const int4 words = __ldg(reinterpret_cast<const int4*>(p.work.items) + blockIdx.x);
   const PanelItem item = {words.x, words.y, words.z, words.w};
   if (item.k_tiles == 0) return;
-  ScoreWarp<Keys, kHeld> warp(p, item, threadIdx.x, dynamic_shared());
+  ScoreWarp<P, kHeld> warp(p, item, threadIdx.x, dynamic_shared());
   warp.run(blockIdx.x);
 }
 
-template <class Keys, int kHeld>
-void launch_panel_sddmm(const typename Keys::Problem& p, int slices, Stream stream) {
-  const uint32_t bytes = ScoreWarp<Keys, kHeld>::shared_bytes(slices);
+template <Precision P, int kHeld>
+void launch_panel_sddmm(const PanelSddmm& p, int slices, Stream stream) {
+  const uint32_t bytes = ScoreWarp<P, kHeld>::shared_bytes(slices);
   if (bytes > kCopyingSharedBytes) throw std::invalid_argument("d: too wide for the panel kernel");
-  const auto kernel = panel_sddmm_kernel<Keys, kHeld>;
+  const auto kernel = panel_sddmm_kernel<P, kHeld>;
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, kCopyingSharedBytes, prepared);
   const dim3 grid = grid_of(p.work.item_count, 1, 1, "sddmm_panel");
@@ -366,15 +309,14 @@ void launch_panel_sddmm(const typename Keys::Problem& p, int slices, Stream stre
 template <Precision P>
 void PanelSddmmUnit<P>::run(const PanelSddmm& p, Stream stream) {
   const auto slices = static_cast<int>(ceil_div<int64_t>(p.d, PanelTile<P>::kFeatures));
-  using Keys = StoredKeys<P>;
-  if (slices == 1) return launch_panel_sddmm<Keys, 1>(p, slices, stream);
+  if (slices == 1) return launch_panel_sddmm<P, 1>(p, slices, stream);
   if constexpr (!kSplit<P>) {  // the parts of fp32 would not fit the registers
-    if (slices == 2) return launch_panel_sddmm<Keys, 2>(p, slices, stream);
+    if (slices == 2) return launch_panel_sddmm<P, 2>(p, slices, stream);
   }
   if constexpr (kArithmetic<P> == Arithmetic::kTf32) {
-    if (slices == 4) return launch_panel_sddmm<Keys, 4>(p, slices, stream);
+    if (slices == 4) return launch_panel_sddmm<P, 4>(p, slices, stream);
   }
-  launch_panel_sddmm<Keys, 0>(p, slices, stream);
+  launch_panel_sddmm<P, 0>(p, slices, stream);
 }
 
 }  // namespace gnnsparse::cuda
