@@ -338,6 +338,7 @@ def published_levels_table() -> str:
     return table(head, rows) + "\n\n" + "\n\n".join(origins)
 
 
+_STUDIED_IN_8_BITS = ("cora", "pubmed", "amazon_photo", "minesweeper", "tolokers")
 #: Results of `gnnsparse bench latency`; there is a table of them where there are some.
 LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
@@ -360,7 +361,7 @@ TABLES: dict[str, Callable[[], str]] = {
         *map(load, ("precision_table8_h200.json", "precision_table8_cpu.json"))
     ),
     "precision-8bit": lambda: precision_tables.eight_bits(
-        *(load(f"precision_8bit_{name}.json") for name in ("cpu", "amazon_photo", "minesweeper", "tolokers"))
+        *(load(f"precision_8bit_{name}.json") for name in _STUDIED_IN_8_BITS)
     ),
     "precision-operations": lambda: precision_tables.operations(load(_OPERATIONS)),
     "precision-sums": lambda: precision_tables.sums(load(_OPERATIONS)),

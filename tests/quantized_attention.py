@@ -12,8 +12,9 @@ from gnnsparse.testing import assert_all_accurate
 from tests.attention_oracle import Case, exact, plain, run
 from tests.quantized import stored
 
-#: What the error of one element may be: a few roundings, of which a row with few edges shows the largest. With
-#: dropout a gradient of the bias was 2.51 float16 steps off on a GPU, whose two passes round Q differently.
+#: What the error of one element may be: a few roundings, of which a row with few edges shows the largest.
+#: With dropout a gradient of the bias was 2.51 float16 steps off on a GPU, whose two passes round Q
+#: differently.
 FLOOR = 4 * torch.finfo(torch.float16).eps
 
 
