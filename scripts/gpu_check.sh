@@ -51,6 +51,10 @@ bench() {
   local kernels=("$python" -m gnnsparse.cli bench kernels --device cuda --matrix "${graphs[@]}")
   "${kernels[@]}" --timing graph --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
   "${kernels[@]}" --timing graph --precision fp16 int8 fp8 --out "$out/spmm_8bit.json"
+  "${kernels[@]}" --timing graph --precision fp16 tf32 fp32 --width 128 --values none gcn random \
+    --kernels auto --peers cusparse-best --out "$out/spmm_values.json"
+  "${kernels[@]}" --timing graph --repeats 6 --precision fp16 tf32 fp32 --values gcn --kernels auto --peers none \
+    --width 1 7 16 32 41 47 64 100 128 130 192 256 300 320 500 512 600 602 608 640 --out "$out/widths.json"
   "${kernels[@]}" --timing graph --precision fp16 --width 128 --values random \
     --out "$out/spmm_weighted.json"
   "$python" -m gnnsparse.cli bench kernels --device cuda --matrix reddit_like:shuffled \
@@ -69,6 +73,7 @@ bench() {
     "$python" -m benchmarks.train_step --model agnn --graph "$graph" --out "$out/agnn_step_$graph.json"
   done
   "$python" -m benchmarks.attention --out "$out/attention.json"
+  "$python" -m benchmarks.attention --only-graphs --precision fp16 int8 fp8 --out "$out/attention_8bit.json"
   "$python" -m benchmarks.graph_attention --out "$out/graph_attention.json"
   "$python" -m benchmarks.encoder --out "$out/encoder.json" --plot "$out/encoder.png"
 }

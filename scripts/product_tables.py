@@ -78,3 +78,50 @@ def published(data: dict[str, Any]) -> str:
     peer = CUSPARSE_BEST if best else "cuSPARSE"
     header = ["graph", "nonzeros", f"{peer} fp16, ms", "gnnsparse fp16, ms", "speed"]
     return table(header, rows) + "\n\n" + origin(data)
+
+
+def eight_bits(*results: dict[str, Any]) -> str:
+    """Makes the table of SpMM with 0/1 weights in 8 bits, beside fp16: milliseconds, and the ratio."""
+    parts = []
+    for data in results:
+        of = {
+            (r["graph"], r["precision"], r["variant"]): r["ms"] for r in data["rows"] if r["values"] == "none"
+        }
+        variants = [
+            (p, v) for p in ("int8", "fp8") for v in dict.fromkeys(key[2] for key in of if key[1] == p)
+        ]
+        rows = []
+        for graph in dict.fromkeys(r["graph"] for r in data["rows"]):
+            half = of[graph, "fp16", ""]
+            times = [of[(graph, *variant)] for variant in variants]
+            rows.append([graph, f"{half:.3f}", *(f"{ms:.3f} ({half / ms:.2f}x)" for ms in times)])
+        header = ["graph", "fp16, ms", *(f"{p}, {v}" for p, v in variants)]
+        parts.append(table(header, rows) + "\n\n" + origin(data))
+    return "\n\n".join(parts)
+
+
+def widths(*results: dict[str, Any]) -> str:
+    """Makes the table of widths: the time of each over that of the next multiple of 64 columns."""
+    parts = []
+    for data in results:
+        of = {(r["graph"], r["precision"], r["width"]): r["ms"] for r in data["rows"]}
+        counts = [w for w in sorted({key[2] for key in of}) if w % 64]
+        rows = []
+        for graph, precision in dict.fromkeys(key[:2] for key in of):
+            ratios = (of[graph, precision, w] / of[graph, precision, -(-w // 64) * 64] for w in counts)
+            rows.append([graph, precision, *(f"{ratio:.2f}" for ratio in ratios)])
+        header = ["graph", "precision", *map(str, counts)]
+        parts.append(table(header, rows) + "\n\n" + origin(data))
+    return "\n\n".join(parts)
+
+
+def host(data: dict[str, Any]) -> str:
+    """Makes the table of the host's time of calls on a graph of Cora's size, in microseconds."""
+    of = {(r["call"], r["width"], r["precision"]): r["microseconds"] for r in data["rows"]}
+    rows = []
+    for call, width in dict.fromkeys(key[:2] for key in of):
+        found = (of.get((call, width, precision)) for precision in ("fp16", "fp32"))
+        cells = ("" if us is None else f"{us['median']:.1f}, {us['fastest']:.1f}" for us in found)
+        rows.append([call, str(width), *cells])
+    header = ["call", "columns", "fp16: median, fastest", "fp32: median, fastest"]
+    return table(header, rows) + "\n\n" + origin(data)
