@@ -39,31 +39,31 @@ class CudaLoader:
     """A loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
 
     X itself is returned, without a copy, if it already has the dtype, the alignment and no scale. Rows of
-    several slices are padded to whole sectors of memory: otherwise each slice of every other row would touch
-    one sector more.
+    several slices are padded to whole sectors of memory at least: otherwise each slice of every other row
+    would touch one sector more.
 
     Args:
         precision: arithmetic of the product.
         width: columns of X.
         scale: float32 [rows], factors of X's rows; None: 1 each.
         rounds: whether the loader rounds to TF32; False: the kernels do.
-        sectors: whether X is also copied if it has rows of several slices that are not whole sectors, which
-            pays where every row is read often.
+        whole: bytes, VECTOR_BYTES or a multiple of it: X is also copied if it has rows of several slices that
+            are no multiples of it, which pays where every row is read often.
         halves: whether the kernels also read rows that consist of half vectors and begin at multiples of
             these, which pays where no row is read often.
     """
 
     def __init__(
         self, precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
-        sectors: bool = False, halves: bool = False,
+        whole: int = VECTOR_BYTES, halves: bool = False,
     ) -> None:  # fmt: skip
         self.dtype = dtype = precision.storage
         self.scale, self.rounds = scale, rounds
-        per_vector, per_sector = VECTOR_BYTES // dtype.itemsize, SECTOR_BYTES // dtype.itemsize
+        per_vector, per_unit = VECTOR_BYTES // dtype.itemsize, max(whole, SECTOR_BYTES) // dtype.itemsize
         several = width * dtype.itemsize > SLICE_BYTES
         self.padded = -(-width // per_vector) * per_vector
-        self.packed = -(-width // per_sector) * per_sector if several else self.padded
-        self.aligned = SECTOR_BYTES if several and sectors else VECTOR_BYTES
+        self.packed = -(-width // per_unit) * per_unit if several else self.padded
+        self.aligned = whole if several else VECTOR_BYTES
         if halves and width * dtype.itemsize % HALF_VECTOR_BYTES == 0:
             self.padded, self.aligned = width, HALF_VECTOR_BYTES
 

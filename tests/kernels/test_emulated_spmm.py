@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,11 +15,13 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseOperand, _native
 from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.kernel_keys import Product
+from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
-from gnnsparse.tiles import HALF_VECTOR_BYTES
+from gnnsparse.tiles import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
@@ -76,6 +79,40 @@ def test_panels_of_narrow_and_odd_features(
     for limit in (1, 2, 3):
         plan = Plan("panel", height=height, tile_limit=limit, longest_first=limit == 2)
         check_dtypes(a, dense_matrix(graph, None), (1, 24, 70, 72), plan)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("whole", [VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES])
+def test_rows_are_copied_to_whole_units(
+    native: RunningPath, precision: str, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X of several slices is copied where its rows are no multiples of what is wanted, and only there."""
+    monkeypatch.setattr(cuda, "_whole_rows", lambda *_: whole)
+    graph = random_graph(60, 70, 0.2, weighted=False, empty_rows=0.2)
+    for height in HEIGHTS:
+        a, plan = make(graph, "cpu", precision=precision), Plan("panel", height=height)
+        for width in (24, 70, 72, 80, 128, 136, 192):
+            native.called.clear()
+            row = width * a.precision.storage.itemsize
+            memory = torch.empty(70 * row + SLICE_BYTES, dtype=torch.uint8)
+            first = -memory.data_ptr() % SLICE_BYTES  # as memory of a GPU begins
+            x = memory[first : first + 70 * row].view(a.precision.storage).view(70, width).normal_()
+            check(a, dense_matrix(graph, None), x, plan=plan)
+            copied = row % (whole if row > SLICE_BYTES else VECTOR_BYTES) > 0
+            assert ("cuda_pack" in native.called) is copied
+
+
+@pytest.mark.parametrize(
+    ("reads", "resident", "whole"),
+    [
+        (69, True, VECTOR_BYTES), (70, True, SECTOR_BYTES), (15, False, VECTOR_BYTES),
+        (16, False, SLICE_BYTES), (70, False, SLICE_BYTES),
+    ],
+)  # fmt: skip
+def test_rows_that_are_read_often_begin_at_lines(reads: float, resident: bool, whole: int) -> None:
+    kernels = SimpleNamespace(problem=lambda _: SimpleNamespace(slice_is_resident=resident))
+    assert cuda._whole_rows(cast("Any", kernels), Product("spmm", 600, False), reads) == whole
 
 
 @pytest.mark.usefixtures("poisoned")

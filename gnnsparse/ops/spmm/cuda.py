@@ -24,13 +24,16 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.places import place_values
-from gnnsparse.tiles import partial_width
+from gnnsparse.tiles import SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
 
 __all__ = ["bind"]
 
 #: Panels copy X to rows of whole sectors if each row is read at least this often. Rows that are not read one
 #: sector in 16 more, which takes as long as the copy at 35 reads by the rates of an H200.
 _READS_OF_A_ROW = 70
+#: And to whole lines of 128 bytes if slices do not stay in L2 and each row is read at least this often: a
+#: slice that begins in the middle of a line is read from memory in two parts.
+_READS_OF_A_LINE = 16
 #: Panels of bits read rows of X that begin between two vectors as they are, by twice the copies, where that
 #: takes less time than a copy of X: where its slices do not stay in L2, rows are read less often than this,
 #: and have at most so many slices (docs/performance.md).
@@ -178,7 +181,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     scale = kernels.col_scale if plan.prescale else None
     reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
     load = CudaLoader(
-        kernels.precision, width, scale, rounds=rounds, sectors=reads >= _READS_OF_A_ROW,
+        kernels.precision, width, scale, rounds=rounds, whole=_whole_rows(kernels, product, reads),
         halves=values is None and _reads_halves(kernels, product, reads),
     )  # fmt: skip
 
@@ -193,6 +196,13 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
         return y
 
     return run, _Launch("panel", (view, stored, items, slices), load, _floats(work, height, width))
+
+
+def _whole_rows(kernels: KernelCache, product: Product, reads: float) -> int:
+    """Returns of how many bytes rows of X should be multiples, each of which panels read `reads` times."""
+    if reads >= _READS_OF_A_LINE and not kernels.problem(product).slice_is_resident:
+        return SLICE_BYTES
+    return SECTOR_BYTES if reads >= _READS_OF_A_ROW else VECTOR_BYTES
 
 
 def _reads_halves(kernels: KernelCache, product: Product, reads: float) -> bool:
