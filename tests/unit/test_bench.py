@@ -436,8 +436,8 @@ def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
     for name in ("window", "panel16", "panel32"):
         assert KERNELS[name](fp32) is None
     stored = replace(fp16, weighted=True)
-    assert KERNELS["panel32"](replace(stored, precision=Precision.TF32)) is None
-    assert (KERNELS["panel32"](stored) is None) == (op == "sddmm")
+    for weighted in (stored, replace(stored, precision=Precision.TF32)):
+        assert (KERNELS["panel32"](weighted) is None) == (op == "sddmm")
     auto, csr = choose_plan(fp16), KERNELS["csr"](fp16)
     assert csr is not None
     gpu, cpu = torch.device("cuda"), torch.device("cpu")
