@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
 import runpy
 import subprocess
 import sys
@@ -26,18 +25,12 @@ _FORKED.set_forkserver_preload(["tests.e2e.preload"])
 
 @dataclass
 class Run:
-    """A finished process and the folder it wrote to.
-
-    Attributes:
-        cpu_seconds: what the process computed for, with the processes that it started: unlike the time on the
-            clock it does not depend on what else the machine does. 0 for a forked one.
-    """
+    """A finished process and the folder it wrote to."""
 
     status: int
     output: str
     errors: str
     folder: Path
-    cpu_seconds: float = 0.0
 
     @property
     def result(self) -> dict[str, Any]:
@@ -47,14 +40,11 @@ class Run:
 
 def run_fresh(options: list[str], folder: Path, environment: dict[str, str]) -> Run:
     """In a new interpreter."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, str(TRAIN), *options],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT,
     )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return Run(done.returncode, done.stdout, done.stderr, folder, seconds)
+    return Run(done.returncode, done.stdout, done.stderr, folder)
 
 
 class Started:
