@@ -1,4 +1,4 @@
-// SpMM of an X of 8 bits on Tensor Cores over panels of 16 or 32 rows. As in panel_spmm.cuh a warp
+// SpMM of an X of 8 bits on Tensor Cores over panels of 16 rows. As in panel_spmm.cuh a warp
 // is a block, and takes an item of the work list and slices of X: 128 bytes of every row, which are
 // 128 features here. byte_tile.h has the maps of addresses and registers.
 //
@@ -44,6 +44,7 @@ class ByteProduct {
  public:
   static constexpr bool kExactSums = kType == EightBit::kInt8 && Source::kExact;
   static constexpr int kRowTiles = Source::kRows / 16;
+  static_assert(kRowTiles == 1 || !kExactSums, "spread_pairs takes bricks of 16 rows");
   static constexpr int kMmas = kPanelKTile / FragmentM16N8K16::kK;  // of float16
   using Sum = std::conditional_t<kExactSums, int32_t, float>;
   using Operand = PanelOperand<Source>;
@@ -74,8 +75,7 @@ class ByteProduct {
     uint32_t a[kRowTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      const uint32_t spread =
-          spread_pairs<Source::kBrickRows>(operand.bits(Source::brick(m)), Source::tile(m));
+      const uint32_t spread = spread_pairs(operand.bits(Source::brick(m)));
 #pragma unroll
       for (int r = 0; r < 4; ++r) a[m][r] = byte_units(spread, r);
     }
