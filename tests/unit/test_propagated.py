@@ -70,6 +70,25 @@ def test_bits(precision: str, bias: bool, x_needs_grad: bool, device: str, taken
         assert torch.equal(got, want)
 
 
+@pytest.mark.parametrize("mean", [False, True])
+def test_gradients_have_16_bits_whatever_ran_before(mean: bool, device: str) -> None:
+    """Products with the transpose in 8 bits that were bound before are none that a gradient may take."""
+    torch.manual_seed(0)
+    layer, x = layer_and_x(device)
+    seed = torch.randn(NODES, CLASSES, device=device)
+    results = []
+    for ran_before in (False, True):
+        a = operand("int8", device)
+        for _ in range(2 * ran_before):
+            a.T @ seed
+        for _ in range(2):
+            x = x.detach().requires_grad_()
+            out = gnnsparse.spmm(a, F.linear(x, layer.lin.weight), reduce="mean") if mean else layer(x, a)
+            results.append(torch.autograd.grad(out, x, seed)[0])
+    for got in results[1:]:
+        assert torch.equal(got, results[0])
+
+
 @pytest.mark.parametrize("frozen", ["lin.weight", "bias", "x"])
 def test_gradients_that_nobody_wants(frozen: str, taken: list[int]) -> None:
     layer, x = layer_and_x()

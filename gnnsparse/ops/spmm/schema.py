@@ -130,13 +130,13 @@ with_grad = direct(_Spmm)
 @ranged("spmm_backward")
 def grad_of_sum(operand: SparseOperand, grad: torch.Tensor) -> torch.Tensor:
     """Returns A^T dY, the gradient of X in A X with A's own weights, by a launch if there is one."""
-    use = eager(grad)
+    use, transpose = eager(grad), operand.unquantized.T
     if use is not REGISTERED and not torch.compiler.is_compiling():
         # A gradient with strides of 0, as that of a sum, is copied to rows by the launch.
-        y: torch.Tensor | None = operand.T.kernels.accepted.multiply[0](grad)
+        y: torch.Tensor | None = transpose.kernels.accepted.multiply[0](grad)
         if y is not None and y is not NotImplemented:
             return y
-    return use.spmm(operand.unquantized.T, grad.contiguous())
+    return use.spmm(transpose, grad.contiguous())
 
 
 class _Product(torch.autograd.Function):
@@ -159,7 +159,7 @@ class _Product(torch.autograd.Function):
         if ctx.mean:
             use = eager(grad)
             grad = use.divide_by_counts(operand, grad)
-            return use.spmm(operand.T, grad.contiguous()), None, None
+            return use.spmm(operand.unquantized.T, grad.contiguous()), None, None
         return grad_of_sum(operand, grad), None, None
 
 
