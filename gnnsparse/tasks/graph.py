@@ -138,14 +138,11 @@ class GraphData(MiniBatchData):
     def feed_obstacle(self, module: TaskModule) -> str | None:
         """Returns why steps of a module can't be captured; None: `feed` feeds them.
 
-        Batches that keep their places have rows that are padding. Only a model that says that it ignores them
-        gets them.
+        Batches that keep their places have rows that are padding.
         """
-        if not getattr(module.model, "ignores_padding", False):
-            return f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"
         if type(module).training_step is not GraphPredictor.training_step:
             return f"{type(module).__name__}.training_step is not that of GraphPredictor, which knows padding"
-        return None
+        return self.padding_obstacle(module)
 
     def feed(self) -> Feed:
         """Returns the feed of a run in blocks, whose batches keep their places."""

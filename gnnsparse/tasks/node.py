@@ -154,20 +154,15 @@ class FullGraphData(PreparedData):
     def feed_obstacle(self, module: TaskModule) -> str | None:
         """Returns why steps of a module can't be captured; None: `feed` feeds them.
 
-        Samples that keep their places have rows that are padding. Only a model that says that it ignores them
-        gets them.
+        Samples that keep their places have rows that are padding.
         """
         if self._samples is None:
             return super().feed_obstacle(module)
-        model, kind = type(module.model).__name__, type(module)
-        if not getattr(module.model, "ignores_padding", False):
-            return f"{model} does not say that it ignores padding (ignores_padding)"
+        kind = type(module)
         for name in ("training_step", "outputs"):
             if getattr(kind, name) is not getattr(NodeClassifier, name):
                 return f"{kind.__name__}.{name} is not that of NodeClassifier, which knows padding"
-        if self.precision.quantizes:
-            return f"in {self.precision.value} features are scaled by all rows, those of padding included"
-        return None
+        return self.padding_obstacle(module)
 
     def feed(self) -> Feed:
         """Returns the feed of a run in blocks: the whole graph, or samples, which keep their places."""

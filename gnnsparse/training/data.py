@@ -112,6 +112,17 @@ class PreparedData(pl.LightningDataModule):
         """Returns why steps of a module on this data can't be captured; None: `feed` feeds them."""
         return "the batches of this task differ from step to step" if self.fixed_batch is None else None
 
+    def padding_obstacle(self, module: TaskModule) -> str | None:
+        """Returns why a module can't be trained on batches with rows that are padding; None: it can.
+
+        Only a model that says that it ignores them gets them, and no precision of 8 bits does.
+        """
+        if not getattr(module.model, "ignores_padding", False):
+            return f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"
+        if self.precision.quantizes:
+            return f"in {self.precision.value} features are scaled by all rows, those of padding included"
+        return None
+
     def feed(self) -> Feed:
         """Returns the feed of a run in blocks, if nothing forbids it (`feed_obstacle`)."""
         return repeated(self.fixed_batch)

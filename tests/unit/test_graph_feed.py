@@ -302,6 +302,9 @@ def test_what_forbids_batches_in_place(in_blocks: list[PlainRecorder]) -> None:
     assert data.feed_obstacle(module) == says
     assert fit(module, data, TrainerConfig(max_epochs=2, progress=False)).capture == says
     assert in_blocks == []
+    quantized = data_of(precision="int8")
+    says = "in int8 features are scaled by all rows, those of padding included"
+    assert quantized.feed_obstacle(module_of(quantized)) == says
     assert "CUDA graphs need a GPU" in str(obstacle(module_of(data), data))
 
 
