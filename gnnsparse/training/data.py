@@ -115,7 +115,8 @@ class PreparedData(pl.LightningDataModule):
     def padding_obstacle(self, module: TaskModule) -> str | None:
         """Returns why a module can't be trained on batches with rows that are padding; None: it can.
 
-        Only a model that says that it ignores them gets them, and no precision of 8 bits does.
+        Its model has to have `ignores_padding`. In a precision of 8 bits no module can, because the scales of
+        features are taken over all rows.
         """
         if not getattr(module.model, "ignores_padding", False):
             return f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"

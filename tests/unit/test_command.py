@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from importlib import metadata
@@ -15,27 +16,31 @@ from gnnsparse import cli
 from gnnsparse.bench.candidates import KERNEL_DEVICES, KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What the command says of itself is there at once: it imports none of these.
+#: Processor seconds in which the command says what it is, and modules that it does without.
+SOON = 0.5
 HEAVY = ("torch", "numpy", "gnnsparse", "rich", "hydra", "lightning", "scipy")
 
 
-def started(*words: str) -> str:
+def started(*words: str) -> tuple[str, float]:
     """What the command prints in a fresh interpreter, followed by the heavy modules that it has imported."""
     code = (
         "import sys\nfrom gnnsparse_cli import main\n"
         f"try: main({list(words)!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 @pytest.mark.parametrize("words", [("cache", "--help"), ("bench", "--help")])
 def test_help_of_what_needs_no_library(words: tuple[str, ...]) -> None:
-    printed = started(*words)
+    printed, seconds = started(*words)
     assert printed.startswith(f"usage: gnnsparse {words[0]} ")
     assert printed.splitlines()[-1] == "[]"
+    assert seconds < SOON
 
 
 def test_a_folder_that_is_not_there_is_found_missing_at_once(tmp_path: Path) -> None:
@@ -51,9 +56,10 @@ def test_a_folder_that_is_not_there_is_found_missing_at_once(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("--version",)])
 def test_it_says_what_it_is_without_torch(words: tuple[str, ...]) -> None:
-    printed = started(*words)
+    printed, seconds = started(*words)
     *lines, imported = printed.splitlines()
     assert imported == "[]"
+    assert seconds < SOON
     if words == ("--version",):
         assert lines == [f"gnnsparse {gnnsparse.__version__}"]
     else:
