@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -54,6 +55,11 @@ def _in_group(rank: int, work: Callable[[int, str], None], folder: str) -> None:
         work(rank, folder)
     finally:
         dist.destroy_process_group()
+    # Without an end of the interpreter: a DDP model keeps gloo's threads alive, and one that has not yet freed its last
+    # piece of work then waits for the interpreter's lock in a destructor, which aborts the process now and then.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def in_two_processes(work: Callable[[int, str], None], folder: str) -> None:
