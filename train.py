@@ -24,7 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from launching.checks import check_quickly, choices
 from launching.folders import claimed, resume_of
-from launching.ranks import Leader, follow, is_follower, ranks_of
+from launching.ranks import Leader, follow, is_follower, leave, ranks_of
 from launching.refusing import PROBLEMS, refuse
 from launching.resuming import SWEEP, go_on, is_sweep, sweep_checkpoint
 from launching.signals import StoppedError, exit_status, line_of, raising
@@ -391,7 +391,7 @@ def main(cfg: DictConfig) -> float:
 def command() -> int:
     """Runs what the command line says; returns the exit status unless hydra, or a refusal, exits."""
     if is_follower():
-        return follow()
+        leave(follow())
     try:
         with raising():
             offer_registered()

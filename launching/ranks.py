@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from launching.refusing import refuse
 
@@ -337,6 +337,20 @@ def follow() -> int:
             if dist.is_initialized():
                 dist.destroy_process_group()
     return 0
+
+
+def leave(status: int) -> NoReturn:
+    """Ends this process with an exit status, without the end of the interpreter.
+
+    Sparse operands keep the process group, and so gloo's threads, alive. A thread that has not yet freed its
+    last piece of work when the interpreter ends would wait for the interpreter's lock in a destructor, which
+    aborts the process (pytorch pull request 179291). torchrun would then report a failure of a run that has
+    succeeded.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(status)
 
 
 def _train(options: str, resume: Path | None, peers: Peers) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from launching.ranks import leave
 
 
 @contextlib.contextmanager
@@ -55,11 +56,8 @@ def _in_group(rank: int, work: Callable[[int, str], None], folder: str) -> None:
         work(rank, folder)
     finally:
         dist.destroy_process_group()
-    # Without an end of the interpreter: a DDP model keeps gloo's threads alive, and one that has not yet freed its last
-    # piece of work then waits for the interpreter's lock in a destructor, which aborts the process now and then.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    # Once it was made, a DDP model keeps gloo's threads alive.
+    leave(0)
 
 
 def in_two_processes(work: Callable[[int, str], None], folder: str) -> None:

@@ -26,7 +26,7 @@ if ranks.is_follower():
         assert (options, str(resume)) == ("model: gcn", "last.ckpt")
 {follower}
     ranks._train = train
-    sys.exit(ranks.follow())
+    ranks.leave(ranks.follow())
 import torch.distributed as dist
 leader = ranks.Leader(2, "cpu")
 try:
@@ -74,3 +74,18 @@ def test_ranks_end_with_rank_0(tmp_path: Path) -> None:
     done, _ = run(tmp_path, "time.sleep(90)", "time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == -9
     assert follower_is_gone(tmp_path)
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_leaving_gives_the_status_and_what_was_printed_and_does_not_end_the_interpreter(status: int) -> None:
+    program = f"""
+import atexit, sys
+sys.path.insert(0, {str(ROOT)!r})
+from launching import ranks
+atexit.register(print, "the interpreter's end")
+print("a line")
+print("a problem", file=sys.stderr, end="")
+ranks.leave({status})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "a line\n", "a problem")
