@@ -389,7 +389,10 @@ def main(cfg: DictConfig) -> float:
 
 
 def command() -> int:
-    """Runs what the command line says; returns the exit status unless hydra, or a refusal, exits."""
+    """Runs what the command line says; returns the exit status.
+
+    Hydra, a refusal, and a rank other than 0 end the process themselves.
+    """
     if is_follower():
         leave(follow())
     try:

@@ -340,10 +340,10 @@ def follow() -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends this process with an exit status, without the end of the interpreter.
+    """Ends this process with an exit status, without shutting the interpreter down.
 
     Sparse operands keep the process group, and so gloo's threads, alive. A thread that has not yet freed its
-    last piece of work when the interpreter ends would wait for the interpreter's lock in a destructor, which
+    last piece of work when the interpreter shuts down waits for the interpreter's lock in a destructor, which
     aborts the process (pytorch pull request 179291). torchrun would then report a failure of a run that has
     succeeded.
     """

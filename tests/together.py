@@ -56,7 +56,7 @@ def _in_group(rank: int, work: Callable[[int, str], None], folder: str) -> None:
         work(rank, folder)
     finally:
         dist.destroy_process_group()
-    # Once it was made, a DDP model keeps gloo's threads alive.
+    # Gloo's threads stay alive after a DDP model was freed and the group destroyed.
     leave(0)
 
 
