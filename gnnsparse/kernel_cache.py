@@ -402,10 +402,10 @@ class KernelCache:
         weighted = self.matrix.values is not None
         if op in ("spmm", "sddmm"):
             near = self._near() if panels else 0
-            quantized = op == "spmm" and self.quantization is not None and not product.edge_values
+            bytewise = op == "spmm" and not product.edge_values
             return Problem(
                 *common, product.edge_values, weighted, panels, near, slot_rows, groups, balance=self.balance,
-                quantized=quantized,
+                quantization=self.quantization if bytewise else None,
             )  # fmt: skip
         back = transpose._panels_of(op) if transpose is not None and panels else ()
         return AttentionProblem(

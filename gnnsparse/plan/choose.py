@@ -96,11 +96,8 @@ def choose_plan(problem: Problem) -> Plan:
     if not able:
         what = f"{problem.op}{' with edge values' if problem.edge_values else ''}"
         bad_value("format", f"{problem.format} can't run {what} on {_place(problem)} ({'; '.join(refused)})")
-    for kernel in able:
-        if why := kernel.is_asked_for(problem):
-            return replace(kernel.default(problem), reasons=(why, *_record_reason(problem)))
-    families = {kernel.plan_type.kernel for kernel in able}
-    rivals = [kernel for kernel in able if not families & set(kernel.yields_to)]
+    asked_for = {kernel: why for kernel in able if (why := kernel.is_asked_for(problem))}
+    rivals = _rivals(able, list(asked_for))
     plans = {kernel: kernel.default(problem) for kernel in rivals}
     times = {plan: kernel.time_us(problem, plan) for kernel, plan in plans.items()} if len(rivals) > 1 else {}
     modelled = {plan: us for plan, us in times.items() if us is not None}
@@ -110,8 +107,17 @@ def choose_plan(problem: Problem) -> Plan:
         reasons: tuple[str, ...] = (_counts(problem), f"by the model: {by_time}")
     else:
         chosen = plans[rivals[0]]
-        reasons = chosen.reasons
-    return replace(chosen, reasons=(*reasons, *refused, *_record_reason(problem)))
+        reasons = () if asked_for else chosen.reasons
+    reasons = (asked_for[rivals[0]], *reasons) if asked_for else (*reasons, *refused)
+    return replace(chosen, reasons=(*reasons, *_record_reason(problem)))
+
+
+def _rivals(able: list[Kernel], asked_for: list[Kernel]) -> list[Kernel]:
+    """Returns the kernels whose modelled times decide: the first that is asked for, in all its heights."""
+    if asked_for:
+        return [kernel for kernel in asked_for if kernel.plan_type is asked_for[0].plan_type]
+    families = {kernel.plan_type.kernel for kernel in able}
+    return [kernel for kernel in able if not families & set(kernel.yields_to)]
 
 
 def _place(problem: Problem) -> str:

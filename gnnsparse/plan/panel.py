@@ -15,7 +15,9 @@ from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 
-__all__ = ["HEIGHTS", "PANELS", "Height", "PanelPlan", "panel_tile_limit", "takes"]
+__all__ = [
+    "HEIGHTS", "PANELS", "Height", "PanelPlan", "eight_bit_heights", "panel_tile_limit", "takes",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,12 @@ def takes(device: Device, precision: Precision) -> CanRun:
     return takes_stored_operands(precision)
 
 
+def eight_bit_heights(precision: Precision, stores_values: bool) -> tuple[int, ...]:
+    """Returns the heights of panels that an X of 8 bits is multiplied with."""
+    integers = precision is Precision.INT8 and not stores_values
+    return _native.INTEGER_SUM_ROWS if integers else _native.EIGHT_BIT_ROWS
+
+
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
     """Returns the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
 
@@ -115,8 +123,10 @@ class PanelKernel(Kernel):
         counts = problem.panel(self.height)
         if counts is None or not counts.slots:
             return CanRun(f"the operand has no panels of {self.height} rows")
-        if problem.quantized and self.height != _native.EIGHT_BIT_ROWS:
-            return CanRun(f"an X of 8 bits needs panels of {_native.EIGHT_BIT_ROWS} rows")
+        if kind := problem.quantization:
+            heights = eight_bit_heights(kind, problem.stores_values)
+            if self.height not in heights:
+                return CanRun(f"an X of 8 bits needs panels of {' or '.join(map(str, heights))} rows")
         bits = 8 * problem.precision.storage.itemsize
         if problem.stores_values and bits // 8 not in self._of.stored:
             return CanRun(f"panels of {self.height} rows store no values of {bits} bits")
@@ -128,7 +138,7 @@ class PanelKernel(Kernel):
 
     def is_asked_for(self, problem: Problem) -> str:
         """Returns a reason where X has 8 bits, which the other kernels convert to float16 first."""
-        return "X has 8 bits" if problem.quantized and problem.device.capability >= (8, 0) else ""
+        return "X has 8 bits" if problem.quantization and problem.device.capability >= (8, 0) else ""
 
     def default(self, problem: Problem) -> PanelPlan:
         """Returns the plan with the least modelled time among `options`."""

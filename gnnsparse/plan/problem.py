@@ -53,7 +53,7 @@ class Problem:
         slot_rows: rows that share the column slots of that format.
         groups: number of groups of rows that share column slots; 0: all rows, `slot_rows` at a time.
         balance: how windows are cut into parts that take about equally long, as `prepare` was asked for.
-        integers: whether X is stored in integers of 8 bits, which panels multiply as they are.
+        quantization: the precision of 8 bits in which X is stored; None: that of `precision`.
     """
 
     op: str
@@ -72,7 +72,7 @@ class Problem:
     slot_rows: int = 8
     groups: int = 0
     balance: str = field(default="auto", kw_only=True)
-    quantized: bool = field(default=False, kw_only=True)
+    quantization: Precision | None = field(default=None, kw_only=True)
 
     @cached_property
     def record(self) -> GpuRecord:
@@ -87,7 +87,7 @@ class Problem:
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of X."""
-        return self.width * self.precision.storage.itemsize
+        return self.width * (self.precision.storage.itemsize if self.quantization is None else 1)
 
     @property
     def slices(self) -> int:

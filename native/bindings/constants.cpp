@@ -40,7 +40,6 @@ void bind_constants(py::module_& m) {
   m.attr("EIGHT_BIT_PADDING") = kEightBitPadding;
   // The most features of a head that attention gathers in 8 bits.
   m.attr("EIGHT_BIT_HEAD_FEATURES") = kByteHeadFeatures;
-  m.attr("EIGHT_BIT_ROWS") = kQuantizedRows;  // of the panels that SpMM takes
   // Rows of A of each sum that the CPU's graph attention makes for the gradient of `att`.
   m.attr("ATT_GROUP_ROWS") = cpu::kAttGroupRows;
   // Words of a row of what cuda_gather_floor writes.
@@ -50,14 +49,20 @@ void bind_constants(py::module_& m) {
   // many blocks have room on a multiprocessor, and in fp32.
   py::dict bricks;
   py::dict blocks;
+  py::list bytes[2];  // that an X of 8 bits is multiplied with; and for sums of integers
   for (const PanelHeight& height : kPanelHeights) {
     bricks[py::int_(height.rows)] = height.brick_rows;
+    for (const bool integers : {false, true}) {
+      if (takes_bytes(height.rows, integers)) bytes[integers].append(height.rows);
+    }
     if (height.spmm_blocks > 0) {
       blocks[py::int_(height.rows)] = py::make_tuple(height.spmm_blocks, height.spmm_blocks_fp32);
     }
   }
   m.attr("PANEL_BRICK_ROWS") = bricks;
   m.attr("SPMM_PANEL_BLOCKS") = blocks;
+  m.attr("EIGHT_BIT_ROWS") = py::tuple(bytes[false]);
+  m.attr("INTEGER_SUM_ROWS") = py::tuple(bytes[true]);
 
   py::dict encodings;
   encodings["dense"] = static_cast<int>(Encoding::kDense);

@@ -96,7 +96,7 @@ void spmm_quantized(const BlockedHandle& a, const StoredRowsHandle& rows,
   p.a = gpu(a);
   require_spmm_panels(p.a, a.slots, Precision::kFp16);
   a.require_storage(Precision::kFp16);
-  if (entry_value_bytes(p.a.encoding) > 0 || p.a.shape.panel != kQuantizedRows) {
+  if (entry_value_bytes(p.a.encoding) > 0 || !takes_bytes(p.a.shape.panel, p.integer_sums())) {
     reject("format", "an X of 8 bits has no kernel for such panels");
   }
   if (p.a.slot_scale != nullptr) reject("a", "has column weights, which belong into X");

@@ -242,8 +242,8 @@ def all_eight_bits() -> None:
             a = gnnsparse.prepare(given, values=values, precision=precision, cache=False)
             for width in (1, 40, 72, 136):
                 x = torch.randn(a.shape[1], width, device="cuda", requires_grad=True)
-                for limit in (2, 1000):
-                    plan = cut_at(a.plan(width), limit, 8 * limit)
+                for limit, height in product((2, 1000), _native.INTEGER_SUM_ROWS):
+                    plan = Plan("panel", height=height, tile_limit=limit)
                     gnnsparse.spmm(a, x, plan=plan).square().sum().backward()
                 gnnsparse.spmm(a, x.detach().T.contiguous().T, seed=3)
     # Attention, whose K and V have 8 bits; a row of the second operand is cut.

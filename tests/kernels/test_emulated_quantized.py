@@ -17,7 +17,7 @@ from tests.kernels.test_quantized_spmm import parts_of
 from tests.quantized import EIGHT_BITS, stored
 
 PRECISIONS = tuple(EIGHT_BITS)
-HEIGHTS = tuple((p, h) for p in PRECISIONS for h in (_native.EIGHT_BIT_ROWS, 32))
+HEIGHTS = tuple((p, h) for p in PRECISIONS for h in _native.INTEGER_SUM_ROWS)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -53,7 +53,7 @@ def test_integers_add_up_exactly(
 @pytest.mark.parametrize("weights", ["stored", None, "gcn"])
 @pytest.mark.parametrize("limit", [1, 2, 1000])
 def test_panels(native: RunningPath, precision: str, height: int, weights: str | None, limit: int) -> None:
-    """Bits and stored values, whose panels have 16 rows whatever the plan says."""
+    """Bits and stored values. Panels have 16 rows whatever the plan says, but for sums of integers."""
     graph = random_graph(75, 75, 0.15, weighted=weights == "stored", hubs=2, empty_rows=0.2)
     a = make(graph, "cpu", precision=precision, values=None if weights == "stored" else weights)
     matrix, by_row, by_column = parts_of(a)

@@ -182,19 +182,26 @@ def test_the_plan_and_the_kernels_know_the_same_heights() -> None:
         assert not row.stored or _native.PANEL_BRICK_ROWS[height] == height
 
 
-def test_an_x_of_8_bits_has_short_panels() -> None:
-    """The kernels of 8 bits take panels of 16 rows, so that the plan never counts with others."""
+def test_an_x_of_8_bits_has_short_panels_but_for_sums_of_integers() -> None:
     of = problem(((30, 150_000),))
     slots = of.panels[0].slots
     chosen = set()
     for tenths in range(4, 16):  # column slots of tall panels, by those of short ones
         mixed = replace(of, panels=panel_counts(slots, slots * tenths // 10))
-        quantized = replace(mixed, quantized=True)
+        as_many_bytes = replace(mixed, width=2 * mixed.width)
+        integers, floats = (replace(as_many_bytes, quantization=p) for p in (Precision.INT8, Precision.FP8))
         assert PANELS[32].can_run(mixed)
-        assert "needs panels of 16 rows" in str(PANELS[32].can_run(quantized).problem)
-        plans = choose_plan(mixed), choose_plan(quantized)
+        assert PANELS[32].can_run(integers)
+        for other in (floats, replace(integers, weighted=True)):
+            assert "needs panels of 16 rows" in str(PANELS[32].can_run(other).problem)
+        plans = [choose_plan(of) for of in (mixed, integers, floats)]
         chosen.add(tuple(plan.height for plan in plans if isinstance(plan, PanelPlan)))
-    assert chosen == {(32, 16), (16, 16)}
+    assert chosen == {(32, 32, 16), (16, 16, 16)}
+
+
+def test_a_slice_of_an_x_of_8_bits_has_twice_the_features() -> None:
+    of = replace(problem(((30, 150_000),)), width=300)
+    assert (of.slices, replace(of, quantization=Precision.INT8).slices) == (5, 3)
 
 
 def test_the_csr_kernel_pays_for_results_that_begin_anywhere() -> None:

@@ -19,6 +19,7 @@ from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import PanelPlan, Plan
+from gnnsparse.plan.panel import eight_bit_heights
 from gnnsparse.precision import Precision, round_operand
 
 __all__ = ["bind", "bind_stored"]
@@ -128,9 +129,8 @@ def _on_panels(
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
     values, rows, streams, width = kernels.values, kernels.csr.rows, kernels.streams, product.width
-    height = _native.EIGHT_BIT_ROWS
-    # A slice has the same bytes, and thus twice the features that the plan counts with.
-    slices = -(-plan.slices // 2)
+    heights = eight_bit_heights(kernels.quantization, values is not None)
+    height = plan.height if plan.height in heights else heights[0]
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, False), work.view, work.partials
     stored_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
@@ -140,7 +140,7 @@ def _on_panels(
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_quantized(
             view, stored_rows, items, stored.numbers, stored.scale, stored.number_type, gpu.native.Dense(y),
-            width, slices, partial, streams.current(),
+            width, plan.slices, partial, streams.current(),
         )  # fmt: skip
         return y
 

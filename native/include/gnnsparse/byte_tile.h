@@ -48,10 +48,14 @@ static_assert(byte_addresses_agree(), "the short way to an address");
 GNNSPARSE_HD constexpr int byte_feature(int lane, int chunk) { return 16 * chunk + 4 * (lane & 3); }
 
 // Operand A of m16n8k32 in bytes of 0 and 1: register r has row g + 8 (r & 1) and the lane's slots
-// 4 (r >> 1) .. 4 (r >> 1) + 3, one a byte. `stored` are a lane's bits of a brick of 16 rows
-// (panel_tile.h). Pairs of slots are first spread over two bytes each, once for the four registers.
-GNNSPARSE_HD constexpr uint32_t spread_pairs(uint32_t stored) {
-  return (stored & 0x5555u) | (stored & 0xaaaau) << 15;
+// 4 (r >> 1) .. 4 (r >> 1) + 3, one a byte. `stored` are a lane's bits of a brick of kBrickRows
+// rows (panel_tile.h). Pairs of slots are first spread over two bytes each, once for the four
+// registers of row tile m of the brick.
+template <int kBrickRows>
+GNNSPARSE_HD constexpr uint32_t spread_pairs(uint32_t stored, int m) {
+  uint32_t both = stored;
+  if (kBrickRows == 32) both = (stored >> 8 * m & 0xffu) | (stored >> 8 * (m + 1) & 0xff00u);
+  return (both & 0x5555u) | (both & 0xaaaau) << 15;
 }
 GNNSPARSE_HD constexpr uint32_t byte_units(uint32_t spread, int r) {
   return spread >> (4 * (r & 1) + 2 * (r >> 1)) & 0x01010101u;

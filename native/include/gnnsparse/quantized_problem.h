@@ -37,10 +37,15 @@ struct Quantize {
 struct QuantizedSpmm : PanelSpmm {
   EightBit type = EightBit::kInt8;
   const float* scale = nullptr;  // [n, padded to kEightBitPadding], 16-byte aligned
+
+  bool integer_sums() const { return type == EightBit::kInt8 && a.encoding == Encoding::kBitmap; }
 };
 
-// Panels whose kernels take an X of 8 bits, by their rows. A lane's sums of 32 rows leave room for
-// half as many blocks on a multiprocessor, which was slower (docs/performance.md).
-constexpr int64_t kQuantizedRows = 16;
+// Whether an X of 8 bits is multiplied with panels of so many rows. 32 rows gain where sums are of
+// integers, products of X and bits; otherwise their instructions take longer than the bytes that
+// they save (docs/performance.md).
+constexpr bool takes_bytes(int64_t rows, bool integer_sums) {
+  return rows == 16 || (rows == 32 && integer_sums);
+}
 
 }  // namespace gnnsparse

@@ -15,7 +15,7 @@ class PanelProduct {
   static constexpr int kRowTiles = Source::kRows / 16;
   using Sums = float[kRowTiles][Tile::kTiles][4];
 
-  __device__ explicit PanelProduct(int lane) : lane_(lane) {}
+  __device__ PanelProduct(int lane, int) : lane_(lane) {}
 
   __device__ const Sums& sums() const { return sums_; }
   __device__ void clear() {

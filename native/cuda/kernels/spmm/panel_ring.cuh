@@ -17,8 +17,9 @@ inline constexpr uint32_t kColumnBytes = sizeof(int32_t) * kPanelKTile;
 // Tile: the elements of X, as PanelTile has them. kCopyBytes: what a lane copies of a row of X at
 // once. Rows that begin at multiples of 8 bytes are copied by halves of chunks, which takes twice
 // as many copies, but no pass over X before. kStages: of the pipeline; all but one are on their way
-// while that one is multiplied.
-template <class Tile, class Source, int kCopyBytes = kChunkBytes, int kStages = 2>
+// while that one is multiplied. kWarps: of the block, which share the ring. Each copies as many
+// slots of each eight; the first one also copies the metadata.
+template <class Tile, class Source, int kCopyBytes = kChunkBytes, int kStages = 2, int kWarps = 1>
 class PanelRing {
  public:
   // A lane copies 16 bytes of the metadata: columns first, then bits, then column weights.
@@ -31,7 +32,8 @@ class PanelRing {
   // seven bits (panel_tile.h), so stages begin at multiples of 128.
   static constexpr uint32_t kPitch = (kTileSliceBytes + kMetadataBytes + 127) / 128 * 128;
   static constexpr uint32_t kBytes = kStages * kPitch;
-  static constexpr int kAhead = kStages - 1;  // K tiles on their way
+  static constexpr int kAhead = kStages - 1;                // K tiles on their way
+  static constexpr int kLaneSlots = kLaneColumns / kWarps;  // of a K tile, that a lane copies
 
   // The stages behind and before the one at `offset`.
   static __device__ uint32_t behind(uint32_t offset) {
@@ -43,12 +45,13 @@ class PanelRing {
     return offset > 0 ? offset - kPitch : kBytes - kPitch;
   }
 
-  __device__ PanelRing(const PanelSpmm& p, const PanelItem& item, int lane, uint32_t ring)
+  __device__ PanelRing(const PanelSpmm& p, const PanelItem& item, int lane, int warp, uint32_t ring)
       : a_(p.a),
         k_tiles_(item.k_tiles),
         end_(item.first_k_tile + item.k_tiles),
         next_(item.first_k_tile + item.rotation()),
         lane_(lane),
+        warp_(warp),
         ring_(ring) {
     if constexpr (kAhead > 1) {
       columns_next_ = next_;
@@ -65,6 +68,7 @@ class PanelRing {
     x_ = static_cast<const char*>(p.x.data) + at * int64_t{sizeof(typename Tile::Storage)};
     stride_ = static_cast<uint32_t>(p.x.stride * sizeof(typename Tile::Storage));
     copy_to_ = ring_ + (kHalves ? half_copy_address(lane_) : copy_address(lane_));
+    copy_to_ += kRowSliceBytes * kLaneSlots * warp_;
     if constexpr (kBitLanes > 0) find_metadata();
   }
 
@@ -73,12 +77,11 @@ class PanelRing {
 
   // The columns of the first kAhead K tiles come from global memory, those of the others with the K
   // tile that many before, which is in the stage at `offset`.
-  __device__ void load_first_columns(uint32_t (&ids)[kLaneColumns]) const {
-    load_words(a_.columns + uint64_t{next_} * kPanelKTile + copy_slot(lane_, 0), ids);
+  __device__ void load_first_columns(uint32_t (&ids)[kLaneSlots]) const {
+    load_words(a_.columns + uint64_t{next_} * kPanelKTile + first_slot(), ids);
   }
-  __device__ void load_columns(uint32_t offset, uint32_t (&ids)[kLaneColumns]) const {
-    load_shared_words(ring_ + offset + kTileSliceBytes + copy_slot(lane_, 0) * sizeof(int32_t),
-                      ids);
+  __device__ void load_columns(uint32_t offset, uint32_t (&ids)[kLaneSlots]) const {
+    load_shared_words(ring_ + offset + kTileSliceBytes + first_slot() * sizeof(int32_t), ids);
   }
 
   // Where the stage at `offset` has its rows of X, and its bits and column weights.
@@ -89,14 +92,14 @@ class PanelRing {
 
   // Starts the copies of the next K tile, whose columns are `ids`, to the stage at `offset`.
   // `remaining` K tiles have not been copied yet.
-  __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
+  __device__ void copy(int& remaining, const uint32_t (&ids)[kLaneSlots], uint32_t offset) {
     // One way for all K tiles, though the last alone has slots without a column: the condition is
     // part of the copy.
     if constexpr (kHalves) {
       copy_halves(ids, offset);
     } else {
 #pragma unroll
-      for (int j = 0; j < kLaneColumns; ++j) {
+      for (int j = 0; j < kLaneSlots; ++j) {
         const char* row = x_ + uint64_t{ids[j]} * stride_;
         const bool real = left_ > 0 && static_cast<int32_t>(ids[j]) >= 0;
         copy_async_or_zero(copy_address(copy_to_ + offset, j), row, real);
@@ -106,7 +109,7 @@ class PanelRing {
     step(next_);
     --remaining;
     const bool columns = lane_ < kColumnLanes;
-    if (lane_ < kMetadataLanes && (!columns || remaining >= kAhead)) {
+    if (warp_ == 0 && lane_ < kMetadataLanes && (!columns || remaining >= kAhead)) {
       const uint32_t later = kAhead > 1 ? columns_next_ : next_;
       copy_async_or_zero(ring_ + offset + kTileSliceBytes + kChunkBytes * lane_,
                          metadata_of(columns ? later : k_tile), true);
@@ -135,7 +138,7 @@ class PanelRing {
   // Asks L2 for what a later block reads first: its columns, and the metadata of its first K tile.
   __device__ void prefetch_later(const WorkList<PanelItem>& work) const {
     const uint32_t later = work.prefetched(blockIdx.x);
-    if (!work.has(later) || lane_ > 3) return;
+    if (!work.has(later) || lane_ > 3 || warp_ > 0) return;
     const PanelItem item = load_item(work.items + later);
     const int64_t slot = int64_t{item.first_k_tile + item.rotation()} * kPanelKTile;
     const char* at = reinterpret_cast<const char*>(a_.columns + slot + (lane_ & 1) * kPanelKTile);
@@ -153,6 +156,9 @@ class PanelRing {
  private:
   static constexpr bool kHalves = kCopyBytes == kHalfChunkBytes;
   static_assert(kHalves || kCopyBytes == kChunkBytes, "chunks of X, or halves of them");
+  static_assert(kWarps == 1 || !kHalves, "a warp copies two groups of eight slots by halves");
+
+  __device__ int first_slot() const { return copy_slot(lane_, kLaneSlots * warp_); }
 
   __device__ void copy_halves(const uint32_t (&ids)[kLaneColumns], uint32_t offset) {
 #pragma unroll
@@ -203,6 +209,7 @@ class PanelRing {
   uint32_t next_;
   uint32_t columns_next_;  // whose columns are copied next, if they are not those of next_
   int lane_;
+  int warp_;
   uint32_t ring_;
   int left_;             // features from the lane's part on, in the slice that is copied next
   const char* x_;        // row 0 of X, from the lane's chunk, or half of one, on

@@ -38,9 +38,10 @@ struct PanelSpmmParts {
   using Product = PanelProduct<P, Source>;
   using Rows = PanelRows<Source>;
   static constexpr int kFeatures = PanelTile<P>::kFeatures;
+  static constexpr int kWarps = 1;
 
   static __device__ void store(const SpmmLaunch& p, const PanelItem& item, const Rows& rows,
-                               int lane, int slice, const Product& product, uint32_t own) {
+                               int lane, int, int slice, const Product& product, uint32_t own) {
     store_slice<P>(p, item, rows, lane, slice, product.sums(), own);
   }
 };

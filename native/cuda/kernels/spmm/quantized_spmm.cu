@@ -44,9 +44,8 @@ void reduce_quantized(const QuantizedSpmm& p, Stream stream) {
   const int64_t items = p.a.shape.panel * partial_stride(p.n) / 4;
   const dim3 grid =
       grid_of(p.work.cut_count, 1, ceil_div<int64_t>(items, kThreads), "reduce_quantized");
-  const bool exact = p.type == EightBit::kInt8 && p.a.encoding == Encoding::kBitmap;
-  const auto kernel =
-      exact ? quantized_reduce_kernel<int32_t, int64_t> : quantized_reduce_kernel<float, float>;
+  const auto kernel = p.integer_sums() ? quantized_reduce_kernel<int32_t, int64_t>
+                                       : quantized_reduce_kernel<float, float>;
   launch_early("reduce_quantized", kernel, grid, kThreads, stream, p);
 }
 
@@ -58,9 +57,11 @@ void spmm_quantized(const QuantizedSpmm& p, Stream stream) {
   if (p.a.encoding != Encoding::kBitmap) {
     (integers ? launch_quantized_spmm<EightBit::kInt8, ValuePanel<kHalf, 16>>
               : launch_quantized_spmm<EightBit::kE4m3, ValuePanel<kHalf, 16>>)(p, stream);
+  } else if (integers) {
+    (p.a.shape.panel == 32 ? launch_quantized_spmm<EightBit::kInt8, UnitBytes<32>>
+                           : launch_quantized_spmm<EightBit::kInt8, UnitBytes<16>>)(p, stream);
   } else {
-    (integers ? launch_quantized_spmm<EightBit::kInt8, UnitBytes>
-              : launch_quantized_spmm<EightBit::kE4m3, UnitPanel<kHalf, 16>>)(p, stream);
+    launch_quantized_spmm<EightBit::kE4m3, UnitPanel<kHalf, 16>>(p, stream);
   }
   reduce_quantized(p, stream);
 }

@@ -1,6 +1,8 @@
-// SpMM of an X of 8 bits on Tensor Cores over panels of 16 rows. As in panel_spmm.cuh a warp
-// is a block, and takes an item of the work list and slices of X: 128 bytes of every row, which are
-// 128 features here. byte_tile.h has the maps of addresses and registers.
+// SpMM of an X of 8 bits on Tensor Cores over panels of 16 or 32 rows. As in panel_spmm.cuh a block
+// takes an item of the work list and slices of X: 128 bytes of every row, which are 128 features
+// here. byte_tile.h has the maps of addresses and registers. A panel of 16 rows is one warp's. The
+// sums of 32 rows and 128 features take too many registers for one: two warps share the rows of X
+// in shared memory, and each multiplies half of their features.
 //
 // Integers times bits are multiplied as bytes, and their sums are exact. e4m3, and integers times
 // stored values, become float16 in registers; their sums are float32. The column weights of rank-1
@@ -25,18 +27,24 @@
 namespace gnnsparse::cuda {
 
 // Bits that become bytes of 0 and 1.
-struct UnitBytes : UnitPanel<Precision::kFp16, kQuantizedRows> {
+template <int kRows>
+struct UnitBytes : UnitPanel<Precision::kFp16, kRows> {
   static constexpr float kScale = 1.0f;
 };
 
+// Of a block.
+template <class Source>
+inline constexpr int kQuantizedWarps = Source::kRows / 16;
+
 // Blocks that must fit on a multiprocessor, in whole warps of its four parts: registers are the
-// limit. Two K tiles of each are on their way, where operand A comes with them.
+// limit. Two K tiles of a warp are on their way, where operand A comes with them, and three of two
+// warps, which wait for each other (docs/performance.md).
 template <class Source>
 constexpr int quantized_blocks() {
-  return resident_blocks(Source::kExact ? 16 : 12);
+  return resident_blocks((Source::kExact ? 16 : 12) / kQuantizedWarps<Source>);
 }
 template <class Source>
-inline constexpr int kQuantizedStages = Source::kExact ? 3 : 2;
+inline constexpr int kQuantizedStages = (Source::kExact ? 3 : 2) + (kQuantizedWarps<Source> - 1);
 
 // The sums of a slice of a panel, and one K tile's part in them.
 template <EightBit kType, class Source>
@@ -44,12 +52,13 @@ class ByteProduct {
  public:
   static constexpr bool kExactSums = kType == EightBit::kInt8 && Source::kExact;
   static constexpr int kRowTiles = Source::kRows / 16;
-  static_assert(kRowTiles == 1 || !kExactSums, "spread_pairs takes bricks of 16 rows");
-  static constexpr int kMmas = kPanelKTile / FragmentM16N8K16::kK;  // of float16
+  static constexpr int kChunks = kByteChunks / kQuantizedWarps<Source>;  // of this warp
+  static constexpr int kMmas = kPanelKTile / FragmentM16N8K16::kK;       // of float16
   using Sum = std::conditional_t<kExactSums, int32_t, float>;
   using Operand = PanelOperand<Source>;
 
-  __device__ explicit ByteProduct(int lane) : first_(byte_matrix_address(lane)) {}
+  __device__ ByteProduct(int lane, int warp)
+      : first_(byte_matrix_address(byte_matrix_address(lane), kChunks * warp)) {}
 
   // Feature i of the lane's four in a chunk, in its row `upper` of row tile m.
   __device__ Sum sum(int m, int chunk, int upper, int i) const {
@@ -57,8 +66,8 @@ class ByteProduct {
   }
   __device__ void clear() {
 #pragma unroll
-    for (int i = 0; i < kRowTiles * kByteChunks * 8; ++i) {
-      sums_[i / 8 / kByteChunks][i / 8 % kByteChunks][i / 4 % 2][i % 4] = 0;
+    for (int i = 0; i < kRowTiles * kChunks * 8; ++i) {
+      sums_[i / 8 / kChunks][i / 8 % kChunks][i / 4 % 2][i % 4] = 0;
     }
   }
 
@@ -75,12 +84,13 @@ class ByteProduct {
     uint32_t a[kRowTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      const uint32_t spread = spread_pairs(operand.bits(Source::brick(m)));
+      const uint32_t stored = operand.bits(Source::brick(m));
+      const uint32_t spread = spread_pairs<Source::kBrickRows>(stored, Source::tile(m));
 #pragma unroll
       for (int r = 0; r < 4; ++r) a[m][r] = byte_units(spread, r);
     }
 #pragma unroll
-    for (int chunk = 0; chunk < kByteChunks; ++chunk) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
       uint32_t x[4];
       load_matrices(byte_matrix_address(rows + first_, chunk), x);
       const uint32_t even[2] = {select_bytes<0x6420>(x[0], x[1]), select_bytes<0x6420>(x[2], x[3])};
@@ -101,7 +111,7 @@ class ByteProduct {
       for (int m = 0; m < kRowTiles; ++m) operand.registers(m, q, a[q][m]);
     }
 #pragma unroll
-    for (int chunk = 0; chunk < kByteChunks; ++chunk) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
       uint32_t x[4];
       load_matrices(byte_matrix_address(rows + first_, chunk), x);
 #pragma unroll
@@ -122,26 +132,28 @@ class ByteProduct {
   }
 
   uint32_t first_;
-  Sum sums_[kRowTiles][kByteChunks][2][4] = {};
+  Sum sums_[kRowTiles][kChunks][2][4] = {};
 };
 
 template <EightBit kType, class Source>
 struct QuantizedParts {
   using Problem = QuantizedLaunch;
-  using Ring = PanelRing<ByteTile, Source, kChunkBytes, kQuantizedStages<Source>>;
+  static constexpr int kWarps = kQuantizedWarps<Source>;
+  using Ring = PanelRing<ByteTile, Source, kChunkBytes, kQuantizedStages<Source>, kWarps>;
   using Operand = PanelOperand<Source>;
   using Product = ByteProduct<kType, Source>;
   using Rows = PanelRows<Source>;
   static constexpr int kFeatures = kByteFeatures;
 
   static __device__ void store(const QuantizedLaunch& p, const PanelItem& item, const Rows& rows,
-                               int lane, int slice, const Product& product, uint32_t own) {
-    store_bytes_slice(p, item, rows, lane, slice, product, own);
+                               int lane, int warp, int slice, const Product& product,
+                               uint32_t own) {
+    store_bytes_slice<kWarps>(p, item, rows, lane, warp, slice, product, own);
   }
 };
 
 template <EightBit kType, class Source>
-__global__ void __launch_bounds__(kWarp, quantized_blocks<Source>())
+__global__ void __launch_bounds__(kWarp* kQuantizedWarps<Source>, quantized_blocks<Source>())
     quantized_spmm_kernel(const __grid_constant__ QuantizedLaunch p) {
   using Parts = QuantizedParts<kType, Source>;
   __shared__ __align__(1024) uint4 shared[PanelPipeline<Parts>::kSharedChunks];
@@ -155,7 +167,7 @@ void launch_quantized_spmm(const QuantizedSpmm& p, Stream stream) {
   const dim3 grid = panel_grid<Parts>(p, "spmm_quantized");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);
-  launch("spmm_quantized", kernel, grid, kWarp, stream, QuantizedLaunch(p));
+  launch("spmm_quantized", kernel, grid, kWarp * Parts::kWarps, stream, QuantizedLaunch(p));
 }
 
 }  // namespace gnnsparse::cuda

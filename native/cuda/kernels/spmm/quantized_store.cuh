@@ -34,15 +34,22 @@ __device__ __forceinline__ void store_four(char* to, const float (&v)[4]) {
   }
 }
 
-// One slice of a panel's results, for a lane.
+// One warp's part of a slice of a panel's results, for a lane.
 template <class Source, class Product>
 class ByteResults {
  public:
   using Sum = typename Product::Sum;
+  static constexpr int kChunks = Product::kChunks;
+  static constexpr int kFeatures = 16 * kChunks;
+  static constexpr uint32_t kOwnBytes = 8 * kFeatures * sizeof(float);  // of shared memory
 
   __device__ ByteResults(const QuantizedLaunch& p, const PanelRows<Source>& rows, int lane,
-                         int slice, const Product& product)
-      : p_(p), rows_(rows), lane_(lane), first_(slice * kByteFeatures), product_(product) {}
+                         int warp, int slice, const Product& product)
+      : p_(p),
+        rows_(rows),
+        lane_(lane),
+        first_(slice * kByteFeatures + warp * kFeatures),
+        product_(product) {}
 
   // Row g of each eight, g = lane / 4, to the workspace.
   __device__ void store_partial(int partial) const {
@@ -52,7 +59,7 @@ class ByteResults {
       const int64_t row = int64_t{partial} * Source::kRows + 8 * group + (lane_ >> 2);
       float* to = p_.partial + row * stride + first_ + byte_feature(lane_, 0);
 #pragma unroll
-      for (int chunk = 0; chunk < kByteChunks; ++chunk) {
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
         if (first_ + byte_feature(lane_, chunk) >= p_.n) continue;
         uint32_t words[4];
 #pragma unroll
@@ -80,7 +87,7 @@ class ByteResults {
           row < 0 ? nullptr : static_cast<char*>(p_.y.data) + (row * p_.y.stride + feature) * kSize;
     }
 #pragma unroll
-    for (int chunk = 0; chunk < kByteChunks; ++chunk) {
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
       if (feature + 16 * chunk >= p_.n) break;
       const float4 scale = load_scale(feature + 16 * chunk);
 #pragma unroll
@@ -92,14 +99,14 @@ class ByteResults {
     }
   }
 
-  // Eight rows at a time by way of 4 KB of shared memory, from where the warp writes row by row.
+  // Eight rows at a time by way of `own`, from where the warp writes row by row.
   __device__ void store_any(uint32_t own) const {
     const int g = lane_ >> 2;
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const float factor = rows_.scale(8 * group + g);
 #pragma unroll
-      for (int chunk = 0; chunk < kByteChunks; ++chunk) {
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
         const int feature = byte_feature(lane_, chunk);
         float v[4] = {};
         if (first_ + feature < p_.n) {
@@ -110,11 +117,14 @@ class ByteResults {
       }
       __syncwarp();
 #pragma unroll 1
-      for (int i = 0; i < 8; ++i) {
+      for (int first = 0; first < 8; first += kWarp / kRowLanes) {
+        // The compiler does not know that a lane is below 32.
+        const int i = kRowLanes == kWarp ? first : first + lane_ / kRowLanes;
+        const int four = kRowLanes == kWarp ? lane_ : lane_ % kRowLanes;
         const int row = rows_.id(8 * group + i);
-        const int64_t feature = first_ + 4 * lane_;
+        const int64_t feature = first_ + 4 * four;
         uint32_t words[4];
-        load_shared(own + place(i, lane_), words);
+        load_shared(own + place(i, four), words);
         const float v[4] = {bits_float(words[0]), bits_float(words[1]), bits_float(words[2]),
                             bits_float(words[3])};
         if (row >= 0 && feature < p_.n) store_row(p_.y, row, feature, p_.n, v);
@@ -125,10 +135,11 @@ class ByteResults {
 
  private:
   static constexpr int kGroups = Source::kRows / 8;
+  static constexpr int kRowLanes = kFeatures / 4;  // that write a row
 
   // Where `own` has four features of a row: rows that one instruction reaches lie in other banks.
   static __device__ uint32_t place(int row, int four) {
-    return 512 * row + 16 * (four ^ 4 * (row & 1));
+    return 16 * (kRowLanes * row + (four ^ 4 * (row & 1)));
   }
 
   __device__ float4 load_scale(int feature) const {
@@ -153,18 +164,26 @@ class ByteResults {
   const Product& product_;
 };
 
-// Writes the sums of slice `slice` of a panel. `own` is shared memory of this warp that no copy is
-// on its way to.
-template <class Source, class Product>
+// Writes the sums of slice `slice` of a panel. `shared` is a stage of the block's kWarps warps that
+// no copy is on its way to.
+template <int kWarps, class Source, class Product>
 __device__ __forceinline__ void store_bytes_slice(const QuantizedLaunch& p, const PanelItem& item,
-                                                  const PanelRows<Source>& rows, int lane,
-                                                  int slice, const Product& product, uint32_t own) {
+                                                  const PanelRows<Source>& rows, int lane, int warp,
+                                                  int slice, const Product& product,
+                                                  uint32_t shared) {
   lane = pin_register(lane);  // otherwise registers hold all places while K tiles are multiplied
-  const ByteResults<Source, Product> results(p, rows, lane, slice, product);
+  using Results = ByteResults<Source, Product>;
+  const Results results(p, rows, lane, warp, slice, product);
   if (item.partial >= 0) return results.store_partial(item.partial);
   if (!p.aligned) {
-    __syncwarp();  // all have read what was multiplied last
-    return results.store_any(own);
+    // All have read what was multiplied last.
+    if constexpr (kWarps == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+    static_assert(kWarps * Results::kOwnBytes <= kTileSliceBytes, "a stage has room");
+    return results.store_any(shared + Results::kOwnBytes * warp);
   }
   switch (p.y.dtype) {
     case DType::kFloat16:
