@@ -137,10 +137,10 @@ class PanelRow:
             slice, and for each K tile of a slice.
         round: share of a mean warp's latency that each further round of warps adds.
         variants: costs by arithmetic and storage: "half" (16 bits), "tf32", "tf32_rounded" (X rounded before
-            the product), "fp32"; "half_stored", "tf32_stored", "fp32_stored" (with a stored value for each
-            nonzero). A storage that is missing costs what its arithmetic does without values, with as much
-            more `busy` as "half_stored" has than "half". An arithmetic that is missing costs what "half"
-            does.
+            the product), "fp32", "int8" (X in integers, beside bits); "half_stored", "tf32_stored",
+            "fp32_stored" (with a stored value for each nonzero). A storage that is missing costs what its
+            arithmetic does without values, with as much more `busy` as "half_stored" has than "half". An
+            arithmetic that is missing costs what "half" does.
     """
 
     warp_us: float

@@ -45,6 +45,9 @@ HEIGHTS = {
 
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
+#: So many times as long as single warps pairs of them take where one has no features or results begin
+#: anywhere; 1.1 to 1.5 times were measured (docs/performance.md).
+_HINDERED_PAIR = 1.3
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ def eight_bit_heights(precision: Precision, stores_values: bool) -> tuple[int, .
     return _native.INTEGER_SUM_ROWS if integers else _native.EIGHT_BIT_ROWS
 
 
+def _sums_integers(problem: Problem) -> bool:
+    return problem.quantization is Precision.INT8 and not problem.stores_values
+
+
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
     """Returns the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
 
@@ -123,10 +130,9 @@ class PanelKernel(Kernel):
         counts = problem.panel(self.height)
         if counts is None or not counts.slots:
             return CanRun(f"the operand has no panels of {self.height} rows")
-        if kind := problem.quantization:
-            heights = eight_bit_heights(kind, problem.stores_values)
-            if self.height not in heights:
-                return CanRun(f"an X of 8 bits needs panels of {' or '.join(map(str, heights))} rows")
+        kind, stores = problem.quantization, problem.stores_values
+        if kind and self.height not in (heights := eight_bit_heights(kind, stores)):
+            return CanRun(f"an X of 8 bits needs panels of {' or '.join(map(str, heights))} rows")
         bits = 8 * problem.precision.storage.itemsize
         if problem.stores_values and bits // 8 not in self._of.stored:
             return CanRun(f"panels of {self.height} rows store no values of {bits} bits")
@@ -185,7 +191,8 @@ class PanelKernel(Kernel):
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)
-        return float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
+        us = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
+        return us * _HINDERED_PAIR if self._hinders_pairs(problem) else us
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
         """Returns the quantities that the model computes the time of a plan from."""
@@ -197,7 +204,14 @@ class PanelKernel(Kernel):
         """Returns the key of PanelRow.variants for the arithmetic and storage of a plan."""
         if plan.prescale and problem.arithmetic == "tf32":
             return "tf32_rounded"
+        if _sums_integers(problem):
+            return "int8"
         return f"{problem.arithmetic}_stored" if problem.stores_values else problem.arithmetic
+
+    def _hinders_pairs(self, problem: Problem) -> bool:
+        """Whether two warps share a panel, one of them without features, or their results begin anywhere."""
+        shared = _sums_integers(problem) and self.height > min(_native.INTEGER_SUM_ROWS)
+        return shared and (problem.row_bytes <= SLICE_BYTES // 2 or problem.width % 4 != 0)
 
     def _work(self, problem: Problem) -> PanelWork:
         counts = problem.panel(self.height)
