@@ -121,8 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     try:
-        # In a function of its own, so that the model is gone before the process group is. It refers to
-        # itself, and a group that it kept alive would end with the interpreter, under gloo's threads.
+        # In a function of its own, so that the model, which refers to itself and to the process group, is
+        # gone before the group is destroyed.
         accuracy, equal = train(device, options.graphs, options.batch, options.epochs)
         if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} processes on {device.type}, accuracy {accuracy:.0%}")

@@ -16,6 +16,10 @@ __all__ = [
     "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",
 ]  # fmt: skip
 
+#: Bytes of a row, at most, that are read as fast from rows that follow each other as from rows that begin at
+#: whole lines of memory: they touch no more of its parts of 64 bytes.
+_MOST_BEHIND_ANOTHER = 96
+
 #: Converts a dense operand to what the kernels of a GPU read, and returns its native handle.
 Loader = Callable[[torch.Tensor], _native.Dense]
 
@@ -48,7 +52,8 @@ class CudaLoader:
         scale: float32 [rows], factors of X's rows; None: 1 each.
         rounds: whether the loader rounds to TF32; False: the kernels do.
         whole: bytes, VECTOR_BYTES or a multiple of it: X is also copied if it has rows of several slices that
-            are no multiples of it, which pays where every row is read often.
+            are no multiples of it, which pays where every row is read often. SLICE_BYTES: so are rows of
+            nearly a slice.
         halves: whether the kernels also read rows that consist of half vectors and begin at multiples of
             these, which pays where no row is read often.
     """
@@ -60,10 +65,10 @@ class CudaLoader:
         self.dtype = dtype = precision.storage
         self.scale, self.rounds = scale, rounds
         per_vector, per_unit = VECTOR_BYTES // dtype.itemsize, max(whole, SECTOR_BYTES) // dtype.itemsize
-        several = width * dtype.itemsize > SLICE_BYTES
+        in_units = width * dtype.itemsize > (_MOST_BEHIND_ANOTHER if whole == SLICE_BYTES else SLICE_BYTES)
         self.padded = -(-width // per_vector) * per_vector
-        self.packed = -(-width // per_unit) * per_unit if several else self.padded
-        self.aligned = whole if several else VECTOR_BYTES
+        self.packed = -(-width // per_unit) * per_unit if in_units else self.padded
+        self.aligned = whole if in_units else VECTOR_BYTES
         if halves and width * dtype.itemsize % HALF_VECTOR_BYTES == 0:
             self.padded, self.aligned = width, HALF_VECTOR_BYTES
 

@@ -87,19 +87,20 @@ def test_panels_of_narrow_and_odd_features(
 def test_rows_are_copied_to_whole_units(
     native: RunningPath, precision: str, whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X of several slices is copied where its rows are no multiples of what is wanted, and only there."""
+    """X of several slices, or nearly a line, is copied where rows are no multiples of what is wanted."""
     monkeypatch.setattr(cuda, "_whole_rows", lambda *_: whole)
     graph = random_graph(60, 70, 0.2, weighted=False, empty_rows=0.2)
     for height in HEIGHTS:
         a, plan = make(graph, "cpu", precision=precision), Plan("panel", height=height)
-        for width in (24, 70, 72, 80, 128, 136, 192):
+        for width in (24, 28, 48, 52, 56, 70, 72, 80, 128, 136, 192):
             native.called.clear()
             row = width * a.precision.storage.itemsize
             memory = torch.empty(70 * row + SLICE_BYTES, dtype=torch.uint8)
             first = -memory.data_ptr() % SLICE_BYTES  # as memory of a GPU begins
             x = memory[first : first + 70 * row].view(a.precision.storage).view(70, width).normal_()
             check(a, dense_matrix(graph, None), x, plan=plan)
-            copied = row % (whole if row > SLICE_BYTES else VECTOR_BYTES) > 0
+            units = row > SLICE_BYTES or (whole == SLICE_BYTES and row > 96)
+            copied = row % (whole if units else VECTOR_BYTES) > 0
             assert ("cuda_pack" in native.called) is copied
 
 
