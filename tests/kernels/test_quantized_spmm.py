@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import Precision, _native
 from gnnsparse.ops.quantization import fake_quantized, quantize, store
-from gnnsparse.plan import ChainPlan
+from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from tests.helpers import dense_matrix, make, product_scale
 from tests.quantized import EIGHT_BITS, rounding_bound, stored
@@ -49,6 +49,23 @@ def test_sums_of_integers_are_exact(device: str, weights: str | None, width: int
     numbers, scale = stored(x * by_column[:, None], "int8")
     sums = (matrix @ numbers.double()).float()
     assert torch.equal(gnnsparse.spmm(a, x.to(device)).cpu(), sums * scale * by_row[:, None])
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("height", _native.INTEGER_SUM_ROWS)
+@pytest.mark.parametrize("limit", [1, 4, 1000])
+@pytest.mark.parametrize("density", [0.02, 0.3])
+def test_sums_of_integers_are_exact_in_panels(height: int, limit: int, density: float) -> None:
+    """By one warp and by two; results that begin anywhere, and features for one of two warps."""
+    graph = random_graph(700, 900, density, weighted=False, hubs=3, empty_rows=0.1)
+    a = make(graph, "cuda", precision="int8")
+    matrix, _, _ = parts_of(a)
+    for width in (1, 7, 64, 68, 72, 128, 130, 196, 300, 512):
+        x = torch.randn(900, width) * torch.logspace(-2, 2, width)
+        numbers, scale = stored(x, "int8")
+        y = gnnsparse.spmm(a, x.cuda(), plan=Plan("panel", height=height, tile_limit=limit))
+        assert torch.equal(y.cpu(), (matrix @ numbers.double()).float() * scale)
 
 
 @pytest.mark.usefixtures("poisoned")
