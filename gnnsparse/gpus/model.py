@@ -123,7 +123,7 @@ class PanelWork:
         slots: number of column slots.
         panels: lengths of the panels.
         slices: slices of 128 bytes in a row of X.
-        row_bytes: bytes of a row of X.
+        row_bytes: bytes that reading a row of X moves.
         value_bytes: bytes of stored values that are read for a column slot, again for each slice.
         x_rows: rows of X.
         concurrent_panels: number of panels that the GPU runs at a time.

@@ -16,7 +16,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 
 __all__ = [
-    "HEIGHTS", "PANELS", "Height", "PanelPlan", "eight_bit_heights", "panel_tile_limit", "takes",
+    "HEIGHTS", "PANELS", "Height", "PanelPlan", "eight_bit_heights", "panel_tile_limit", "reads_lines",
+    "takes",
 ]  # fmt: skip
 
 
@@ -48,6 +49,10 @@ _SDDMM_SLICES = 16
 #: So many times as long as single warps pairs of them take where one has no features or results begin
 #: anywhere; 1.1 to 1.5 times were measured (docs/performance.md).
 _HINDERED_PAIR = 1.3
+#: What reading whole lines saves is more than a copy of X takes if each row is read at least this often.
+_READS_OF_A_LINE = 16
+#: Bytes that a GPU reads from memory at once.
+_MEMORY_PART = 64
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,14 @@ def eight_bit_heights(precision: Precision, stores_values: bool) -> tuple[int, .
 
 def _sums_integers(problem: Problem) -> bool:
     return problem.quantization is Precision.INT8 and not problem.stores_values
+
+
+def reads_lines(problem: Problem, reads: float) -> bool:
+    """Returns whether panels that read each row of X `reads` times need rows that begin at lines of memory.
+
+    If slices do not stay in L2, one that begins in the middle of a line is read from memory in two parts.
+    """
+    return reads >= _READS_OF_A_LINE and not problem.slice_is_resident
 
 
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
@@ -222,9 +235,15 @@ class PanelKernel(Kernel):
         resident = blocks_fp32 if problem.precision is Precision.FP32 else blocks
         return PanelWork(
             self.height, slots, tiles or ((-(-slots // (PANEL_K_TILE * panels)), panels),), problem.slices,
-            problem.row_bytes, self._value_bytes(problem, slots), problem.cols,
+            self._gathered_bytes(problem, slots), self._value_bytes(problem, slots), problem.cols,
             resident * problem.device.multiprocessors,
         )  # fmt: skip
+
+    def _gathered_bytes(self, problem: Problem, slots: int) -> int:
+        """Returns the bytes that reading a row of X moves."""
+        if problem.stores_values or not reads_lines(problem, slots / max(problem.cols, 1)):
+            return problem.row_bytes
+        return -(-problem.row_bytes // _MEMORY_PART) * _MEMORY_PART
 
     def _value_bytes(self, problem: Problem, slots: int) -> float:
         """Returns the bytes of stored values that a warp reads for a column slot."""

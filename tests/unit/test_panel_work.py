@@ -26,7 +26,7 @@ from gnnsparse.preprocess import balance
 from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
-from gnnsparse.tiles import PANEL_K_TILE
+from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 from tests.gpu_paths import H200
 from tests.helpers import panel_counts
 
@@ -205,7 +205,7 @@ def test_two_warps_share_a_panel_where_both_have_features(width: int, height: in
     """Panels of integers of 32 rows, and not where a row of results begins between four elements."""
     of = replace(problem(((30, 150_000),)), width=width, quantization=Precision.INT8)
     slots = of.panels[0].slots
-    plan = choose_plan(replace(of, panels=panel_counts(slots, slots * 8 // 10)))
+    plan = choose_plan(replace(of, panels=panel_counts(slots, slots * 6 // 10)))
     assert isinstance(plan, PanelPlan)
     assert plan.height == height
     assert plan.reasons[0] == "X has 8 bits"
@@ -224,3 +224,18 @@ def test_the_csr_kernel_pays_for_results_that_begin_anywhere() -> None:
     assert time_us(602) > 1.2 * time_us(608)
     assert time_us(602, Precision.FP32) > 1.05 * time_us(608, Precision.FP32)
     assert time_us(600) < time_us(608)
+
+
+@pytest.mark.parametrize(
+    ("width", "moved"), [(20, 64), (32, 64), (47, 128), (64, 128), (100, 256), (300, 640)]
+)
+def test_rows_that_are_read_often_from_memory_are_moved_in_whole_parts(width: int, moved: int) -> None:
+    """So that the plan of a width is that of the next multiple of 32 columns."""
+    large = replace(problem(((30, 150_000),)), width=width)
+    few = replace(large, panels=panel_counts(15 * large.cols, 14 * large.cols))
+    often = replace(large, panels=panel_counts(30 * large.cols, 28 * large.cols))
+    resident = replace(often, cols=large.cols // 10)
+    row = 2 * width
+    for of, wanted in ((few, row), (often, moved), (replace(often, weighted=True), row), (resident, row)):
+        load = PANELS[16].load(of, PANELS[16].default(of))
+        assert load.gathered == min(wanted, of.slices * SLICE_BYTES)

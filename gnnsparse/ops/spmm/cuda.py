@@ -21,6 +21,7 @@ from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.plan.panel import reads_lines
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.places import place_values
@@ -31,9 +32,6 @@ __all__ = ["bind"]
 #: Panels copy X to rows of whole sectors if each row is read at least this often. Rows that are not read one
 #: sector in 16 more, which takes as long as the copy at 35 reads by the rates of an H200.
 _READS_OF_A_ROW = 70
-#: And to whole lines of 128 bytes if slices do not stay in L2 and each row is read at least this often: a
-#: slice that begins in the middle of a line is read from memory in two parts.
-_READS_OF_A_LINE = 16
 #: Panels of bits read rows of X that begin between two vectors as they are, by twice the copies, where that
 #: takes less time than a copy of X: where its slices do not stay in L2, rows are read less often than this,
 #: and have at most so many slices (docs/performance.md).
@@ -200,7 +198,7 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
 
 def _whole_rows(kernels: KernelCache, product: Product, reads: float) -> int:
     """Returns of how many bytes rows of X should be multiples, each of which panels read `reads` times."""
-    if reads >= _READS_OF_A_LINE and not kernels.problem(product).slice_is_resident:
+    if reads_lines(kernels.problem(product), reads):
         return SLICE_BYTES
     return SECTOR_BYTES if reads >= _READS_OF_A_ROW else VECTOR_BYTES
 
