@@ -205,7 +205,7 @@ def test_two_warps_share_a_panel_where_both_have_features(width: int, height: in
     """Panels of integers of 32 rows, and not where a row of results begins between four elements."""
     of = replace(problem(((30, 150_000),)), width=width, quantization=Precision.INT8)
     slots = of.panels[0].slots
-    plan = choose_plan(replace(of, panels=panel_counts(slots, slots * 6 // 10)))
+    plan = choose_plan(replace(of, panels=panel_counts(slots, slots * 7 // 10)))
     assert isinstance(plan, PanelPlan)
     assert plan.height == height
     assert plan.reasons[0] == "X has 8 bits"
