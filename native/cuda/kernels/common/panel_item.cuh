@@ -12,4 +12,14 @@ __device__ __forceinline__ PanelItem load_item(const PanelItem* at) {
   return {words.x, words.y, words.z, words.w};
 }
 
+// All lanes of a block of kWarps warps.
+template <int kWarps>
+__device__ __forceinline__ void meet() {
+  if constexpr (kWarps == 1) {
+    __syncwarp();
+  } else {
+    __syncthreads();
+  }
+}
+
 }  // namespace gnnsparse::cuda

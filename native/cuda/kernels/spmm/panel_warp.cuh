@@ -61,7 +61,7 @@ class PanelPipeline {
     ring_.wait();
     // Now the copies of all lanes to this stage are there, and all lanes have read the one that was
     // multiplied before.
-    meet();
+    meet<Parts::kWarps>();
     if (remaining_ > 0) {
       uint32_t ids[Ring::kLaneSlots];
       ring_.load_columns(here_, ids);
@@ -81,15 +81,6 @@ class PanelPipeline {
     Parts::store(p_, item, rows, lane_, warp_, slice_ + slice, product_,
                  ring_.rows(Ring::before(here_)));
     product_.clear();
-  }
-
-  // All lanes that share the ring.
-  static __device__ void meet() {
-    if constexpr (Parts::kWarps == 1) {
-      __syncwarp();
-    } else {
-      __syncthreads();
-    }
   }
 
  private:

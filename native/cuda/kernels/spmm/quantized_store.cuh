@@ -7,6 +7,7 @@
 #include "device/vector.cuh"
 #include "gnnsparse/byte_tile.h"
 #include "gnnsparse/quantized_problem.h"
+#include "kernels/common/panel_item.cuh"
 #include "kernels/spmm/panel_store.cuh"
 
 namespace gnnsparse::cuda {
@@ -176,12 +177,7 @@ __device__ __forceinline__ void store_bytes_slice(const QuantizedLaunch& p, cons
   const Results results(p, rows, lane, warp, slice, product);
   if (item.partial >= 0) return results.store_partial(item.partial);
   if (!p.aligned) {
-    // All have read what was multiplied last.
-    if constexpr (kWarps == 1) {
-      __syncwarp();
-    } else {
-      __syncthreads();
-    }
+    meet<kWarps>();  // all have read what was multiplied last
     static_assert(kWarps * Results::kOwnBytes <= kTileSliceBytes, "a stage has room");
     return results.store_any(shared + Results::kOwnBytes * warp);
   }
