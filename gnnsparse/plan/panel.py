@@ -46,10 +46,10 @@ HEIGHTS = {
 
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
-#: So many times as long as single warps pairs of them take where one has no features or results begin
-#: anywhere; 1.1 to 1.5 times were measured (docs/performance.md).
+#: A factor on the modelled time of panels that two warps share, where one of them has no features or rows of
+#: results begin between four elements; 1.1 to 1.5 were measured (docs/performance.md).
 _HINDERED_PAIR = 1.3
-#: What reading whole lines saves is more than a copy of X takes if each row is read at least this often.
+#: If each row of X is read at least this often, reading whole lines saves more time than a copy of X takes.
 _READS_OF_A_LINE = 16
 #: Bytes that a GPU reads from memory at once.
 _MEMORY_PART = 64
@@ -92,13 +92,13 @@ def takes(device: Device, precision: Precision) -> CanRun:
 
 
 def eight_bit_heights(precision: Precision, stores_values: bool) -> tuple[int, ...]:
-    """Returns the heights of panels that an X of 8 bits is multiplied with."""
-    integers = precision is Precision.INT8 and not stores_values
+    """Returns the heights of panels that can multiply an X of 8 bits, with stored values or bits alone."""
+    integers = _sums_integers(precision, stores_values)
     return _native.INTEGER_SUM_ROWS if integers else _native.EIGHT_BIT_ROWS
 
 
-def _sums_integers(problem: Problem) -> bool:
-    return problem.quantization is Precision.INT8 and not problem.stores_values
+def _sums_integers(precision: Precision | None, stores_values: bool) -> bool:
+    return precision is Precision.INT8 and not stores_values
 
 
 def reads_lines(problem: Problem, reads: float) -> bool:
@@ -217,13 +217,14 @@ class PanelKernel(Kernel):
         """Returns the key of PanelRow.variants for the arithmetic and storage of a plan."""
         if plan.prescale and problem.arithmetic == "tf32":
             return "tf32_rounded"
-        if _sums_integers(problem):
+        if _sums_integers(problem.quantization, problem.stores_values):
             return "int8"
         return f"{problem.arithmetic}_stored" if problem.stores_values else problem.arithmetic
 
     def _hinders_pairs(self, problem: Problem) -> bool:
-        """Whether two warps share a panel, one of them without features, or their results begin anywhere."""
-        shared = _sums_integers(problem) and self.height > min(_native.INTEGER_SUM_ROWS)
+        """Whether two warps share a panel and one has no features, or results can't be written by fours."""
+        integers = _sums_integers(problem.quantization, problem.stores_values)
+        shared = integers and self.height > min(_native.INTEGER_SUM_ROWS)
         return shared and (problem.row_bytes <= SLICE_BYTES // 2 or problem.width % 4 != 0)
 
     def _work(self, problem: Problem) -> PanelWork:
