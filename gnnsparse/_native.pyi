@@ -31,6 +31,7 @@ WINDOW_K_TILE: int
 PANEL_K_TILE: int
 ROW_SLICE_BYTES: int
 PARTIAL_COLUMNS: int
+NARROW_WIDTH: int
 SCORE_PANEL_ROWS: int
 TALL_PANEL_ROWS: int
 PARTIAL_ROW_STATS: int
@@ -112,7 +113,9 @@ class StoredRows:
     ) -> None: ...
 
 class CsrLanes:
-    def __init__(self, lanes: int, row_lanes: int, row_limit: int, groups: _Array = None) -> None: ...
+    def __init__(
+        self, lanes: int, row_lanes: int, row_limit: int, groups: _Array = None, narrow: bool = False
+    ) -> None: ...
 
 class WindowPolicy:
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gnnsparse import _native
 
 __all__ = [
-    "GATHER_FLOOR_WORDS", "HALF_VECTOR_BYTES", "PANEL_K_TILE", "SCORE_ROWS", "SECTOR_BYTES", "SLICE_BYTES",
-    "TALL_ROWS", "VECTOR_BYTES", "WINDOW_K_TILE", "partial_width",
+    "GATHER_FLOOR_WORDS", "HALF_VECTOR_BYTES", "NARROW_WIDTH", "PANEL_K_TILE", "SCORE_ROWS", "SECTOR_BYTES",
+    "SLICE_BYTES", "TALL_ROWS", "VECTOR_BYTES", "WINDOW_K_TILE", "partial_width",
 ]  # fmt: skip
 
 #: Column slots in a K tile of the panel kernels, and in one of the window kernels.
@@ -21,6 +21,8 @@ HALF_VECTOR_BYTES = VECTOR_BYTES // 2
 SECTOR_BYTES = 32
 #: Rows of the panels of SDDMM and attention, and of attention's tall panels, which four warps share.
 SCORE_ROWS, TALL_ROWS = _native.SCORE_PANEL_ROWS, _native.TALL_PANEL_ROWS
+#: Columns of X at most where a warp of the csr kernel takes nonzeros side by side.
+NARROW_WIDTH = _native.NARROW_WIDTH
 #: 32-bit words in a row of the output of the native function gather_floor.
 GATHER_FLOOR_WORDS = _native.GATHER_FLOOR_WORDS
 

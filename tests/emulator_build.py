@@ -55,8 +55,8 @@ UNITS: list[tuple[str, ...]] = [
            "attention", "graph_attention", "quantized", "sampling", "spmm", "sddmm", "softmax", "heads"))),
     *((name,) for name in GENERATED),
     *((f"cuda/kernels/{name}.cu",) for name in (
-        "spmm/csr_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm", "sddmm/window_sddmm",
-        "sddmm/csr_sddmm", "attention/panel_attention", "attention/quantized_attention",
+        "spmm/csr_spmm", "spmm/narrow_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm",
+        "sddmm/window_sddmm", "sddmm/csr_sddmm", "attention/panel_attention", "attention/quantized_attention",
         "graph_attention/graph_attention",
         "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
         "spmm/quantized_spmm", "common/quantize", "sampling/gather_rows",

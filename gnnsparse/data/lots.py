@@ -44,7 +44,7 @@ class BatchPlans:
             if isinstance(plan, CsrPlan):
                 limit = kernels.row_limit(plan.row_limit)
                 if self.longest_row <= limit:
-                    plan = replace(plan, group=0, row_limit=limit)
+                    plan = replace(plan, group=0, row_limit=limit, narrow=False)
             self._found[product] = plan
         return self._found[product]
 

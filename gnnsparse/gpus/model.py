@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gnnsparse.gpus.record import CsrRates, MemoryRates, PanelRates, PanelRow, PanelVariant
-from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
+from gnnsparse.tiles import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
 
 __all__ = [
     "CsrLoad",
@@ -22,6 +22,7 @@ __all__ = [
     "TileCounts",
     "csr_us",
     "gather_us",
+    "narrow_us",
     "panel_us",
     "panel_variant",
     "pass_us",
@@ -64,7 +65,8 @@ class CsrLoad:
             other.
         longest: nonzeros that a lane of the longest warp computes.
         shifted: how much shifting results to where memory has whole vectors costs: 0 where their rows begin
-            there; else 1 of float32, and 2 of 16 bits, of which two are shifted for each word.
+            there; else 1 of float32, and 2 of 16 bits, of which two are shifted for each word; or 0.5 where
+            rows are so short that they leave element by element.
     """
 
     rows: Any
@@ -101,6 +103,21 @@ def csr_us(
     total = total * (rates.sddmm if op == "sddmm" else 1.0)
     wait = rates.start_us + load.longest / _BATCH * rates.batch_us
     return np.maximum(np.maximum(total, pass_us(memory, load.pass_bytes)), wait)
+
+
+def narrow_us(load: CsrLoad, memory: MemoryRates, rates: CsrRates, width: int) -> Any:
+    """Returns the microseconds of the csr kernel by a plan that is `narrow`.
+
+    A nonzero costs a sector of X, and half of one more for each column after the first: measured on five
+    graphs (docs/performance.md).
+
+    Args:
+        load: the load.
+        memory, rates: parts of the GPU's record.
+        width: columns of X.
+    """
+    gathered = SECTOR_BYTES * (1 + width) / 2 * load.nnz
+    return rates.start_us + gather_us(memory, gathered, load.in_use)
 
 
 def panel_variant(row: PanelRow, name: str) -> PanelVariant:

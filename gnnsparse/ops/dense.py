@@ -56,11 +56,12 @@ class CudaLoader:
             slice is copied too, if its rows are longer than 96 bytes.
         halves: whether the kernels also read rows that consist of half vectors and begin at multiples of
             these, which pays where no row is read often.
+        elements: whether the kernels read element by element, so that rows may begin and end anywhere.
     """
 
     def __init__(
         self, precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
-        whole: int = VECTOR_BYTES, halves: bool = False,
+        whole: int = VECTOR_BYTES, halves: bool = False, elements: bool = False,
     ) -> None:  # fmt: skip
         self.dtype = dtype = precision.storage
         self.scale, self.rounds = scale, rounds
@@ -71,6 +72,8 @@ class CudaLoader:
         self.aligned = whole if in_units else VECTOR_BYTES
         if halves and width * dtype.itemsize % HALF_VECTOR_BYTES == 0:
             self.padded, self.aligned = width, HALF_VECTOR_BYTES
+        if elements:
+            self.padded, self.aligned = width, dtype.itemsize
 
     def __call__(self, x: torch.Tensor) -> _native.Dense:
         """Returns the native handle of X, or of a copy."""

@@ -76,7 +76,7 @@ def _plan(kernels: KernelCache, op: str, shape: _Shape, plan: Plan | None) -> Cs
 
     def make() -> CsrPlan:
         # Edge values: the csr kernel is the one that reads them in the order of the nonzeros.
-        chosen = CSR.default(kernels.problem(Product("spmm", key.width, True)))
+        chosen = CSR.by_vectors(kernels.problem(Product("spmm", key.width, True)))
         if op == "spmm":
             return CsrPlan(chosen.lanes, chosen.row_lanes, kernels.row_limit(chosen.row_limit))
         row_lanes = min(32, chosen.lanes * (1 << (shape.heads - 1).bit_length()))

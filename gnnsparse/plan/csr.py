@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from gnnsparse.formats import exclusive_preset
-from gnnsparse.gpus.model import CsrLoad, csr_us
+from gnnsparse.gpus.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.problem import Problem
 from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
@@ -21,6 +21,16 @@ _BATCH = 8
 _LEAST_LIMIT, _MOST_LIMIT = 64, 256
 #: The least CsrPlan.group that is not 0.
 _LEAST_GROUP = 16
+#: Bytes of a row of results at most that leaves element by element if it is no whole vectors: for that, rows
+#: by themselves are faster than groups (docs/performance.md).
+_SHORT_ROW = 32
+#: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes (docs/performance.md).
+_FEW_COLUMNS = 2
+#: Nonzeros at most that the native code numbers there, and bounds of such a group.
+_MOST_NARROW_NNZ = 2**31 - 1
+_LEAST_NARROW_GROUP, _MOST_NARROW_GROUP = 64, 1024
+#: Warps on a multiprocessor among which nonzeros are divided there.
+_NARROW_WARPS = 32
 
 
 @dataclass(frozen=True)
@@ -33,8 +43,9 @@ class CsrPlan(Plan):
         row_limit: longer rows are cut into parts of at most this many nonzeros.
         group: neighbouring rows with about this many nonzeros in total form a group, which `lanes` lanes
             compute row after row; 0: `row_lanes` lanes compute each row by itself.
-        prescale: with rank-1 weights: whether a pass before the product multiplies the rows of X by the
-            column weights; False: the value of each nonzero is computed in the first product and kept.
+        narrow: SpMM of at most NARROW_WIDTH columns by another kernel: a warp computes a group, as many
+            nonzeros side by side as its lanes have room for, each of which loads one element of X; `lanes`
+            and `row_lanes` are ignored.
     """
 
     kernel: ClassVar[str] = "csr"
@@ -43,6 +54,7 @@ class CsrPlan(Plan):
     row_limit: int = 256
     group: int = 0
     prescale: bool = True
+    narrow: bool = False
 
 
 def _power_of_two_at_least(value: int) -> int:
@@ -63,7 +75,17 @@ class CsrKernel(Kernel):
         return CanRun()
 
     def default(self, problem: Problem) -> CsrPlan:
-        """Returns a plan with lanes by the width and the mean row, and limits by the size of the matrix."""
+        """Returns the plan for few columns of SpMM on a GPU, or `by_vectors`."""
+        few = problem.width <= _FEW_COLUMNS and problem.nnz <= _MOST_NARROW_NNZ
+        if few and problem.op == "spmm" and problem.device.type == "cuda":
+            return self._narrow(problem)
+        return self.by_vectors(problem)
+
+    def by_vectors(self, problem: Problem) -> CsrPlan:
+        """Returns a plan whose lanes load vectors of X's rows.
+
+        Lanes are chosen by the width and the mean row, and limits by the size of the matrix.
+        """
         if problem.device.type == "cpu":
             return CsrPlan(reasons=("the CPU kernels work row by row",))
         rates = problem.record.csr
@@ -82,16 +104,29 @@ class CsrKernel(Kernel):
         # In a small matrix each warp gets less work, so that there are enough warps to fill the GPU.
         side_by_side = rates.warps * problem.device.multiprocessors * (32 // lanes)
         share = problem.nnz * -(-vectors // lanes) // side_by_side
-        short = problem.op == "spmm" and mean < rates.group_degree
+        scattered = problem.row_bytes % VECTOR_BYTES != 0 and problem.row_bytes <= _SHORT_ROW
+        short = problem.op == "spmm" and mean < rates.group_degree and not scattered
         group = min(rates.group_nnz, max(_LEAST_GROUP, _power_of_two_at_least(share))) if short else 0
         row_limit = max(min(_MOST_LIMIT, max(_LEAST_LIMIT, _BATCH * share)), int(2 * mean))
         return CsrPlan(lanes, row_lanes, row_limit, group, mean >= rates.prescale_degree)
+
+    def _narrow(self, problem: Problem) -> CsrPlan:
+        """Returns the plan by which a warp takes nonzeros side by side, of groups that fill the GPU."""
+        share = problem.nnz // (_NARROW_WARPS * problem.device.multiprocessors)
+        group = min(_MOST_NARROW_GROUP, max(_LEAST_NARROW_GROUP, _power_of_two_at_least(share)))
+        mean = problem.nnz / max(problem.rows, 1)
+        row_limit = max(_MOST_LIMIT, group, int(2 * mean))
+        # Scaling makes rows of X whole vectors: for one column that is four times its bytes or more.
+        prescale = mean >= problem.record.csr.prescale_degree and problem.width > 1
+        return CsrPlan(row_limit=row_limit, group=group, prescale=prescale, narrow=True)
 
     def variants(self, problem: Problem) -> list[Plan]:
         """Returns plans with and without prescaling, with groups of two sizes and without groups."""
         plan = self.default(problem)
         if problem.device.type == "cpu":
             return [plan]
+        if plan.narrow:
+            return [plan, replace(plan, group=plan.group // 2), self.by_vectors(problem)]
         weigh = (True, False) if problem.op == "spmm" and not problem.weighted else (True,)
         plans: list[Plan] = [replace(plan, prescale=prescale) for prescale in weigh]
         if plan.group:
@@ -104,11 +139,14 @@ class CsrKernel(Kernel):
         record = problem.record
         grouped = plan.group > 0
         load = self.load(problem, plan)
+        if plan.narrow:
+            return float(narrow_us(load, record.memory, record.csr, problem.width))
         return float(csr_us(load, record.memory, record.csr, problem.arithmetic, grouped, problem.op))
 
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
         """Returns the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
+        shifted = 4 / problem.precision.storage.itemsize if problem.row_bytes > _SHORT_ROW else 0.5
         return CsrLoad(
             rows=problem.rows,
             nnz=problem.nnz,
@@ -117,7 +155,7 @@ class CsrKernel(Kernel):
             in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),
             pass_bytes=(problem.rows + problem.cols) / 2 * problem.row_bytes,
             longest=part * plan.lanes / plan.row_lanes,
-            shifted=4 // problem.precision.storage.itemsize if problem.row_bytes % VECTOR_BYTES else 0,
+            shifted=shifted if problem.row_bytes % VECTOR_BYTES else 0,
         )
 
 

@@ -124,7 +124,7 @@ class WindowKernel(Kernel):
         """Returns a plan with the policy of the format, which cuts windows by the given balance."""
         groups = problem.groups or -(-problem.rows // problem.slot_rows)
         mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
-        residual = replace(CSR.default(problem), reasons=())
+        residual = replace(CSR.by_vectors(problem), reasons=())
         policy = PRESETS[problem.format].policy_for(problem.precision)
         copies = policy.stage_a != "none" and _packed_spec(problem) is None
         if copies and problem.device.capability < (8, 0):  # no asynchronous copies
@@ -148,7 +148,7 @@ class WindowKernel(Kernel):
 
         In SpMM the factor is multiplied by the ratio of gathered rows of X, column slots to nonzeros.
         """
-        csr = CSR.time_us(problem, CSR.default(problem))
+        csr = CSR.time_us(problem, CSR.by_vectors(problem))
         rates = problem.record.window
         if problem.op == "sddmm":
             return rates.sddmm * csr

@@ -59,5 +59,5 @@ class BlockPlans:
                 self._found[problem] = plan
         longest = kernels.longest_row
         if isinstance(plan, CsrPlan) and (longest is None or longest > ROW_LIMIT):
-            return replace(plan, group=0)  # which rows form groups depends on which are cut
+            return replace(plan, group=0, narrow=False)  # which rows form groups depends on which are cut
         return plan

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "cuda_args.h"
 #include "problem_args.h"
 #include "spmm_launch.h"
@@ -16,6 +18,18 @@ void pack(const Strided<2>& x, const Memory& scale, const Dense& out, Address st
 
 namespace {
 
+// What the kernel for few features can't do.
+void require_narrow(const CsrView& a, const CsrLanes& lanes, int64_t n) {
+  if (n > kNarrowWidth) {
+    reject("n", "is " + std::to_string(n) + "; with narrow lanes at most " +
+                    std::to_string(kNarrowWidth) + " is accepted");
+  }
+  if (lanes.groups == nullptr && a.rows > 0) reject("groups", "are needed by narrow lanes");
+  if (a.nnz > std::numeric_limits<int32_t>::max()) {
+    reject("lanes", "are narrow; accepted for a matrix of at most 2^31 - 1 nonzeros");
+  }
+}
+
 void spmm_csr(const CsrHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
               const CsrLanesHandle& lanes, const Dense& x, const Dense& y, int64_t n,
               const Memory& partial, int precision_code, Address stream) {
@@ -26,13 +40,20 @@ void spmm_csr(const CsrHandle& a, const StoredRowsHandle& rows, const WorkListHa
   p.stored = stored_rows(rows, p.a.rows, p.a.nnz, precision);
   p.work = work_list<RowItem>(work, 0);
   p.lanes = csr_lanes(lanes);
-  p.x = vector_matrix(x, p.a.cols, n, precision, "x");
+  const bool narrow = p.lanes.narrow;
+  if (narrow) require_narrow(p.a, p.lanes, n);
+  const int whole = narrow ? static_cast<int>(size_of(storage_of(precision))) : 16;
+  p.x = vector_matrix(x, p.a.cols, n, precision, "x", whole);
   if (p.x.stride * size_of(p.x.dtype) > UINT32_MAX) reject("x", "rows are 4 GiB long or longer");
   // Rows that a format keeps out of its windows go to places in a larger result.
   p.y = gpu_matrix<MutableDenseView>(y, p.a.rows, n, "y");
   p.n = n;
   p.partial = partial_sums(partial, p.work.partials, 1, n);
-  cuda::spmm_csr(p, precision, stream_of(stream));
+  if (narrow) {
+    cuda::spmm_narrow(p, precision, stream_of(stream));
+  } else {
+    cuda::spmm_csr(p, precision, stream_of(stream));
+  }
 }
 
 void spmm_window(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,

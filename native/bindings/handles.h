@@ -150,6 +150,7 @@ struct CsrLanesHandle {
   int row_lanes;
   int64_t row_limit;
   Held groups;  // int32 [groups + 1]
+  bool narrow;
 };
 
 inline CsrLanes csr_lanes(const CsrLanesHandle& handle) {
@@ -159,6 +160,7 @@ inline CsrLanes csr_lanes(const CsrLanesHandle& handle) {
   }
   require_size(handle.row_limit, "row_limit");
   CsrLanes lanes;
+  lanes.narrow = handle.narrow;
   lanes.lanes = handle.lanes;
   lanes.row_lanes = handle.row_lanes;
   lanes.row_limit = handle.row_limit;

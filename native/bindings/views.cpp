@@ -241,10 +241,12 @@ void bind_handles(py::module_& m) {
            py::arg("stage_a"), py::arg("stage_x"), py::arg("coarsening"),
            py::arg("residual_with_windows"));
   py::class_<CsrLanesHandle>(m, "CsrLanes")
-      .def(py::init([](int lanes, int row_lanes, int64_t row_limit, const py::object& groups) {
-             return CsrLanesHandle{lanes, row_lanes, row_limit, hold(groups, "groups")};
+      .def(py::init([](int lanes, int row_lanes, int64_t row_limit, const py::object& groups,
+                       bool narrow) {
+             return CsrLanesHandle{lanes, row_lanes, row_limit, hold(groups, "groups"), narrow};
            }),
-           py::arg("lanes"), py::arg("row_lanes"), py::arg("row_limit"), py::arg("groups") = none);
+           py::arg("lanes"), py::arg("row_lanes"), py::arg("row_limit"), py::arg("groups") = none,
+           py::arg("narrow") = false);
   py::class_<WindowPolicyHandle>(m, "WindowPolicy")
       .def(py::init([](bool swapped, bool deep, int x_load, bool shuffle, int stage_a, bool stage_x,
                        int coarsening, bool grid_3d, const py::object& zero_ptr,

@@ -194,6 +194,8 @@ inline int32_t atomicMax(int32_t* at, int32_t value) {
 }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+// Of zero: 32, as on a GPU.
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 // A product that nothing is added to: kernels look at its bits first.
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __uint_as_float(uint32_t bits) { return gnnsparse::emulator::bits_as<float>(bits); }

@@ -18,6 +18,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.tiles import NARROW_WIDTH
 from tests.helpers import (
     FORMAT_PRECISIONS,
     FORMATS,
@@ -106,13 +107,42 @@ def test_every_group_of_rows(
         check(a, dense_matrix(graph, weights), torch.randn(120, width), plan=plan)
 
 
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", [None, "gcn", "random"])
+@pytest.mark.parametrize("group", [1, 60, 240, 10_000])
+def test_groups_of_few_columns(device: str, precision: str, weights: str | None, group: int) -> None:
+    """Rows of hundreds of nonzeros and of none, cut and whole."""
+    random = weights == "random"
+    graph = random_graph(900, 900, 0.01, weighted=random, hubs=3, empty_rows=0.2)
+    weights = None if random else weights
+    a = make(graph, device, precision=precision, values=weights, reorder="degree")
+    dense = dense_matrix(graph, weights)
+    for limit, prescale in ((8, True), (200, False), (10_000, weights is None)):
+        plan = Plan("csr", row_limit=limit, group=group, narrow=True, prescale=prescale)
+        for width in (1, 2, 7, 16, 31, NARROW_WIDTH):
+            check(a, dense, torch.randn(900, width), plan=plan)
+            check(a, dense, torch.randn(900, width + 3)[:, 3:].to(a.precision.storage), plan=plan)
+
+
 def check_infinity(device: str, precision: str, group: int) -> None:
+    plan = Plan("csr", 4, 4 if group else 32, row_limit=10_000, group=group)
+    _check_infinity(device, precision, plan, width=16)
+
+
+def check_narrow_infinity(device: str, precision: str) -> None:
+    for group, limit in ((1, 10_000), (100, 10_000), (100, 20)):
+        plan = Plan("csr", row_limit=limit, group=group, narrow=True)
+        for width in (1, 7):
+            _check_infinity(device, precision, plan, width)
+
+
+def _check_infinity(device: str, precision: str, plan: Plan, width: int) -> None:
     graph = random_graph(80, 80, 0.05, hubs=1, empty_rows=0.1)
     a = make(graph, device, precision=precision)
-    dense, x = dense_matrix(graph, None), torch.randn(80, 16)
+    dense, x = dense_matrix(graph, None), torch.randn(80, width)
     without = dense[:, 3] == 0
     assert 0 < int(without.sum()) < 80
-    plan = Plan("csr", 4, 4 if group else 32, row_limit=10_000, group=group)
     plain, exact = plain_product(dense[without], x, precision), dense[without] @ x.double()
     x[3] = torch.inf
     y = gnnsparse.spmm(a, x.to(device), plan=plan).cpu()
@@ -125,6 +155,11 @@ def check_infinity(device: str, precision: str, group: int) -> None:
 def test_infinity_stays_in_its_rows(device: str, precision: str, group: int) -> None:
     """A csr batch also holds nonzeros of neighbouring rows."""
     check_infinity(device, precision, group)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_infinity_stays_in_its_rows_of_few_columns(device: str, precision: str) -> None:
+    check_narrow_infinity(device, precision)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -226,6 +226,37 @@ def test_the_csr_kernel_pays_for_results_that_begin_anywhere() -> None:
     assert time_us(600) < time_us(608)
 
 
+@pytest.mark.parametrize("precision", list(Precision))
+def test_one_and_two_columns_are_multiplied_nonzero_by_nonzero(precision: Precision) -> None:
+    of = replace(problem(((3, 20_000),)), precision=precision)
+    for width in (1, 2):
+        narrow = replace(of, width=width)
+        plan = CSR.default(narrow)
+        assert plan.narrow
+        assert 64 <= plan.group <= plan.row_limit
+        assert CSR.time_us(narrow, plan) < CSR.time_us(narrow, CSR.by_vectors(narrow))
+        assert {variant.narrow for variant in CSR.variants(narrow)} == {True, False}  # type: ignore[attr-defined]
+    for other in (
+        replace(of, width=3), replace(of, width=1, op="sddmm"), replace(of, width=1, nnz=2**31),
+    ):  # fmt: skip
+        assert not CSR.default(other).narrow
+
+
+def test_groups_of_few_columns_fill_the_gpu_and_no_more() -> None:
+    of = replace(problem(((3, 20_000),)), width=1)
+    groups = [CSR.default(replace(of, nnz=nnz)).group for nnz in (100, 10**6, 2 * 10**6, 10**8)]
+    assert groups == [64, 256, 512, 1024]
+
+
+@pytest.mark.parametrize(("width", "grouped"), [(3, False), (7, False), (8, True), (20, True)])
+def test_rows_of_a_few_bytes_are_in_groups_only_where_they_are_whole_vectors(
+    width: int, grouped: bool
+) -> None:
+    of = replace(problem(((3, 20_000),)), width=width)
+    assert of.nnz / of.rows < of.record.csr.group_degree
+    assert (CSR.default(of).group > 0) is grouped
+
+
 @pytest.mark.parametrize(
     ("width", "moved"), [(20, 64), (32, 64), (47, 128), (64, 128), (100, 256), (300, 640)]
 )

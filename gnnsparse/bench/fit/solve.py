@@ -144,6 +144,8 @@ def _load(case: Case, plan: Any) -> tuple[_Group, Any] | None:
     """Returns the group of a measured plan, and its load; None if the plan has no model of its own."""
     problem = case.problem
     if isinstance(plan, CsrPlan):
+        if plan.narrow:
+            return None
         return ("csr", problem.arithmetic, plan.group > 0, problem.op), CSR.load(problem, plan)
     if isinstance(plan, PanelPlan):
         kernel = PANELS[plan.height]
@@ -340,7 +342,7 @@ def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
     ratios: dict[str, list[float]] = {"spmm": [], "sddmm": []}
     for case in cases:
         windows = [ms for plan, ms in case.times.items() if isinstance(plan, WindowPlan)]
-        csr = [ms for plan, ms in case.times.items() if isinstance(plan, CsrPlan)]
+        csr = [ms for plan, ms in case.times.items() if isinstance(plan, CsrPlan) and not plan.narrow]
         if windows and csr:
             by_row = (
                 max(case.problem.slots, 1) / max(case.problem.nnz, 1) if case.problem.op == "spmm" else 1.0

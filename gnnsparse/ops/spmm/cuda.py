@@ -25,7 +25,7 @@ from gnnsparse.plan.panel import reads_lines
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.places import place_values
-from gnnsparse.tiles import SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
+from gnnsparse.tiles import NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
 
 __all__ = ["bind"]
 
@@ -128,7 +128,7 @@ def _csr_product(
 
 
 def _lanes(plan: CsrPlan, groups: torch.Tensor | None) -> _native.CsrLanes:
-    return _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, groups)
+    return _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit, groups, plan.narrow)
 
 
 def _floats(work: WorkList, rows: int, width: int) -> int:
@@ -138,6 +138,10 @@ def _floats(work: WorkList, rows: int, width: int) -> int:
 
 def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool) -> _Bound:
     precision, rows, width, row_ids = kernels.precision, kernels.csr.rows, product.width, kernels.row_ids
+    if plan.narrow and not (plan.group and width <= NARROW_WIDTH):
+        bad_value(
+            "plan", f"narrow takes group > 0 and at most {NARROW_WIDTH} columns, not {plan.group}, {width}"
+        )
     own: torch.Tensor | None = None
     col_scale, weighted = None, False
     if not product.edge_values and kernels.col_scale is not None and not plan.prescale:
@@ -145,7 +149,7 @@ def _bind_csr(kernels: KernelCache, plan: CsrPlan, product: Product, mean: bool)
     elif not product.edge_values:
         own, col_scale, weighted = kernels.values, kernels.col_scale, True
     row_scale = kernels.row_factors(weighted, mean)
-    load = CudaLoader(precision, width, col_scale)
+    load = CudaLoader(precision, width, col_scale, elements=plan.narrow)
     work = kernels.row_work(plan.row_limit)
     groups = kernels.row_groups(plan.group, plan.row_limit) if plan.group else None
     multiply = _csr_product(kernels, kernels.csr, work, groups, plan, width)

@@ -23,7 +23,12 @@ struct CsrLanes {
   // take together; null: every row is taken by itself.
   const int32_t* groups = nullptr;
   int64_t group_count = 0;
+  // SpMM of at most kNarrowWidth features: a warp takes a group, nonzeros side by side, in place of
+  // `lanes` and `row_lanes`.
+  bool narrow = false;
 };
+
+inline constexpr int kNarrowWidth = 32;
 
 // y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: values[e] * x[indices[e]]
 struct CsrSpmm {
@@ -31,7 +36,7 @@ struct CsrSpmm {
   StoredRows stored;  // `values` is 16-byte aligned; `indptr` is not used: `a` has it
   WorkList<RowItem> work;
   CsrLanes lanes;
-  DenseView x;  // rows are 16-byte aligned
+  DenseView x;  // rows are 16-byte aligned, unless `lanes.narrow`
   MutableDenseView y;
   int64_t n = 0;
   float* partial = nullptr;  // [work.partials][partial_stride(n)]

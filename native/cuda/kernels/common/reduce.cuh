@@ -35,4 +35,17 @@ void reduce_cut(const Problem& problem, int64_t height, Stream stream) {
   reduce_partials(reduce, stream);
 }
 
+// Adds the partial sums of the rows that a csr kernel cut, if there are any.
+inline void reduce_cut_rows(const CsrSpmm& problem, Stream stream) {
+  if (problem.work.cut_count == 0) return;
+  Reduce reduce;
+  reduce.work = problem.work;
+  reduce.partial = problem.partial;
+  reduce.rows = problem.a.rows;
+  reduce.stored = problem.stored;
+  reduce.y = problem.y;
+  reduce.n = problem.n;
+  reduce_partials(reduce, stream);
+}
+
 }  // namespace gnnsparse::cuda

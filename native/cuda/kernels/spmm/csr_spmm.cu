@@ -12,6 +12,9 @@
 namespace gnnsparse::cuda {
 namespace {
 
+// Bytes of a row of results at most that leaves element by element: shifting it takes longer.
+constexpr int64_t kShortRow = 32;
+
 // A product as its kernels are launched.
 struct CsrLaunch : CsrSpmm {
   uint32_t x_stride;    // bytes
@@ -23,7 +26,9 @@ struct CsrLaunch : CsrSpmm {
         x_stride(static_cast<uint32_t>(p.x.stride * size_of(storage))),
         chunks(whole_chunks(p.y, p.n, storage)) {
     if (p.y.dtype != storage && (p.y.dtype != DType::kFloat32 || starts_chunks(p.y))) return;
-    if (chunks.data == nullptr) shifted = ShiftedRows(p.y, p.n);
+    if (chunks.data == nullptr && p.n * size_of(p.y.dtype) > kShortRow) {
+      shifted = ShiftedRows(p.y, p.n);
+    }
   }
 };
 
@@ -334,15 +339,7 @@ void run(const CsrSpmm& problem, Stream stream) {
   const CsrKernel kernel =
       p.stored.values != nullptr ? kernel_for<P, true>(p) : kernel_for<P, false>(p);
   launch("spmm_csr", kernel, grid, kCsrThreads, stream, p);
-  if (p.work.cut_count == 0) return;
-  Reduce reduce;
-  reduce.work = p.work;
-  reduce.partial = p.partial;
-  reduce.rows = p.a.rows;
-  reduce.stored = p.stored;
-  reduce.y = p.y;
-  reduce.n = p.n;
-  reduce_partials(reduce, stream);
+  reduce_cut_rows(p, stream);
 }
 
 }  // namespace
