@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from gnnsparse import _native
 from gnnsparse.formats import exclusive_preset
 from gnnsparse.gpus.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
@@ -27,7 +28,7 @@ _SHORT_ROW = 32
 #: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes (docs/performance.md).
 _FEW_COLUMNS = 2
 #: Nonzeros at most that the native code numbers there, and bounds of such a group.
-_MOST_NARROW_NNZ = 2**31 - 1
+_MOST_NARROW_NNZ = _native.MOST_NARROW_NNZ
 _LEAST_NARROW_GROUP, _MOST_NARROW_GROUP = 64, 1024
 #: Warps on a multiprocessor among which nonzeros are divided there.
 _NARROW_WARPS = 32

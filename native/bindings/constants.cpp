@@ -17,8 +17,9 @@ void bind_constants(py::module_& m) {
   m.attr("ROW_SLICE_BYTES") = kRowSliceBytes;
   // Rows of partial sums are rounded up to this many columns.
   m.attr("PARTIAL_COLUMNS") = cuda::kPartialColumns;
-  // Columns of X at most where a warp of the csr kernel takes nonzeros side by side.
+  // Columns of X and nonzeros at most where a warp of the csr kernel takes nonzeros side by side.
   m.attr("NARROW_WIDTH") = kNarrowWidth;
+  m.attr("MOST_NARROW_NNZ") = kMostNarrowNnz;
   // Rows of panels for SDDMM and attention, and of those that four warps of attention share.
   m.attr("SCORE_PANEL_ROWS") = kQueryRows;
   m.attr("TALL_PANEL_ROWS") = kTallPanelRows;

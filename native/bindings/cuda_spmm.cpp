@@ -1,5 +1,3 @@
-#include <limits>
-
 #include "cuda_args.h"
 #include "problem_args.h"
 #include "spmm_launch.h"
@@ -25,8 +23,9 @@ void require_narrow(const CsrView& a, const CsrLanes& lanes, int64_t n) {
                     std::to_string(kNarrowWidth) + " is accepted");
   }
   if (lanes.groups == nullptr && a.rows > 0) reject("groups", "are needed by narrow lanes");
-  if (a.nnz > std::numeric_limits<int32_t>::max()) {
-    reject("lanes", "are narrow; accepted for a matrix of at most 2^31 - 1 nonzeros");
+  if (a.nnz > kMostNarrowNnz) {
+    reject("lanes", "are narrow; accepted for at most " + std::to_string(kMostNarrowNnz) +
+                        " nonzeros, the matrix has " + std::to_string(a.nnz));
   }
 }
 

@@ -7,6 +7,7 @@ namespace gnnsparse::cuda {
 
 void pack(const Pack&, Stream) {}
 void spmm_csr(const CsrSpmm&, Precision, Stream) {}
+void spmm_narrow(const CsrSpmm&, Precision, Stream) {}
 void spmm_window(const WindowSpmm&, Precision, Stream) {}
 void spmm_policy(const PolicySpmm&, Precision, Stream) {}
 void spmm_records(const PackedSpmm&, Precision, Stream) {}

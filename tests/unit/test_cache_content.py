@@ -360,7 +360,7 @@ def test_values_that_are_not_finite_are_not_stored(own_cache: Path) -> None:
 
 def test_check_file_knows_plans(own_cache: Path) -> None:
     numbers = dict.fromkeys(("lanes", "row_lanes", "row_limit", "group"), 1)
-    check_file({}, {"plan": {"kernel": "csr", **numbers, "prescale": True, "reasons": []}})
+    check_file({}, {"plan": {"kernel": "csr", **numbers, "prescale": True, "narrow": False, "reasons": []}})
     for plan in (None, {}, {"kernel": "csr"}, {"kernel": []}):
         with pytest.raises(ValueError, match=r"metadata\.plan"):
             check_file({}, {"plan": plan})

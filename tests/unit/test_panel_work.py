@@ -237,7 +237,8 @@ def test_one_and_two_columns_are_multiplied_nonzero_by_nonzero(precision: Precis
         assert CSR.time_us(narrow, plan) < CSR.time_us(narrow, CSR.by_vectors(narrow))
         assert {variant.narrow for variant in CSR.variants(narrow)} == {True, False}  # type: ignore[attr-defined]
     for other in (
-        replace(of, width=3), replace(of, width=1, op="sddmm"), replace(of, width=1, nnz=2**31),
+        replace(of, width=3), replace(of, width=1, op="sddmm"),
+        replace(of, width=1, nnz=_native.MOST_NARROW_NNZ + 1),
     ):  # fmt: skip
         assert not CSR.default(other).narrow
 

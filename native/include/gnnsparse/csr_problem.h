@@ -29,6 +29,7 @@ struct CsrLanes {
 };
 
 inline constexpr int kNarrowWidth = 32;
+inline constexpr int64_t kMostNarrowNnz = int64_t{1} << 30;  // they are numbered with 32 bits
 
 // y[row_ids[i]] = row_scale[i] * sum over nonzeros e of row i: values[e] * x[indices[e]]
 struct CsrSpmm {

@@ -55,7 +55,7 @@ void pack(const Pack& problem, Stream stream);
 void quantize(const Quantize& problem, Stream stream);
 void spmm_quantized(const QuantizedSpmm& problem, Stream stream);
 void spmm_csr(const CsrSpmm& problem, Precision precision, Stream stream);
-// With `lanes.narrow`, for at most 2^31 - 1 nonzeros.
+// With `lanes.narrow`, for at most kMostNarrowNnz nonzeros.
 void spmm_narrow(const CsrSpmm& problem, Precision precision, Stream stream);
 void spmm_heads(const HeadsSpmm& problem, Precision precision, Stream stream);
 void spmm_extreme(const ExtremeSpmm& problem, Precision precision, Stream stream);
