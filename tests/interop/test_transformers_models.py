@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 import re
@@ -25,6 +26,12 @@ transformers = pytest.importorskip(
 )
 
 LENGTH, BATCH, TOKENS = 17, 3, 40
+#: What models call their cache, as an argument and in their results: "past_key_values" before 5.24.
+CACHE = next(
+    name
+    for name in ("cache", "past_key_values")
+    if name in inspect.signature(transformers.LlamaForCausalLM.forward).parameters
+)
 WINDOW = {"name": "window", "radius": 4}
 #: A few roundings of a model of two layers.
 FLOOR = 16 * ROUNDING["fp32"]
@@ -150,8 +157,8 @@ def test_a_cache_gives_the_numbers_of_the_whole_sequence(
     ours, theirs = twins(llama(num_hidden_layers=layers).eval(), make, device)
     tokens, begin, cache = ids(device=device), 0, None
     for count in chunks:
-        done = ours(tokens[:, begin : begin + count], past_key_values=cache, use_cache=True)
-        begin, cache = begin + count, done.past_key_values
+        done = ours(tokens[:, begin : begin + count], use_cache=True, **{CACHE: cache})
+        begin, cache = begin + count, done[CACHE]
         mask = allowed(make(begin), device)
         has_keys = mask.tril().any(1)[-count:]
         with masked_attention(mask) as name:
@@ -206,8 +213,8 @@ def test_layers_without_a_pattern_stay_dense(side: str | None) -> None:
     exact = copy.deepcopy(theirs).double()(tokens, attention_mask=mask).logits[kept]
     assert_accurate(ours(tokens, attention_mask=mask).logits[kept], plain, exact, floor=FLOOR)
     # A second chunk: the dense layer has more keys than queries, and no mask.
-    cache = ours(tokens[:, :5], use_cache=True).past_key_values
-    later = ours(tokens[:, 5:], past_key_values=cache).logits
+    cache = ours(tokens[:, :5], use_cache=True)[CACHE]
+    later = ours(tokens[:, 5:], **{CACHE: cache}).logits
     whole = theirs(tokens).logits[:, 5:]
     assert_accurate(later, whole, copy.deepcopy(theirs).double()(tokens).logits[:, 5:], floor=FLOOR)
 
@@ -373,7 +380,10 @@ def test_attention_to_another_sequence_stays_dense() -> None:
 
 def test_caches_of_a_fixed_size_are_refused() -> None:
     model = sparsify(llama().eval(), WINDOW)
-    message = "past_key_values: got a cache of a fixed size, or of a sliding window; accepted in a model with"
+    message = (
+        "cache (past_key_values before transformers 5.24): got a cache of a fixed size, or of a sliding "
+        "window; accepted in a model with sparse attention"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
         model.generate(ids(), max_new_tokens=2, cache_implementation="static", pad_token_id=0)
 

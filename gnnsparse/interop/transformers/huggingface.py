@@ -143,7 +143,7 @@ def _mask(
     has_gaps = isinstance(q_offset, torch.Tensor) or isinstance(kv_offset, torch.Tensor) or kv_offset != 0
     if has_gaps or (mask_function is not known[1] and q_offset + q_length != kv_length):
         bad_value(
-            "past_key_values",
+            "cache (past_key_values before transformers 5.24)",
             "got a cache of a fixed size, or of a sliding window; accepted in a model with sparse attention: "
             "one that grows with the sequence (DynamicCache), or none",
         )
