@@ -177,8 +177,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_a_step_in_place_is_a_step(device: str, name: str, options: str) -> None:
     """Losses, gradients and running statistics, of one batch after another of different sizes.
 
-    No two nodes have the same features: a maximum of nodes that are equal but for rounding takes one or the other
-    of them, and with it other gradients, where a CPU rounds dense products of more rows otherwise.
+    No two nodes have the same features: where a CPU rounds dense products of more rows otherwise, a maximum
+    of nodes that are equal but for rounding takes one or the other of them, and with it other gradients.
     """
     dataset = graph_dataset()
     distinct = dataset.x + torch.rand(dataset.x.shape, generator=torch.Generator().manual_seed(0))

@@ -222,8 +222,8 @@ def test_a_step_in_place_is_a_step(device: str, name: str, options: str) -> None
 def test_a_step_in_place_is_a_step_in_other_precisions(device: str, name: str, precision: str) -> None:
     """On the CPU sparse products round their operands, which padding changes in nothing.
 
-    Dense products of more rows are rounded otherwise on some CPUs: then an operand here and there is rounded to
-    the other side.
+    Dense products of more rows are rounded otherwise on some CPUs: then an operand here and there is rounded
+    to the other side.
     """
     rounding = 1e-4 if device == "cpu" else 2e-2
     same_steps(data_of(name, device=device, precision=precision), name, rounding, {"norm": "batch"})
