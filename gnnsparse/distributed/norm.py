@@ -10,6 +10,7 @@ import torch.distributed as dist
 from gnnsparse.distributed.exchange import sum_over_ranks
 from gnnsparse.distributed.functions import shared_sum
 from gnnsparse.errors import bad_value
+from gnnsparse.padding import Padding, current_padding
 
 __all__ = ["SharedBatchNorm", "share_batch_norm"]
 
@@ -24,8 +25,11 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         group: the ranks.
         nodes_vary: whether ranks have other numbers of nodes in each call, and count them anew. If not, the
             number of a rank's nodes must not change on some ranks alone.
+        takes_padding: that it leaves out rows that are padding by itself (`gnnsparse.padding`); their number
+            may differ on each rank and in each call.
     """
 
+    takes_padding = True
     group: dist.ProcessGroup | None = None
     nodes_vary: bool = False
     _counted: tuple[int, int] | None = None
@@ -49,13 +53,15 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         with torch.autocast(x.device.type, enabled=False):
             return self._normalized(x.float()).to(x.dtype)
 
-    def _nodes(self, x: torch.Tensor) -> int | torch.Tensor:
+    def _nodes(self, x: torch.Tensor, padding: Padding | None) -> int | torch.Tensor:
         """Returns the number of nodes of all ranks.
 
         A number that stays is asked for once, since the host would wait for a GPU. One that varies is a
         tensor on the device of x, float32 [1].
         """
         own = x.shape[0]
+        if padding is not None:
+            return sum_over_ranks(padding.count.reshape(1).to(torch.int64), self.group).to(x.dtype)
         if self.nodes_vary:
             count = torch.full((1,), own, dtype=torch.int64, device=x.device)
             return sum_over_ranks(count, self.group).to(x.dtype)
@@ -65,11 +71,13 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         return self._counted[1]
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        nodes = self._nodes(x)
-        if self.training and not self.nodes_vary and nodes <= 1:
+        padding = current_padding(x.shape[0])
+        nodes = self._nodes(x, padding)
+        if self.training and isinstance(nodes, int) and nodes <= 1:
             bad_value("x", "has one node on all ranks; accepted in training: at least two")
-        mean = shared_sum(x.sum(0), self.group) / nodes
-        centred = x - mean
+        own = x if padding is None else x * padding.mask
+        mean = shared_sum(own.sum(0), self.group) / nodes
+        centred = x - mean if padding is None else (x - mean) * padding.mask
         variance = shared_sum(centred.square().sum(0), self.group) / nodes
         if self.training:
             self._track(mean.detach(), variance.detach() * (nodes / (nodes - 1)))

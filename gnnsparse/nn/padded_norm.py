@@ -19,8 +19,9 @@ __all__ = ["ignoring_padding"]
 def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Iterator[None]:
     """Makes a model compute with padded arrays what it would compute without padding, in a `with` block.
 
-    Each BatchNorm1d takes its statistics over the nodes, and `pool_graphs` leaves the padding out. Everything
-    else in the model has to compute row by row, or along the edges of an operand.
+    Each BatchNorm1d takes its statistics over the nodes, one with an attribute `takes_padding` by itself, and
+    `pool_graphs` leaves the padding out. Everything else in the model has to compute row by row, or along the
+    edges of an operand.
 
     Args:
         model: the model.
@@ -31,7 +32,11 @@ def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Itera
     if not known:
         yield
         return
-    norms = [part for part in model.modules() if isinstance(part, torch.nn.BatchNorm1d)]
+    norms = [
+        part
+        for part in model.modules()
+        if isinstance(part, torch.nn.BatchNorm1d) and not getattr(part, "takes_padding", False)
+    ]
     own = [vars(norm).get("forward") for norm in norms]
     kept = _Statistics()
     try:

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
-
 import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed.functions import total_of
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.precision import Precision
-from gnnsparse.sampling import prefetch
+from gnnsparse.sampling import FeatureStore, NeighborSampler
 from gnnsparse.tasks._node_shared import SharedNodeClassifier
-from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier
+from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
 from gnnsparse.training.config import PreprocessConfig, SamplerConfig
-from gnnsparse.training.data import shuffled_epochs
-from gnnsparse.training.metrics import known_items
-from gnnsparse.training.module import TaskModule
+from gnnsparse.training.parallel import holds_everywhere
 from gnnsparse.training.plots import confusion_matrix
-from gnnsparse.training.sampled import NodeBatch, NodeBatches
+from gnnsparse.training.sampled import DrawnBatch, NodeBatch, NodeBatches
 
-__all__ = ["SampledNodeClassifier", "SampledNodeData", "SharedNodeBatch"]
-
-
-@dataclass(frozen=True, eq=False)
-class SharedNodeBatch(NodeBatch):
-    """A rank's share of the nodes of a step, with neighbours that were drawn.
-
-    Attributes:
-        share: of the numbers that the loss of the step is a mean over, the share that this rank has.
-    """
-
-    share: float = field(kw_only=True)
+__all__ = ["SampledNodeClassifier", "SampledNodeData"]
 
 
-class _SharedNodeBatches:
+class _SharedNodeBatches(NodeBatches):
     """A loader of a rank's shares of the batches that one process would take.
 
     Which nodes a step takes does not depend on the number of ranks, and neither does which neighbours are
@@ -44,50 +27,34 @@ class _SharedNodeBatches:
     one of the step with a share of 0, since its gradients are exchanged like those of the others.
 
     Args:
-        data: the data module of the rank.
-        batches: makes the batch of given nodes.
-        config: the options.
-        known: int64 [n] on the CPU, how many known numbers the target of each training node has.
-        seed: seed of the order.
+        data, sampler, config, store, nodes, y, seed: see NodeBatches; all ranks have the same.
+        peers: the ranks.
     """
 
     def __init__(
         self,
-        data: SampledNodeData,
-        batches: NodeBatches,
+        data: FullGraphData,
+        sampler: NeighborSampler,
         config: SamplerConfig,
-        known: torch.Tensor,
+        store: FeatureStore,
+        nodes: torch.Tensor,
+        y: torch.Tensor,
         seed: int,
+        peers: Peers,
     ) -> None:
-        self._data, self._batches, self._config = data, batches, config
-        self._known, self._seed = known, seed
+        super().__init__(data, sampler, config, store, nodes, y, seed)
+        is_known = ~y.isnan() if y.is_floating_point() else torch.ones_like(y, dtype=torch.bool)
+        # How many known numbers the target of each node has.
+        self._known, self._peers = is_known[:, None].flatten(1).sum(dim=1).cpu(), peers
 
-    @property
-    def steps(self) -> int:
-        """Number of optimiser steps of an epoch, a pass of all ranks together over the training nodes."""
-        return self._batches.steps
+    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
+        part = ids.tensor_split(self._peers.ranks)[self._peers.rank]
+        share = int(self._known[part].sum()) / int(self._known[ids].sum())
+        return (part if part.numel() else ids[:1]), share
 
-    def __iter__(self) -> Iterator[SharedNodeBatch]:
-        return prefetch(self._shares(), self._config.prefetch, self._data.device)
-
-    def _shares(self) -> Iterator[SharedNodeBatch]:
-        data, peers = self._data, self._data.peers
-        count, size = self._known.numel(), self._config.batch_size
-        for first, batches in shuffled_epochs(data, count, size, self._seed):
-            parts = [ids.tensor_split(peers.ranks)[peers.rank] for ids in batches]
-            own = [part if part.numel() else ids[:1] for part, ids in zip(parts, batches, strict=True)]
-            counts = [
-                (self._counted(part), self._counted(ids)) for part, ids in zip(parts, batches, strict=True)
-            ]
-            # All at once: for a copy of each batch's numbers the host would wait for a GPU.
-            order = torch.cat(own).to(data.device).split([part.numel() for part in own])
-            for step, (ids, (mine, all_ranks)) in enumerate(zip(order, counts, strict=True), first):
-                batch = self._batches.batch(step, ids)
-                yield SharedNodeBatch(batch.x, batch.adj, batch.y, batch.data, share=mine / all_ranks)
-
-    def _counted(self, ids: torch.Tensor) -> int:
-        """Returns how many numbers a loss of training nodes is a mean over."""
-        return int(self._known[ids].sum())
+    def _fits(self, drawn: DrawnBatch) -> bool:
+        """Returns whether each rank has room for what it has drawn: all replay a step, or none does."""
+        return holds_everywhere(super()._fits(drawn), self._peers)
 
 
 class SampledNodeData(FullGraphData):
@@ -103,7 +70,6 @@ class SampledNodeData(FullGraphData):
     """
 
     peers: Peers
-    _samples: Any
 
     def __init__(
         self,
@@ -122,14 +88,14 @@ class SampledNodeData(FullGraphData):
             dataset, values=values, precision=precision, device=device, preprocess=preprocess,
             sampler=sampler, seed=seed,
         )  # fmt: skip
-        y = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)]
-        is_known = ~y.isnan() if y.is_floating_point() else torch.ones_like(y, dtype=torch.bool)
-        known = is_known[:, None].flatten(1).sum(dim=1)
-        self._samples = _SharedNodeBatches(self, self._samples, sampler, known, seed)
 
-    def feed_obstacle(self, module: TaskModule) -> str | None:
-        """Returns why steps can't be captured in CUDA graphs."""
-        return "the samples of several devices differ from step to step"
+    def _batches(
+        self, draw: NeighborSampler, sampler: SamplerConfig, store: FeatureStore, train: Part, seed: int
+    ) -> NodeBatches:
+        return _SharedNodeBatches(self, draw, sampler, store, train.nodes, train.y, seed, self.peers)
+
+    def _module_of_samples(self) -> type[NodeClassifier]:
+        return SampledNodeClassifier
 
 
 class SampledNodeClassifier(SharedNodeClassifier):
@@ -147,9 +113,8 @@ class SampledNodeClassifier(SharedNodeClassifier):
 
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of the step's nodes, with the gradient of those of this rank."""
-        assert isinstance(batch, SharedNodeBatch)
-        own = self._loss(self.outputs(batch), batch.y) * batch.share
-        return total_of(own, self._peers.group)
+        assert isinstance(batch, NodeBatch)
+        return total_of(self._sample_loss(batch) * batch.share, self._peers.group)
 
     def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
         """Returns "loss" and scores of the validation nodes, the same bits on each rank."""

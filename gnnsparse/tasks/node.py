@@ -20,7 +20,7 @@ from gnnsparse.inference.loading import arrays_of
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
-from gnnsparse.sampling import FeatureStore
+from gnnsparse.sampling import FeatureStore, NeighborSampler
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch
@@ -118,9 +118,15 @@ class FullGraphData(PreparedData):
             draw = make_sampler(sampler, dataset.graph, values, self, seed)
             self.store = make_store(sampler, dataset.x, draw, self)
             train = self._part(dataset.train_mask)
-            self._samples = NodeBatches(self, draw, sampler, self.store, train.nodes, train.y, seed)
+            self._samples = self._batches(draw, sampler, self.store, train, seed)
         stays = self.store is None or self.store.placement == "device"
         self._batch = self._on_device(self.adj) if stays else None
+
+    def _batches(
+        self, draw: NeighborSampler, sampler: SamplerConfig, store: FeatureStore, train: Part, seed: int
+    ) -> NodeBatches:
+        """Makes the loader of the training steps."""
+        return NodeBatches(self, draw, sampler, store, train.nodes, train.y, seed)
 
     def _part(self, mask: torch.Tensor) -> Part:
         nodes = known_items(mask.nonzero().flatten(), self.dataset.y)
@@ -158,11 +164,15 @@ class FullGraphData(PreparedData):
         """
         if self._samples is None:
             return super().feed_obstacle(module)
-        kind = type(module)
+        kind, known = type(module), self._module_of_samples()
         for name in ("training_step", "outputs"):
-            if getattr(kind, name) is not getattr(NodeClassifier, name):
-                return f"{kind.__name__}.{name} is not that of NodeClassifier, which knows padding"
+            if getattr(kind, name) is not getattr(known, name):
+                return f"{kind.__name__}.{name} is not that of {known.__name__}, which knows padding"
         return self.padding_obstacle(module)
+
+    def _module_of_samples(self) -> type[NodeClassifier]:
+        """Returns the module whose steps take samples with rows that are padding."""
+        return NodeClassifier
 
     def feed(self) -> Feed:
         """Returns the feed of a run in blocks: the whole graph, or samples, which keep their places."""
@@ -246,11 +256,15 @@ class NodeClassifier(TaskModule):
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
         if isinstance(batch, NodeBatch):
-            with ignoring_padding(self.model, *batch.paddings):
-                outputs = self.outputs(batch)
-            # Behind the batch's nodes is padding, if there is any.
-            return self._loss(outputs[: len(batch.y)] if batch.paddings else outputs, batch.y)
+            return self._sample_loss(batch)
         return self._loss(self._logits(batch, batch.train), batch.train.y)
+
+    def _sample_loss(self, batch: NodeBatch) -> torch.Tensor:
+        """Returns the mean loss of the nodes of a sample."""
+        with ignoring_padding(self.model, *batch.paddings):
+            outputs = self.outputs(batch)
+        # Behind the batch's nodes is padding, if there is any.
+        return self._loss(outputs[: len(batch.y)] if batch.paddings else outputs, batch.y)
 
     def validation_step(self, batch: Any) -> dict[str, torch.Tensor]:
         """Returns "loss" and scores of the validation nodes, scalars on the device.

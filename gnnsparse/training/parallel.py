@@ -13,7 +13,7 @@ from gnnsparse.distributed.peers import Peers
 from gnnsparse.training.capture import Recorder
 from gnnsparse.training.interruption import StopAtRequest, StopRequest
 
-__all__ = ["AgreedRecorder", "AgreedStop", "agreed_problem"]
+__all__ = ["AgreedRecorder", "AgreedStop", "agreed_problem", "holds_everywhere"]
 
 
 def agreed_problem(problem: str | None, peers: Peers) -> str | None:
@@ -25,6 +25,12 @@ def agreed_problem(problem: str | None, peers: Peers) -> str | None:
     dist.all_gather_object(found, problem, group=peers.control)
     others = (f"on rank {rank} {text}" for rank, text in enumerate(found) if text is not None)
     return problem if problem is not None else next(others, None)
+
+
+def holds_everywhere(holds: bool, peers: Peers) -> bool:
+    """Returns whether something holds on each rank. All ranks call it, and exchange on the host."""
+    own = torch.tensor([holds], dtype=torch.int64, device="cpu")
+    return bool(gather_ranks(own, peers.control).min())
 
 
 class AgreedRecorder(Recorder):

@@ -55,6 +55,8 @@ class NodeBatch:
         data: the data module of the batch, from which validation gets the whole graph.
         paddings: which rows of arrays with some numbers of rows are nodes, where batches keep their places;
             the model's results have more rows then than there are targets. Empty: all rows are nodes.
+        share: of the numbers that the loss of the step is a mean over, the share that this process has, as a
+            number or as float32 [] on the device. 1: it takes the step alone.
     """
 
     x: torch.Tensor
@@ -62,6 +64,7 @@ class NodeBatch:
     y: torch.Tensor
     data: Any
     paddings: tuple[Padding, ...] = ()
+    share: float | torch.Tensor = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +76,13 @@ class DrawnBatch:
         blocks: the arrays of the layers' blocks, in their order.
         x: [nodes, features], features of the sources of the first layer; None: they are gathered in the step,
             from the device's memory.
+        share: see NodeBatch.
     """
 
     ids: torch.Tensor
     blocks: tuple[BlockArrays, ...]
     x: torch.Tensor | None
+    share: float = 1.0
 
 
 def make_sampler(
@@ -161,7 +166,8 @@ class NodeBatches:
     """A loader of the training nodes without end, each batch with neighbours that are drawn anew.
 
     Which nodes and neighbours a step takes depends on the seed and the number of the step alone, so that a
-    resumed run goes on with what it would have taken.
+    resumed run goes on with what it would have taken. Subclasses of which each process takes a part of a step
+    say which nodes are its own (`_own`), and agree with each other on what `_fits`.
 
     Args:
         data: the data module.
@@ -193,11 +199,11 @@ class NodeBatches:
         return -(-self._nodes.numel() // self._config.batch_size)
 
     def __iter__(self) -> Iterator[NodeBatch]:
-        return self._ahead(self.batch(step, ids) for step, ids in self._order())
+        return self._ahead(self.gather(drawn) for drawn in self._drawn())
 
     def inputs(self) -> Iterator[StepInput]:
         """Yields the batches as inputs of steps."""
-        for drawn in self._ahead(self.draw(step, ids) for step, ids in self._order()):
+        for drawn in self._ahead(self._drawn()):
             yield self.input_of(drawn)
 
     def input_of(self, drawn: DrawnBatch) -> StepInput:
@@ -206,44 +212,57 @@ class NodeBatches:
         It has the place, unless it is larger than that or is the last batch of an epoch, with fewer nodes.
         """
         single = partial(self.gather, drawn)
-        if self.place.takes(drawn):
+        if self._fits(drawn):
             return StepInput(single, self.place, partial(self.place.load, drawn), self.place.batch)
         if drawn.ids.numel() == self.place.count and not self._was_large:
             _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")
             self._was_large = True
         return StepInput(single)
 
+    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Returns which nodes of a step this process takes, and their share of the loss (see NodeBatch).
+
+        Args:
+            ids: int64 [batch] on the CPU, indices of the step's nodes in `nodes`.
+        """
+        return ids, 1.0
+
+    def _fits(self, drawn: DrawnBatch) -> bool:
+        """Returns whether there is room for what was drawn in the place."""
+        return self.place.takes(drawn)
+
     def _ahead(self, batches: Iterator[_T]) -> Iterator[_T]:
         return prefetch(batches, self._config.prefetch, self._data.device)
 
-    def _order(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yields the number of each step from the next one on, and indices of its nodes on the device."""
+    def _drawn(self) -> Iterator[DrawnBatch]:
+        """Yields what is drawn for each step from the next one on."""
         count, size = self._nodes.numel(), self._config.batch_size
         for first, batches in shuffled_epochs(self._data, count, size, self._seed):
-            sizes = [len(batch) for batch in batches]
+            own = [self._own(ids) for ids in batches]
             # All at once: for a copy of each batch's numbers the host would wait for a GPU.
-            order = torch.cat(list(batches)).to(self._data.device)
-            yield from enumerate(order.split(sizes), first)
+            order = torch.cat([ids for ids, _ in own]).to(self._data.device)
+            parts = order.split([ids.numel() for ids, _ in own])
+            for step, (ids, (_, share)) in enumerate(zip(parts, own, strict=True), first):
+                yield self.draw(step, ids, share)
 
-    def draw(self, step: int, ids: torch.Tensor) -> DrawnBatch:
+    def draw(self, step: int, ids: torch.Tensor, share: float = 1.0) -> DrawnBatch:
         """Draws the neighbours for a step, and gathers features that are not in the device's memory.
 
         Args:
             step: number of the step.
             ids: int64 [batch] on the device, indices of its nodes in `nodes`.
+            share: see NodeBatch.
         """
         blocks = self._sampler.draw(self._nodes[ids], step % 2**32)
         stays = self._store.placement == "device"
-        return DrawnBatch(ids, blocks, None if stays else self._store.gather(blocks[0].sources.long()))
+        x = None if stays else self._store.gather(blocks[0].sources.long())
+        return DrawnBatch(ids, blocks, x, share)
 
     def gather(self, drawn: DrawnBatch) -> NodeBatch:
         """Returns the batch of what was drawn."""
         x = self._store.gather(drawn.blocks[0].sources.long()) if drawn.x is None else drawn.x
-        return NodeBatch(x, self._sampler.operands(drawn.blocks), self._y[drawn.ids], self._data)
-
-    def batch(self, step: int, ids: torch.Tensor) -> NodeBatch:
-        """Returns the batch of a step, see `draw`."""
-        return self.gather(self.draw(step, ids))
+        adjs, y = self._sampler.operands(drawn.blocks), self._y[drawn.ids]
+        return NodeBatch(x, adjs, y, self._data, share=drawn.share)
 
     @cached_property
     def place(self) -> PlacedBatch:
@@ -253,10 +272,11 @@ class NodeBatches:
         not interrupted.
         """
         order = torch.randperm(self._nodes.numel(), generator=split_generator(0, self._seed))
-        batches = order.to(self._data.device).split(self._config.batch_size)
-        full = [ids for ids in batches if ids.numel() == batches[0].numel()]
-        seeds = itertools.islice(itertools.cycle(full), _LOOKED_AT)
-        samples = [self._sampler.draw(self._nodes[ids], step) for step, ids in enumerate(seeds)]
+        batches = order.split(self._config.batch_size)
+        full = [self._own(ids)[0] for ids in batches if ids.numel() == batches[0].numel()]
+        seeds = [self._nodes[ids.to(self._data.device)] for ids in full[:_LOOKED_AT]]
+        looked_at = itertools.islice(itertools.cycle(seeds), _LOOKED_AT)
+        samples = [self._sampler.draw(nodes, step) for step, nodes in enumerate(looked_at)]
         bounds = bounds_of(samples, self._sampler.num_nodes, self._sampler.most_edges)
         blocks = PlacedBlocks(self._sampler, bounds, samples[0][0])
         return PlacedBatch(blocks, full[0].numel(), self._store, self._y, self._data)
@@ -282,6 +302,7 @@ class PlacedBatch:
         self.count = count
         self._blocks, self._store, self._y, self._data = blocks, store, y, data
         self._ids = torch.zeros(count, dtype=torch.int64, device=data.device)
+        self._share, self._loaded_share = torch.ones((), dtype=torch.float32, device=data.device), 1.0
         self._x: torch.Tensor | None = None
         if store.placement != "device":
             size = blocks.nodes.numel(), store.shape[1]
@@ -295,6 +316,9 @@ class PlacedBatch:
         """Copies what was drawn, for which there is room, to its places on the current stream."""
         self._blocks.load(drawn.blocks)
         self._ids.copy_(drawn.ids)
+        if drawn.share != self._loaded_share:
+            self._share.fill_(drawn.share)
+            self._loaded_share = drawn.share
         if self._x is not None and drawn.x is not None:
             self._x[: drawn.x.shape[0]].copy_(drawn.x)
 
@@ -306,4 +330,4 @@ class PlacedBatch:
         self._blocks.assemble()
         x = self._store.gather(self._blocks.nodes.long()) if self._x is None else self._x
         y = self._y.index_select(0, self._ids)
-        return NodeBatch(x, self._blocks.adjs, y, self._data, self._blocks.paddings)
+        return NodeBatch(x, self._blocks.adjs, y, self._data, self._blocks.paddings, self._share)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,7 +27,7 @@ from gnnsparse.training import (
 from gnnsparse.training.plots import Curves
 from models import MODELS
 from tests.distributed.trainings import peers_of
-from tests.tasks import toy_task
+from tests.tasks import PlainRecorder, toy_task
 
 
 def dataset_of(missing: bool) -> NodeDataset:
@@ -81,7 +83,7 @@ def train(
     return {
         "losses": curves.loss[1], "scores": curves.scores, "metrics": result.metrics,
         "weights": {name: tensor.to("cpu", copy=True) for name, tensor in module.model.state_dict().items()},
-        "described": task().describe(data, run),
+        "described": task().describe(data, run), "capture": result.capture,
     }  # fmt: skip
 
 
@@ -94,6 +96,48 @@ def shared(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, Any]:
     for name, tensor in first["weights"].items():
         assert torch.equal(tensor, again["weights"][name]), name
     return first
+
+
+def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = False) -> dict[str, Any]:
+    """Trains step by step, and in blocks of steps that are called where a GPU would replay them.
+
+    With `tight` arrays have room for what rank 0 has drawn, and on other ranks for some samples alone.
+    """
+    peers, made = peers_of(group), []
+
+    def recorder(device: torch.device, required: bool, peers: Peers) -> PlainRecorder:
+        made.append(PlainRecorder(required))
+        return made[-1]
+
+    single = train(peers, **options, capture="off")
+    with contextlib.ExitStack() as stack:
+        names = {"obstacle": lambda module, data: data.feed_obstacle(module), "AgreedRecorder": recorder}
+        for name, stand_in in names.items():
+            stack.enter_context(mock.patch(f"gnnsparse.training.fitting.{name}", stand_in))
+        if tight and peers.rank > 0:
+            for name, value in {"placed._DEVIATIONS": 0, "placed._MORE": 0, "placed._MULTIPLE": 4}.items():
+                stack.enter_context(mock.patch(f"gnnsparse.training.{name}", value))
+            stack.enter_context(mock.patch("gnnsparse.training.sampled._LOOKED_AT", 2))
+        blocks, again = (train(peers, **options, capture="on") for _ in range(2))
+    assert (single["capture"], blocks["capture"]) == ("off", "on")
+    torch.testing.assert_close(blocks["losses"], single["losses"], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(blocks["weights"], single["weights"], rtol=2e-3, atol=2e-4)
+    for name in ("losses", "scores", "metrics"):
+        assert again[name] == blocks[name]
+    return {"counts": made[0].counts, "losses": blocks["losses"], "weights": blocks["weights"]}
+
+
+def captured(group: dist.ProcessGroup, options: dict[str, Any]) -> None:
+    """Trains on GPUs step by step, and by CUDA graphs with NCCL's kernels in them."""
+    peers = peers_of(group, dist.new_group(backend="gloo"))
+    options = {"device": "cuda", **options}
+    single, graphs, again = (train(peers, **options, capture=capture) for capture in ("off", "on", "on"))
+    assert (single["capture"], graphs["capture"]) == ("off", "on")
+    torch.testing.assert_close(graphs["losses"], single["losses"], rtol=1e-3, atol=1e-4)
+    for name in ("losses", "scores", "metrics"):
+        assert again[name] == graphs[name]
+    for name, tensor in graphs["weights"].items():
+        assert torch.equal(tensor, again["weights"][name]), name
 
 
 def taken(group: dist.ProcessGroup, batch_size: int) -> list[tuple[list[int], float]]:

@@ -48,8 +48,14 @@ def test_captured_as_launched_one_by_one(gpus: Ranks, way: str, precision: str) 
 
 
 def test_samples(gpus: Ranks) -> None:
-    """The steps of one GPU, on two; without NCCL's kernels in CUDA graphs."""
+    """The steps of one GPU, on two, in CUDA graphs: most of their losses."""
     one = samples.train(None, device="cuda")
     for found in gpus.run(2, samples.shared, {"device": "cuda"}):
         torch.testing.assert_close(found["losses"], one["losses"], rtol=1e-4, atol=1e-5)
     gpus.run(2, samples.shared, {"device": "cuda", "norm": "batch", "batch_size": 33})
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "batch"}, {"missing": True}], ids=str)
+def test_captured_steps_on_samples(gpus: Ranks, options: dict) -> None:
+    """With dropout and schedules; a sample that is too large for its place is replayed on no GPU."""
+    gpus.run(2, samples.captured, options)

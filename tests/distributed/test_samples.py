@@ -36,6 +36,26 @@ def test_ranks_compute_the_steps_of_one_process(ranks: Ranks, size: int, options
     assert "devices" not in one["described"]
 
 
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    "options", [{}, {"missing": True}, {"norm": "batch"}], ids=["", "missing", "batch norm"]
+)
+def test_steps_in_place_are_those_of_single_samples(ranks: Ranks, size: int, options: dict[str, Any]) -> None:
+    """Of four steps of an epoch the last one is smaller, and is launched by itself."""
+    first, *others = ranks.run(size, samples.in_blocks, options)
+    assert first["counts"] == {"first": 1, "recorded": 1, "replayed": 3 * 3 - 1}
+    for other in others:
+        assert (other["counts"], other["losses"]) == (first["counts"], first["losses"])
+        for name, tensor in first["weights"].items():
+            assert torch.equal(other["weights"][name], tensor), name
+
+
+def test_a_sample_without_room_on_one_rank_is_replayed_on_none(ranks: Ranks) -> None:
+    first, other = ranks.run(2, samples.in_blocks, {}, True)
+    assert other["counts"] == first["counts"]
+    assert 0 < first["counts"]["replayed"] < 3 * 3 - 1
+
+
 @pytest.mark.parametrize("batch_size", [16, 33])
 def test_an_epoch_takes_every_training_node_once(ranks: Ranks, batch_size: int) -> None:
     found = ranks.run(3, samples.taken, batch_size)
