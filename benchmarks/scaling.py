@@ -2,10 +2,11 @@
 
     python -m benchmarks.scaling --gpus 1 2 --out benchmarks/results/scaling.json
     python -m benchmarks.scaling --gpus 1 2 --models gcn --ways halo gather features
+    python -m benchmarks.scaling --gpus 1 2 --models gcn --graphs products_like --hidden 1024 --steps 5
 
 Models: a GCN (5 layers of 128 features), an AGNN (4 of 32), a graph Transformer (2 blocks of 128, 4 heads),
-and GraphSAGE (3 layers of 256) on sampled neighbours (fan-outs 15, 10, 5; 1,024 nodes on each GPU). The first
-three train on the whole graph by `gnnsparse.training.fit`, which train.py calls, with Adam and without
+which train on the whole graph, and GraphSAGE (3 layers of 256) on sampled neighbours (fan-outs 15, 10, 5;
+1,024 nodes on each GPU). All train by `gnnsparse.training.fit`, which train.py calls, with Adam and without
 dropout, from the same weights on any number of GPUs. "ms" is the median time of a step on the slowest rank,
 by CUDA events. Where steps can be captured in CUDA graphs, "captured_ms" is the same for these.
 
@@ -14,6 +15,8 @@ that waits most: CUDA events on the stream of the computations, before and after
 travels behind a product takes none of it; waiting for a rank that is late counts. It is measured in the
 second of two equal runs without CUDA graphs, whose losses must have equal bits. "predicted_ms" is what
 `gnnsparse plan-cluster` estimates.
+
+A case that does not fit into a GPU's memory has "error" in place of times, as any that fails.
 
 With --profile, "profile" has the milliseconds and calls of a step on rank 0, of all kernels and of the 15
 that take the most time, by torch.profiler in a run of its own.
@@ -62,7 +65,7 @@ def cases_of(options: argparse.Namespace) -> Iterator[Case]:
     """Yields the cases, the most important ones first."""
     for precision, model, graph in itertools.product(options.precisions, options.models, options.graphs):
         for way in ("auto",) if model == SAMPLED else options.ways:
-            yield Case(graph, model, precision, way, options.parts)
+            yield Case(graph, model, precision, way, options.parts, options.hidden)
 
 
 def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str, Any]:
@@ -84,8 +87,8 @@ def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str,
     # All ranks compute the loss of all; it may not differ in a bit.
     row["bitwise_equal"] = all(r["bitwise_equal"] and r["losses"] == row["losses"] for r in found)
     row["last_loss"], row["losses"] = row["losses"][-1], row["losses"][:3]
-    if "epoch_ms" in row:
-        row["epoch_ms"] = row["steps_of_epoch"] * row["ms"]
+    if "steps_of_epoch" in row:
+        row["epoch_ms"] = row["steps_of_epoch"] * best_ms(row)
     if one is not None:
         row |= compared(row, one)
     if "predicted_ms" in row:
@@ -167,13 +170,14 @@ class _Benchmark:
         options, start = self._options, time.monotonic()
         about = {
             "graph": case.graph, "model": case.model, "precision": case.precision, "way_asked": case.way,
-            "gpus": gpus,
+            "gpus": gpus, "hidden": case.sizes["hidden_channels"],
         }  # fmt: skip
         try:
             stored = self._ranks.run(1, store_graph, self._folder, case.graph, options.scale)[0]
-            job: Callable[..., Any] = functools.partial(full_graph, profile=options.profile)
+            job: Callable[..., Any] = full_graph
             if case.model == SAMPLED:
                 job = functools.partial(sampled, batch=options.batch)
+            job = functools.partial(job, profile=options.profile)
             limit = min(_MOST_SECONDS, max(options.budget - (start - self._start), 30.0))
             arguments = self._folder, case, options.scale, options.steps
             found = self._ranks.run(gpus, job, *arguments, limit=limit)
@@ -215,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--graphs", nargs="+", choices=tuple(FEATURES), default=list(FEATURES))
     parser.add_argument("--models", nargs="+", choices=tuple(SIZES), default=list(SIZES))
+    parser.add_argument("--hidden", type=int, help="features of hidden layers; default: those of each model")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=["fp16", "fp32"])
     parser.add_argument("--ways", nargs="+", choices=("auto", *WAYS), default=["auto"])
     # The generated graphs have the nodes of a community beside each other, as "community" would put them.
@@ -222,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--capture", choices=("auto", "off"), default="auto", help="CUDA graphs")
     parser.add_argument("--profile", action="store_true", help="break a step down by kernels")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of the graphs' nodes and edges")
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=24, help="steps at least; epochs of samples are whole")
     parser.add_argument("--batch", type=int, default=BATCH, help="nodes of a step on sampled neighbours")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds")
     parser.add_argument("--folder", type=Path, help="where graphs and their parts are kept; default: nowhere")

@@ -26,8 +26,8 @@ from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import normalize
-from gnnsparse.tasks.node import NodeTask
-from gnnsparse.training import PreprocessConfig, TrainerConfig, fit
+from gnnsparse.tasks.node import FullGraphData, NodeTask
+from gnnsparse.training import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.training.capture import obstacle
 from gnnsparse.training.plots import Curves
 from gnnsparse.training.task import RunOptions
@@ -37,10 +37,12 @@ __all__ = [
     "FEATURES",
     "SIZES",
     "Case",
+    "Runs",
     "Waits",
     "captured",
     "environment",
     "full_graph",
+    "launched",
     "store_graph",
     "stored_graph",
 ]
@@ -69,6 +71,7 @@ class Case:
         model: a key of SIZES; "graphsage" takes sampled neighbours.
         precision: precision of products.
         way, parts: how ranks share products and nodes.
+        hidden: features of the hidden layers; None: those of SIZES.
     """
 
     graph: str
@@ -76,6 +79,13 @@ class Case:
     precision: str
     way: str
     parts: str
+    hidden: int | None = None
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Options of the model."""
+        given = {} if self.hidden is None else {"hidden_channels": self.hidden}
+        return SIZES[self.model] | given
 
 
 def environment(place: Place) -> dict[str, Any]:
@@ -219,27 +229,42 @@ def used(device: torch.device) -> int | None:
     return total - free
 
 
-class _Runs:
-    """Trainings of one case, each by `fit`, the function that train.py calls."""
+class Runs:
+    """Trainings of one case, each by `fit`, the function that train.py calls.
 
-    def __init__(self, place: Place, case: Case, dataset: NodeDataset, steps: int, folder: Path) -> None:
+    Args:
+        place: where they run.
+        case: what is trained.
+        dataset: the graph.
+        steps: training steps at least; whole epochs are trained.
+        folder: where parts of the graph are kept.
+        sampler: which neighbours a step takes.
+    """
+
+    def __init__(
+        self, place: Place, case: Case, dataset: NodeDataset, steps: int, folder: Path,
+        sampler: SamplerConfig | None = None,
+    ) -> None:  # fmt: skip
         self._place, self._case, self._dataset, self._task = place, case, dataset, NodeTask()
         entry = MODELS[case.model]
         trainer = TrainerConfig(
-            max_epochs=steps, val_every=steps, log_every=steps, logger="none", checkpoint=False,
-            progress=False, devices=place.ranks, way=case.way, parts=case.parts,
+            logger="none", checkpoint=False, progress=False, devices=place.ranks, way=case.way,
+            parts=case.parts,
         )  # fmt: skip
-        self._run = RunOptions(
-            device=place.device, precision=case.precision, values=entry.values_with(SIZES[case.model]),
-            trainer=trainer, peers=place.peers,
+        run = RunOptions(
+            device=place.device, precision=case.precision, values=entry.values_with(case.sizes),
+            trainer=trainer, peers=place.peers, sampler=sampler or SamplerConfig(),
             preprocess=PreprocessConfig(cache=False if place.peers is None else str(folder)),
         )  # fmt: skip
-        self.data = self._task.make_data(dataset, self._run)
+        self.data = self._task.make_data(dataset, run)
+        epochs = -(-steps // self.data.steps_per_epoch)
+        trainer = replace(trainer, max_epochs=epochs, val_every=epochs, log_every=steps)
+        self._run = replace(run, trainer=trainer)
 
     def _module(self) -> Any:
         torch.manual_seed(0)
         sizes = self._dataset.num_features, self._dataset.num_classes
-        model = MODELS[self._case.model].build(sizes[0], out_channels=sizes[1], **SIZES[self._case.model])
+        model = MODELS[self._case.model].build(sizes[0], out_channels=sizes[1], **self._case.sizes)
         return self._task.make_module(model, self.data, self._run)
 
     def capturable(self) -> str | None:
@@ -269,27 +294,31 @@ class _Runs:
         with contextlib.nullcontext() if waits is None else waits.watching():
             result = fit(module, self.data, replace(self._run.trainer, capture=capture), curves=curves)
         found |= {
-            "ms": result.epoch_milliseconds, "losses": curves.loss[1], "capture": result.capture,
+            "ms": step_milliseconds(result, self.data), "losses": curves.loss[1], "capture": result.capture,
             "run_peak_bytes": peak(device), "used_bytes": used(device),
         }  # fmt: skip
         return found
 
 
+def step_milliseconds(result: FitResult, data: FullGraphData) -> float:
+    """Returns the median time of a step."""
+    assert result.epoch_milliseconds is not None
+    return result.epoch_milliseconds / data.steps_per_epoch
+
+
 #: The case that was trained last, which `captured` goes on with.
-_kept: list[_Runs] = []
+_kept: list[Runs] = []
 
 
-def full_graph(
-    place: Place, folder: Path, case: Case, scale: float, steps: int, profile: bool = False
-) -> dict[str, Any]:
-    """Trains on a whole graph twice, with steps that are launched one by one.
+def launched(place: Place, make_runs: Callable[[], Runs], profile: bool) -> tuple[Runs, dict[str, Any]]:
+    """Trains twice with steps that are launched one by one; with `profile` once more, under torch.profiler.
 
-    With `profile` it trains once more, under torch.profiler.
+    Returns:
+        What was trained, and what was measured.
     """
     _kept.clear()
     start = time.perf_counter()
-    dataset, gathers = stored_graph(folder, case.graph, scale)
-    runs = _Runs(place, case, dataset, steps, folder)
+    runs = make_runs()
     prepared = time.perf_counter() - start
     first, waits = runs.train("off"), Waits(place.device)
     again = runs.train("off", waits)
@@ -305,6 +334,15 @@ def full_graph(
     found["capture"] = "off" if reason is None else reason
     if reason is None:
         _kept.append(runs)
+    return runs, found
+
+
+def full_graph(
+    place: Place, folder: Path, case: Case, scale: float, steps: int, profile: bool = False
+) -> dict[str, Any]:
+    """Trains on a whole graph, see `launched`."""
+    dataset, gathers = stored_graph(folder, case.graph, scale)
+    runs, found = launched(place, lambda: Runs(place, case, dataset, steps, folder), profile)
     if isinstance(adj := runs.data.adj, DistributedOperand):
         found |= {"way": adj.choice.way, "chunks": adj.choice.chunks, "parts": adj.facts.method}
     if place.rank == 0:
@@ -315,7 +353,7 @@ def full_graph(
 
 
 def captured(place: Place) -> dict[str, Any]:
-    """Trains the case of `full_graph` once more, by CUDA graphs: a job of its own, since it may fail."""
+    """Trains the last case once more, by CUDA graphs: a job of its own, since it may fail."""
     found = _kept.pop().train("auto")
     if found["capture"] != "on":
         return {"capture": found["capture"]}
@@ -358,7 +396,7 @@ def estimated(
     case: Case, dataset: NodeDataset, gathers: int, facts: ShardFacts, gpu: GpuRecord
 ) -> dict[str, Any]:
     """Returns time and memory of a step of a GCN by the model of `gnnsparse plan-cluster`."""
-    sizes = SIZES["gcn"]
+    sizes = case.sizes
     load = Workload(
         dataset.num_nodes, sum(facts.nnz), gathers, dataset.num_features, sizes["hidden_channels"],
         dataset.num_classes, sizes["num_layers"], Precision.parse(case.precision),
