@@ -75,12 +75,20 @@ class CsrKernel(Kernel):
             return CanRun(f"the format {problem.format} was asked for")
         return CanRun()
 
+    def is_asked_for(self, problem: Problem) -> str:
+        """Returns a reason where the plan is `narrow`, which was faster than panels wherever it was measured.
+
+        The models are not fitted there: by them panels take less (docs/performance.md).
+        """
+        return f"X has at most {_FEW_COLUMNS} columns" if self._is_narrow(problem) else ""
+
     def default(self, problem: Problem) -> CsrPlan:
         """Returns the plan for few columns of SpMM on a GPU, or `by_vectors`."""
+        return self._narrow(problem) if self._is_narrow(problem) else self.by_vectors(problem)
+
+    def _is_narrow(self, problem: Problem) -> bool:
         few = problem.width <= _FEW_COLUMNS and problem.nnz <= _MOST_NARROW_NNZ
-        if few and problem.op == "spmm" and problem.device.type == "cuda":
-            return self._narrow(problem)
-        return self.by_vectors(problem)
+        return few and problem.op == "spmm" and problem.device.type == "cuda" and not problem.quantization
 
     def by_vectors(self, problem: Problem) -> CsrPlan:
         """Returns a plan whose lanes load vectors of X's rows.

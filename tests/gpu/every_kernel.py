@@ -1,7 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
-    [starts] [eight_bits] [sampling]
+    [starts] [narrow] [eight_bits] [sampling]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -271,6 +271,22 @@ def all_starts() -> None:
                 gnnsparse.spmm(a, x, plan=Plan("panel", height=height, tile_limit=limit, slices=2))
 
 
+def all_narrow() -> None:
+    """The kernel of few columns: rows of every length, whole and cut, in groups of one and of many rows."""
+    graph = random_graph(300, 200, 0.05, weighted=False, hubs=2, empty_rows=0.2).to("cuda")
+    square = random_graph(200, 200, 0.05, weighted=False, hubs=1, empty_rows=0.2).to("cuda")
+    weighted = random_graph(300, 200, 0.05, hubs=2, empty_rows=0.2).to("cuda")
+    for precision, (given, values) in product(
+        PRECISIONS, ((graph, None), (square, "gcn"), (weighted, None), (long_rows(), None))
+    ):
+        a = gnnsparse.prepare(given, values=values, precision=precision, cache=False)
+        for width, (group, limit) in product((1, 2, 3, 32), ((1, 40), (64, 64), (1024, 2000))):
+            plan = Plan("csr", group=group, row_limit=limit, narrow=True)
+            for dtype in {a.precision.storage, torch.float32}:
+                x = torch.randn(a.shape[1], width + 1, device="cuda").to(dtype)
+                gnnsparse.spmm(a, x[:, 1:], plan=plan)
+
+
 def all_sampling() -> None:
     """Draws of every kind, the numbering of nodes, and pairs without an edge."""
     graph = random_graph(300, 300, 0.05, weighted=False, hubs=2, empty_rows=0.1).to("cuda")
@@ -299,9 +315,13 @@ def all_sampling() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    parts = sys.argv[1:] or ["products", "starts", "attention", "graph_attention", "eight_bits", "sampling"]
+    parts = sys.argv[1:] or [
+        "products", "starts", "narrow", "attention", "graph_attention", "eight_bits", "sampling",
+    ]  # fmt: skip
     if "starts" in parts:
         all_starts()
+    if "narrow" in parts:
+        all_narrow()
     if "eight_bits" in parts:
         all_eight_bits()
     if "sampling" in parts:

@@ -19,7 +19,7 @@ from gnnsparse.gpus import record_for
 from gnnsparse.gpus.model import PanelLoad, PanelWork, gather_us, panel_us
 from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
-from gnnsparse.plan.csr import CSR
+from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance
@@ -241,6 +241,21 @@ def test_one_and_two_columns_are_multiplied_nonzero_by_nonzero(precision: Precis
         replace(of, width=1, nnz=_native.MOST_NARROW_NNZ + 1),
     ):  # fmt: skip
         assert not CSR.default(other).narrow
+
+
+def test_one_and_two_columns_are_left_to_no_panels() -> None:
+    """By the models panels that share most of their columns would take less."""
+    of = replace(problem(((30, 150_000),)), precision=Precision.FP16)
+    for width in (1, 2):
+        plan = choose_plan(replace(of, width=width))
+        assert isinstance(plan, CsrPlan)
+        assert plan.narrow
+        assert plan.reasons[0] == "X has at most 2 columns"
+    narrow = replace(of, width=2)
+    panels = PANELS[16]
+    assert panels.time_us(narrow, panels.default(narrow)) < CSR.time_us(narrow, CSR.default(narrow))
+    assert isinstance(choose_plan(replace(of, width=3)), PanelPlan)
+    assert isinstance(choose_plan(replace(narrow, quantization=Precision.INT8)), PanelPlan)
 
 
 def test_groups_of_few_columns_fill_the_gpu_and_no_more() -> None:
