@@ -22,11 +22,17 @@ _BATCH = 8
 _LEAST_LIMIT, _MOST_LIMIT = 64, 256
 #: The least CsrPlan.group that is not 0.
 _LEAST_GROUP = 16
-#: Bytes of a row of results at most that leaves element by element if it is no whole vectors: for that, rows
-#: by themselves are faster than groups (docs/performance.md).
+#: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of
+#: results at most that leaves element by element if it is no whole vectors (docs/performance.md).
 _SHORT_ROW = 32
-#: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes (docs/performance.md).
+#: The most CsrPlan.row_limit of such products, unless it is twice the mean row length.
+_SHORT_ROW_LIMIT = 128
+#: If X stays in L2 and a panel's row of X serves fewer nonzeros than this, panels of such rows are slower.
+_SHARED_BY = 2.5
+#: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes; with two columns it is
+#: not where all lanes of a row have a batch of nonzeros (docs/performance.md).
 _FEW_COLUMNS = 2
+_LONG_ROW = 32 * _BATCH
 #: Nonzeros at most that the native code numbers there, and bounds of such a group.
 _MOST_NARROW_NNZ = _native.MOST_NARROW_NNZ
 _LEAST_NARROW_GROUP, _MOST_NARROW_GROUP = 64, 1024
@@ -76,19 +82,31 @@ class CsrKernel(Kernel):
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Returns a reason where the plan is `narrow`, which was faster than panels wherever it was measured.
+        """Returns a reason where few columns make this kernel faster than panels, wherever it was measured.
 
-        The models are not fitted there: by them panels take less (docs/performance.md).
+        The models are fitted from 32 columns on; below, panels take less by them (docs/performance.md).
         """
-        return f"X has at most {_FEW_COLUMNS} columns" if self._is_narrow(problem) else ""
+        if self._is_narrow(problem):
+            return f"X has at most {_FEW_COLUMNS} columns"
+        padded = -(-problem.row_bytes // VECTOR_BYTES) * VECTOR_BYTES
+        resident = problem.cols * padded <= problem.record.memory.resident_bytes
+        panels = problem.panel(16)
+        shared = panels is not None and problem.nnz >= _SHARED_BY * panels.slots
+        if not self._is_short(problem) or not resident or shared:
+            return ""
+        return f"rows of X have at most {_SHORT_ROW} bytes, and stay in L2"
 
     def default(self, problem: Problem) -> CsrPlan:
-        """Returns the plan for few columns of SpMM on a GPU, or `by_vectors`."""
+        """Returns the plan for very few columns of SpMM on a GPU, or `by_vectors`."""
         return self._narrow(problem) if self._is_narrow(problem) else self.by_vectors(problem)
 
+    def _is_short(self, problem: Problem) -> bool:
+        on_gpu = problem.device.type == "cuda" and problem.op == "spmm"
+        return on_gpu and not problem.quantization and problem.row_bytes <= _SHORT_ROW
+
     def _is_narrow(self, problem: Problem) -> bool:
-        few = problem.width <= _FEW_COLUMNS and problem.nnz <= _MOST_NARROW_NNZ
-        return few and problem.op == "spmm" and problem.device.type == "cuda" and not problem.quantization
+        most = _FEW_COLUMNS if problem.nnz < _LONG_ROW * problem.rows else 1
+        return self._is_short(problem) and problem.width <= most and problem.nnz <= _MOST_NARROW_NNZ
 
     def by_vectors(self, problem: Problem) -> CsrPlan:
         """Returns a plan whose lanes load vectors of X's rows.
@@ -107,27 +125,29 @@ class CsrKernel(Kernel):
         if dense and problem.slice_is_resident and not whole:
             lanes = min(lanes, _SLICE_LANES)
         # Computing several nonzeros of a row at a time pays if each lane still has a dozen batches.
-        row_lanes = lanes
+        row_lanes, is_short = lanes, self._is_short(problem)
         while row_lanes < 32 and mean >= rates.parallel_degree * (row_lanes // lanes):
             row_lanes *= 2
+        if is_short:
+            row_lanes = max(row_lanes, 2)
         # In a small matrix each warp gets less work, so that there are enough warps to fill the GPU.
         side_by_side = rates.warps * problem.device.multiprocessors * (32 // lanes)
         share = problem.nnz * -(-vectors // lanes) // side_by_side
-        scattered = problem.row_bytes % VECTOR_BYTES != 0 and problem.row_bytes <= _SHORT_ROW
-        short = problem.op == "spmm" and mean < rates.group_degree and not scattered
-        group = min(rates.group_nnz, max(_LEAST_GROUP, _power_of_two_at_least(share))) if short else 0
-        row_limit = max(min(_MOST_LIMIT, max(_LEAST_LIMIT, _BATCH * share)), int(2 * mean))
-        return CsrPlan(lanes, row_lanes, row_limit, group, mean >= rates.prescale_degree)
+        grouped = problem.op == "spmm" and mean < rates.group_degree and not is_short
+        group = min(rates.group_nnz, max(_LEAST_GROUP, _power_of_two_at_least(share))) if grouped else 0
+        most = _SHORT_ROW_LIMIT if is_short else _MOST_LIMIT
+        row_limit = max(min(most, max(_LEAST_LIMIT, _BATCH * share)), int(2 * mean))
+        # A pass makes short rows whole vectors anyway.
+        prescale = is_short or mean >= rates.prescale_degree
+        return CsrPlan(lanes, row_lanes, row_limit, group, prescale)
 
     def _narrow(self, problem: Problem) -> CsrPlan:
         """Returns the plan by which a warp takes nonzeros side by side, of groups that fill the GPU."""
         share = problem.nnz // (_NARROW_WARPS * problem.device.multiprocessors)
         group = min(_MOST_NARROW_GROUP, max(_LEAST_NARROW_GROUP, _power_of_two_at_least(share)))
-        mean = problem.nnz / max(problem.rows, 1)
-        row_limit = max(_MOST_LIMIT, group, int(2 * mean))
-        # Scaling makes rows of X whole vectors: for one column that is four times its bytes or more.
-        prescale = mean >= problem.record.csr.prescale_degree and problem.width > 1
-        return CsrPlan(row_limit=row_limit, group=group, prescale=prescale, narrow=True)
+        row_limit = max(_MOST_LIMIT, group, int(2 * problem.nnz / max(problem.rows, 1)))
+        # Scaling X in a pass of its own makes its rows whole vectors: twice its bytes or more.
+        return CsrPlan(row_limit=row_limit, group=group, prescale=False, narrow=True)
 
     def variants(self, problem: Problem) -> list[Plan]:
         """Returns plans with and without prescaling, with groups of two sizes and without groups."""

@@ -243,8 +243,15 @@ def test_one_and_two_columns_are_multiplied_nonzero_by_nonzero(precision: Precis
         assert not CSR.default(other).narrow
 
 
+def like_reddit(width: int, precision: Precision = Precision.FP32) -> Problem:
+    """Rows of 491 nonzeros with stored weights; a column slot of a 16-row panel has 2.1 of them."""
+    return replace(
+        problem(((30, 100),)), rows=232_965, cols=232_965, nnz=114_390_270, width=width, precision=precision,
+        weighted=True, panels=panel_counts(54_372_960, 45_302_784),
+    )  # fmt: skip
+
+
 def test_one_and_two_columns_are_left_to_no_panels() -> None:
-    """By the models panels that share most of their columns would take less."""
     of = replace(problem(((30, 150_000),)), precision=Precision.FP16)
     for width in (1, 2):
         plan = choose_plan(replace(of, width=width))
@@ -254,23 +261,45 @@ def test_one_and_two_columns_are_left_to_no_panels() -> None:
     narrow = replace(of, width=2)
     panels = PANELS[16]
     assert panels.time_us(narrow, panels.default(narrow)) < CSR.time_us(narrow, CSR.default(narrow))
-    assert isinstance(choose_plan(replace(of, width=3)), PanelPlan)
     assert isinstance(choose_plan(replace(narrow, quantization=Precision.INT8)), PanelPlan)
+    # Rows that are long enough for all lanes take vectors from two columns on.
+    assert [CSR.default(like_reddit(width)).narrow for width in (1, 2)] == [True, False]
+
+
+@pytest.mark.parametrize(("width", "precision"), [(2, "fp32"), (7, "fp32"), (8, "tf32"), (16, "fp16")])
+def test_few_columns_are_left_to_no_panels_where_x_stays_in_l2(width: int, precision: str) -> None:
+    of = like_reddit(width, Precision.parse(precision))
+    plan = choose_plan(of)
+    assert isinstance(plan, CsrPlan)
+    assert not plan.narrow
+    assert plan.reasons[0] == "rows of X have at most 32 bytes, and stay in L2"
+    # Longer rows, an X that does not stay in L2, and columns that many nonzeros share: by the models.
+    for other in (
+        replace(of, width=33), replace(of, cols=10**7), replace(of, panels=panel_counts(45_000_000, 1)),
+        replace(of, quantization=Precision.INT8), replace(of, op="sddmm"),
+    ):  # fmt: skip
+        assert CSR.is_asked_for(other) == ""
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_few_columns_are_by_themselves_and_short(weighted: bool) -> None:
+    """Two lanes at least compute a row of A, of at most 128 nonzeros unless most rows are as long."""
+    for width in (3, 4, 7, 8):
+        of = replace(problem(((3, 20_000),)), width=width, precision=Precision.FP32, weighted=weighted)
+        assert of.nnz / of.rows < of.record.csr.group_degree
+        plan = CSR.default(of)
+        assert (plan.row_lanes, plan.group, plan.prescale) == (2, 0, True)
+        assert 64 <= plan.row_limit <= 128
+    assert CSR.default(like_reddit(7)).row_limit == int(2 * 114_390_270 / 232_965)
+    longer = CSR.default(replace(of, width=9))
+    assert longer.group > 0
+    assert not longer.prescale
 
 
 def test_groups_of_few_columns_fill_the_gpu_and_no_more() -> None:
     of = replace(problem(((3, 20_000),)), width=1)
     groups = [CSR.default(replace(of, nnz=nnz)).group for nnz in (100, 10**6, 2 * 10**6, 10**8)]
     assert groups == [64, 256, 512, 1024]
-
-
-@pytest.mark.parametrize(("width", "grouped"), [(3, False), (7, False), (8, True), (20, True)])
-def test_rows_of_a_few_bytes_are_in_groups_only_where_they_are_whole_vectors(
-    width: int, grouped: bool
-) -> None:
-    of = replace(problem(((3, 20_000),)), width=width)
-    assert of.nnz / of.rows < of.record.csr.group_degree
-    assert (CSR.default(of).group > 0) is grouped
 
 
 @pytest.mark.parametrize(
