@@ -94,12 +94,13 @@ def test_captured_steps_are_added_to_a_row_or_why_there_are_none(tmp_path: Path)
     launched = {"ms": 8.0, "losses": [3.0, 2.0], "capture": "off", "peak_bytes": 9, "bitwise_equal": True}
     replayed = {"capture": "on", "captured_ms": 4.0, "captured_peak_bytes": 9}
     options = scaling._parser().parse_args([])
-    for last, equal in ((2.0, True), (2.5, False)):
+    for last, difference in ((2.0, 0.0), (2.5, 0.25)):
         found = [dict(launched), dict(launched)]
         answer = [{**replayed, "captured_losses": [3.0, loss]} for loss in (2.0, last)]
         scaling._Benchmark(options, tmp_path, _Replays(answer))._capture(2, found)
         row = scaling.merged(found, {"ms": 9.0, "captured_ms": 7.0, "losses": [3.0, 2.0], "peak_bytes": 18})
-        assert (row["captured_equal"], row["speedup"], row["memory_ratio"]) == (equal, 7.0 / 4.0, 0.5)
+        found_here = row["captured_loss_difference"], row["speedup"], row["memory_ratio"]
+        assert found_here == (difference, 7.0 / 4.0, 0.5)
         assert row["captured_peak_bytes_by_rank"] == [9, 9]
     found = [dict(launched)]
     scaling._Benchmark(options, tmp_path, _Replays(JobError("1 of 2 ranks did not end")))._capture(2, found)
