@@ -42,6 +42,7 @@ PAGE_OF = {
     "papers-presets": _PAPERS,
     "papers-sparsities": _PAPERS,
     "scaling": ROOT / "docs" / "scaling.md",
+    "scaling-before": ROOT / "docs" / "scaling.md",
     "published-levels": ROOT / "docs" / "howto" / "tasks.md",
 }
 #: The tables that the README has, too.
@@ -299,12 +300,12 @@ def latency_table() -> str:
     return table(head, rows) + "\n\n" + "\n\n".join(origins)
 
 
-def scaling_table() -> str:
+def scaling_table(file: str) -> str:
     """Makes the table of training steps on one and on several GPUs, captured where they can be.
 
     Cases that failed, or have no row of one GPU, are left out.
     """
-    data = load("scaling.json")
+    data = load(file)
     by_case: dict[tuple[str, ...], dict[int, dict[str, Any]]] = {}
     for r in data["rows"]:
         if r["way_asked"] == "auto" and "error" not in r:
@@ -317,8 +318,12 @@ def scaling_table() -> str:
             memory = f"{r['memory_ratio']:.2f}" if "memory_ratio" in r else ""
             waits = f"{r['unhidden_ms']:.1f}"
             speed = f"{r['speedup']:.2f}x"
-            rows.append([*case, alone, str(gpus), ours, speed, waits, memory])
-    head = ["model", "graph", "precision", "one GPU, ms", "GPUs", "ms", "speed", "waits, ms", "memory"]
+            estimated = f"{r['predicted_ms']:.1f}" if "predicted_ms" in r else ""
+            rows.append([*case, alone, str(gpus), ours, estimated, speed, waits, memory])
+    head = [
+        "model", "graph", "precision", "one GPU, ms", "GPUs", "ms", "estimated, ms", "speed", "waits, ms",
+        "memory",
+    ]  # fmt: skip
     return table(head, rows) + "\n\n" + origin(data)
 
 
@@ -380,7 +385,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "layer-steps": layer_steps_table,
     "accelerated": accelerated_table,
     "encoder": encoder_table,
-    "scaling": scaling_table,
+    "scaling": lambda: scaling_table("scaling.json"),
+    "scaling-before": lambda: scaling_table("scaling_h200.json"),
     "published-levels": published_levels_table,
 }
 

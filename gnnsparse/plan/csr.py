@@ -10,6 +10,7 @@ from gnnsparse.formats import exclusive_preset
 from gnnsparse.gpus.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.problem import Problem
+from gnnsparse.precision import Precision
 from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
 
 __all__ = ["CSR", "CsrPlan"]
@@ -27,8 +28,9 @@ _LEAST_GROUP = 16
 _SHORT_ROW = 32
 #: The most CsrPlan.row_limit of such products, unless it is twice the mean row length.
 _SHORT_ROW_LIMIT = 128
-#: If X stays in L2 and a panel's row of X serves fewer nonzeros than this, panels of such rows are slower.
-_SHARED_BY = 2.5
+#: If X stays in L2 and a column slot of 16-row panels has fewer nonzeros than this, panels are slower there.
+#: The second number is for rows of two vectors, 16 bits or tf32, and panels without stored values.
+_SHARED_BY, _SHARED_BY_PAIRS = 2.5, 2.0
 #: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes; with two columns it is
 #: not where all lanes of a row have a batch of nonzeros (docs/performance.md).
 _FEW_COLUMNS = 2
@@ -88,10 +90,11 @@ class CsrKernel(Kernel):
         """
         if self._is_narrow(problem):
             return f"X has at most {_FEW_COLUMNS} columns"
-        padded = -(-problem.row_bytes // VECTOR_BYTES) * VECTOR_BYTES
-        resident = problem.cols * padded <= problem.record.memory.resident_bytes
-        panels = problem.panel(16)
-        shared = panels is not None and problem.nnz >= _SHARED_BY * panels.slots
+        vectors, panels = -(-problem.row_bytes // VECTOR_BYTES), problem.panel(16)
+        resident = problem.cols * vectors * VECTOR_BYTES <= problem.record.memory.resident_bytes
+        light = vectors > 1 and not problem.stores_values and problem.precision is not Precision.FP32
+        least = _SHARED_BY_PAIRS if light else _SHARED_BY
+        shared = panels is not None and problem.nnz >= least * panels.slots
         if not self._is_short(problem) or not resident or shared:
             return ""
         return f"rows of X have at most {_SHORT_ROW} bytes, and stay in L2"

@@ -281,6 +281,17 @@ def test_few_columns_are_left_to_no_panels_where_x_stays_in_l2(width: int, preci
         assert CSR.is_asked_for(other) == ""
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_panels_of_bits_multiply_two_vectors_at_the_cost_of_one(weighted: bool) -> None:
+    """Rows of up to 16 and of up to 32 bytes; 2.1 nonzeros share a row of X."""
+    for precision, few, more in (("fp16", 8, 9), ("tf32", 4, 5), ("fp32", 4, 5)):
+        asked = [
+            bool(CSR.is_asked_for(replace(like_reddit(width, Precision.parse(precision)), weighted=weighted)))
+            for width in (few, more)
+        ]
+        assert asked == [True, weighted or precision == "fp32"]
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_rows_of_few_columns_are_by_themselves_and_short(weighted: bool) -> None:
     """Two lanes at least compute a row of A, of at most 128 nonzeros unless most rows are as long."""
