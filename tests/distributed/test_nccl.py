@@ -57,5 +57,5 @@ def test_samples(gpus: Ranks) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"norm": "batch"}, {"missing": True}], ids=str)
 def test_captured_steps_on_samples(gpus: Ranks, options: dict) -> None:
-    """With a schedule of the learning rate, and a smaller last step of each epoch that is launched by itself."""
+    """With a schedule; the last step of an epoch is smaller, and is launched by itself."""
     gpus.run(2, samples.captured, options)
