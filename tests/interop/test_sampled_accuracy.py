@@ -32,10 +32,9 @@ SETTING = Setting(epochs=8, fanouts=(4, 4), batch_size=32, hidden=16, dropout=0.
 def test_both_learn_a_small_task() -> None:
     dataset = split_of(toy_task(300), 1)
     assert [int(mask.sum()) for mask in (dataset.train_mask, dataset.val_mask)] == [180, 60]
-    for train in (ours, theirs):
-        first, again = (train(dataset, SETTING, 3, "cpu") for _ in range(2))
-        assert first == again
-        assert first > 0.7
+    first, again = (ours(dataset, SETTING, 3, "cpu") for _ in range(2))
+    assert first == again > 0.7
+    assert theirs(dataset, SETTING, 3, "cpu") > 0.7  # DGL's draws differ from run to run
 
 
 def test_the_peer_has_equal_weights_and_computes_the_same_on_the_whole_graph() -> None:
