@@ -55,6 +55,14 @@ bench() {
     --kernels auto --peers cusparse-best --out "$out/spmm_values.json"
   "${kernels[@]}" --timing graph --repeats 6 --precision fp16 tf32 fp32 --values gcn --kernels auto --peers none \
     --width 1 7 16 32 41 47 64 100 128 130 192 256 300 320 500 512 600 602 608 640 --out "$out/widths.json"
+  local widths=(1 2 3 4 7 8 16 32 41 47 64 100 128 130 256 300 500 512 600 602 608)
+  local best=("$python" -m gnnsparse.cli bench kernels --device cuda --timing graph --values gcn random
+    --kernels auto --peers cusparse-best)
+  "${best[@]}" --repeats 4 --precision fp16 tf32 fp32 --width "${widths[@]}" \
+    --matrix dd_like arxiv_like amazon_like --out "$out/widths_cusparse.json"
+  "${best[@]}" --repeats 3 --precision fp16 fp32 --width 1 2 7 16 --matrix products_like reddit_like \
+    --out "$out/widths_cusparse_large.json"
+  "$python" -m benchmarks.few_columns --out "$out/few_columns.json"
   "${kernels[@]}" --timing graph --precision fp16 --width 128 --values random \
     --out "$out/spmm_weighted.json"
   "$python" -m gnnsparse.cli bench kernels --device cuda --matrix reddit_like:shuffled \

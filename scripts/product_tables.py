@@ -115,6 +115,29 @@ def widths(*results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def widths_beside_cusparse(*results: dict[str, Any]) -> str:
+    """Makes the table of ratios to cuSPARSE at its best, the less of rank-1 and of stored weights.
+
+    tf32 stands beside cuSPARSE in fp32, which is measured with it.
+    """
+    parts = []
+    for data in results:
+        times: dict[bool, dict[tuple[Any, ...], float]] = {True: {}, False: {}}
+        for r in data["rows"]:
+            times[r["ours"]][r["graph"], r["precision"], r["width"], r["values"]] = r["ms"]
+        ratios: dict[tuple[str, str, int], list[float]] = {}
+        for (graph, precision, width, values), ms in times[True].items():
+            peer = graph, "fp32" if precision == "tf32" else precision, width, values
+            ratios.setdefault((graph, precision, width), []).append(times[False][peer] / ms)
+        counts = sorted({key[2] for key in ratios})
+        rows = [
+            [graph, precision, *(f"{min(ratios[graph, precision, width]):.2f}" for width in counts)]
+            for graph, precision in dict.fromkeys(key[:2] for key in ratios)
+        ]
+        parts.append(table(["graph", "precision", *map(str, counts)], rows) + "\n\n" + origin(data))
+    return "\n\n".join(parts)
+
+
 def host(data: dict[str, Any]) -> str:
     """Makes the table of the host's time of calls on a graph of Cora's size, in microseconds."""
     of = {(r["call"], r["width"], r["precision"]): r["microseconds"] for r in data["rows"]}
