@@ -241,6 +241,7 @@ ODD_PLANS = (
     Plan("csr", 32, 32, row_limit=1000, group=20),
     Plan("csr", 8, 32, row_limit=1000),
     Plan("csr", 1, 1, row_limit=8, group=20),
+    Plan("csr", 1, 2, row_limit=12),
 )
 
 

@@ -80,7 +80,7 @@ def test_panels_that_are_asked_for(device: str, name: str, panel: int) -> None:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("width", [1, 24, 64, 130])
-@pytest.mark.parametrize("lanes", [(1, 1), (4, 32), (8, 8), (16, 32), (32, 32)])
+@pytest.mark.parametrize("lanes", [(1, 1), (1, 2), (2, 4), (4, 32), (8, 8), (16, 32), (32, 32)])
 def test_every_csr_plan(device: str, precision: str, width: int, lanes: tuple[int, int]) -> None:
     """Any lane layout and any cut of long rows gives the same product."""
     graph = random_graph(70, 400, 0.05, hubs=3)
