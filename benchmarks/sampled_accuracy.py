@@ -48,12 +48,12 @@ class Setting:
         hidden: features between the layers.
     """
 
-    epochs: int = 10
+    epochs: int = 20
     fanouts: tuple[int, ...] = (10, 10)
     batch_size: int = 512
-    lr: float = 0.01
+    lr: float = 0.003
     weight_decay: float = 5e-4
-    dropout: float = 0.5
+    dropout: float = 0.2
     hidden: int = 128
 
 
