@@ -119,9 +119,7 @@ class Sampler:
         behind = self._community(u)
         return self._bounds_there[behind - 1], self._bounds_there[behind]
 
-    def fill(
-        self, count: int, nodes: slice, span: Span, between: bool = False, rounds: int = _ROUNDS
-    ) -> torch.Tensor:
+    def fill(self, count: int, nodes: slice, span: Span, between: bool = False) -> torch.Tensor:
         """Draws until there are about `count` distinct pairs, or all rounds are used.
 
         Args:
@@ -129,13 +127,12 @@ class Sampler:
             nodes: the nodes that the first ends are drawn from.
             span: the range that the second end is drawn from, for each first end.
             between: whether both ends must be in different communities.
-            rounds: how often is drawn at most.
 
         Returns:
             Keys, int64 [pairs].
         """
         found = torch.empty(0, dtype=torch.int64, device=self.device)
-        for _ in range(rounds):
+        for _ in range(_ROUNDS):
             missing = count - found.numel()
             if missing <= count // 2000:
                 break

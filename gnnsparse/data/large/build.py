@@ -165,6 +165,7 @@ class _Work:
             if self._symmetric:
                 yield sources.astype(np.int64) * self._nodes + targets
             self._read += len(sources)
+            del sources, targets  # views of a chunk that the caller may have made, or a part of a file
             self._tell(what, self._read, self._expected)
 
     def _write(

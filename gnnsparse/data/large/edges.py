@@ -18,6 +18,7 @@ __all__ = ["Edges", "Part", "read_edges"]
 _ACCEPTED = "integers (2, edges), int32 or int64, without weights of edges"
 _FORMS = f"{_ACCEPTED}: a tensor, an array, the path of a .npy file, or an iterable of tensors and arrays"
 
+_END = object()
 #: The sources and the targets of some edges.
 Part = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
@@ -35,11 +36,18 @@ class Edges:
         self.repeatable = isinstance(chunks, (list, tuple))
         self.count: int | None = None
         if isinstance(chunks, (list, tuple)):
-            self.count = sum(_checked(name, chunk).shape[1] for name, chunk in self._named())
+            self.count = sum(chunk.shape[1] for _, chunk in self._named())
 
     def _named(self) -> Iterator[tuple[str, Any]]:
-        for number, chunk in enumerate(self._chunks):
-            yield ("edges" if self._whole else f"edges[{number}]"), chunk
+        """Yields the chunks with their names, none of which is held while the next one is made."""
+        number, chunks = 0, iter(self._chunks)
+        while (found := next(chunks, _END)) is not _END:
+            name = "edges" if self._whole else f"edges[{number}]"
+            chunk = _checked(name, found)
+            del found
+            yield name, chunk
+            del chunk
+            number += 1
 
     def parts(self, size: int) -> Iterator[Part]:
         """Yields all edges in parts of at most `size`, whatever chunks they were given in.
@@ -48,13 +56,14 @@ class Edges:
             TypeError: a chunk is of another type or dtype.
             ValueError: a chunk has another shape, or an index is out of range.
         """
-        for name, given in self._named():
-            chunk = _checked(name, given)
+        for name, chunk in self._named():
             for first in range(0, chunk.shape[1], size):
                 part = chunk[:, first : first + size]
-                ends = part.cpu().numpy() if isinstance(part, torch.Tensor) else part
-                self._check_range(name, ends, first)
-                yield ends[0], ends[1]
+                part = part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+                self._check_range(name, part, first)
+                yield part[0], part[1]
+                del part
+            del chunk
 
     def _check_range(self, name: str, ends: np.ndarray[Any, Any], first: int) -> None:
         if ends.min() >= 0 and ends.max() < self._nodes:

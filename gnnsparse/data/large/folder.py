@@ -189,8 +189,8 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
         folder: a folder that `build_graph` or `generate_graph` made.
 
     Returns:
-        The graph on the CPU: int64 offsets [nodes + 1], int32 columns [nnz], values None. Its arrays can't be
-        written to.
+        The graph on the CPU: int64 offsets [nodes + 1], int32 columns [nnz], values None. Its arrays are for
+        reading: the operating system ends a process that writes to them.
 
     Raises:
         TypeError: `folder` is no path.

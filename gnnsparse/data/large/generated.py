@@ -27,8 +27,8 @@ from gnnsparse.hashing import fingerprint
 
 __all__ = ["EdgeStream", "edges_like", "generate_graph"]
 
-#: Edges of a part, and how often is drawn for it to replace repeats. Other numbers make other graphs.
-_PART, _ROUNDS = 1 << 20, 4
+#: Edges of a part. Another number makes other graphs.
+_PART = 1 << 20
 #: Bytes of memory that each node takes at the least.
 _NODE_BYTES = 24
 
@@ -67,11 +67,11 @@ class EdgeStream:
         inside = round(self.num_edges * model.inside)
         for number, (count, nodes) in enumerate(sampler.inside_parts(inside, _PART)):
             sampler.generator = self._generator("inside", number)
-            yield self._ends(sampler.fill(count, nodes, sampler.own_community, rounds=_ROUNDS))
+            yield self._ends(sampler.fill(count, nodes, sampler.own_community))
         span = sampler.span_within(model.reach)
         for number, (count, nodes) in enumerate(sampler.even_parts(self.num_edges - inside, _PART)):
             sampler.generator = self._generator("outside", number)
-            yield self._ends(sampler.fill(count, nodes, span, between=True, rounds=_ROUNDS))
+            yield self._ends(sampler.fill(count, nodes, span, between=True))
 
     def _generator(self, kind: str, number: int) -> torch.Generator:
         """Returns the random numbers of a part, which depend on the seed and on the part alone."""
