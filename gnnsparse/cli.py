@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_folder(options)
         actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
-    except (ValueError, OSError) as error:  # of files and folders that were named
+    except (ValueError, OSError, MemoryError) as error:  # of files, folders and sizes that were named
         options.fail(str(error))
         return 2
 
