@@ -53,11 +53,11 @@ def build_graph(
     files are sorted one after another. Arrays, files and lists are read twice, to choose the ranges by the
     degrees; other iterables once, and files that become too large are distributed again.
 
-    While it is built, a graph takes 8 bytes of disk for each edge, 16 with `symmetric`, in the folder
-    FOLDER.part beside its own, and more where a file has to be distributed again. In the end it takes 4 bytes
-    for each nonzero and 8 for each node. It appears when it is complete: after an error or an interrupt
-    nothing is left, and what a process that was killed has left is removed by the next one that builds the
-    same folder.
+    While it is built, a graph takes 8 bytes of disk for each edge, 16 with `symmetric`, 8 for each node and
+    half of `memory`, in the folder FOLDER.part beside its own, and more where a file has to be distributed
+    again. In the end it takes 4 bytes for each nonzero and 8 for each node. It appears when it is complete:
+    after an error or an interrupt nothing is left, and what a process that was killed has left is removed by
+    the next one that builds the same folder.
 
     Args:
         edges: int32 or int64 [2, edges], in any order: a tensor, an array, which may be memory-mapped, or the

@@ -128,9 +128,14 @@ def generate_graph(
     lower than the model's by the repeats among the edges. `open_graph` opens it.
 
     Args:
-        name, scale, seed: see `edges_like`.
-        folder, memory, overwrite, progress: see `build_graph`. Besides `memory`, the generator takes about 24
-            bytes for each node, and 100 MB.
+        name: a name of a block model, see `edges_like`.
+        folder: the folder to make. The one above it must exist.
+        scale: factor of the numbers of nodes and of edges, above 0 and at most 1.
+        seed: seed of the graph.
+        memory: bytes to sort in at a time, see `build_graph`. Besides, the generator takes up to 24 bytes for
+            each node, and 200 MB.
+        overwrite: whether a graph that is in the folder is replaced.
+        progress: is called as `build_graph` calls it.
 
     Returns:
         What the folder says of the graph.
