@@ -25,7 +25,7 @@ __all__ = ["Csr", "PaddedCsr", "coo_to_csr", "index_dtype", "run_cuda", "send_by
 _MAX_INT32 = 2**31 - 1
 
 #: Nonzeros that `Csr.count_near` takes at a time, and fewer on a CPU, where they stay in its cache.
-_NEAR_PART, _NEAR_PART_CPU = 1 << 24, 1 << 20
+_NEAR_PART, _NEAR_PART_CPU = 1 << 24, 1 << 18
 
 
 def index_dtype(count: int) -> torch.dtype:

@@ -40,9 +40,7 @@ def assert_same(found: SparseGraph, wanted: SparseGraph) -> None:
         assert torch.equal(ours, theirs)
 
 
-def write_folder(
-    folder: Path, indptr: list[int], indices: list[int], *, symmetric: bool = False, nodes: int | None = None
-) -> Path:
+def write_folder(folder: Path, indptr: list[int], indices: list[int], *, symmetric: bool = False) -> Path:
     """Writes a folder with right checksums, whatever the arrays hold."""
     folder.mkdir()
     files = {}
@@ -51,7 +49,8 @@ def write_folder(
         writer.append(np.array(values, dtype))
         files[name] = writer.finish()
         writer.close()
-    count = len(indptr) - 1 if nodes is None else nodes
-    graph = StoredGraph(folder, count, len(indices), len(indices), symmetric, "", "2026-11-25T00:00:00", 0)
+    graph = StoredGraph(
+        folder, len(indptr) - 1, len(indices), len(indices), symmetric, "", "2026-11-25T00:00:00", 0
+    )
     write_header(folder, graph, files)
     return folder

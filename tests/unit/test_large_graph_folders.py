@@ -238,6 +238,9 @@ def test_other_things_are_never_replaced(tmp_path: Path, overwrite: bool) -> Non
     with pytest.raises(ValueError, match=r"^folder: there is no folder .*above for g; accepted"):
         build_graph(EDGES, tmp_path / "above" / "g", 200, overwrite=overwrite)
     (tmp_path / "new").mkdir()
+    for name in (".", "/", "new/..", tmp_path / "new" / ".."):
+        with pytest.raises(ValueError, match=r"^folder: got .*; accepted: a folder with a name of its own"):
+            build_graph(EDGES, name, 200, overwrite=overwrite)
     assert build_graph(EDGES, tmp_path / "new", 200, overwrite=overwrite).nnz > 0
 
 

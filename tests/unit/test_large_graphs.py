@@ -243,6 +243,26 @@ def test_wrong_files_are_named(content: Any, message: str, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["e.npy"]
 
 
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_the_disk_is_what_the_documentation_says(symmetric: bool, repeatable: bool, tmp_path: Path) -> None:
+    nodes, edges, memory = 5000, random_edges(5000, 60_000), 1 << 18
+    taken = []
+
+    def look(*_: Any) -> None:
+        files = [path for path in (tmp_path / "g.part").rglob("*") if path.is_file()]
+        taken.append(sum(path.stat().st_size for path in files))
+
+    made = build_graph(
+        [edges] if repeatable else once([edges]), tmp_path / "g", nodes, symmetric=symmetric, memory=memory,
+        progress=look,
+    )  # fmt: skip
+    most = 8 * (1 + symmetric) * 60_000 + 8 * nodes + memory / 2
+    assert 0.9 * most < max(taken) + memory / 2 < most + memory / 2
+    assert made.nbytes < 4 * made.nnz + 8 * nodes + 1000
+    assert taken[-1] < made.nbytes + memory / 2, "what was sorted is removed"
+
+
 def test_progress_counts_every_edge(tmp_path: Path) -> None:
     edges, told = random_edges(100, 3000), []
     build_graph(edges, tmp_path / "g", 100, memory=LEAST, progress=lambda *done: told.append(done))

@@ -187,6 +187,8 @@ class _Work:
 
 def _check_target(path: Path, *, overwrite: bool) -> None:
     """Raises ValueError if something is in the place of a folder that is to be made."""
+    if path.name in ("", ".."):
+        bad_value("folder", f"got {str(path)!r}; accepted: a folder with a name of its own")
     if not path.parent.is_dir():
         bad_value("folder", f"there is no folder {path.parent} for {path.name}; accepted: one that exists")
     if not os.path.lexists(path):
